@@ -1,0 +1,106 @@
+# Everything runs in .venv, which each target makes from requirements/*.lock when it is missing or
+# out of date. Only Python 3.11 or newer and make are needed.
+#
+#   make test PYTHON=python3.13     another Python (.venv is then made anew)
+#   make test VENV=.venv-3.13       another place, to keep several
+
+VENV ?= .venv
+FUZZ_SECONDS ?= 60
+WORKERS ?= auto
+
+BIN := $(VENV)/bin
+LOCKED := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+FUZZ_INSTALLED := $(VENV)/.fuzz-installed
+COMPILED := build/compiled/.stamp
+
+CODE := $(wildcard src tests bench tools)
+SOURCES := $(shell find src/aqueduct -name '*.py')
+# -qq leaves errors and nothing else.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+# Pinned, so that the form of the locks changes only when we want it.
+UV := uv==0.13.7
+
+# Shell code that sets $$python or ends with a sentence that says what is missing.
+PYTHONS := $(if $(PYTHON),'$(PYTHON)',python3 python3.14 python3.13 python3.12 python3.11 python)
+define FIND_PYTHON
+found=; for python in $(PYTHONS); do \
+	if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+		>/dev/null 2>&1; then found=yes; break; fi; \
+done; \
+if [ -z "$$found" ]; then \
+	echo "No Python 3.11 or newer with venv and ensurepip was found; looked for: $(PYTHONS)" >&2; \
+	echo "Name one with: make setup PYTHON=/path/to/python3" >&2; \
+	exit 1; \
+fi
+endef
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check bench fuzz compile lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(INSTALLED)  ## make .venv from the lock and install the project into it
+
+demo: $(INSTALLED)  ## play a simulation and draw what became of each message
+	@$(BIN)/python -m aqueduct.testing.demo
+
+test: check  ## everything that must pass: check, then the tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+check: $(INSTALLED)  ## style, types and import rules
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/lint-imports --no-logo
+
+bench: $(INSTALLED)  ## run the benchmarks
+	@$(BIN)/python -m bench
+
+fuzz: $(FUZZ_INSTALLED)  ## fuzz for FUZZ_SECONDS (60); Linux on x86-64 only
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || { \
+		echo "make fuzz: the fuzzer, atheris, exists for CPython on Linux x86-64 only." >&2; exit 1; }
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tests/fuzz/fuzz.py -max_total_time=$(FUZZ_SECONDS)
+
+compile: $(COMPILED)  ## compile wire and protocol to C, into build/compiled
+
+lock:  ## write requirements/*.lock anew; UPGRADE=1 takes the newest versions
+	@$(FIND_PYTHON); test -x build/lock/bin/uv || { echo "lock: installing $(UV) into build/lock"; \
+		"$$python" -m venv --clear build/lock && build/lock/bin/python -m pip -qq install $(UV); }
+	@build/lock/bin/python tools/lock.py build/lock/bin/uv $(if $(UPGRADE),--upgrade)
+
+clean:  ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf src/*.egg-info
+	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
+
+# Asked for another Python than .venv was made with: make it anew.
+ifdef PYTHON
+ifneq ($(PYTHON),$(shell cat $(VENV)/.made-with 2>/dev/null))
+.PHONY: $(LOCKED)
+endif
+endif
+
+$(LOCKED): requirements/dev.lock
+	@$(FIND_PYTHON); echo "setup: making $(VENV) with $$("$$python" --version) ($$python)"; \
+		rm -rf $(VENV) && "$$python" -m venv $(VENV)
+	@echo "setup: installing what requirements/dev.lock names"
+	@$(PIP) install --require-hashes -r requirements/dev.lock
+	@echo '$(PYTHON)' > $(VENV)/.made-with
+	@touch $@
+
+$(INSTALLED): $(LOCKED) pyproject.toml
+	@echo "setup: installing the project"
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(FUZZ_INSTALLED): $(INSTALLED) requirements/fuzz.lock
+	@echo "setup: installing what requirements/fuzz.lock names"
+	@$(PIP) install --require-hashes -r requirements/fuzz.lock
+	@touch $@
+
+$(COMPILED): $(INSTALLED) $(SOURCES) tools/compile.py
+	@$(BIN)/python tools/compile.py
+	@touch $@

@@ -1,0 +1,205 @@
+"""Every error Aqueduct raises, and the codes that say on the wire why a connection or stream ended.
+
+::
+
+    AqueductError
+     +- ChannelError (.channel, .reason)
+     |   +- ChannelClosed          this side closed or finished it
+     |   +- ReceiverClosed         the peer stopped receiving
+     |   +- ChannelCancelled       the peer's sender gave up; not asyncio's CancelledError
+     |   +- ChannelLostInTransit   the message that carried this channel was lost (.lineage)
+     |   +- ChannelMoved           this half was sent away
+     |   +- ConnectionLost         (.code, .reason, .by_peer)
+     +- EndOfChannel               finished; only from receiving
+     +- WouldBlock                 no room right now
+     +- MessageError               this message only
+     |   +- MessageTooLarge
+     |   +- EncodeError
+     |   +- DecodeError
+     +- ConnectError
+     |   +- TLSError
+     |   +- VersionMismatch
+     |   +- Refused
+     |   +- Unauthenticated
+     |   +- ConnectTimeout
+     +- ProtocolError
+         +- LocalProtocolError     the caller broke a rule
+         +- RemoteProtocolError    the peer broke a rule (.rule, .code)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "AqueductError",
+    "ChannelCancelled",
+    "ChannelClosed",
+    "ChannelError",
+    "ChannelLostInTransit",
+    "ChannelMoved",
+    "CloseCode",
+    "ConnectError",
+    "ConnectTimeout",
+    "ConnectionLost",
+    "DecodeError",
+    "EncodeError",
+    "EndOfChannel",
+    "LocalProtocolError",
+    "MessageError",
+    "MessageTooLarge",
+    "ProtocolError",
+    "ReceiverClosed",
+    "Refused",
+    "RemoteProtocolError",
+    "StreamCode",
+    "TLSError",
+    "Unauthenticated",
+    "VersionMismatch",
+    "WouldBlock",
+]
+
+
+class CloseCode(IntEnum):
+    """Why a connection was closed: the QUIC application error code (AQ-CODE-1)."""
+
+    NO_ERROR = 0x00
+    INTERNAL = 0x01
+    PROTOCOL_VIOLATION = 0x02
+    VERSION_MISMATCH = 0x03
+    FLOW_CONTROL = 0x04
+    LIMIT_EXCEEDED = 0x05
+    REFUSED = 0x06
+    UNAUTHENTICATED = 0x07
+    GOING_AWAY = 0x08
+    IDLE = 0x09
+
+
+class StreamCode(IntEnum):
+    """Why a stream was reset: the QUIC stream error code (AQ-CODE-2)."""
+
+    CANCELLED = 0x10
+    FORGOTTEN = 0x11
+
+
+class AqueductError(Exception):
+    """The root of all errors that Aqueduct raises on purpose."""
+
+
+class ChannelError(AqueductError):
+    """A channel ended in another way than by being finished and drained."""
+
+    def __init__(self, reason: str = "", *, channel: int | None = None) -> None:
+        super().__init__(reason)
+        self.channel = channel
+        self.reason = reason
+
+
+class ChannelClosed(ChannelError):
+    """This side closed, finished or cancelled the channel and then used it again."""
+
+
+class ReceiverClosed(ChannelError):
+    """The peer stopped receiving."""
+
+
+class ChannelCancelled(ChannelError):
+    """The peer's sender gave up. Not the same as asyncio's ``CancelledError``."""
+
+
+class ChannelLostInTransit(ChannelError):
+    """The message that carried this channel, or one of its ancestors, was lost."""
+
+    def __init__(
+        self, reason: str = "", *, channel: int | None = None, lineage: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(reason, channel=channel)
+        self.lineage = lineage
+
+
+class ChannelMoved(ChannelError):
+    """This half was sent away in a message; the peer holds it now."""
+
+
+class ConnectionLost(ChannelError):
+    """The connection under the channel ended."""
+
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        channel: int | None = None,
+        code: int = CloseCode.NO_ERROR,
+        by_peer: bool = False,
+    ) -> None:
+        super().__init__(reason, channel=channel)
+        self.code = code
+        self.by_peer = by_peer
+
+
+class EndOfChannel(AqueductError):
+    """The channel was finished and everything on it has been received."""
+
+
+class WouldBlock(AqueductError):
+    """There is no room for the message now; wait for credit and try again."""
+
+
+class MessageError(AqueductError):
+    """One message could not be sent or received; its channel lives on."""
+
+
+class MessageTooLarge(MessageError):
+    """The message exceeds a limit the peer stated."""
+
+
+class EncodeError(MessageError):
+    """The message could not be turned into bytes."""
+
+
+class DecodeError(MessageError):
+    """The payload could not be turned into the expected type."""
+
+
+class ConnectError(AqueductError):
+    """The connection could not be made."""
+
+
+class TLSError(ConnectError):
+    """The peer's certificate was not trusted, or TLS failed otherwise."""
+
+
+class VersionMismatch(ConnectError):
+    """The peer speaks another version of the protocol."""
+
+
+class Refused(ConnectError):
+    """The peer's application refused the connection."""
+
+
+class Unauthenticated(ConnectError):
+    """The peer's application did not accept our credentials."""
+
+
+class ConnectTimeout(ConnectError):
+    """The peer did not answer in time."""
+
+
+class ProtocolError(AqueductError):
+    """A rule of the protocol was broken; the subclass says by whom."""
+
+
+class LocalProtocolError(ProtocolError):
+    """The caller asked for something the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the rule named in ``rule``; the connection closes with ``code``."""
+
+    def __init__(
+        self, rule: str, reason: str, code: CloseCode = CloseCode.PROTOCOL_VIOLATION
+    ) -> None:
+        super().__init__(f"{rule}: {reason}")
+        self.rule = rule
+        self.reason = reason
+        self.code = code

@@ -1,0 +1,42 @@
+"""What the repository's own files promise: the locks, the list of dependencies, the sources."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+PIN = re.compile(r"([a-z0-9][a-z0-9-]*)==[0-9][0-9a-z.]*( ; [^\\]+)? \\")
+HASH = re.compile(r" {4}--hash=sha256:[0-9a-f]{64}( \\)?")
+
+
+def direct_dependencies() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = list(project["dependencies"])
+    for inputs in (ROOT / "requirements").glob("*.in"):
+        lines += [line for line in inputs.read_text().splitlines() if not line.startswith("#")]
+    return {re.split(r"[^A-Za-z0-9-]", line)[0] for line in lines}
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_holds_versions_and_hashes_and_nothing_else(lock: Path) -> None:
+    for line in lock.read_text().splitlines():
+        assert PIN.fullmatch(line) or HASH.fullmatch(line) or line.lstrip().startswith("#"), line
+        assert "://" not in line
+
+
+def test_every_direct_dependency_is_locked() -> None:
+    pins = (PIN.match(line) for lock in LOCKS for line in lock.read_text().splitlines())
+    assert direct_dependencies() <= {pin[1] for pin in pins if pin}
+
+
+def test_every_direct_dependency_has_its_reason_written_down() -> None:
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    assert [name for name in direct_dependencies() if f"| `{name}` |" not in reasons] == []
+
+
+def test_the_sources_hold_no_compiled_modules() -> None:
+    compiled = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".so", ".pyd"}]
+    assert compiled == []
