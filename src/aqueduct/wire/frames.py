@@ -1,0 +1,356 @@
+"""The thirteen frames: one frozen value each, with its encoder and its decoder side by side.
+
+Every frame has the same shape (AQ-FRAME-1): a tag byte, then at most one varint, then up to three
+varbytes. VERSION alone has a longer tag. So a decoder is given the varint and the contents of
+the varbytes, already cut out of the input and measured by the parser in ``sequence.py``.
+"""
+
+# The tags are annotated as quoted literals because that is the one form that both the interpreter
+# and mypyc take for a class constant, rather than a field, of a dataclass.
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, TypeAlias
+
+from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.wire.chanid import ENTRYPOINT, describe
+from aqueduct.wire.primitives import (
+    SHORT_VARINTS,
+    Headers,
+    Incomplete,
+    decode_headers,
+    decode_varbytes,
+    decode_varint,
+    encode_headers,
+    encode_varbytes,
+    encode_varint,
+    headers_size,
+    varint_size,
+)
+from aqueduct.wire.ranges import (
+    Range,
+    decode_ack_nack_lengths,
+    decode_ack_ranges,
+    encode_ack_nack_lengths,
+    encode_ack_ranges,
+)
+
+PROTOCOL_VERSION: Final = b"0.0.0-AFTER"
+
+PREAMBLE: Final = bytes((239, 80, 95, 166, 96, 15, 64, 142)) + b"AQUEDUCT"
+"""The magic bytes and the human text that VERSION begins with; its first byte is its tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which version of the protocol the sender of this sequence speaks."""
+
+    TAG: "ClassVar[Literal[239]]" = 239
+    version: bytes = PROTOCOL_VERSION
+
+    def encode(self) -> bytes:
+        """The preamble, then the version text (AQ-FRAME-3)."""
+        return PREAMBLE + encode_varbytes(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class AckVersion:
+    """The peer's VERSION has been seen; it need not begin its sequences with it any more."""
+
+    TAG: "ClassVar[Literal[1]]" = 1
+
+    def encode(self) -> bytes:
+        """The tag alone (AQ-FRAME-4)."""
+        return b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionHeaders:
+    """What one side's application says to the other before anything else."""
+
+    TAG: "ClassVar[Literal[2]]" = 2
+    headers: Headers
+
+    def encode(self) -> bytes:
+        """The tag, then the header data (AQ-FRAME-5)."""
+        return b"\x02" + encode_headers(self.headers)
+
+    @staticmethod
+    def decode(headers: bytes) -> "ConnectionHeaders":
+        """From the contents of the header data."""
+        return ConnectionHeaders(decode_headers(headers))
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTo:
+    """The channel that all frames after this one in the sequence belong to."""
+
+    TAG: "ClassVar[Literal[3]]" = 3
+    channel: int
+
+    def encode(self) -> bytes:
+        """The tag, then CHANNEL (AQ-FRAME-6)."""
+        return b"\x03" + encode_varint(self.channel)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A channel whose other half travels with a message."""
+
+    channel: int
+    headers: Headers
+
+    def encode(self) -> bytes:
+        """CHANNEL, then its header data (AQ-FRAME-8)."""
+        return encode_varint(self.channel) + encode_headers(self.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message on the channel."""
+
+    TAG: "ClassVar[Literal[4]]" = 4
+    number: int
+    headers: Headers
+    attachments: tuple[Attachment, ...]
+    payload: bytes
+
+    def encode(self) -> bytes:
+        """The tag, NUMBER, then header data, ATTACHMENTS and PAYLOAD (AQ-FRAME-7)."""
+        return b"".join(
+            (
+                b"\x04",
+                encode_varint(self.number),
+                encode_headers(self.headers),
+                encode_varbytes(b"".join([each.encode() for each in self.attachments])),
+                encode_varbytes(self.payload),
+            )
+        )
+
+    @staticmethod
+    def decode(
+        number: int, contents: list[bytes], max_attachments: int, max_headers: int
+    ) -> "Message":
+        """From the contents of its three varbytes, the limits held to for each attachment."""
+        headers, attachments, payload = contents
+        return Message(
+            number,
+            decode_headers(headers),
+            decode_attachments(attachments, max_attachments, max_headers),
+            payload,
+        )
+
+    @property
+    def size(self) -> int:
+        """What the message counts for flow control: the contents of its three varbytes."""
+        size = headers_size(self.headers) + len(self.payload)
+        for attachment in self.attachments:
+            contents = headers_size(attachment.headers)
+            size += varint_size(attachment.channel) + varint_size(contents) + contents
+        return size
+
+
+def decode_attachments(
+    contents: bytes, max_attachments: int, max_headers: int
+) -> tuple[Attachment, ...]:
+    """The attachments in the contents of MESSAGE's ATTACHMENTS."""
+    attachments: list[Attachment] = []
+    channels: set[int] = set()
+    pos = 0
+    end = len(contents)
+    try:
+        while pos < end:
+            channel, pos = decode_varint(contents, pos, end)
+            headers, pos = decode_varbytes(contents, pos, end)
+            # AQ-FRAME-9: a channel is handed over once, and the entrypoint exists already.
+            if channel == ENTRYPOINT or channel in channels:
+                raise RemoteProtocolError(
+                    "AQ-FRAME-9", f"a message may not attach {describe(channel)} (again)"
+                )
+            if len(attachments) == max_attachments:
+                raise RemoteProtocolError(
+                    "AQ-SEQ-8",
+                    f"a message has more than {max_attachments} attachments",
+                    CloseCode.LIMIT_EXCEEDED,
+                )
+            if len(headers) > max_headers:
+                raise RemoteProtocolError(
+                    "AQ-SEQ-7",
+                    f"header data of {len(headers)} bytes, the limit is {max_headers}",
+                    CloseCode.LIMIT_EXCEEDED,
+                )
+            channels.add(channel)
+            attachments.append(Attachment(channel, decode_headers(headers)))
+    except Incomplete:
+        raise RemoteProtocolError(
+            "AQ-BYTES-2", "an attachment runs past the end of ATTACHMENTS"
+        ) from None
+    return tuple(attachments)
+
+
+@dataclass(frozen=True, slots=True)
+class SentUnreliable:
+    """How many more messages were sent in datagrams."""
+
+    TAG: "ClassVar[Literal[5]]" = 5
+    count: int
+
+    def encode(self) -> bytes:
+        """The tag, then COUNT (AQ-FRAME-10)."""
+        return b"\x05" + encode_varint(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSender:
+    """No more messages will be sent; this many were sent in streams."""
+
+    TAG: "ClassVar[Literal[6]]" = 6
+    sent_reliable: int
+
+    def encode(self) -> bytes:
+        """The tag, then SENT_RELIABLE (AQ-FRAME-11)."""
+        return b"\x06" + encode_varint(self.sent_reliable)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSender:
+    """The sender gives up on everything it has sent."""
+
+    TAG: "ClassVar[Literal[7]]" = 7
+
+    def encode(self) -> bytes:
+        """The tag alone (AQ-FRAME-12)."""
+        return b"\x07"
+
+
+@dataclass(frozen=True, slots=True)
+class AckReliable:
+    """Messages that have arrived in streams, as absolute half-open ranges."""
+
+    TAG: "ClassVar[Literal[8]]" = 8
+    ranges: tuple[Range, ...]
+
+    def encode(self) -> bytes:
+        """The tag, then RANGES as gaps and lengths (AQ-FRAME-13)."""
+        return b"\x08" + encode_ack_ranges(self.ranges)
+
+    @staticmethod
+    def decode(ranges: bytes) -> "AckReliable":
+        """From the contents of RANGES."""
+        return AckReliable(decode_ack_ranges(ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class AckNackUnreliable:
+    """What became of the next messages sent in datagrams: so many came, so many not, and so on."""
+
+    TAG: "ClassVar[Literal[9]]" = 9
+    lengths: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        """The tag, then RANGES as ack and nack lengths (AQ-FRAME-14)."""
+        return b"\x09" + encode_ack_nack_lengths(self.lengths)
+
+    @staticmethod
+    def decode(ranges: bytes) -> "AckNackUnreliable":
+        """From the contents of RANGES."""
+        return AckNackUnreliable(decode_ack_nack_lengths(ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReceiver:
+    """The receiver takes no more messages."""
+
+    TAG: "ClassVar[Literal[10]]" = 10
+
+    def encode(self) -> bytes:
+        """The tag alone (AQ-FRAME-15)."""
+        return b"\x0a"
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetChannel:
+    """The channel's creator has no such channel."""
+
+    TAG: "ClassVar[Literal[11]]" = 11
+
+    def encode(self) -> bytes:
+        """The tag alone (AQ-FRAME-16)."""
+        return b"\x0b"
+
+
+@dataclass(frozen=True, slots=True)
+class Dequeued:
+    """How many more bytes of messages the receiving application has taken."""
+
+    TAG: "ClassVar[Literal[12]]" = 12
+    num_bytes: int
+
+    def encode(self) -> bytes:
+        """The tag, then NUM_BYTES (AQ-FRAME-17)."""
+        return b"\x0c" + encode_varint(self.num_bytes)
+
+
+Frame: TypeAlias = (
+    Version
+    | AckVersion
+    | ConnectionHeaders
+    | RouteTo
+    | Message
+    | SentUnreliable
+    | FinishSender
+    | CancelSender
+    | AckReliable
+    | AckNackUnreliable
+    | CloseReceiver
+    | ForgetChannel
+    | Dequeued
+)
+
+
+class MessageRun:
+    """Plain MESSAGE frames (no headers, no attachments) with consecutive numbers, as one value."""
+
+    __slots__ = ("first", "payloads", "size")
+
+    def __init__(self, first: int, payloads: list[bytes], size: int) -> None:
+        self.first = first
+        self.payloads = payloads
+        self.size = size
+
+    def messages(self) -> Iterator[Message]:
+        """The same messages one by one."""
+        number = self.first
+        for payload in self.payloads:
+            yield Message(number, (), (), payload)
+            number += 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageRun):
+            return NotImplemented
+        return self.first == other.first and self.payloads == other.payloads
+
+    def __repr__(self) -> str:
+        return f"MessageRun(first={self.first}, payloads={self.payloads!r}, size={self.size})"
+
+
+# A plain MESSAGE begins with its tag and the low 7 bits of its number: with the number complete,
+# or continued. The rest of its head is the same for the next 127 numbers.
+MESSAGE_STARTS: Final[list[bytes]] = [bytes((4, low)) for low in range(0x80)]
+MESSAGE_STARTS_CONTINUED: Final[list[bytes]] = [bytes((4, low | 0x80)) for low in range(0x80)]
+
+NO_EXTRAS: Final = b"\x00\x00"
+"""Empty header data and empty ATTACHMENTS: what a plain MESSAGE has between number and payload."""
+
+_PLAIN_ENDS: Final[list[bytes]] = [NO_EXTRAS + size for size in SHORT_VARINTS]
+
+
+def message_head(number: int, payload_size: int) -> bytes:
+    """All of a plain MESSAGE but its payload: tag, number, no headers, no attachments, length."""
+    if number < 0x80:
+        start = MESSAGE_STARTS[number]
+    else:
+        start = MESSAGE_STARTS_CONTINUED[number & 0x7F] + encode_varint(number >> 7)
+    if payload_size < 0x4000:
+        return start + _PLAIN_ENDS[payload_size]
+    return start + NO_EXTRAS + encode_varint(payload_size)

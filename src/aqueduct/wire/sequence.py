@@ -1,0 +1,422 @@
+"""The incremental parser of one stream's or datagram's frames, and the order it holds them to."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.wire.frames import (
+    MESSAGE_STARTS,
+    MESSAGE_STARTS_CONTINUED,
+    NO_EXTRAS,
+    PREAMBLE,
+    AckNackUnreliable,
+    AckReliable,
+    AckVersion,
+    CancelSender,
+    CloseReceiver,
+    ConnectionHeaders,
+    Dequeued,
+    FinishSender,
+    ForgetChannel,
+    Frame,
+    Message,
+    MessageRun,
+    RouteTo,
+    SentUnreliable,
+    Version,
+)
+from aqueduct.wire.primitives import MAX_VARINT, Incomplete, decode_varint, encode_varint
+from aqueduct.wire.ranges import MAX_RANGES_SIZE
+
+# AQ-FRAME-1: what follows the tag. Only MESSAGE has both a varint and varbytes.
+_BARE: Final[dict[int, Frame]] = {
+    AckVersion.TAG: AckVersion(),
+    CancelSender.TAG: CancelSender(),
+    CloseReceiver.TAG: CloseReceiver(),
+    ForgetChannel.TAG: ForgetChannel(),
+}
+_WITH_VARINT: Final[dict[int, Callable[[int], Frame]]] = {
+    RouteTo.TAG: RouteTo,
+    SentUnreliable.TAG: SentUnreliable,
+    FinishSender.TAG: FinishSender,
+    Dequeued.TAG: Dequeued,
+}
+_WITH_VARBYTES: Final[dict[int, Callable[[bytes], Frame]]] = {
+    Version.TAG: Version,
+    ConnectionHeaders.TAG: ConnectionHeaders.decode,
+    AckReliable.TAG: AckReliable.decode,
+    AckNackUnreliable.TAG: AckNackUnreliable.decode,
+}
+_MESSAGE: Final = 4
+_LAST_TAG: Final = 12
+_CONNECTION_TAGS: Final = (Version.TAG, AckVersion.TAG, ConnectionHeaders.TAG)
+
+_BETWEEN_FRAMES: Final = -1
+_UNKNOWN: Final = -1
+
+# Pieces of a varbytes that are smaller than this are gathered in one buffer: as an object each
+# they would cost far more memory than they have bytes.
+_SMALL_PIECE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ParserLimits:
+    """What a peer may make the parser hold, in bytes unless said otherwise."""
+
+    max_message: int
+    """The size of a message: its header data, attachments and payload together."""
+    max_headers: int
+    """Each single header data."""
+    max_attachments: int
+    """How many attachments one message may have."""
+    max_version: int = 64
+    """The text of VERSION."""
+
+
+class SequenceParser:
+    """Turns the bytes of one stream or datagram, however they are cut, into frames.
+
+    Between two calls it rests between frames, or inside one: then it knows the tag, perhaps the
+    varint after it, the varbytes that are complete, and the pieces of the one that is not.
+    Once it has raised it is of no further use, like the connection it read from.
+    """
+
+    __slots__ = (
+        "_any_frame",
+        "_chunk",
+        "_chunks",
+        "_collected",
+        "_contents",
+        "_length",
+        "_limits",
+        "_number",
+        "_pieces",
+        "_pos",
+        "_preamble_matched",
+        "_routed",
+        "_scratch",
+        "_size",
+        "_tag",
+    )
+
+    def __init__(self, limits: ParserLimits) -> None:
+        self._limits = limits
+        self._chunk = b""
+        self._pos = 0
+        self._chunks: deque[bytes] | None = None
+        self._routed = False
+        self._any_frame = False
+        self._tag: int = _BETWEEN_FRAMES
+        self._number: int = _UNKNOWN
+        self._preamble_matched = 0
+        self._contents: list[bytes] | None = None
+        self._size = 0
+        self._length: int = _UNKNOWN
+        self._pieces: list[bytes | bytearray | memoryview] | None = None
+        self._collected = 0
+        self._scratch = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream, or the datagram."""
+        if self._pos == len(self._chunk) and not self._chunks:
+            self._chunk = data
+            self._pos = 0
+        elif data:
+            if self._chunks is None:
+                self._chunks = deque()
+            self._chunks.append(data)
+
+    @property
+    def held(self) -> int:
+        """How many bytes it keeps that have not left it as part of a frame."""
+        held = len(self._chunk) - self._pos + len(self._scratch) + self._collected
+        if self._chunks is not None:
+            for chunk in self._chunks:
+                held += len(chunk)
+        if self._contents is not None:
+            for contents in self._contents:
+                held += len(contents)
+        return held
+
+    def finish(self) -> None:
+        """The stream's FIN or the datagram's end, once next() has nothing more to give.
+
+        The parser of a stream that was reset is just dropped (AQ-SEQ-10).
+        """
+        if self._tag != _BETWEEN_FRAMES or self._has_bytes():
+            raise RemoteProtocolError("AQ-SEQ-4", "it ended inside a frame")
+        if not self._any_frame:
+            raise RemoteProtocolError("AQ-SEQ-5", "it ended without a frame")
+
+    def next(self) -> Frame | MessageRun | None:
+        """The next frame, or all plain messages in a row that lie complete in one chunk.
+
+        None if more bytes are needed.
+        """
+        if self._tag == _BETWEEN_FRAMES:
+            if not self._has_bytes():
+                return None
+            tag = self._chunk[self._pos]
+            if tag == _MESSAGE and self._routed:
+                run = self._take_run()
+                if run is not None:
+                    return run
+            if self._tag == _BETWEEN_FRAMES:
+                self._begin(tag)
+        if self._tag == _MESSAGE:
+            return self._take_message()
+        return self._take_other()
+
+    def _has_bytes(self) -> bool:
+        if self._pos < len(self._chunk):
+            return True
+        if self._chunks:
+            self._chunk = self._chunks.popleft()
+        else:
+            # An idle stream must not cost what an active one needs.
+            self._chunk = b""
+            self._chunks = None
+        self._pos = 0
+        return len(self._chunk) > 0
+
+    def _begin(self, tag: int) -> None:
+        if tag in _CONNECTION_TAGS:
+            if self._routed:
+                raise RemoteProtocolError("AQ-SEQ-1", "a connection's frame came after ROUTE_TO")
+        elif tag == RouteTo.TAG:
+            if self._routed:
+                raise RemoteProtocolError("AQ-SEQ-2", "ROUTE_TO came twice")
+            self._routed = True
+        elif not _MESSAGE <= tag <= _LAST_TAG:
+            raise RemoteProtocolError("AQ-FRAME-2", f"there is no frame with tag {tag}")
+        elif not self._routed:
+            raise RemoteProtocolError("AQ-SEQ-3", "a channel's frame came without ROUTE_TO")
+        self._tag = tag
+        self._preamble_matched = 1  # the tag is its first byte
+        self._pos += 1
+
+    def _end(self) -> None:
+        self._tag = _BETWEEN_FRAMES
+        self._any_frame = True
+
+    def _take_other(self) -> Frame | None:
+        tag = self._tag
+        if tag in _BARE:
+            frame = _BARE[tag]
+        elif tag in _WITH_VARINT:
+            number = self._take_varint()
+            if number == _UNKNOWN:
+                return None
+            frame = _WITH_VARINT[tag](number)
+        else:
+            if tag == Version.TAG and not self._match_preamble():
+                return None
+            contents = self._take_varbytes()
+            if contents is None:
+                return None
+            frame = _WITH_VARBYTES[tag](contents)
+        self._end()
+        return frame
+
+    def _take_message(self) -> Message | MessageRun | None:
+        if self._number == _UNKNOWN:
+            self._number = self._take_varint()
+            if self._number == _UNKNOWN:
+                return None
+        parts = self._contents
+        if parts is None:
+            parts = self._contents = []
+        while len(parts) < 3:
+            contents = self._take_varbytes()
+            if contents is None:
+                return None
+            parts.append(contents)
+        number = self._number
+        self._number = _UNKNOWN
+        self._contents = None
+        self._size = 0
+        self._end()
+        if parts[0] or parts[1]:
+            limits = self._limits
+            return Message.decode(number, parts, limits.max_attachments, limits.max_headers)
+        run = MessageRun(number, [parts[2]], len(parts[2]))
+        self._extend_run(run)
+        return run
+
+    def _take_run(self) -> MessageRun | None:
+        """The plain messages that lie complete from here on in the chunk; None if there is none."""
+        try:
+            number, _ = decode_varint(self._chunk, self._pos + 1, len(self._chunk))
+        except (Incomplete, RemoteProtocolError):
+            return None
+        run = MessageRun(number, [], 0)
+        self._extend_run(run)
+        if not run.payloads:
+            return None
+        self._any_frame = True
+        return run
+
+    def _extend_run(self, run: MessageRun) -> None:
+        """Add to run the plain messages next in the chunk, as long as their numbers go on.
+
+        This is where most of the time goes when there are many small messages. As all but the
+        low 7 bits of the number stay the same for up to 128 messages, so does their head, and
+        comparing is faster than decoding. Whatever looks different is left for the other methods.
+        """
+        chunk = self._chunk
+        pos = self._pos
+        end = len(chunk)
+        limit = self._limits.max_message
+        startswith = chunk.startswith
+        payloads: list[bytes] = []
+        append = payloads.append
+        number = run.first + len(run.payloads)
+        try:
+            while number <= MAX_VARINT:
+                high = number >> 7
+                if high:
+                    starts = MESSAGE_STARTS_CONTINUED
+                    rest = encode_varint(high) + NO_EXTRAS
+                else:
+                    starts = MESSAGE_STARTS
+                    rest = NO_EXTRAS
+                head_size = 2 + len(rest)
+                low = number & 0x7F
+                while low < 0x80 and startswith(starts[low] + rest, pos):
+                    start = pos + head_size
+                    size = chunk[start]
+                    start += 1
+                    if size >= 0x80:
+                        high_size = chunk[start]
+                        if 0 < high_size < 0x80:
+                            size = size & 0x7F | high_size << 7
+                            start += 1
+                        else:
+                            size, start = decode_varint(chunk, start - 1, end)
+                    stop = start + size
+                    if size > limit:
+                        break
+                    if stop > end:
+                        self._await_payload(high << 7 | low, size)
+                        pos = start
+                        break
+                    append(chunk[start:stop])
+                    pos = stop
+                    low += 1
+                if low < 0x80:
+                    break
+                number = (high + 1) << 7
+        except (IndexError, Incomplete, RemoteProtocolError):
+            # A head that is cut off or broken: it is read again, from its tag, in the other way.
+            pass
+        self._pos = pos
+        run.payloads += payloads
+        run.size += sum(map(len, payloads))
+
+    def _await_payload(self, number: int, size: int) -> None:
+        """Go on as if the head of a plain message had been taken part by part."""
+        self._tag = _MESSAGE
+        self._number = number
+        self._contents = [b"", b""]
+        self._length = size
+
+    def _match_preamble(self) -> bool:
+        """Compare byte by byte, so that the first wrong one is the last one taken (AQ-FRAME-3)."""
+        while self._preamble_matched < len(PREAMBLE):
+            if not self._has_bytes():
+                return False
+            if self._chunk[self._pos] != PREAMBLE[self._preamble_matched]:
+                raise RemoteProtocolError("AQ-FRAME-3", "VERSION does not begin as it must")
+            self._pos += 1
+            self._preamble_matched += 1
+        return True
+
+    def _take_varint(self) -> int:
+        """The next varint, or _UNKNOWN if it is not complete."""
+        pos = self._pos
+        if pos < len(self._chunk) and not self._scratch:
+            byte = self._chunk[pos]
+            if byte < 0x80:
+                self._pos = pos + 1
+                return byte
+        while self._has_bytes():
+            before = len(self._scratch)
+            # A varint has ten bytes at most, so this never copies more.
+            head = self._scratch + self._chunk[self._pos : self._pos + 10]
+            try:
+                value, used = decode_varint(head, 0, len(head))
+            except Incomplete:
+                self._scratch = head
+                self._pos += len(head) - before
+                continue
+            self._scratch = b""
+            self._pos += used - before
+            return value
+        return _UNKNOWN
+
+    def _take_varbytes(self) -> bytes | None:
+        """The contents of the next varbytes, or None if they are not complete."""
+        if self._length == _UNKNOWN:
+            length = self._take_varint()
+            if length == _UNKNOWN:
+                return None
+            self._check_length(length)
+            if length == 0:
+                return b""
+            self._length = length
+        while self._collected < self._length:
+            if not self._has_bytes():
+                return None
+            self._take_piece(self._length - self._collected)
+        contents = b"".join(self._pieces or ())
+        self._pieces = None
+        self._collected = 0
+        self._length = _UNKNOWN
+        return contents
+
+    def _take_piece(self, wanted: int) -> None:
+        chunk = self._chunk
+        start = self._pos
+        stop = min(start + wanted, len(chunk))
+        size = stop - start
+        self._pos = stop
+        self._collected += size
+        pieces = self._pieces
+        if pieces is None:
+            pieces = self._pieces = []
+        if size == wanted and not pieces:
+            pieces.append(chunk[start:stop])
+        elif size >= _SMALL_PIECE and size >= len(chunk) // 4:
+            # A view keeps its whole chunk alive, so the piece must be a good part of it.
+            pieces.append(memoryview(chunk)[start:stop])
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += chunk[start:stop]
+        else:
+            pieces.append(bytearray(chunk[start:stop]))
+
+    def _check_length(self, length: int) -> None:
+        """Refuse a varbytes by its length alone, before its bytes come."""
+        tag = self._tag
+        limits = self._limits
+        if tag == _MESSAGE:
+            self._size += length
+            if self._size > limits.max_message:
+                raise _too_large("AQ-SEQ-6", "a message", self._size, limits.max_message)
+            if not self._contents and length > limits.max_headers:
+                raise _too_large("AQ-SEQ-7", "header data", length, limits.max_headers)
+        elif tag == ConnectionHeaders.TAG:
+            if length > limits.max_headers:
+                raise _too_large("AQ-SEQ-7", "header data", length, limits.max_headers)
+        elif tag == Version.TAG:
+            if length > limits.max_version:
+                raise _too_large("AQ-SEQ-9", "a version text", length, limits.max_version)
+        elif length > MAX_RANGES_SIZE:
+            raise _too_large("AQ-RANGE-5", "RANGES", length, MAX_RANGES_SIZE)
+
+
+def _too_large(rule: str, what: str, size: int, limit: int) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        rule, f"{what} of {size} bytes, the limit is {limit}", CloseCode.LIMIT_EXCEEDED
+    )
