@@ -1,0 +1,232 @@
+"""The table of channels: how halves come to be, end, are abandoned, forgotten and lost."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from aqueduct.errors import CloseCode, LocalProtocolError, RemoteProtocolError
+from aqueduct.protocol.config import INITIAL_LIMITS
+from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
+from aqueduct.protocol.graveyard import Graveyard, expire
+from aqueduct.protocol.lineage import Node, spread_lost
+from aqueduct.protocol.link import Link, Owner
+from aqueduct.protocol.receiver import Receiver
+from aqueduct.protocol.sender import Mode, Sender
+from aqueduct.wire.chanid import (
+    ENTRYPOINT,
+    Side,
+    channel_id,
+    creator_of,
+    describe,
+    sender_of,
+    space_of,
+)
+from aqueduct.wire.frames import ForgetChannel, Message
+
+Half = Sender | Receiver
+
+
+class Channels:
+    """All halves of one side of a connection."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.halves: dict[int, Half] = {}
+        self._graveyard = Graveyard(link.config)
+        self._forgets: dict[int, float] = {}
+        self._next_index: dict[int, int] = {space_of(ENTRYPOINT): 1}
+        self._of_peer = 0
+        self._max_of_peer = 2 * max(link.config.limits.max_channels, INITIAL_LIMITS.max_channels)
+        # AQ-CHAN-1: the entrypoint needs nobody to create it.
+        if link.side == Side.CLIENT:
+            node = Node(ENTRYPOINT, True)
+            self.halves[ENTRYPOINT] = Sender(
+                link, ENTRYPOINT, node, Owner.APPLICATION, Mode.ORDERED
+            )
+        else:
+            self.halves[ENTRYPOINT] = Receiver(link, ENTRYPOINT, None, Owner.APPLICATION)
+
+    # -- birth -----------------------------------------------------------------------------------
+
+    def check_room(self, count: int) -> None:
+        """Refuse to create more channels than the peer takes (AQ-LIMIT-4)."""
+        allowed = self._link.peer_limits.max_channels
+        ours = len(self.halves) - self._of_peer
+        if ours + count > allowed:
+            raise LocalProtocolError(
+                f"AQ-LIMIT-4: the peer takes {allowed} channels at once and {ours} are open; "
+                "end some before sending more away"
+            )
+
+    def next_id(self, sender: int, oneshot: bool, ahead: dict[int, int]) -> int:
+        """The id the next channel of a space will have, after those counted in ``ahead``."""
+        side = self._link.side
+        space = channel_id(side, sender, oneshot, 0)
+        index = self._next_index.get(space, 0) + ahead.get(space, 0)
+        ahead[space] = ahead.get(space, 0) + 1
+        return channel_id(side, sender, oneshot, index)
+
+    def create(self, channel: int, mode: Mode) -> Node:
+        """Our half of a channel whose other half goes away in a message (AQ-CHAN-2)."""
+        space = space_of(channel)
+        self._next_index[space] = self._next_index.get(space, 0) + 1
+        node = Node(channel, False)
+        if sender_of(channel) == self._link.side:
+            self.halves[channel] = Sender(self._link, channel, node, Owner.APPLICATION, mode)
+        else:
+            self.halves[channel] = Receiver(self._link, channel, node, Owner.APPLICATION)
+        return node
+
+    def create_for_peer(self, channel: int) -> Half:
+        """Our half of a channel of the peer's creation, which nobody holds yet."""
+        self._of_peer += 1
+        if self._of_peer > self._max_of_peer:
+            raise RemoteProtocolError(
+                "AQ-LIMIT-4",
+                f"more than {self._max_of_peer} channels, twice what was allowed",
+                CloseCode.LIMIT_EXCEEDED,
+            )
+        half: Half
+        if sender_of(channel) == self._link.side:
+            # AQ-LIN-1: whoever can send on it was given it, so it is accessible.
+            node = Node(channel, True)
+            half = Sender(self._link, channel, node, Owner.NOBODY, Mode.ORDERED)
+        else:
+            half = Receiver(self._link, channel, None, Owner.NOBODY)
+        self.halves[channel] = half
+        return half
+
+    # -- routing ---------------------------------------------------------------------------------
+
+    def route(self, channel: int, now: float) -> Half | None:
+        """The half that a ROUTE_TO leads to; None if what follows is to be ignored."""
+        half = self.halves.get(channel)
+        if half is not None:
+            if half.node is not None and creator_of(channel) == self._link.side:
+                half.node.known = True
+            return half
+        if channel in self._graveyard:
+            return None  # AQ-ROUTE-4
+        if creator_of(channel) == self._link.side:
+            self.send_forget(channel, now)  # AQ-ROUTE-3
+            return None
+        half = self.create_for_peer(channel)  # AQ-ROUTE-1
+        half.route_back(now + self._link.config.ack_delay)
+        return half
+
+    def attach(self, message: Message) -> None:
+        """A message arrived: the channels in it are promised to this side (AQ-CHAN-3)."""
+        for attachment in message.attachments:
+            channel = attachment.channel
+            if creator_of(channel) == self._link.side:
+                raise RemoteProtocolError(
+                    "AQ-FRAME-21", f"{describe(channel)} is not the peer's to attach"
+                )
+            half = self.halves.get(channel)
+            if half is None:
+                if channel in self._graveyard:
+                    continue
+                half = self.create_for_peer(channel)
+            elif half.attached:
+                raise RemoteProtocolError("AQ-SEND-7", f"{describe(channel)} was attached twice")
+            half.attached = True
+
+    def claim(self, message: Message, now: float) -> None:
+        """The application took a message and the handles in it."""
+        for attachment in message.attachments:
+            channel = attachment.channel
+            half = self.halves.get(channel)
+            if half is not None:
+                half.claim()
+                self.update(half, now)
+            elif sender_of(channel) == self._link.side:
+                self._link.events.append(SenderEnded(channel, End.LOST))
+            else:
+                self._link.events.append(ReceiverEnded(channel, End.LOST))
+
+    # -- death -----------------------------------------------------------------------------------
+
+    def update(self, half: Half, now: float) -> None:
+        """Something changed: end the half on the wire and in the table if it is time to."""
+        if isinstance(half, Receiver):
+            half.complete(now)
+        if half.settle():
+            self._remove(half.channel)
+            self._graveyard.add(half.channel, now)
+
+    def abandon(self, dropped: list[Message], now: float) -> None:
+        """Nobody will take these messages: end the halves in them in its stead (AQ-CLOSE-4)."""
+        waiting = deque(dropped)
+        while waiting:
+            for attachment in waiting.popleft().attachments:
+                half = self.halves.get(attachment.channel)
+                if half is None:
+                    continue
+                if isinstance(half, Receiver):
+                    waiting.extend(half.close())
+                else:
+                    half.owner = Owner.GONE
+                    half.cancel(now)
+                self.update(half, now)
+
+    def settle_lineage(self, accessible: list[Node], now: float) -> None:
+        """These channels became accessible: their senders may report and end."""
+        for node in accessible:
+            half = self.halves.get(node.channel)
+            if isinstance(half, Sender):
+                half.make_accessible()
+                self.update(half, now)
+
+    def lose(self, nodes: list[Node], carrier: int, now: float) -> None:
+        """The messages that carried these channels are lost, and all below them (AQ-LIN-3)."""
+        if not nodes:
+            return
+        for node, lineage in spread_lost(nodes, (carrier,)):
+            half = self.halves.get(node.channel)
+            if isinstance(half, Receiver):
+                self._remove(node.channel)
+                self.abandon(half.drop(End.LOST, lineage), now)
+            elif half is not None:
+                self._remove(node.channel)
+                half.drop(End.LOST, lineage)
+            if node.known:
+                self.send_forget(node.channel, now)  # AQ-LIN-4
+
+    def handle_forget(self, half: Half, now: float) -> None:
+        """FORGET_CHANNEL from the channel's creator: it is gone (AQ-FORGET-1)."""
+        if half.is_over() and half.owner is not Owner.NOBODY:
+            return  # AQ-FORGET-3: it ended in good order, and its queue is the application's
+        self._remove(half.channel)
+        self._graveyard.add(half.channel, now)
+        if isinstance(half, Receiver):
+            self.abandon(half.drop(End.LOST, ()), now)
+        else:
+            self.lose(half.drop(End.LOST, ()), half.channel, now)
+
+    def send_forget(self, channel: int, now: float) -> None:
+        """Tell the peer, now and then, that a channel of our creation is no more (AQ-FORGET-2)."""
+        link = self._link
+        expire(self._forgets, now - link.config.forget_interval)
+        if channel in self._forgets:
+            return
+        if len(self._forgets) >= link.config.max_forgets:
+            raise RemoteProtocolError(
+                "AQ-LIMIT-7", "too many frames for channels that ended", CloseCode.LIMIT_EXCEEDED
+            )
+        self._forgets[channel] = now
+        stream = link.out.open(channel)  # AQ-STREAM-8
+        link.out.write(stream, ForgetChannel().encode())
+        link.out.finish(stream)
+
+    def end_all(self) -> None:
+        """The connection is over, and every half with it (AQ-CONN-7)."""
+        halves = list(self.halves.values())
+        self.halves.clear()
+        self._of_peer = 0
+        for half in halves:
+            half.drop(End.CONNECTION, ())
+
+    def _remove(self, channel: int) -> None:
+        del self.halves[channel]
+        if creator_of(channel) != self._link.side:
+            self._of_peer -= 1

@@ -1,0 +1,88 @@
+"""Every limit and delay of a connection, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one side is willing to receive; stated to the peer in its connection headers."""
+
+    channel_window: int = 1 * MIB
+    """Bytes in flight on one channel: enough for 800 Mbit/s at 10 ms, small enough to forget."""
+
+    connection_window: int = 16 * MIB
+    """The same over all channels: what one peer can make this side hold."""
+
+    max_message: int = 16 * MIB
+    """A larger thing is a stream of messages, and a channel is how to send one."""
+
+    max_channels: int = 65_536
+    """Channels of the peer's creation alive at once; each costs this side about half a KiB."""
+
+    max_attachments: int = 256
+    """Channels in one message: a message that carries more wants a channel of channels."""
+
+    max_headers: int = 64 * KIB
+    """Bytes in one block of header data; headers describe a message, they are not the message."""
+
+
+INITIAL_LIMITS = Limits(
+    channel_window=64 * KIB,
+    connection_window=1 * MIB,
+    max_message=64 * KIB,
+    max_channels=128,
+    max_attachments=16,
+    max_headers=8 * KIB,
+)
+"""What a side may send before the peer stated its limits, or if it never does (AQ-LIMIT-2)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How one side of a connection behaves; times are seconds."""
+
+    limits: Limits = field(default_factory=Limits)
+
+    ack_delay: float = 0.010
+    """How long a receiver may collect acks: short beside a human, long beside a loop turn."""
+
+    ack_every: int = 64
+    """Messages after which acks go out at once, so that a fast sender never waits for a timer."""
+
+    announce_delay: float = 0.025
+    """How long a sender may collect datagrams before it says how many it sent."""
+
+    receipt_deadline_min: float = 0.050
+    """The least time a datagram gets to arrive after it was announced."""
+
+    receipt_deadline_max: float = 1.0
+    """The most: past a second nobody wants the datagram any more."""
+
+    deadline_grain: float = 0.005
+    """Announcements this close share one deadline, which bounds how many are remembered."""
+
+    forget_interval: float = 1.0
+    """FORGET_CHANNEL is not repeated for one channel within this time."""
+
+    max_datagram: int = 1_150
+    """What fits one QUIC packet of 1,200 bytes after the headers of every layer below."""
+
+    max_early_bytes: int = 4 * MIB
+    """Bytes held until the headers were exchanged: the client's early window, in many streams."""
+
+    max_streams: int = 131_072
+    """Incoming streams open at once: one or two a channel, and one a message in unordered mode."""
+
+    max_ranges: int = 65_536
+    """Gaps tolerated in the message numbers of one channel, of either direction."""
+
+    max_remembered: int = 65_536
+    """Ranges of ended channels kept; past it only the last second's are (AQ-FORGET-4)."""
+
+    max_forgets: int = 65_536
+    """FORGET_CHANNEL frames a peer can provoke within one forget_interval."""

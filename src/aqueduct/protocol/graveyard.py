@@ -1,0 +1,45 @@
+"""Channels that ended, remembered so that nothing late brings them back."""
+
+from __future__ import annotations
+
+from aqueduct.protocol.config import Config
+from aqueduct.wire.chanid import index_of, space_of
+from aqueduct.wire.ranges import RangeSet
+
+
+class Graveyard:
+    """Ended channels as ranges per index space; past a cap, the last second's (AQ-FORGET-4)."""
+
+    __slots__ = ("_cap", "_interval", "_ranges", "_recent")
+
+    def __init__(self, config: Config) -> None:
+        self._cap = config.max_remembered
+        self._interval = config.forget_interval
+        self._ranges: dict[int, RangeSet] = {}
+        self._recent: dict[int, float] = {}
+
+    def __contains__(self, channel: int) -> bool:
+        ended = self._ranges.get(space_of(channel))
+        return (ended is not None and index_of(channel) in ended) or channel in self._recent
+
+    def add(self, channel: int, now: float) -> None:
+        """Remember a channel that ended."""
+        ended = self._ranges.setdefault(space_of(channel), RangeSet())
+        index = index_of(channel)
+        adjacent = index - 1 in ended or index + 1 in ended
+        if adjacent or ended.range_count < self._cap:
+            ended.add(index, index + 1)
+            return
+        expire(self._recent, now - self._interval)
+        if len(self._recent) >= self._cap:
+            del self._recent[next(iter(self._recent))]
+        self._recent[channel] = now
+
+
+def expire(times: dict[int, float], before: float) -> None:
+    """Drop the entries of an insertion-ordered map that are as old as ``before``."""
+    while times:
+        channel = next(iter(times))
+        if times[channel] > before:
+            break
+        del times[channel]

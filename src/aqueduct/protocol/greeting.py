@@ -1,0 +1,60 @@
+"""What the two sides tell each other first: connection headers, and the limits in them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from aqueduct.errors import LocalProtocolError, RemoteProtocolError
+from aqueduct.protocol.config import INITIAL_LIMITS, Limits
+from aqueduct.wire.primitives import (
+    Headers,
+    Incomplete,
+    decode_headers,
+    decode_varint,
+    encode_headers,
+    encode_varint,
+)
+
+RESERVED = b"aqueduct-"
+LIMITS = b"aqueduct-limits"
+
+_NAMES = {field.name.replace("_", "-").encode(): field.name for field in fields(Limits)}
+
+
+def with_limits(headers: Headers, limits: Limits) -> Headers:
+    """The application's headers and our limits, as they go on the wire (AQ-LIMIT-1)."""
+    for name, _ in headers:
+        if name.startswith(RESERVED):
+            raise LocalProtocolError(
+                f"AQ-CONN-6: header names in {RESERVED!r} are reserved: {name!r}"
+            )
+    stated = tuple((name, encode_varint(getattr(limits, key))) for name, key in _NAMES.items())
+    contents = encode_headers(stated)
+    # The value is header data without the length that leads it elsewhere: the header has one.
+    start = decode_varint(contents, 0, len(contents))[1]
+    return (*headers, (LIMITS, contents[start:]))
+
+
+def split_limits(headers: Headers) -> tuple[Headers, Limits]:
+    """The peer's headers without the reserved ones, and the limits it stated (AQ-LIMIT-2)."""
+    limits = INITIAL_LIMITS
+    for name, value in headers:
+        if name == LIMITS:
+            limits = _decode_limits(value)
+    return tuple(h for h in headers if not h[0].startswith(RESERVED)), limits
+
+
+def _decode_limits(contents: bytes) -> Limits:
+    stated: dict[str, int] = {}
+    for name, value in decode_headers(contents):
+        key = _NAMES.get(name)
+        if key is None:
+            continue  # AQ-LIMIT-1: a later version may state more
+        try:
+            number, end = decode_varint(value, 0, len(value))
+        except Incomplete:
+            end = -1
+        if end != len(value):
+            raise RemoteProtocolError("AQ-LIMIT-1", f"the limit {key} is not one varint")
+        stated[key] = number
+    return replace(INITIAL_LIMITS, **stated)

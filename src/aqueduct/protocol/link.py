@@ -1,0 +1,72 @@
+"""What all halves of one connection share: limits, windows, timers, and the ways out."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from aqueduct.protocol.config import INITIAL_LIMITS, Config
+from aqueduct.protocol.events import Event
+from aqueduct.protocol.flow import Window
+from aqueduct.protocol.outgoing import Outgoing
+from aqueduct.protocol.timers import Timers
+from aqueduct.wire.chanid import Side
+
+
+class Owner(IntEnum):
+    """Who has the handle of a half."""
+
+    NOBODY = 0
+    """The message that carries it has not been taken: the application does not know of it."""
+    APPLICATION = 1
+    """The application holds it and hears of it."""
+    GONE = 2
+    """The application is done with it, or has had its last word."""
+
+
+class Link:
+    """The common ground of a connection and its halves."""
+
+    __slots__ = (
+        "blocked",
+        "config",
+        "drained_later",
+        "events",
+        "out",
+        "peer_limits",
+        "receive_window",
+        "reporters",
+        "rtt",
+        "send_window",
+        "side",
+        "timers",
+        "unreported",
+    )
+
+    def __init__(self, side: Side, config: Config) -> None:
+        self.side = side
+        self.config = config
+        self.peer_limits = INITIAL_LIMITS
+        self.rtt = 0.0
+        self.out = Outgoing(config.max_datagram)
+        self.timers = Timers()
+        self.events: list[Event] = []
+        self.send_window = Window(INITIAL_LIMITS.connection_window)
+        # AQ-FLOW-8: the peer may have written off bytes of lost channels that are still here.
+        allowed = max(config.limits.connection_window, INITIAL_LIMITS.connection_window)
+        self.receive_window = Window(2 * allowed)
+        self.drained_later = 0
+        """Bytes in the queues of finished channels that the peer no longer counts."""
+        self.blocked: dict[int, None] = {}
+        """Channels that wait for room in the connection window, oldest first."""
+        self.unreported = 0
+        """Bytes taken by the application over all channels and not yet reported DEQUEUED."""
+        self.reporters: dict[int, None] = {}
+        """Channels that have unreported bytes, oldest first."""
+
+    def end(self) -> None:
+        """The connection is over: nothing is outstanding, nobody waits."""
+        self.timers = Timers()
+        self.send_window.outstanding = self.receive_window.outstanding = 0
+        self.drained_later = self.unreported = 0
+        self.blocked.clear()
+        self.reporters.clear()

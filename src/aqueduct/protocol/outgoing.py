@@ -1,0 +1,174 @@
+"""What waits to leave: streams and datagrams, packed into as few writes as the turn allows."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from aqueduct.protocol.actions import (
+    Action,
+    CloseConnection,
+    ResetStream,
+    SendDatagram,
+    WriteStream,
+)
+from aqueduct.wire.frames import AckVersion, RouteTo, Version
+
+_VERSION = Version().encode()
+_ACK_VERSION = AckVersion().encode()
+
+
+class OutgoingStream:
+    """One of our unidirectional streams: what was written and not yet handed to the transport."""
+
+    __slots__ = ("chunks", "fin", "number", "opened", "queued", "was_reset")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.chunks: list[bytes] | None = None
+        self.fin = False
+        self.opened = False
+        self.queued = False
+        self.was_reset = False
+
+
+class OutgoingDatagram:
+    """A datagram being filled with the messages of one channel."""
+
+    __slots__ = ("channel", "chunks", "first", "length", "stop")
+
+    def __init__(self, channel: int, first: int, head: bytes) -> None:
+        self.channel = channel
+        self.first = first
+        self.stop = first
+        self.chunks = [head]
+        self.length = len(head)
+
+
+class Outgoing:
+    """All streams and datagrams of one side that have something to say."""
+
+    __slots__ = (
+        "_closing",
+        "_datagrams",
+        "_dirty",
+        "_max_datagram",
+        "_next_stream",
+        "_resets",
+        "version_acked",
+    )
+
+    def __init__(self, max_datagram: int) -> None:
+        self.version_acked = False
+        self._max_datagram = max_datagram
+        self._next_stream = 0
+        self._dirty: list[OutgoingStream] = []
+        self._datagrams: deque[OutgoingDatagram] = deque()
+        self._resets: list[ResetStream] = []
+        self._closing: CloseConnection | None = None
+
+    def prelude(self, channel: int) -> bytes:
+        """How a channel's sequence begins (AQ-STREAM-1): VERSION where due (AQ-VERSION-1)."""
+        route = RouteTo(channel).encode()
+        return route if self.version_acked else _VERSION + route
+
+    def open(self, channel: int) -> OutgoingStream:
+        """A new stream that is routed to a channel."""
+        stream = OutgoingStream(self._next_stream)
+        self._next_stream += 1
+        self.write(stream, self.prelude(channel))
+        return stream
+
+    def open_greeting(self, *, ack_version: bool) -> OutgoingStream:
+        """A new stream for frames of the connection itself: VERSION, where due, and ACK_VERSION."""
+        stream = OutgoingStream(self._next_stream)
+        self._next_stream += 1
+        start = b"" if self.version_acked else _VERSION
+        self.write(stream, start + _ACK_VERSION if ack_version else start)
+        return stream
+
+    def write(self, stream: OutgoingStream, data: bytes) -> None:
+        """Append to a stream; one that was reset swallows it."""
+        if stream.was_reset:
+            return
+        if stream.chunks is None:
+            stream.chunks = []
+        stream.chunks.append(data)
+        self.touch(stream)
+
+    def finish(self, stream: OutgoingStream) -> None:
+        """Finish a stream behind what was written."""
+        stream.fin = True
+        self.touch(stream)
+
+    def touch(self, stream: OutgoingStream) -> None:
+        """See to it that the stream is looked at by the next poll."""
+        if not stream.queued:
+            stream.queued = True
+            self._dirty.append(stream)
+
+    def reset(self, stream: OutgoingStream, code: int) -> None:
+        """Reset a stream, even a finished one; one the transport never saw just vanishes."""
+        if stream.was_reset:
+            return
+        stream.was_reset = True
+        stream.chunks = None
+        if stream.opened:
+            self._resets.append(ResetStream(stream.number, code))
+
+    def add_to_datagram(self, channel: int, number: int, frame: bytes) -> None:
+        """Put a message in a datagram, shared with the messages just before it (AQ-SEND-4)."""
+        if self._datagrams:
+            last = self._datagrams[-1]
+            if last.channel == channel and last.length + len(frame) <= self._max_datagram:
+                last.chunks.append(frame)
+                last.length += len(frame)
+                last.stop = number + 1
+                return
+        datagram = OutgoingDatagram(channel, number, self.prelude(channel))
+        datagram.chunks.append(frame)
+        datagram.length += len(frame)
+        datagram.stop = number + 1
+        self._datagrams.append(datagram)
+
+    def fits_datagram(self, channel: int, length: int) -> bool:
+        """Whether a frame of this length fits a datagram of its own."""
+        return len(self.prelude(channel)) + length <= self._max_datagram
+
+    def drop_oldest_datagram(self, channel: int) -> tuple[int, int] | None:
+        """Give up the channel's oldest unsent datagram; returns the range of its numbers."""
+        for datagram in self._datagrams:
+            if datagram.channel == channel:
+                self._datagrams.remove(datagram)
+                return datagram.first, datagram.stop
+        return None
+
+    def drop_datagrams(self, channel: int) -> None:
+        """Give up all unsent datagrams of a channel."""
+        if self._datagrams:
+            self._datagrams = deque(d for d in self._datagrams if d.channel != channel)
+
+    def close(self, code: int, reason: str, *, at_once: bool) -> None:
+        """Close the connection, at once or behind what waits to leave."""
+        if at_once:
+            self._dirty, self._resets = [], []
+            self._datagrams.clear()
+        self._closing = CloseConnection(code, reason)
+
+    def poll(self) -> list[Action]:
+        """Everything to be done now, in order: resets, stream writes, datagrams, the close."""
+        actions: list[Action] = [*self._resets]
+        self._resets = []
+        dirty, self._dirty = self._dirty, []
+        for stream in dirty:
+            stream.queued = False
+            if stream.was_reset:
+                continue
+            chunks, stream.chunks = stream.chunks, None
+            stream.opened = True
+            actions.append(WriteStream(stream.number, b"".join(chunks or ()), stream.fin))
+        while self._datagrams:
+            actions.append(SendDatagram(b"".join(self._datagrams.popleft().chunks)))
+        if self._closing is not None:
+            actions.append(self._closing)
+            self._closing = None
+        return actions

@@ -1,0 +1,52 @@
+"""When the halves of a connection want to be woken."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Protocol
+
+NEVER = float("inf")
+
+
+class Sleeper(Protocol):
+    """Something that wakes at most at one time: the earliest it asked for."""
+
+    wake_at: float
+
+
+class Timers:
+    """A heap of wake-up times; an entry that its sleeper no longer means is skipped."""
+
+    __slots__ = ("_count", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Sleeper]] = []
+        self._count = 0
+
+    def wake(self, sleeper: Sleeper, at: float) -> None:
+        """Wake the sleeper at the given time, or earlier if it asked for that before."""
+        if at < sleeper.wake_at:
+            sleeper.wake_at = at
+            self._count += 1
+            heappush(self._heap, (at, self._count, sleeper))
+
+    def next(self) -> float | None:
+        """The earliest time anybody wants to be woken."""
+        heap = self._heap
+        while heap:
+            at, _, sleeper = heap[0]
+            if sleeper.wake_at == at:
+                return at
+            heappop(heap)
+        return None
+
+    def due(self, now: float) -> list[Sleeper]:
+        """Take out all that are to be woken by now, in order."""
+        heap = self._heap
+        woken: list[Sleeper] = []
+        while heap and heap[0][0] <= now:
+            at, _, sleeper = heappop(heap)
+            if sleeper.wake_at == at:
+                sleeper.wake_at = NEVER
+                woken.append(sleeper)
+        return woken

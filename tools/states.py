@@ -1,0 +1,66 @@
+"""Draws docs/spec/7-states.md from the transition tables of both halves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from aqueduct.protocol import receiver, sender
+
+State = TypeVar("State", bound=Enum)
+Cause = TypeVar("Cause", bound=Enum)
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "spec" / "7-states.md"
+
+
+def diagram(start: State, table: Mapping[tuple[State, Cause], State]) -> str:
+    """A Mermaid state diagram; what leaves a state as it is stands in a note beside it."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
+    edges: dict[tuple[str, str], list[str]] = {}
+    stays: dict[str, list[str]] = {}
+    for (state, cause), target in table.items():
+        if state is target:
+            stays.setdefault(state.name, []).append(str(cause.value))
+        else:
+            edges.setdefault((state.name, target.name), []).append(str(cause.value))
+    lines += [f"    {a} --> {b}: {', '.join(causes)}" for (a, b), causes in edges.items()]
+    lines += ["    GONE --> [*]"]
+    lines += [f"    note right of {s}: stays on {', '.join(c)}" for s, c in stays.items()]
+    return "\n".join([*lines, "```"])
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            "# 7. States",
+            "",
+            "Drawn by `python tools/states.py` from the tables in `protocol/sender.py` and",
+            "`protocol/receiver.py`; a test fails when this page and the tables differ. Words in",
+            "capitals are frames of the peer, the others are commands and conclusions of this",
+            "side. What a state has no arrow and no note for is an error.",
+            "",
+            "## The sender",
+            "",
+            diagram(sender.State.OPEN, sender.TRANSITIONS),
+            "",
+            "CLOSED: the wire knows the channel no more; the sender waits for its lineage",
+            "([page 5](5-lineage.md)) or for its handle to reach the application.",
+            "",
+            "## The receiver",
+            "",
+            diagram(receiver.State.OPEN, receiver.TRANSITIONS),
+            "",
+            "FINISHING: the peer finished, not everything has arrived. CLOSING: datagrams that",
+            "arrived are not announced yet (AQ-CLOSE-3). DRAINING: the wire knows the channel no",
+            "more; the application has still to take its queue, or its handle.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(Path.cwd())}" if PAGE.is_relative_to(Path.cwd()) else PAGE)
