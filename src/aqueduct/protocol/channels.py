@@ -35,7 +35,9 @@ class Channels:
         self._graveyard = Graveyard(link.config)
         self._forgets: dict[int, float] = {}
         self._next_index: dict[int, int] = {space_of(ENTRYPOINT): 1}
+        self._ours = 0
         self._of_peer = 0
+        self._provoked: dict[int, float] = {}
         self._max_of_peer = 2 * max(link.config.limits.max_channels, INITIAL_LIMITS.max_channels)
         # AQ-CHAN-1: the entrypoint needs nobody to create it.
         if link.side == Side.CLIENT:
@@ -51,10 +53,9 @@ class Channels:
     def check_room(self, count: int) -> None:
         """Refuse to create more channels than the peer takes (AQ-LIMIT-4)."""
         allowed = self._link.peer_limits.max_channels
-        ours = len(self.halves) - self._of_peer
-        if ours + count > allowed:
+        if self._ours + count > allowed:
             raise LocalProtocolError(
-                f"AQ-LIMIT-4: the peer takes {allowed} channels at once and {ours} are open; "
+                f"AQ-LIMIT-4: the peer takes {allowed} channels at once, {self._ours} are open; "
                 "end some before sending more away"
             )
 
@@ -70,6 +71,7 @@ class Channels:
         """Our half of a channel whose other half goes away in a message (AQ-CHAN-2)."""
         space = space_of(channel)
         self._next_index[space] = self._next_index.get(space, 0) + 1
+        self._ours += 1
         node = Node(channel, False)
         if sender_of(channel) == self._link.side:
             self.halves[channel] = Sender(self._link, channel, node, Owner.APPLICATION, mode)
@@ -108,7 +110,7 @@ class Channels:
         if channel in self._graveyard:
             return None  # AQ-ROUTE-4
         if creator_of(channel) == self._link.side:
-            self.send_forget(channel, now)  # AQ-ROUTE-3
+            self._answer_stray(channel, now)
             return None
         half = self.create_for_peer(channel)  # AQ-ROUTE-1
         half.route_back(now + self._link.config.ack_delay)
@@ -209,10 +211,6 @@ class Channels:
         expire(self._forgets, now - link.config.forget_interval)
         if channel in self._forgets:
             return
-        if len(self._forgets) >= link.config.max_forgets:
-            raise RemoteProtocolError(
-                "AQ-LIMIT-7", "too many frames for channels that ended", CloseCode.LIMIT_EXCEEDED
-            )
         self._forgets[channel] = now
         stream = link.out.open(channel)  # AQ-STREAM-8
         link.out.write(stream, ForgetChannel().encode())
@@ -222,11 +220,26 @@ class Channels:
         """The connection is over, and every half with it (AQ-CONN-7)."""
         halves = list(self.halves.values())
         self.halves.clear()
-        self._of_peer = 0
+        self._ours = self._of_peer = 0
         for half in halves:
             half.drop(End.CONNECTION, ())
 
     def _remove(self, channel: int) -> None:
         del self.halves[channel]
-        if creator_of(channel) != self._link.side:
+        if channel == ENTRYPOINT:
+            return
+        if creator_of(channel) == self._link.side:
+            self._ours -= 1
+        else:
             self._of_peer -= 1
+
+    def _answer_stray(self, channel: int, now: float) -> None:
+        """A frame for a channel of ours that is no more (AQ-ROUTE-3)."""
+        config = self._link.config
+        expire(self._provoked, now - config.forget_interval)
+        if channel not in self._provoked and len(self._provoked) >= config.max_forgets:
+            raise RemoteProtocolError(
+                "AQ-LIMIT-7", "too many frames for channels that ended", CloseCode.LIMIT_EXCEEDED
+            )
+        self._provoked.setdefault(channel, now)
+        self.send_forget(channel, now)

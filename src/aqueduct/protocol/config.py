@@ -81,6 +81,9 @@ class Config:
     max_ranges: int = 65_536
     """Gaps tolerated in the message numbers of one channel, of either direction."""
 
+    max_unpacked: int = 8_192
+    """Messages kept as objects, over all queues; past it small ones are kept as bytes."""
+
     max_remembered: int = 65_536
     """Ranges of ended channels kept; past it only the last second's are (AQ-FORGET-4)."""
 

@@ -25,7 +25,7 @@ from aqueduct.protocol.link import Link
 from aqueduct.protocol.outgoing import OutgoingStream
 from aqueduct.protocol.receiver import Receiver
 from aqueduct.protocol.sender import Mode, Sender
-from aqueduct.wire.chanid import Side, creator_of, describe
+from aqueduct.wire.chanid import ENTRYPOINT, Side, creator_of, describe
 from aqueduct.wire.frames import (
     PROTOCOL_VERSION,
     AckNackUnreliable,
@@ -46,7 +46,6 @@ from aqueduct.wire.frames import (
     Version,
 )
 from aqueduct.wire.primitives import Headers
-from aqueduct.wire.sequence import ParserLimits
 
 __all__ = ["Attach", "Connection", "Give", "Mode", "Sent"]
 
@@ -96,12 +95,7 @@ class Connection:
         self._ready = False
         self._ended = False
         self._greeting: OutgoingStream | None = None
-        limits = self.config.limits
-        self._parser_limits = ParserLimits(
-            max_message=max(limits.max_message, INITIAL_LIMITS.max_message),
-            max_headers=max(limits.max_headers, INITIAL_LIMITS.max_headers),
-            max_attachments=max(limits.max_attachments, INITIAL_LIMITS.max_attachments),
-        )
+        self._parser_limits = self._link.parser_limits
         if side == Side.CLIENT:
             # AQ-CONN-1: the first stream, before anything else.
             greeting = self._link.out.open_greeting(ack_version=False)
@@ -400,7 +394,7 @@ class Connection:
         if incoming.is_datagram and not isinstance(frame, Message):
             raise RemoteProtocolError("AQ-UNREL-7", f"{type(frame).__name__} in a datagram")
         if isinstance(frame, ForgetChannel):
-            if creator_of(half.channel) == self.side:
+            if creator_of(half.channel) == self.side or half.channel == ENTRYPOINT:
                 raise wrong_side("AQ-FRAME-20", "FORGET_CHANNEL", half.channel)
             if half.channel in channels.halves:
                 channels.handle_forget(half, now)
@@ -508,7 +502,9 @@ class Connection:
             self._become_ready(now)
 
     def _send_headers(self, stream: OutgoingStream, headers: Headers) -> None:
-        frame = ConnectionHeaders(with_limits(headers, self.config.limits))
+        # Our limits have to fit in them, and AQ-LIMIT-2 has the peer take so much.
+        max_headers = max(self._link.peer_limits.max_headers, INITIAL_LIMITS.max_headers)
+        frame = ConnectionHeaders(with_limits(headers, self.config.limits, max_headers))
         self._link.out.write(stream, frame.encode())
         self._link.out.finish(stream)
 

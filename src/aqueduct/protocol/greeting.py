@@ -13,6 +13,7 @@ from aqueduct.wire.primitives import (
     decode_varint,
     encode_headers,
     encode_varint,
+    headers_size,
 )
 
 RESERVED = b"aqueduct-"
@@ -21,7 +22,7 @@ LIMITS = b"aqueduct-limits"
 _NAMES = {field.name.replace("_", "-").encode(): field.name for field in fields(Limits)}
 
 
-def with_limits(headers: Headers, limits: Limits) -> Headers:
+def with_limits(headers: Headers, limits: Limits, max_headers: int) -> Headers:
     """The application's headers and our limits, as they go on the wire (AQ-LIMIT-1)."""
     for name, _ in headers:
         if name.startswith(RESERVED):
@@ -32,7 +33,13 @@ def with_limits(headers: Headers, limits: Limits) -> Headers:
     contents = encode_headers(stated)
     # The value is header data without the length that leads it elsewhere: the header has one.
     start = decode_varint(contents, 0, len(contents))[1]
-    return (*headers, (LIMITS, contents[start:]))
+    everything = (*headers, (LIMITS, contents[start:]))
+    if headers_size(everything) > max_headers:
+        raise LocalProtocolError(
+            f"AQ-LIMIT-3: {headers_size(everything)} bytes of connection headers; "
+            f"the peer takes at most {max_headers}"
+        )
+    return everything
 
 
 def split_limits(headers: Headers) -> tuple[Headers, Limits]:

@@ -10,6 +10,7 @@ from aqueduct.protocol.flow import Window
 from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.protocol.timers import Timers
 from aqueduct.wire.chanid import Side
+from aqueduct.wire.sequence import ParserLimits
 
 
 class Owner(IntEnum):
@@ -32,6 +33,7 @@ class Link:
         "drained_later",
         "events",
         "out",
+        "parser_limits",
         "peer_limits",
         "receive_window",
         "reporters",
@@ -40,6 +42,7 @@ class Link:
         "side",
         "timers",
         "unreported",
+        "waiting",
     )
 
     def __init__(self, side: Side, config: Config) -> None:
@@ -47,6 +50,13 @@ class Link:
         self.config = config
         self.peer_limits = INITIAL_LIMITS
         self.rtt = 0.0
+        limits = config.limits
+        # AQ-LIMIT-2: what the initial limits allow is always accepted.
+        self.parser_limits = ParserLimits(
+            max_message=max(limits.max_message, INITIAL_LIMITS.max_message),
+            max_headers=max(limits.max_headers, INITIAL_LIMITS.max_headers),
+            max_attachments=max(limits.max_attachments, INITIAL_LIMITS.max_attachments),
+        )
         self.out = Outgoing(config.max_datagram)
         self.timers = Timers()
         self.events: list[Event] = []
@@ -54,6 +64,8 @@ class Link:
         # AQ-FLOW-8: the peer may have written off bytes of lost channels that are still here.
         allowed = max(config.limits.connection_window, INITIAL_LIMITS.connection_window)
         self.receive_window = Window(2 * allowed)
+        self.waiting = 0
+        """Messages in all queues, as far as they are kept as objects."""
         self.drained_later = 0
         """Bytes in the queues of finished channels that the peer no longer counts."""
         self.blocked: dict[int, None] = {}
@@ -67,6 +79,6 @@ class Link:
         """The connection is over: nothing is outstanding, nobody waits."""
         self.timers = Timers()
         self.send_window.outstanding = self.receive_window.outstanding = 0
-        self.drained_later = self.unreported = 0
+        self.drained_later = self.unreported = self.waiting = 0
         self.blocked.clear()
         self.reporters.clear()

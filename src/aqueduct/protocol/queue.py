@@ -1,85 +1,245 @@
-"""Messages that arrived and wait to be taken."""
+"""Messages that arrived and wait to be taken, in memory that credit bounds.
+
+A message of one byte costs one byte of credit, and many times that as an object. So once many
+messages wait, small ones and those with headers are kept as bytes and made into objects again when
+they are taken. Messages without content cost no credit: they are kept as a count (AQ-FLOW-9).
+"""
 
 from __future__ import annotations
 
-from aqueduct.wire.frames import Message, MessageRun
+from aqueduct.wire.frames import Message, MessageRun, RouteTo
+from aqueduct.wire.primitives import decode_varint, encode_varint
+from aqueduct.wire.sequence import ParserLimits, SequenceParser
+
+SMALL = 64
+"""Bytes a message, on average, below which a run is packed when many wait."""
+
+_PLAIN = 0
+_EMPTY = 1
+_RICH = 2
+
+_ROUTE = RouteTo(0).encode()
 
 
-class Empties:
-    """Consecutive messages without content, which cost no credit and no memory (AQ-FLOW-9)."""
+class Stretch:
+    """Empty messages with consecutive numbers."""
 
     __slots__ = ("count", "first")
 
-    def __init__(self, first: int, count: int) -> None:
+    def __init__(self, first: int = 0, count: int = 0) -> None:
         self.first = first
         self.count = count
 
-    def split(self, count: int) -> MessageRun:
-        """Take the first ``count`` messages off."""
-        run = MessageRun(self.first, [b""] * count, 0)
+    def take(self, limit: int) -> tuple[int, int]:
+        """Take off the first number and how many, up to a limit."""
+        first, count = self.first, min(self.count, limit)
         self.first += count
         self.count -= count
-        return run
+        return first, count
+
+
+class Packed:
+    """Messages in a row, as bytes: a kind, a number, and a length with contents or a count."""
+
+    __slots__ = ("_data", "_front", "_position", "_tail", "stretches")
+
+    def __init__(self) -> None:
+        self._front = Stretch()
+        self._data = bytearray()
+        self._position = 0
+        self._tail = Stretch()
+        self.stretches = 0
+        """How many stretches of empty messages there are."""
+
+    def __bool__(self) -> bool:
+        return self._front.count + self._tail.count > 0 or self._position < len(self._data)
+
+    def add(self, kind: int, number: int, contents: bytes) -> None:
+        """Append one message."""
+        self._write_tail()
+        self._data.append(kind)
+        self._data += encode_varint(number)
+        self._data += encode_varint(len(contents))
+        self._data += contents
+
+    def add_empty(self, number: int) -> None:
+        """Append a message without content."""
+        tail = self._tail
+        if tail.first + tail.count != number or not tail.count:
+            self._write_tail()
+            self._tail = tail = Stretch(number)
+            self.stretches += 1
+        tail.count += 1
+
+    def read(self, limit: int) -> tuple[int, int, bytes, int]:
+        """Take out the kind, number, contents and count of what is next, up to a limit."""
+        if not self._front.count:
+            start = self._position
+            window = bytes(self._data[start : start + 21])  # a kind and two varints at most
+            if not window:
+                self._front, self._tail = self._tail, Stretch()
+                return self._read_front(limit)
+            number, used = decode_varint(window, 1, len(window))
+            value, used = decode_varint(window, used, len(window))
+            if window[0] != _EMPTY:
+                contents = bytes(self._data[start + used : start + used + value])
+                self._advance(used + value)
+                return window[0], number, contents, 1
+            self._front = Stretch(number, value)
+            self._advance(used)
+        return self._read_front(limit)
+
+    def _read_front(self, limit: int) -> tuple[int, int, bytes, int]:
+        first, count = self._front.take(limit)
+        self.stretches -= not self._front.count
+        return _EMPTY, first, b"", count
+
+    def _write_tail(self) -> None:
+        if self._tail.count:
+            self._data.append(_EMPTY)
+            self._data += encode_varint(self._tail.first)
+            self._data += encode_varint(self._tail.count)
+            self._tail = Stretch()
+
+    def _advance(self, used: int) -> None:
+        self._position += used
+        if 2 * self._position > len(self._data):
+            del self._data[: self._position]
+            self._position = 0
 
 
 class Queue:
     """What one receiver holds for its application, in the order of arrival."""
 
-    __slots__ = ("_entries", "size")
+    __slots__ = ("_entries", "_head", "_stretches", "count", "size")
 
     def __init__(self) -> None:
-        self._entries: list[Message | MessageRun | Empties] = []
+        self._entries: list[Message | MessageRun | Packed] = []
+        self._head = 0
+        self._stretches = 0
         self.size = 0
         """Bytes that flow control counts."""
+        self.count = 0
+        """Messages kept as objects."""
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return self._head < len(self._entries)
 
-    def add(self, entry: Message | MessageRun) -> None:
-        """Append a message, or a run that is not empty."""
-        self._entries.append(entry)
-        self.size += entry.size
+    def add_message(self, message: Message, *, pack: bool) -> None:
+        """Append a message with headers or channels."""
+        self.size += message.size
+        if pack:
+            self._pack().add(_RICH, message.number, message.encode())
+        else:
+            self._entries.append(message)
+            self.count += 1
 
-    def add_empties(self, first: int, count: int, max_entries: int) -> bool:
-        """Append messages without content; False if that would take too much memory."""
-        last = self._entries[-1] if self._entries else None
-        if isinstance(last, Empties) and last.first + last.count == first:
-            last.count += count
-            return True
-        self._entries.append(Empties(first, count))
-        return len(self._entries) <= max_entries
+    def add_run(self, run: MessageRun, *, pack: bool, max_stretches: int) -> bool:
+        """Append messages without headers; False if they are empty and come in too many pieces."""
+        count = len(run.payloads)
+        self.size += run.size
+        if count > 2 * run.size or (pack and run.size < SMALL * count):
+            self._pack_run(run)
+            return self._stretches <= self.size + max_stretches
+        self.count += count
+        last = self._entries[-1] if self else None
+        if isinstance(last, MessageRun) and last.first + len(last.payloads) == run.first:
+            last.payloads += run.payloads
+            last.size += run.size
+        else:
+            self._entries.append(run)
+        return True
 
-    def take(self, limit: int) -> list[Message | MessageRun]:
+    def take(self, limit: int, limits: ParserLimits) -> list[Message | MessageRun]:
         """Take out up to ``limit`` messages."""
         batch: list[Message | MessageRun] = []
-        used = 0
-        for entry in self._entries:
-            if limit <= 0:
-                break
-            if isinstance(entry, Message):
-                batch.append(entry)
-                limit -= 1
-            elif isinstance(entry, Empties):
-                run = entry.split(min(entry.count, limit))
-                batch.append(run)
-                limit -= len(run.payloads)
-                if entry.count:
+        while limit > 0 and self:
+            entry = self._entries[self._head]
+            if isinstance(entry, Packed):
+                limit -= self._unpack(entry, limit, limits, batch)
+                if entry:
                     break
+            elif isinstance(entry, Message):
+                batch.append(entry)
+                self.count -= 1
+                limit -= 1
             elif len(entry.payloads) > limit:
                 batch.append(split_run(entry, limit))
+                self.count -= limit
                 break
             else:
                 batch.append(entry)
+                self.count -= len(entry.payloads)
                 limit -= len(entry.payloads)
-            used += 1
-        del self._entries[:used]
-        for taken in batch:
-            self.size -= taken.size
+            self._head += 1
+        self.size -= sum(taken.size for taken in batch)
+        if 2 * self._head > len(self._entries):
+            del self._entries[: self._head]
+            self._head = 0
         return batch
 
-    def messages_with_channels(self) -> list[Message]:
-        """The messages that somebody has to answer for when the queue is dropped."""
-        return [e for e in self._entries if isinstance(e, Message) and e.attachments]
+    def drop(self, limits: ParserLimits) -> list[Message]:
+        """Empty the queue; returns the messages that carry channels, to be answered for."""
+        found: list[Message] = []
+        for entry in self._entries[self._head :]:
+            if isinstance(entry, Message):
+                found.append(entry)
+            elif isinstance(entry, Packed):
+                while entry:
+                    kind, _, contents, _ = entry.read(1 << 62)
+                    if kind == _RICH:
+                        found.append(unpack_message(contents, limits))
+        self._entries.clear()
+        self.size = self.count = self._head = 0
+        return [message for message in found if message.attachments]
+
+    def _pack(self) -> Packed:
+        last = self._entries[-1] if self else None
+        if not isinstance(last, Packed):
+            last = Packed()
+            self._entries.append(last)
+        return last
+
+    def _pack_run(self, run: MessageRun) -> None:
+        packed = self._pack()
+        before = packed.stretches
+        for number, payload in enumerate(run.payloads, run.first):
+            if payload:
+                packed.add(_PLAIN, number, payload)
+            else:
+                packed.add_empty(number)
+        self._stretches += packed.stretches - before
+
+    def _unpack(
+        self, packed: Packed, limit: int, limits: ParserLimits, batch: list[Message | MessageRun]
+    ) -> int:
+        """Move up to ``limit`` messages of a packed entry to the batch; returns how many."""
+        taken = 0
+        before = packed.stretches
+        while packed and taken < limit:
+            kind, number, contents, count = packed.read(limit - taken)
+            taken += count
+            if kind == _RICH:
+                batch.append(unpack_message(contents, limits))
+                continue
+            last = batch[-1] if batch else None
+            if not isinstance(last, MessageRun) or last.first + len(last.payloads) != number:
+                last = MessageRun(number, [], 0)
+                batch.append(last)
+            last.payloads += [contents] * count
+            last.size += len(contents)
+        self._stretches += packed.stretches - before
+        return taken
+
+
+def unpack_message(frame: bytes, limits: ParserLimits) -> Message:
+    """Make a packed message into an object again."""
+    parser = SequenceParser(limits)
+    parser.feed(_ROUTE + frame)
+    parser.next()
+    message = parser.next()
+    assert isinstance(message, Message)
+    return message
 
 
 def split_run(run: MessageRun, count: int) -> MessageRun:

@@ -97,6 +97,7 @@ class Receiver:
     __slots__ = (
         "_ack_count",
         "_acks",
+        "_arrived",
         "_complete",
         "_end",
         "_flush_at",
@@ -104,6 +105,7 @@ class Receiver:
         "_queue",
         "_reliable",
         "_total",
+        "all_announced",
         "attached",
         "channel",
         "control",
@@ -128,7 +130,9 @@ class Receiver:
         self.wake_at = NEVER
         self.control: OutgoingStream | None = None
         self.sender_control = -1
-        """The incoming stream that announces datagrams; -2 when it is over."""
+        """The incoming stream that announces datagrams and the finish, once known."""
+        self.all_announced = False
+        """Whether that stream is over."""
         self.inbox: Inbox | None = None
         self.unreported = 0
         """Bytes taken and not yet reported DEQUEUED."""
@@ -136,6 +140,7 @@ class Receiver:
         self._reliable: RangeSet | None = None
         self._acks: RangeSet | None = None
         self._ack_count = 0
+        self._arrived = 0
         self._total = -1
         """How many reliable messages there will ever be, once the peer has finished."""
         self._complete = False
@@ -161,10 +166,12 @@ class Receiver:
             self._check_each(run)
         window.outstanding += size
         queue = self._open_queue()
-        if size:
-            queue.add(run)
-        elif not queue.add_empties(first, count, self._link.config.max_ranges):
+        link = self._link
+        before = queue.count
+        pack = link.waiting > link.config.max_unpacked
+        if not queue.add_run(run, pack=pack, max_stretches=link.config.max_ranges):
             raise self._violation("AQ-LIMIT-6", "too many empty messages", Code.LIMIT_EXCEEDED)
+        link.waiting += queue.count - before
         self._received(first, count, reliable, now)
 
     def handle_message(self, message: Message, reliable: bool, now: float) -> bool:
@@ -176,8 +183,12 @@ class Receiver:
         elif (self.inbox and number < self.inbox.decided) or not self._arrive(number, 1):
             return False
         self._check_credit(self._held(), message.size, 0)
-        self._link.receive_window.outstanding += message.size
-        self._open_queue().add(message)
+        link = self._link
+        link.receive_window.outstanding += message.size
+        queue = self._open_queue()
+        before = queue.count
+        queue.add_message(message, pack=link.waiting > link.config.max_unpacked)
+        link.waiting += queue.count - before
         self._received(number, 1, reliable, now)
         return True
 
@@ -200,7 +211,7 @@ class Receiver:
         """FINISH_SENDER: there are ``total`` reliable messages, and no more announcements."""
         self._check_control(stream)
         self._move(Input.FINISH_SENDER)
-        self.sender_control = -2
+        self.all_announced = True
         arrived = self._reliable.max if self._reliable is not None else 0
         if arrived > total:
             raise self._violation("AQ-FINISH-4", f"finished at {total}, but {arrived - 1} arrived")
@@ -223,7 +234,7 @@ class Receiver:
 
     def handle_sender_control_over(self) -> None:
         """The stream that announces datagrams ended: no more announcements come."""
-        self.sender_control = -2
+        self.all_announced = True
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -232,11 +243,13 @@ class Receiver:
         queue = self._queue
         if queue is None:
             return []
-        before = queue.size
-        batch = queue.take(limit)
+        link = self._link
+        size, waiting = queue.size, queue.count
+        batch = queue.take(limit, link.parser_limits)
+        link.waiting -= waiting - queue.count
         if not queue:
             self._queue = None
-        self._account_taken(before - queue.size, now)
+        self._account_taken(size - queue.size, now)
         return batch
 
     def close(self) -> list[Message]:
@@ -252,8 +265,7 @@ class Receiver:
         inbox = self.inbox
         if self.state is State.FINISHING:
             # AQ-FINISH-5
-            received = self._reliable.count if self._reliable is not None else 0
-            if received != self._total or (inbox is not None and not inbox.settled()):
+            if self._arrived != self._total or (inbox is not None and not inbox.settled()):
                 return False
             if not self._complete:
                 self._complete = True
@@ -264,7 +276,7 @@ class Receiver:
             self._end = End.FINISHED
         elif self.state is State.CLOSING:
             # AQ-CLOSE-3: what arrived may have been seen; wait until it can be acked.
-            if inbox is not None and inbox.overtaken() and self.sender_control != -2:
+            if inbox is not None and inbox.overtaken() and not self.all_announced:
                 return False
         else:
             return False
@@ -354,7 +366,7 @@ class Receiver:
         """AQ-STREAM-4: announcements and the finish come on one stream, in order."""
         if self.sender_control == -1:
             self.sender_control = stream
-        elif self.sender_control not in (stream, -2):
+        elif self.sender_control != stream:
             raise self._violation("AQ-STREAM-4", "announcements or finish on a second stream")
 
     def _window(self) -> int:
@@ -441,6 +453,7 @@ class Receiver:
 
     def _received(self, first: int, count: int, reliable: bool, now: float) -> None:
         if reliable:
+            self._arrived += count
             if self._acks is None:
                 self._acks = RangeSet()
             self._acks.add(first, first + count)
@@ -535,7 +548,8 @@ class Receiver:
         else:
             link.receive_window.outstanding -= queue.size
             self._forget_reports()
-        return queue.messages_with_channels()
+        link.waiting -= queue.count
+        return queue.drop(link.parser_limits)
 
     def _tell(self, how: End) -> None:
         """The last word to the application, if it has the handle."""

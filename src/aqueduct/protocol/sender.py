@@ -190,6 +190,8 @@ class Sender:
         message = Message(self._next_number(), headers, attachments, payload)
         size = message.size
         check_message(message, size, self._link.peer_limits)
+        if self._is_crowded():
+            self._block(size)
         if self.mode is Mode.UNRELIABLE:
             frame = message.encode()
             if self._link.out.fits_datagram(self.channel, len(frame)):
@@ -224,6 +226,7 @@ class Sender:
         """Say that nothing more comes (AQ-FINISH-1). A no-op once finished, cancelled or closed."""
         if not self._changes(Input.FINISH):
             return
+        self._stop_waiting()
         link = self._link
         if self.outbox is None and self.stream is not None:
             stream = self.stream
@@ -240,6 +243,7 @@ class Sender:
         """Give up as fast as the wire can say it (AQ-CANCEL-1). A no-op once finished or closed."""
         if not self._changes(Input.CANCEL):
             return
+        self._stop_waiting()
         out = self._link.out
         self._reset_message_streams(StreamCode.CANCELLED)
         out.drop_datagrams(self.channel)
@@ -281,6 +285,7 @@ class Sender:
             )
         if self.node.accessible and fresh:
             self._emit(Delivered(self.channel, True, tuple(fresh)))
+        self.allow()
         return accessible
 
     def handle_decisions(self, lengths: tuple[int, ...]) -> tuple[list[Node], list[Node]]:
@@ -451,8 +456,16 @@ class Sender:
         return self._fits_channel(size) and self._link.send_window.fits(size)
 
     def _fits_channel(self, size: int) -> bool:
+        if self._is_crowded():
+            return False
         limit = self._link.peer_limits.channel_window
         return self.outstanding + size <= limit or self.outstanding == 0  # AQ-FLOW-3
+
+    def _is_crowded(self) -> bool:
+        """Whether the peer owes so many acks that remembering more would be a leak (AQ-LIMIT-6)."""
+        undecided = len(self.outbox.sizes) if self.outbox is not None else 0
+        unacked = len(self._singles) if self._singles is not None else 0
+        return max(undecided, unacked) >= self._link.config.max_ranges
 
     def _block(self, size: int) -> None:
         self.wanted = size
@@ -506,7 +519,8 @@ class Sender:
                 self.outbox.dropped += 1
                 self._announce_soon(now)
                 return number
-            for number in range(*dropped):
+            # A peer may decide what was announced and has not left.
+            for number in range(max(dropped[0], self.outbox.decided), dropped[1]):
                 self._release(self.outbox.forgo(number))
         number = self.outbox.add(size)
         self._charge(size)
@@ -586,8 +600,11 @@ class Sender:
         self.wake_at = self._announce_at = self._answer_at = NEVER
         link.send_window.outstanding -= self.outstanding
         self.outstanding = 0
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
         self.wanted = -1
-        link.blocked.pop(self.channel, None)
+        self._link.blocked.pop(self.channel, None)
 
     def _emit(self, event: Delivered | Undelivered | SenderEnded | Writable) -> None:
         if self.owner is Owner.APPLICATION:
