@@ -330,10 +330,10 @@ class Connection:
     def _read(self, incoming: Incoming, now: float) -> None:
         """Process what can be processed of a stream or datagram."""
         parser = incoming.parser
-        if incoming.early is None and parser is not None:
+        if parser is not None and incoming.is_reading():
             while (frame := parser.next()) is not None:
                 self._process(incoming, frame, now)
-                if incoming.parser is None or incoming.early is not None:
+                if not incoming.is_reading():
                     break
             else:
                 if incoming.fin:

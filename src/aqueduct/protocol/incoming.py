@@ -33,6 +33,10 @@ class Incoming:
         """Whether this is a datagram."""
         return self.number < 0
 
+    def is_reading(self) -> bool:
+        """Whether its frames are wanted now: it does not wait, and is not ignored."""
+        return self.parser is not None and self.early is None
+
     def feed(self, data: bytes) -> None:
         """More bytes of the stream."""
         if self.early is not None:
