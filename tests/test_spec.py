@@ -1,0 +1,107 @@
+"""The specification, the code and the tests speak of the same rules."""
+
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SPEC = ROOT / "docs" / "spec"
+SOURCES = ROOT / "src" / "aqueduct"
+TESTS = ROOT / "tests"
+
+DEFINITION = re.compile(r"^\*\*(AQ-[A-Z]+-[0-9]+)\.\*\*", re.M)
+CITATION = re.compile(r"\bAQ-[A-Z]+-[0-9]+\b")
+
+
+def pages() -> list[Path]:
+    return sorted(SPEC.glob("*.md"))
+
+
+def defined() -> list[str]:
+    return [rule for page in pages() for rule in DEFINITION.findall(page.read_text())]
+
+
+def cited(paths: Iterable[Path]) -> dict[str, set[str]]:
+    """Where each rule is named, by the paths that name it."""
+    places: dict[str, set[str]] = {}
+    for path in paths:
+        for rule in CITATION.findall(path.read_text()):
+            places.setdefault(rule, set()).add(str(path.relative_to(ROOT)))
+    return places
+
+
+def product() -> list[Path]:
+    """The code that has to follow the rules; the test kit beside it only checks them."""
+    return [path for path in SOURCES.rglob("*.py") if SOURCES / "testing" not in path.parents]
+
+
+def in_order(rules: Iterable[str]) -> list[str]:
+    places = {rule: at for at, rule in enumerate(defined())}
+    return sorted(rules, key=lambda rule: places.get(rule, -1))
+
+
+def test_the_rules_can_be_found_at_all() -> None:
+    per_page = {page.name: len(DEFINITION.findall(page.read_text())) for page in pages()}
+    assert {name for name, rules in per_page.items() if not rules} == {"README.md", "7-states.md"}
+    assert sum(per_page.values()) > 100
+
+
+def test_no_rule_is_defined_twice() -> None:
+    twice = [rule for rule, count in Counter(defined()).items() if count > 1]
+    assert not twice, f"defined more than once: {', '.join(twice)}"
+
+
+def test_every_rule_is_cited_beside_the_code_that_follows_it() -> None:
+    missing = in_order(set(defined()) - set(cited(product())))
+    assert not missing, f"nothing under src/aqueduct cites {', '.join(missing)}"
+
+
+def test_every_rule_is_named_by_a_test() -> None:
+    tests = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
+    missing = in_order(set(defined()) - set(cited(tests)))
+    assert not missing, f"nothing under tests names {', '.join(missing)}"
+
+
+def test_nobody_cites_a_rule_that_does_not_exist() -> None:
+    known = set(defined())
+    everything = [
+        *pages(),
+        *SOURCES.rglob("*.py"),
+        *TESTS.rglob("*.py"),
+        *(ROOT / "tools").rglob("*.py"),
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("*.md"),
+    ]
+    unknown = [
+        f"{rule} (in {', '.join(sorted(places))})"
+        for rule, places in cited(everything).items()
+        if rule not in known
+    ]
+    assert not unknown, f"no page defines {'; '.join(unknown)}"
+
+
+def test_the_numbers_of_a_family_begin_at_one_and_leave_no_room_for_a_slip() -> None:
+    """A rule that goes away leaves its number unused; then it is listed here."""
+    retired: set[str] = set()
+    families: dict[str, set[int]] = {}
+    for rule in [*defined(), *retired]:
+        family, number = rule.rsplit("-", 1)
+        families.setdefault(family, set()).add(int(number))
+    holes = {
+        family: sorted(set(range(1, max(numbers) + 1)) - numbers)
+        for family, numbers in families.items()
+    }
+    assert {family: missing for family, missing in holes.items() if missing} == {}
+
+
+def test_the_page_of_states_is_what_the_tables_say() -> None:
+    """Write it anew with ``python tools/states.py``."""
+    path = ROOT / "tools" / "states.py"
+    spec = importlib.util.spec_from_file_location("states", path)
+    assert spec is not None
+    assert spec.loader is not None
+    states = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(states)
+    assert (SPEC / "7-states.md").read_text() == states.page()
