@@ -142,7 +142,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """What the message counts for flow control: the contents of its three varbytes (AQ-FLOW-1)."""
+        """What it counts for flow control: the contents of its three varbytes (AQ-FLOW-1)."""
         size = headers_size(self.headers) + len(self.payload)
         for attachment in self.attachments:
             contents = headers_size(attachment.headers)
