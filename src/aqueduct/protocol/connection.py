@@ -293,6 +293,8 @@ class Connection:
 
     def poll_events(self) -> list[Event]:
         """What the application has to know, in order."""
+        if self._link.blocked:
+            self._unblock()
         events, self._link.events = self._link.events, []
         return events
 
@@ -355,8 +357,6 @@ class Connection:
             self._channels.update(half, now)
             return
         self._process_channel_frame(incoming, half, frame, now)
-        if self._link.blocked:
-            self._unblock()
 
     def _process_prelude(self, incoming: Incoming, frame: Frame | MessageRun, now: float) -> None:
         """Frames before, and with, ROUTE_TO."""

@@ -234,8 +234,6 @@ class Sender:
             # AQ-FINISH-2: announcements and the finish share the control stream.
             stream = self._control_stream()
             self._announce()
-            if self.stream is not None:
-                link.out.finish(self.stream)
         link.out.write(stream, FinishSender(self.next_reliable).encode())
         link.out.finish(stream)
 

@@ -1,0 +1,372 @@
+"""Flow control: nobody sends more than the other is willing to hold, and credit comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.protocol.config import Limits
+from aqueduct.protocol.events import SenderEnded, Writable
+from aqueduct.testing.checkers.base import Violation, checker
+from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.rules import ACK_DELAY, EPSILON, FIRST_LIMITS, SURELY_A_DATAGRAM
+from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.record import (
+    Called,
+    ConnectionClosed,
+    ConnectionLost,
+    Entry,
+    FrameArrived,
+    FrameSent,
+    NotSent,
+    Saw,
+    Sent,
+    Took,
+)
+from aqueduct.wire.chanid import Side
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    CloseReceiver,
+    Dequeued,
+    ForgetChannel,
+    Message,
+)
+
+
+class _Purse:
+    """What one side has sent and not been told is taken, as that side can know it."""
+
+    def __init__(self, facts: Facts, side: Side) -> None:
+        self.facts = facts
+        self.side = side
+        self.channels: dict[int, int] = {}
+        self.total = 0
+        # By channel: the sizes of datagram messages by number, and how many were decided.
+        self.datagrams: dict[int, dict[int, int]] = {}
+        self.decided: dict[int, int] = {}
+        self.over: set[int] = set()
+
+    def limits(self, time: float) -> Limits:
+        if time < self.facts.listening[self.side]:
+            return FIRST_LIMITS
+        return self.facts.record.limits[self.side.other]
+
+    def add(self, channel: int, size: int) -> None:
+        self.channels[channel] = self.channels.get(channel, 0) + size
+        self.total += size
+
+    def release(self, channel: int, size: int) -> bool:
+        """Take bytes back; False if there were not so many."""
+        if channel in self.over:
+            return True
+        self.channels[channel] = self.channels.get(channel, 0) - size
+        self.total -= size
+        return self.channels[channel] >= 0
+
+    def release_all(self, channel: int) -> None:
+        self.over.add(channel)
+        self.total -= self.channels.pop(channel, 0)
+
+    def decide(self, channel: int, frame: AckNackUnreliable) -> None:
+        number = self.decided.get(channel, 0)
+        sizes = self.datagrams.get(channel, {})
+        acked = True
+        for length in frame.lengths:
+            for each in range(number, number + length):
+                if not acked:
+                    self.release(channel, sizes.get(each, 0))
+            number += length
+            acked = not acked
+        self.decided[channel] = number
+
+    def arrived(self, arrived: FrameArrived) -> bool:
+        """Learn what credit a frame gives back; False if it gives back too much."""
+        frame = arrived.sent.frame
+        channel = arrived.sent.channel
+        if isinstance(frame, Dequeued):
+            return self.release(channel, frame.num_bytes)
+        if isinstance(frame, AckNackUnreliable):
+            self.decide(channel, frame)
+        elif isinstance(frame, CloseReceiver | ForgetChannel):
+            facts = self.facts.channels.get(channel)
+            # A frame about a channel this side receives on is no credit for it.
+            if facts is not None and facts.sender == self.side:
+                self.release_all(channel)
+        return True
+
+
+@checker
+def within_the_windows(facts: Facts) -> Iterator[Violation]:
+    """Bytes on the wire stay within the channel's and the connection's window (AQ-FLOW-2).
+
+    Seen from the sender: what it sent, less what it has been told is taken, nacked or moot. One
+    message larger than a window may be alone in it.
+    """
+    purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
+    for entry in facts.record.entries:
+        if isinstance(entry, FrameSent):
+            if isinstance(entry.frame, Message):
+                yield from _spend(purses[entry.side], entry, entry.frame)
+        elif isinstance(entry, FrameArrived):
+            if not purses[entry.side].arrived(entry):
+                yield Violation(
+                    "within the windows",
+                    "DEQUEUED reports more bytes than were sent",
+                    entry.time,
+                    entry.side.other,
+                    entry.sent.channel,
+                )
+        elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
+            purses[entry.side].release_all(entry.event.channel)
+
+
+def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation]:
+    size = frame.size
+    limits = purse.limits(sent.time)
+    on_channel = purse.channels.get(sent.channel, 0)
+    problems = []
+    # An empty message takes no room; in one turn it may leave behind a larger one sent after it.
+    if size and on_channel > 0 and on_channel + size > limits.channel_window:
+        problems.append(f"{on_channel} + {size} bytes exceed the channel's {limits.channel_window}")
+    if size and purse.total > 0 and purse.total + size > limits.connection_window:
+        problems.append(
+            f"{purse.total} + {size} bytes exceed the connection's {limits.connection_window}"
+        )
+    if size > limits.max_message:
+        problems.append(f"{size} bytes exceed max-message {limits.max_message}")
+    if len(frame.attachments) > limits.max_attachments:
+        problems.append(f"{len(frame.attachments)} attachments exceed {limits.max_attachments}")
+    for problem in problems:
+        yield Violation(
+            "within the windows", problem, sent.time, sent.side, sent.channel, frame.number
+        )
+    if sent.in_datagram:
+        purse.datagrams.setdefault(sent.channel, {})[frame.number] = size
+    purse.add(sent.channel, size)
+
+
+class _Ledger:
+    """Both sides' purses, and the messages that are accepted but not on the wire yet."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
+        # By side, channel and number in its space: when it was sent, and its size.
+        self.waiting: tuple[dict[tuple[int, int, bool], tuple[float, int]], ...] = ({}, {})
+
+    def see(self, entry: Entry) -> None:
+        """Follow what an entry does to the room of either side."""
+        if isinstance(entry, Sent):
+            message = self.facts.channels[entry.channel].space(entry.reliable)[entry.number]
+            key = (entry.channel, entry.number, entry.reliable)
+            self.waiting[entry.side][key] = (entry.time, message.size)
+        elif isinstance(entry, FrameSent):
+            if isinstance(entry.frame, Message):
+                number = entry.frame.number
+                self.waiting[entry.side].pop((entry.channel, number, not entry.in_datagram), None)
+                purse = self.purses[entry.side]
+                if entry.in_datagram:
+                    purse.datagrams.setdefault(entry.channel, {})[number] = entry.frame.size
+                purse.add(entry.channel, entry.frame.size)
+        elif isinstance(entry, FrameArrived):
+            self.purses[entry.side].arrived(entry)
+        elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
+            self.purses[entry.side].release_all(entry.event.channel)
+            kept = self.waiting[entry.side]
+            for key in [key for key in kept if key[0] == entry.event.channel]:
+                del kept[key]
+
+    def room(self, refused: NotSent, time: float) -> str | None:
+        """Why a message that was refused would fit at a time; None if it would not."""
+        purse = self.purses[refused.side]
+        limits = purse.limits(time)
+        on_channel = purse.channels.get(refused.channel, 0)
+        total = purse.total
+        for (channel, _, reliable), (sent, size) in self.waiting[refused.side].items():
+            # A datagram that did not leave in its turn was dropped, and gave its room back; that
+            # of a cancelled sender may keep it until the peer has answered the cancel.
+            cancelled = self.facts.channels[channel].cancel_called <= time
+            if reliable or sent == time or cancelled:
+                total += size
+                if channel == refused.channel:
+                    on_channel += size
+        if on_channel > 0 and on_channel + refused.size > limits.channel_window:
+            return None
+        if total > 0 and total + refused.size > limits.connection_window:
+            return None
+        return (
+            f"{refused.size} bytes beside {on_channel} of {limits.channel_window} on the channel"
+            f" and {total} of {limits.connection_window} on the connection"
+        )
+
+
+@checker
+def no_block_with_room(facts: Facts) -> Iterator[Violation]:
+    """A send that would block has no room: it needs a stream and does not fit a window."""
+    ledger = _Ledger(facts)
+    for entry in facts.record.entries:
+        ledger.see(entry)
+        if not isinstance(entry, NotSent) or entry.error != "WouldBlock" or entry.attached:
+            # How large a message with channels would be depends on ids that were never given.
+            continue
+        channel = facts.channels.get(entry.channel)
+        small = entry.size <= SURELY_A_DATAGRAM
+        if channel is not None and channel.mode == "UNRELIABLE" and small:
+            problem: str | None = "an unreliable send"
+        else:
+            problem = ledger.room(entry, entry.time)
+        if problem:
+            yield Violation(
+                "no block with room",
+                f"a send would block: {problem}",
+                entry.time,
+                entry.side,
+                entry.channel,
+            )
+
+
+@checker
+def room_is_told(facts: Facts) -> Iterator[Violation]:
+    """A sender that would block gets Writable the moment its message fits.
+
+    Where several wait, who is first is the core's choice; so only one that waits alone is judged.
+    """
+    ledger = _Ledger(facts)
+    blocked: tuple[dict[int, NotSent], dict[int, NotSent]] = ({}, {})
+    now = 0.0
+    for entry in facts.record.entries:
+        if entry.time > now:
+            for waiting in blocked:
+                yield from _judge_wait(ledger, waiting, now)
+            now = entry.time
+        ledger.see(entry)
+        if isinstance(entry, NotSent):
+            if entry.error == "WouldBlock":
+                blocked[entry.side][entry.channel] = entry
+        elif isinstance(entry, Sent | Called):
+            blocked[entry.side].pop(entry.channel, None)
+        elif isinstance(entry, Saw):
+            if isinstance(entry.event, SenderEnded | Writable):
+                blocked[entry.side].pop(entry.event.channel, None)
+        elif isinstance(entry, FrameArrived):
+            if isinstance(entry.sent.frame, CloseReceiver | ForgetChannel):
+                blocked[entry.side].pop(entry.sent.channel, None)
+        elif isinstance(entry, ConnectionClosed | ConnectionLost):
+            blocked[entry.side].clear()
+
+
+def _judge_wait(ledger: _Ledger, waiting: dict[int, NotSent], now: float) -> Iterator[Violation]:
+    if len(waiting) != 1:
+        return
+    ((channel, refused),) = waiting.items()
+    room = None if refused.attached else ledger.room(refused, now)
+    if room:
+        del waiting[channel]
+        yield Violation(
+            "room is told", f"waits without being told of room: {room}", now, refused.side, channel
+        )
+
+
+@checker
+def credit_is_honest(facts: Facts) -> Iterator[Violation]:
+    """DEQUEUED reports what the application took: never more, and all of it soon (AQ-FLOW-4).
+
+    At once when a quarter of the window has been taken, and within the ack delay when the queue
+    has run empty.
+    """
+    for channel in facts.channels.values():
+        yield from _follow_receiver(facts, channel)
+
+
+def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]:
+    side = channel.receiver
+    quarter = facts.record.limits[side].channel_window / 4
+    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    over = min(channel.receiver_gone, facts.gone[side], channel.cancel_arrived)
+    taken = 0
+    reported = 0
+    queued = 0
+    quarter_due = empty_due = NEVER
+    for entry in channel.entries:
+        if entry.time >= over:
+            break
+        due = min(quarter_due, empty_due)
+        if entry.time > due:
+            yield Violation(
+                "credit is honest",
+                f"{taken - reported} bytes taken were not reported by {due:.6f}",
+                entry.time,
+                side,
+                channel.channel,
+            )
+            return
+        if isinstance(entry, FrameArrived) and entry.side == side:
+            if isinstance(entry.sent.frame, Message):
+                queued += 1
+        elif isinstance(entry, Took):
+            queued -= 1
+            taken += entry.message.size
+        elif isinstance(entry, FrameSent) and isinstance(entry.frame, Dequeued):
+            reported += entry.frame.num_bytes
+            if reported > taken:
+                yield Violation(
+                    "credit is honest",
+                    f"DEQUEUED reports {reported} bytes, but {taken} were taken",
+                    entry.time,
+                    side,
+                    channel.channel,
+                )
+                return
+        owed = taken - reported
+        quarter_due = min(quarter_due, entry.time + EPSILON) if owed >= quarter > 0 else NEVER
+        # A queue that is filled again may let the report wait for more.
+        empty_due = min(empty_due, entry.time + patience) if owed and queued <= 0 else NEVER
+    due = min(quarter_due, empty_due)
+    if due < min(over, facts.end) and taken != reported:
+        yield Violation(
+            "credit is honest",
+            f"{taken - reported} bytes taken were never reported",
+            due,
+            side,
+            channel.channel,
+        )
+
+
+@checker
+def credit_of_the_connection(facts: Facts) -> Iterator[Violation]:
+    """What is taken but not reported, over all channels, stays below a quarter of the window."""
+    owed: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    now = 0.0
+    for entry in facts.record.entries:
+        if entry.time > now:
+            for side in Side:
+                yield from _judge_debt(facts, side, owed[side], now)
+            now = entry.time
+        if isinstance(entry, Took):
+            of = owed[entry.side]
+            of[entry.channel] = of.get(entry.channel, 0) + entry.message.size
+        elif isinstance(entry, FrameSent):
+            if isinstance(entry.frame, Dequeued):
+                of = owed[entry.side]
+                of[entry.channel] = of.get(entry.channel, 0) - entry.frame.num_bytes
+            elif isinstance(entry.frame, CloseReceiver):
+                owed[entry.side].pop(entry.channel, None)
+
+
+def _judge_debt(facts: Facts, side: Side, owed: dict[int, int], now: float) -> Iterator[Violation]:
+    window = facts.record.limits[side].connection_window
+    if sum(owed.values()) * 4 < window or facts.gone[side] <= now:
+        return
+    alive = {
+        channel: size
+        for channel, size in owed.items()
+        if facts.channels[channel].receiver_gone > now
+    }
+    debt = sum(alive.values())
+    if debt * 4 >= window:
+        owed.clear()
+        yield Violation(
+            "credit of the connection",
+            f"{debt} bytes taken are not reported, of a window of {window}",
+            now,
+            side,
+        )

@@ -1,0 +1,131 @@
+"""What a mode promises: messages in order, once, or decided; and always as they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.protocol.events import End
+from aqueduct.testing.checkers.base import Violation, checker
+from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
+
+
+@checker
+def intact_content(facts: Facts) -> Iterator[Violation]:
+    """A message is taken with the payload, headers and channels it was sent with."""
+    for channel in facts.channels.values():
+        for took, message in channel.takes:
+            if message is None:
+                yield Violation(
+                    "intact content",
+                    f"took {len(took.message.payload)} bytes that nobody sent like that",
+                    took.time,
+                    took.side,
+                    took.channel,
+                    took.message.number,
+                )
+
+
+@checker
+def at_most_once(facts: Facts) -> Iterator[Violation]:
+    """No message is taken twice, in whatever mode (AQ-SEND-2)."""
+    for channel in facts.channels.values():
+        for message in channel.messages:
+            if message.takes > 1:
+                yield _about(message, "at most once", f"was taken {message.takes} times")
+
+
+@checker
+def ordered_delivery(facts: Facts) -> Iterator[Violation]:
+    """An ORDERED channel gives its messages from the first on, without a gap, in order."""
+    for channel in facts.channels.values():
+        if channel.mode != "ORDERED":
+            continue
+        for position, (took, _) in enumerate(channel.takes):
+            if took.message.number != position:
+                yield Violation(
+                    "ordered delivery",
+                    f"was taken when {position} was next",
+                    took.time,
+                    took.side,
+                    took.channel,
+                    took.message.number,
+                )
+                break
+
+
+@checker
+def finished_means_all(facts: Facts) -> Iterator[Violation]:
+    """A receiver that ends FINISHED has given every message that was not nacked as a datagram."""
+    for channel in facts.channels.values():
+        end = channel.receiver_end
+        if end is None or end.how is not End.FINISHED:
+            continue
+        if channel.finish_asked == NEVER:
+            yield Violation(
+                "finished means all",
+                "the receiver ended FINISHED but nobody finished the sender",
+                channel.receiver_ends[0][0],
+                channel.receiver,
+                channel.channel,
+            )
+        for message in channel.messages:
+            if message.taken == NEVER and (message.sent.reliable or message.nacked == NEVER):
+                yield _about(message, "finished means all", "was never taken")
+
+
+@checker
+def nothing_after_nack(facts: Facts) -> Iterator[Violation]:
+    """A message that was nacked is never given to the application, early or late (AQ-UNREL-3)."""
+    for channel in facts.channels.values():
+        for message in channel.messages:
+            if message.taken < NEVER and message.nacked < NEVER:
+                yield _about(message, "nothing after nack", "was nacked, and taken")
+
+
+@checker
+def taken_before_end(facts: Facts) -> Iterator[Violation]:
+    """Nothing is taken from a receiver after it ended or was closed."""
+    for channel in facts.channels.values():
+        over = min([channel.close_called, *(time for time, _ in channel.receiver_ends)])
+        for took, _ in channel.takes:
+            if took.time > over:
+                yield Violation(
+                    "taken before end",
+                    "was taken after the receiver had ended",
+                    took.time,
+                    took.side,
+                    took.channel,
+                    took.message.number,
+                )
+
+
+@checker
+def taken_after_arrival(facts: Facts) -> Iterator[Violation]:
+    """What is taken has arrived, through a handle the application has."""
+    for channel in facts.channels.values():
+        for took, message in channel.takes:
+            if took.time < channel.receiver_held or (
+                message is not None and took.time < message.arrived
+            ):
+                yield Violation(
+                    "taken after arrival",
+                    "was taken before it could be",
+                    took.time,
+                    took.side,
+                    took.channel,
+                    took.message.number,
+                )
+
+
+def _about(message: MessageFacts, name: str, text: str) -> Violation:
+    channel: ChannelFacts = message.channel
+    space = "" if message.sent.reliable else " (unreliable)"
+    return Violation(
+        name,
+        text + space,
+        message.taken if message.taken < NEVER else message.sent.time,
+        channel.receiver,
+        channel.channel,
+        message.number,
+    )

@@ -1,0 +1,214 @@
+"""Everything ends, once, for a reason; nothing is left; and neither side objects to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.errors import CloseCode
+from aqueduct.protocol.events import (
+    Delivered,
+    End,
+    Readable,
+    ReceiverEnded,
+    SenderEnded,
+    Undelivered,
+    Writable,
+)
+from aqueduct.testing.checkers.base import Violation, checker
+from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.rules import FIRST_LIMITS
+from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.record import Broke, ConnectionClosed, NotSent, Saw
+from aqueduct.wire.chanid import Side
+
+POLITE = (CloseCode.NO_ERROR, CloseCode.REFUSED)
+
+
+@checker
+def cores_keep_their_promise(facts: Facts) -> Iterator[Violation]:
+    """A core raises nothing but what it says it raises, and writes only what can be read."""
+    for entry in facts.record.entries:
+        if isinstance(entry, Broke):
+            yield Violation("cores keep their promise", entry.text, entry.time, entry.side)
+
+
+@checker
+def nobody_objects(facts: Facts) -> Iterator[Violation]:
+    """Both ends are ours: neither may accuse the other of breaking a rule."""
+    for entry in facts.record.entries:
+        if isinstance(entry, ConnectionClosed) and entry.code not in POLITE:
+            yield Violation(
+                "nobody objects",
+                f"closed the connection with code {entry.code}: {entry.reason}",
+                entry.time,
+                entry.side,
+            )
+
+
+@checker
+def nothing_is_strange(facts: Facts) -> Iterator[Violation]:
+    """No frame and no event is about a channel or message that does not exist."""
+    for entry, text in facts.strange:
+        subject = entry.event if isinstance(entry, Saw) else entry
+        channel = getattr(subject, "channel", None)
+        yield Violation(
+            "nothing is strange",
+            f"{type(subject).__name__} {text}",
+            entry.time,
+            entry.side,
+            channel,
+        )
+
+
+@checker
+def events_follow_handles(facts: Facts) -> Iterator[Violation]:
+    """An application hears only of halves it has, and nothing of one after its end."""
+    for channel in facts.channels.values():
+        over = [False, False]
+        for entry in channel.entries:
+            if not isinstance(entry, Saw):
+                continue
+            of_sender = isinstance(entry.event, SenderEnded | Delivered | Undelivered | Writable)
+            side = channel.sender if of_sender else channel.receiver
+            held = channel.sender_held if of_sender else channel.receiver_held
+            problem = None
+            if entry.side != side:
+                problem = "came to the wrong side"
+            elif entry.time < held:
+                problem = "came before the application had the half"
+            elif over[entry.side]:
+                problem = "came after the half had ended"
+            elif isinstance(entry.event, Readable) and channel.close_called < entry.time:
+                problem = "came after the receiver was closed"
+            if problem:
+                yield Violation(
+                    "events follow handles",
+                    f"{type(entry.event).__name__} {problem}",
+                    entry.time,
+                    entry.side,
+                    channel.channel,
+                )
+            if isinstance(entry.event, SenderEnded | ReceiverEnded):
+                over[entry.side] = True
+
+
+@checker
+def ends_have_reasons(facts: Facts) -> Iterator[Violation]:
+    """A half ends the way somebody ended it."""
+    for channel in facts.channels.values():
+        ends: list[tuple[float, SenderEnded | ReceiverEnded]] = [
+            *channel.sender_ends,
+            *channel.receiver_ends,
+        ]
+        for time, event in ends:
+            problem = _problem_of(facts, channel, event, time)
+            if problem:
+                side = channel.sender if isinstance(event, SenderEnded) else channel.receiver
+                yield Violation(
+                    "ends have reasons",
+                    f"ended {event.how.name}, but {problem}",
+                    time,
+                    side,
+                    channel.channel,
+                )
+
+
+def _problem_of(
+    facts: Facts, channel: ChannelFacts, event: SenderEnded | ReceiverEnded, time: float
+) -> str | None:
+    how = event.how
+    is_sender = isinstance(event, SenderEnded)
+    side = channel.sender if is_sender else channel.receiver
+    if how is End.CONNECTION:
+        return None if facts.gone[side] <= time else "the connection lives"
+    if how is End.FINISHED and channel.finish_asked > time:
+        return "nobody finished it"
+    if how is End.CANCELLED:
+        unclaimed = not is_sender and channel.sender_held > time
+        if channel.cancel_called > time and not unclaimed:
+            return "nobody cancelled it"
+    if how is End.RECEIVER_CLOSED:
+        if not is_sender:
+            return "it is the receiver"
+        if min(channel.close_called, channel.receiver_held) <= time < channel.close_called:
+            return "the peer did not close it"
+    return None
+
+
+@checker
+def errors_have_reasons(facts: Facts) -> Iterator[Violation]:
+    """A sender that its application holds and has not ended takes messages within the limits."""
+    for channel in facts.channels.values():
+        for entry in channel.entries:
+            if not isinstance(entry, NotSent):
+                continue
+            problem = _problem_of_error(facts, channel, entry)
+            if problem:
+                yield Violation(
+                    "errors have reasons",
+                    f"send raised {entry.error}, but {problem}",
+                    entry.time,
+                    entry.side,
+                    channel.channel,
+                )
+
+
+def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> str | None:
+    limits = facts.record.limits[channel.receiver]
+    if entry.error == "WouldBlock":
+        return None
+    if entry.error == "ChannelClosed":
+        ended = min([channel.cancel_called, *(time for time, _ in channel.sender_ends)])
+        if min(ended, channel.finish_asked, facts.gone[entry.side]) > entry.time:
+            return "nobody had closed it"
+        return None
+    if entry.error == "ReceiverClosed":
+        # The end of a pending channel is told when its lineage is known, not before.
+        return "the receiver was open" if channel.close_arrived > entry.time else None
+    if entry.error == "MessageTooLarge":
+        smallest = min(FIRST_LIMITS.max_message, limits.max_message)
+        plain = not entry.attached and not entry.headers
+        return f"it has {entry.size} bytes only" if plain and entry.size <= smallest else None
+    if entry.error == "LocalProtocolError" and entry.attached:
+        smallest = min(FIRST_LIMITS.max_channels, limits.max_channels)
+        made = sum(each.creator == entry.side for each in facts.channels.values())
+        if made + entry.attached > smallest:
+            return None
+    return "that is never right"
+
+
+@checker
+def everything_ends(facts: Facts) -> Iterator[Violation]:
+    """Once the faults are off, all halves end within the time given, and the cores hold nothing."""
+    if not facts.record.drained:
+        yield Violation("everything ends", "the run did not come to rest", facts.end)
+    for side, left in zip(Side, facts.record.leftovers, strict=True):
+        for text in left:
+            yield Violation("everything ends", f"still holds {text}", facts.end, side)
+    for channel in facts.channels.values():
+        if channel.sender_held < NEVER and not channel.sender_ends:
+            yield Violation(
+                "everything ends",
+                "the sender never ended",
+                facts.end,
+                channel.sender,
+                channel.channel,
+            )
+        heard = facts.listening[Side.SERVER] < NEVER or channel.channel != 0
+        if channel.receiver_held < NEVER and not channel.receiver_ends and heard:
+            if channel.close_called == NEVER:
+                yield Violation(
+                    "everything ends",
+                    "the receiver never ended",
+                    facts.end,
+                    channel.receiver,
+                    channel.channel,
+                )
+        if facts.over == NEVER and not channel.lost and channel.close_written == NEVER:
+            yield Violation(
+                "everything ends",
+                "CLOSE_RECEIVER was never sent",
+                facts.end,
+                channel.receiver,
+                channel.channel,
+            )

@@ -1,0 +1,129 @@
+"""Which channels were lost in transit, and whether exactly those who should know were told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
+from aqueduct.testing.checkers.base import Violation, checker
+from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.rules import EPSILON
+from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.record import FrameArrived, FrameSent
+
+LINEAGE_SHOWN = 64
+
+
+@checker
+def lost_is_told(facts: Facts) -> Iterator[Violation]:
+    """The creator's half of a lost channel ends LOST the moment that can be known (AQ-LIN-3).
+
+    Unless it had ended before: closed by its own application, or ended by what the peer's core
+    did with a channel it had heard of but never handed out.
+    """
+    for channel in facts.channels.values():
+        known = channel.lost_known
+        if not channel.lost or not facts.alive(channel.creator, known):
+            continue
+        ends = _ends(channel, channel.creator)
+        if not ends:
+            if channel.creator == channel.receiver and channel.close_called <= known:
+                continue
+            yield _about(channel, "lost is told", "is lost, but its creator was not told", known)
+            continue
+        time, event = ends[0]
+        if event.how is End.LOST:
+            if time != known:
+                yield _about(
+                    channel,
+                    "lost is told",
+                    f"is lost since {known:.6f}, told at another time",
+                    time,
+                )
+        elif time > known or event.how is End.FINISHED:
+            yield _about(channel, "lost is told", f"is lost, but ended {event.how.name}", time)
+
+
+@checker
+def only_lost_is_told(facts: Facts) -> Iterator[Violation]:
+    """A half ends LOST only if its lineage was lost, and only at the creator (AQ-LIN-3)."""
+    for channel in facts.channels.values():
+        for side in (channel.sender, channel.receiver):
+            for time, event in _ends(channel, side):
+                if event.how is not End.LOST:
+                    continue
+                if side != channel.creator:
+                    yield _about(channel, "only lost is told", "ended LOST at the peer", time)
+                elif not channel.lost or time < channel.lost_known:
+                    yield _about(channel, "only lost is told", "ended LOST but is not", time)
+
+
+@checker
+def lost_is_out_of_reach(facts: Facts) -> Iterator[Violation]:
+    """The peer's application never gets a handle to a lost channel."""
+    for channel in facts.channels.values():
+        if not channel.lost:
+            continue
+        held = channel.receiver_held if channel.creator == channel.sender else channel.sender_held
+        if held < NEVER:
+            yield _about(channel, "lost is out of reach", "is lost, but was handed out", held)
+
+
+@checker
+def right_lineage(facts: Facts) -> Iterator[Violation]:
+    """LOST names the channels above, nearest first, up to the one whose message was lost."""
+    for channel in facts.channels.values():
+        for time, event in _ends(channel, channel.creator):
+            if event.how is not End.LOST or not channel.lost:
+                continue
+            if event.lineage not in _possible_lineages(channel, time):
+                names = ", ".join(str(each) for each in event.lineage)
+                yield _about(channel, "right lineage", f"lost with the lineage ({names})", time)
+
+
+def _possible_lineages(channel: ChannelFacts, time: float) -> list[tuple[int, ...]]:
+    """Each way up to a message known by then to be lost."""
+    found = []
+    path: list[int] = []
+    current: ChannelFacts | None = channel
+    while current is not None and current.carrier is not None:
+        path.append(current.carrier.channel.channel)
+        if current.carrier.nack_known <= time:
+            found.append(tuple(path[:LINEAGE_SHOWN]))
+        current = current.parent
+    return found
+
+
+@checker
+def lost_is_forgotten(facts: Facts) -> Iterator[Violation]:
+    """The creator of a lost channel tells a peer that may know of it to forget it (AQ-LIN-4).
+
+    That is at once if a ROUTE_TO for it ever went or came, and else when one comes (AQ-ROUTE-3).
+    """
+    for channel in facts.channels.values():
+        known = channel.lost_known
+        if not channel.lost or not facts.alive(channel.creator, known):
+            continue
+        due = max(known, _heard_of(channel)) + EPSILON
+        if channel.forget_written > due and facts.alive(channel.creator, due):
+            yield _about(channel, "lost is forgotten", "is lost, but the peer was not told", due)
+
+
+def _heard_of(channel: ChannelFacts) -> float:
+    """When the creator first sent or received a ROUTE_TO for the channel."""
+    times = (
+        entry.time
+        for entry in channel.entries
+        if isinstance(entry, FrameSent | FrameArrived) and entry.side == channel.creator
+    )
+    return next(times, NEVER)
+
+
+def _ends(channel: ChannelFacts, side: int) -> list[tuple[float, SenderEnded | ReceiverEnded]]:
+    if side == channel.sender:
+        return list(channel.sender_ends)
+    return list(channel.receiver_ends)
+
+
+def _about(channel: ChannelFacts, name: str, text: str, time: float) -> Violation:
+    return Violation(name, text, time, channel.creator, channel.channel)

@@ -1,0 +1,345 @@
+"""What the wire may carry: which side says what, on which kind of stream, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.errors import StreamCode
+from aqueduct.testing.checkers.base import Violation, checker
+from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.rules import EPSILON
+from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, StreamFacts
+from aqueduct.testing.record import NO_CHANNEL, FrameArrived, FrameSent
+from aqueduct.wire.chanid import Side
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    AckVersion,
+    CancelSender,
+    CloseReceiver,
+    ConnectionHeaders,
+    Dequeued,
+    FinishSender,
+    ForgetChannel,
+    Frame,
+    Message,
+    RouteTo,
+    SentUnreliable,
+    Version,
+)
+
+BY_SENDER = (Message, SentUnreliable, FinishSender, CancelSender)
+BY_RECEIVER = (AckReliable, AckNackUnreliable, Dequeued, CloseReceiver)
+
+
+@checker
+def right_side(facts: Facts) -> Iterator[Violation]:
+    """A frame comes from the side of the channel that may send it (AQ-FRAME-18)."""
+    for channel in facts.channels.values():
+        for sent in channel.entries:
+            if not isinstance(sent, FrameSent):
+                continue
+            frame = sent.frame
+            wrong = (
+                (isinstance(frame, BY_SENDER) and sent.side != channel.sender)
+                or (isinstance(frame, BY_RECEIVER) and sent.side == channel.sender)
+                or (isinstance(frame, ForgetChannel) and sent.side != channel.creator)
+            )
+            if wrong:
+                yield Violation(
+                    "right side",
+                    f"{type(frame).__name__} came from the wrong side",
+                    sent.time,
+                    sent.side,
+                    channel.channel,
+                )
+
+
+@checker
+def version_first(facts: Facts) -> Iterator[Violation]:
+    """Until ACK_VERSION has come every stream and datagram begins with VERSION (AQ-VERSION-1)."""
+    acked = [False, False]
+    begun: set[tuple[Side, int]] = set()
+    for entry in facts.record.entries:
+        if isinstance(entry, FrameArrived) and isinstance(entry.sent.frame, AckVersion):
+            acked[entry.side] = True
+        elif isinstance(entry, FrameSent):
+            key = (entry.side, entry.stream)
+            if key in begun:
+                continue
+            begun.add(key)
+            if not acked[entry.side] and not isinstance(entry.frame, Version):
+                yield Violation(
+                    "version first",
+                    f"stream {entry.stream} begins with {type(entry.frame).__name__}",
+                    entry.time,
+                    entry.side,
+                )
+
+
+@checker
+def greetings_are_exchanged(facts: Facts) -> Iterator[Violation]:
+    """VERSION is answered at once, and each side states its connection headers once, if ever."""
+    for side in Side:
+        heard = answered = NEVER
+        stated = 0
+        for entry in facts.record.entries:
+            if isinstance(entry, FrameSent) and entry.side == side:
+                stated += isinstance(entry.frame, ConnectionHeaders)
+                if isinstance(entry.frame, AckVersion):
+                    answered = min(answered, entry.time)
+            elif isinstance(entry, FrameArrived) and entry.side == side:
+                if isinstance(entry.sent.frame, Version):
+                    heard = min(heard, entry.time)
+        if answered > heard + EPSILON and facts.alive(side, heard + EPSILON):
+            yield Violation("greetings are exchanged", "VERSION was not answered", heard, side)
+        ready = 0.0 if side == Side.CLIENT else facts.listening[side]
+        wanted = 1 if facts.alive(side, ready) else stated
+        if stated > 1 or stated < wanted:
+            yield Violation(
+                "greetings are exchanged",
+                f"CONNECTION_HEADERS were sent {stated} times",
+                ready,
+                side,
+            )
+
+
+@checker
+def right_stream(facts: Facts) -> Iterator[Violation]:
+    """Each stream is one of the kinds there are, and says nothing after its end (AQ-STREAM-3)."""
+    for stream in facts.streams.values():
+        problem = _problem_of(facts, stream)
+        if problem:
+            yield Violation(
+                "right stream",
+                f"stream {stream.number}: {problem}",
+                stream.frames[-1].time if stream.frames else None,
+                stream.side,
+                None if stream.channel == NO_CHANNEL else stream.channel,
+            )
+
+
+def _problem_of(facts: Facts, stream: StreamFacts) -> str | None:
+    frames = stream.routed
+    kinds = {type(frame) for frame in frames}
+    if stream.reset is not None and stream.reset not in tuple(StreamCode):
+        return f"it was reset with {stream.reset}"
+    if any(sent.time > stream.ended for sent in stream.frames):
+        return "a frame was written after its end"
+    if stream.number < 0:
+        return None if kinds == {Message} else "a datagram holds more than messages"
+    if not frames:
+        return None
+    if kinds & {CancelSender, ForgetChannel}:
+        return None if len(frames) == 1 else "CANCEL_SENDER or FORGET_CHANNEL is not alone"
+    last = frames[-1]
+    if Message in kinds:
+        if not kinds <= {Message, FinishSender}:
+            return "other frames stand between messages"
+        if FinishSender in kinds and not isinstance(last, FinishSender):
+            return "messages follow FINISH_SENDER"
+        channel = facts.channels.get(stream.channel)
+        count = sum(isinstance(frame, Message) for frame in frames)
+        if channel is not None and channel.mode != "ORDERED" and count > 1:
+            return f"{count} messages of an {channel.mode.lower()} channel in one stream"
+    elif kinds & {SentUnreliable, FinishSender}:
+        if not kinds <= {SentUnreliable, FinishSender}:
+            return "the sender's control stream carries other frames"
+        if FinishSender in kinds and not isinstance(last, FinishSender):
+            return "SENT_UNRELIABLE follows FINISH_SENDER"
+    elif CloseReceiver in kinds:
+        if (
+            not isinstance(last, CloseReceiver)
+            or sum(isinstance(f, CloseReceiver) for f in frames) > 1
+        ):
+            return "CLOSE_RECEIVER is not the one last frame"
+    if isinstance(last, FinishSender | CloseReceiver) and not facts.gone[stream.side] < NEVER:
+        if stream.ended > stream.frames[-1].time + EPSILON:
+            return f"it did not end with {type(last).__name__}"
+    return None
+
+
+@checker
+def one_control_stream(facts: Facts) -> Iterator[Violation]:
+    """A half speaks in order: on one control stream, and ORDERED messages on one stream too."""
+    groups = (
+        ("acks and reports", BY_RECEIVER),
+        ("announcements and the finish", (SentUnreliable, FinishSender)),
+    )
+    for channel in facts.channels.values():
+        for what, kinds in groups:
+            yield from _one_stream(channel, what, kinds)
+        if channel.mode == "ORDERED":
+            yield from _one_stream(channel, "ordered messages", (Message, FinishSender))
+
+
+def _one_stream(
+    channel: ChannelFacts, what: str, kinds: tuple[type[Frame], ...]
+) -> Iterator[Violation]:
+    first: FrameSent | None = None
+    for entry in channel.entries:
+        if isinstance(entry, FrameSent) and isinstance(entry.frame, kinds):
+            if first is None:
+                first = entry
+            elif entry.stream != first.stream:
+                yield Violation(
+                    "one control stream",
+                    f"{what} came on streams {first.stream} and {entry.stream}",
+                    entry.time,
+                    entry.side,
+                    channel.channel,
+                )
+                return
+
+
+@checker
+def silence_after_the_last_word(facts: Facts) -> Iterator[Violation]:
+    """After FINISH_SENDER, CANCEL_SENDER or CLOSE_RECEIVER that half says no more (AQ-FINISH-3).
+
+    Nor does a half that was told to be forgotten (AQ-FORGET-1). FORGET_CHANNEL is the creator's,
+    not the half's, and may still come.
+    """
+    for channel in facts.channels.values():
+        last: list[FrameSent | None] = [None, None]
+        for entry in channel.entries:
+            if not isinstance(entry, FrameSent) or isinstance(entry.frame, ForgetChannel):
+                continue
+            if entry.side != channel.creator and entry.time > channel.forget_arrived:
+                yield Violation(
+                    "silence after the last word",
+                    f"{type(entry.frame).__name__} follows FORGET_CHANNEL",
+                    entry.time,
+                    entry.side,
+                    channel.channel,
+                )
+                break
+            if isinstance(entry.frame, RouteTo):
+                continue
+            word = last[entry.side]
+            if word is not None:
+                same_turn = entry.in_datagram and entry.time == word.time
+                if not (same_turn and isinstance(word.frame, FinishSender)):
+                    yield Violation(
+                        "silence after the last word",
+                        f"{type(entry.frame).__name__} follows {type(word.frame).__name__}",
+                        entry.time,
+                        entry.side,
+                        channel.channel,
+                    )
+                    break
+            elif isinstance(entry.frame, FinishSender | CancelSender | CloseReceiver):
+                last[entry.side] = entry
+
+
+@checker
+def finish_counts_right(facts: Facts) -> Iterator[Violation]:
+    """FINISH_SENDER states how many messages went in streams, and all datagrams were announced."""
+    for channel in facts.channels.values():
+        announced = 0
+        for entry in channel.entries:
+            if not isinstance(entry, FrameSent):
+                continue
+            if isinstance(entry.frame, SentUnreliable):
+                announced += entry.frame.count
+            elif isinstance(entry.frame, FinishSender):
+                stated = entry.frame.sent_reliable
+                if stated != len(channel.reliable) or announced != len(channel.unreliable):
+                    yield Violation(
+                        "finish counts right",
+                        f"finishes with {stated} of {len(channel.reliable)} messages in streams, "
+                        f"{announced} of {len(channel.unreliable)} in datagrams",
+                        entry.time,
+                        entry.side,
+                        channel.channel,
+                    )
+
+
+@checker
+def cancel_resets(facts: Facts) -> Iterator[Violation]:
+    """A cancel takes back what can be: CANCEL_SENDER goes out and message streams are reset."""
+    for channel in facts.channels.values():
+        called = channel.cancel_called
+        effective = called < min(channel.finish_asked, channel.sender_gone)
+        if not effective or not facts.alive(channel.sender, called + EPSILON):
+            continue
+        if channel.cancel_written > called + EPSILON:
+            yield Violation(
+                "cancel resets",
+                "was cancelled, but no CANCEL_SENDER went out",
+                called,
+                channel.sender,
+                channel.channel,
+            )
+    for stream in facts.streams.values():
+        of = facts.channels.get(stream.channel)
+        if of is None or stream.number < 0 or stream.side != of.sender:
+            continue
+        if any(isinstance(frame, Message) for frame in stream.routed):
+            if of.cancel_written < NEVER and stream.ended > of.cancel_written + EPSILON:
+                yield Violation(
+                    "cancel resets",
+                    f"stream {stream.number} lives on after the cancel",
+                    of.cancel_written,
+                    stream.side,
+                    of.channel,
+                )
+
+
+@checker
+def close_has_a_cause(facts: Facts) -> Iterator[Violation]:
+    """CLOSE_RECEIVER follows a close, a cancel, or a finish with all received and decided."""
+    for channel in facts.channels.values():
+        closed = channel.close_written
+        if closed == NEVER:
+            continue
+        if min(channel.close_called, channel.cancel_arrived) <= closed:
+            continue
+        if channel.receiver_held > closed and any(drop <= closed for drop in channel.drops):
+            continue
+        missing = [
+            message.number for message in channel.reliable.values() if message.arrived > closed
+        ]
+        if channel.finish_arrived > closed:
+            problem = "it was neither closed, cancelled nor finished"
+        elif missing:
+            problem = f"message {missing[0]} had not arrived"
+        elif channel.decided < len(channel.unreliable):
+            problem = f"unreliable message {channel.decided} was not decided"
+        else:
+            continue
+        yield Violation(
+            "close has a cause",
+            f"CLOSE_RECEIVER was sent, but {problem}",
+            closed,
+            channel.receiver,
+            channel.channel,
+        )
+
+
+@checker
+def nothing_leaks(facts: Facts) -> Iterator[Violation]:
+    """Halves in messages that were dropped unread are ended for the application, at once."""
+    for channel in facts.channels.values():
+        carrier = channel.carrier
+        if carrier is None or channel.lost or carrier.acked == NEVER:
+            # The creator of a lost channel ends it at both ends.
+            continue
+        dropped = channel.dropped
+        side = channel.creator.other
+        if dropped == NEVER or not facts.alive(side, dropped + EPSILON):
+            continue
+        if side == channel.receiver:
+            ended = min(channel.close_written, channel.forget_arrived)
+        else:
+            ended = min(channel.cancel_written, channel.forget_arrived, channel.close_arrived)
+        if channel.mode == "UNRELIABLE":
+            # A receiver first waits for the announcement of the datagrams it owes an ack for.
+            ended = min(ended, dropped)
+        if ended > dropped + EPSILON:
+            yield Violation(
+                "nothing leaks",
+                "came in a message that was dropped, and was left open",
+                dropped,
+                side,
+                channel.channel,
+            )

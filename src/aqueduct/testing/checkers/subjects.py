@@ -1,0 +1,209 @@
+"""What the checkers speak of: messages, channels and streams, and when what happened to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aqueduct.protocol.events import ReceiverEnded, SenderEnded
+from aqueduct.testing.record import (
+    NO_CHANNEL,
+    Called,
+    FrameArrived,
+    FrameSent,
+    NotSent,
+    Saw,
+    Sent,
+    Took,
+)
+from aqueduct.wire.chanid import Side, creator_of, is_oneshot, sender_of
+from aqueduct.wire.frames import Frame, Message, RouteTo
+from aqueduct.wire.primitives import headers_size, varint_size
+
+NEVER = float("inf")
+
+ChannelEntry = FrameSent | FrameArrived | Sent | NotSent | Called | Took | Saw
+
+
+@dataclass(slots=True, eq=False)
+class MessageFacts:
+    """One message, from ``send`` to its fate. A time is when it happened; NEVER if it did not."""
+
+    channel: ChannelFacts
+    sent: Sent
+    written: float = NEVER
+    """It was put on the wire."""
+    arrived: float = NEVER
+    """The receiving core got all of it."""
+    acked: float = NEVER
+    """The receiving core acked it."""
+    ack_known: float = NEVER
+    """The sending core got that ack."""
+    nacked: float = NEVER
+    nack_known: float = NEVER
+    taken: float = NEVER
+    takes: int = 0
+    delivered: float = NEVER
+    """The sending application was told that it was delivered."""
+    undelivered: float = NEVER
+    reports: int = 0
+    """How often the sending application was told of its fate."""
+
+    @property
+    def number(self) -> int:
+        return self.sent.number
+
+    @property
+    def size(self) -> int:
+        """What it counts for flow control, reckoned anew from what the application sent."""
+        size = len(self.sent.payload) + headers_size(self.sent.headers)
+        for attached in self.sent.attached:
+            contents = headers_size(attached.headers)
+            size += varint_size(attached.channel) + varint_size(contents) + contents
+        return size
+
+
+@dataclass(slots=True, eq=False)
+class ChannelFacts:
+    """One channel, as both applications and the wire saw it."""
+
+    channel: int
+    carrier: MessageFacts | None
+    """The message it was made for; None for the entrypoint."""
+    mode: str = "ORDERED"
+    reliable: dict[int, MessageFacts] = field(default_factory=dict)
+    unreliable: dict[int, MessageFacts] = field(default_factory=dict)
+    takes: list[tuple[Took, MessageFacts | None]] = field(default_factory=list)
+    entries: list[ChannelEntry] = field(default_factory=list)
+    sender_held: float = NEVER
+    """Since when the sending application has the sender."""
+    receiver_held: float = NEVER
+    finish_called: float = NEVER
+    cancel_called: float = NEVER
+    close_called: float = NEVER
+    sender_ends: list[tuple[float, SenderEnded]] = field(default_factory=list)
+    receiver_ends: list[tuple[float, ReceiverEnded]] = field(default_factory=list)
+    finish_written: float = NEVER
+    finish_arrived: float = NEVER
+    cancel_written: float = NEVER
+    cancel_arrived: float = NEVER
+    close_written: float = NEVER
+    close_arrived: float = NEVER
+    forget_written: float = NEVER
+    forget_arrived: float = NEVER
+    decided: int = 0
+    decided_known: int = 0
+    lost: bool = False
+    """A message that carried it, or one of its ancestors, was nacked."""
+    lost_known: float = NEVER
+    """When its creator could know that."""
+    accessible_known: float = NEVER
+    """When its creator could know that the peer's application can reach it."""
+
+    creator: Side = field(init=False)
+    sender: Side = field(init=False)
+    receiver: Side = field(init=False)
+    oneshot: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.creator = Side(creator_of(self.channel))
+        self.sender = Side(sender_of(self.channel))
+        self.receiver = self.sender.other
+        self.oneshot = is_oneshot(self.channel)
+
+    @property
+    def parent(self) -> ChannelFacts | None:
+        """The channel it came to life on."""
+        return None if self.carrier is None else self.carrier.channel
+
+    @property
+    def messages(self) -> list[MessageFacts]:
+        return [*self.reliable.values(), *self.unreliable.values()]
+
+    def space(self, reliable: bool) -> dict[int, MessageFacts]:
+        return self.reliable if reliable else self.unreliable
+
+    @property
+    def sender_end(self) -> SenderEnded | None:
+        return self.sender_ends[0][1] if self.sender_ends else None
+
+    @property
+    def receiver_end(self) -> ReceiverEnded | None:
+        return self.receiver_ends[0][1] if self.receiver_ends else None
+
+    @property
+    def finish_asked(self) -> float:
+        """When the sender was to be finished: by command, or by the one message of a oneshot."""
+        if self.oneshot:
+            first = min((message.sent.time for message in self.messages), default=NEVER)
+            return min(self.finish_called, first)
+        return self.finish_called
+
+    @property
+    def receiver_gone(self) -> float:
+        """When the receiving core stopped listening to the channel."""
+        known = self.lost_known if self.creator == self.receiver else self.forget_arrived
+        return min(self.close_written, known, self.close_called, self.cancel_arrived, self.dropped)
+
+    @property
+    def dropped(self) -> float:
+        """When the message that brought the channel here was first dropped, if it was."""
+        return min(self.drops, default=NEVER)
+
+    @property
+    def drops(self) -> list[float]:
+        """When the message that brought the channel here may have been dropped, after it came.
+
+        It was, the first time, if it had been acked: what was not may have come too late to be
+        kept, and its channel lives on until it is forgotten.
+        """
+        carrier = self.carrier
+        if carrier is None or carrier.taken < NEVER or carrier.arrived == NEVER:
+            return []
+        parent = carrier.channel
+        times = [parent.close_called, parent.cancel_arrived, parent.forget_arrived, *parent.drops]
+        return [time for time in times if carrier.arrived <= time < NEVER]
+
+    @property
+    def sender_gone(self) -> float:
+        """When the sending core stopped speaking on the channel."""
+        known = self.lost_known if self.creator == self.sender else self.forget_arrived
+        return min(self.close_arrived, known)
+
+
+@dataclass(slots=True)
+class StreamFacts:
+    """The frames one side wrote to one stream, or put in one datagram (then ``number`` < 0)."""
+
+    side: Side
+    number: int
+    frames: list[FrameSent] = field(default_factory=list)
+    ended: float = NEVER
+    reset: int | None = None
+    """The code it was reset with, if it was."""
+
+    @property
+    def channel(self) -> int:
+        return self.frames[-1].channel if self.frames else NO_CHANNEL
+
+    @property
+    def routed(self) -> list[Frame]:
+        """What follows ROUTE_TO."""
+        return [
+            sent.frame
+            for sent in self.frames
+            if sent.channel != NO_CHANNEL and not isinstance(sent.frame, RouteTo)
+        ]
+
+
+def same_content(message: MessageFacts, seen: Message) -> bool:
+    """Whether a message on the wire or in an application's hands is what was sent."""
+    sent = message.sent
+    return (
+        sent.payload == seen.payload
+        and sent.headers == seen.headers
+        and len(sent.attached) == len(seen.attachments)
+        and all(
+            ours.channel == theirs.channel and ours.headers == theirs.headers
+            for ours, theirs in zip(sent.attached, seen.attachments, strict=True)
+        )
+    )

@@ -1,0 +1,268 @@
+"""What must be said in time: acks, announcements, decisions, answers; and what not too often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.testing.checkers.base import Violation, checker
+from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.rules import (
+    ACK_DELAY,
+    ACK_EVERY,
+    ANNOUNCE_DELAY,
+    DEADLINE_GRAIN,
+    EPSILON,
+    FORGET_INTERVAL,
+    RECEIPT_DEADLINE_MAX,
+    RECEIPT_DEADLINE_MIN,
+)
+from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.record import FrameArrived, FrameSent
+from aqueduct.wire.chanid import Side
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    ForgetChannel,
+    Message,
+    RouteTo,
+    SentUnreliable,
+)
+
+
+@checker
+def acks_in_time(facts: Facts) -> Iterator[Violation]:
+    """A message that came in a stream is acked within 10 ms, and before the receiver closes."""
+    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    for channel in facts.channels.values():
+        side = channel.receiver
+        gone = channel.receiver_gone
+        for message in channel.reliable.values():
+            arrived = message.arrived
+            if arrived == NEVER or message.acked <= arrived + patience:
+                continue
+            forgotten = channel.creator == channel.sender and (
+                channel.forget_arrived <= arrived + patience
+            )
+            lost = channel.creator == side and channel.lost_known <= arrived + patience
+            if arrived >= gone or forgotten or lost:
+                continue
+            if facts.alive(side, arrived + patience):
+                yield Violation(
+                    "acks in time",
+                    f"arrived at {arrived:.6f} and was not acked in time",
+                    arrived + patience,
+                    side,
+                    channel.channel,
+                    message.number,
+                )
+
+
+@checker
+def acks_under_load(facts: Facts) -> Iterator[Violation]:
+    """No more than 64 messages wait for their ack once their instant is over (AQ-ACK-1)."""
+    for channel in facts.channels.values():
+        waiting = 0
+        since = 0.0
+        gone = min(channel.receiver_gone, facts.gone[channel.receiver])
+        for entry in channel.entries:
+            if entry.time >= gone:
+                break
+            if waiting >= ACK_EVERY and entry.time > since + EPSILON:
+                yield Violation(
+                    "acks under load",
+                    f"{waiting} messages wait for their ack",
+                    since,
+                    channel.receiver,
+                    channel.channel,
+                )
+                break
+            if isinstance(entry, FrameArrived):
+                if isinstance(entry.sent.frame, Message) and not entry.sent.in_datagram:
+                    waiting += 1
+                    since = entry.time
+            elif isinstance(entry, FrameSent) and isinstance(entry.frame, AckReliable):
+                waiting -= sum(stop - start for start, stop in entry.frame.ranges)
+
+
+@checker
+def acks_are_true(facts: Facts) -> Iterator[Violation]:
+    """Only what has arrived is acked, and no number is decided before it was announced."""
+    for channel in facts.channels.values():
+        for message in channel.messages:
+            if message.acked < message.arrived:
+                yield Violation(
+                    "acks are true",
+                    "was acked but had not arrived",
+                    message.acked,
+                    channel.receiver,
+                    channel.channel,
+                    message.number,
+                )
+        if channel.unreliable or channel.decided:
+            yield from _follow_announcements(channel)
+
+
+def _follow_announcements(channel: ChannelFacts) -> Iterator[Violation]:
+    """Count what the receiver had been told of against what it decided."""
+    announced = decided = 0
+    for entry in channel.entries:
+        if isinstance(entry, FrameArrived) and isinstance(entry.sent.frame, SentUnreliable):
+            announced += entry.sent.frame.count
+        elif isinstance(entry, FrameSent) and isinstance(entry.frame, AckNackUnreliable):
+            decided += sum(entry.frame.lengths)
+            if decided > announced:
+                yield Violation(
+                    "acks are true",
+                    f"{decided} numbers are decided, {announced} were announced",
+                    entry.time,
+                    entry.side,
+                    channel.channel,
+                )
+                return
+
+
+@checker
+def nacks_in_time(facts: Facts) -> Iterator[Violation]:
+    """A datagram gets its time to arrive, by the round-trip time; then it is decided."""
+    slack = DEADLINE_GRAIN + facts.record.lateness + EPSILON
+    for channel in facts.channels.values():
+        if not channel.unreliable:
+            continue
+        latest = 0.0
+        for number, told in enumerate(_announcements(channel)):
+            message = channel.unreliable.get(number)
+            if message is None:
+                break
+            shortest, longest = facts.rtt(channel.receiver, told)
+            # A deadline is never before an earlier one.
+            latest = max(latest, told + _wait(longest) + slack)
+            problem = None
+            if message.nacked < told + _wait(shortest) - EPSILON:
+                if not _closed_early(channel, message.nacked):
+                    problem = "nacked too early"
+            elif min(message.acked, message.nacked, channel.receiver_gone) > latest:
+                if facts.alive(channel.receiver, latest):
+                    problem = "not decided in time"
+            if problem:
+                yield Violation(
+                    "nacks in time",
+                    f"was announced at {told:.6f} and {problem}",
+                    min(message.nacked, latest),
+                    channel.receiver,
+                    channel.channel,
+                    number,
+                )
+
+
+def _wait(rtt: float) -> float:
+    return min(max(2 * rtt, RECEIPT_DEADLINE_MIN), RECEIPT_DEADLINE_MAX)
+
+
+def _closed_early(channel: ChannelFacts, time: float) -> bool:
+    """Whether the receiver was closed, by whomever, and so nacked all it had not got."""
+    return min(channel.close_called, channel.cancel_arrived, channel.dropped) <= time
+
+
+def _announcements(channel: ChannelFacts) -> list[float]:
+    """When the receiver was told of each unreliable number."""
+    times: list[float] = []
+    for entry in channel.entries:
+        if isinstance(entry, FrameArrived) and isinstance(entry.sent.frame, SentUnreliable):
+            times.extend([entry.time] * entry.sent.frame.count)
+    return times
+
+
+@checker
+def announcements_in_time(facts: Facts) -> Iterator[Violation]:
+    """SENT_UNRELIABLE follows a datagram within 25 ms, and counts no more than was sent."""
+    patience = ANNOUNCE_DELAY + facts.record.lateness + EPSILON
+    for channel in facts.channels.values():
+        if not channel.unreliable:
+            continue
+        announced: list[float] = []
+        for entry in channel.entries:
+            if isinstance(entry, FrameSent) and isinstance(entry.frame, SentUnreliable):
+                announced.extend([entry.time] * entry.frame.count)
+        if len(announced) > len(channel.unreliable):
+            yield Violation(
+                "announcements in time",
+                f"announced {len(announced)} messages, sent {len(channel.unreliable)}",
+                announced[-1],
+                channel.sender,
+                channel.channel,
+            )
+        for number, message in channel.unreliable.items():
+            written = message.written
+            if written == NEVER:
+                continue
+            latest = written + patience
+            if number < len(announced) and announced[number] <= latest:
+                continue
+            if min(channel.sender_gone, channel.cancel_written) <= latest:
+                continue
+            if facts.alive(channel.sender, latest):
+                yield Violation(
+                    "announcements in time",
+                    f"was sent at {written:.6f} and not announced in time",
+                    latest,
+                    channel.sender,
+                    channel.channel,
+                    number,
+                )
+
+
+@checker
+def forgets_are_rare(facts: Facts) -> Iterator[Violation]:
+    """FORGET_CHANNEL is not repeated for one channel within a second (AQ-FORGET-2)."""
+    for channel in facts.channels.values():
+        last = -NEVER
+        for entry in channel.entries:
+            if isinstance(entry, FrameSent) and isinstance(entry.frame, ForgetChannel):
+                if entry.time < last + FORGET_INTERVAL - EPSILON:
+                    yield Violation(
+                        "forgets are rare",
+                        f"was told to be forgotten at {last:.6f} already",
+                        entry.time,
+                        entry.side,
+                        channel.channel,
+                    )
+                last = entry.time
+
+
+@checker
+def routes_are_answered(facts: Facts) -> Iterator[Violation]:
+    """Who hears of a channel by ROUTE_TO before its carrier came answers with one within 10 ms."""
+    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    for channel in facts.channels.values():
+        side: Side = channel.creator.other
+        if channel.carrier is None:
+            continue
+        heard = next(
+            (
+                entry.time
+                for entry in channel.entries
+                if isinstance(entry, FrameArrived)
+                and entry.side == side
+                and isinstance(entry.sent.frame, RouteTo)
+            ),
+            NEVER,
+        )
+        if heard >= min(channel.carrier.arrived, channel.forget_arrived):
+            continue
+        latest = heard + patience
+        answered = any(
+            isinstance(entry, FrameSent)
+            and entry.side == side
+            and isinstance(entry.frame, RouteTo)
+            and entry.time <= latest
+            for entry in channel.entries
+        )
+        if answered or channel.forget_arrived <= latest or not facts.alive(side, latest):
+            continue
+        yield Violation(
+            "routes are answered",
+            f"was heard of at {heard:.6f} and never answered",
+            latest,
+            side,
+            channel.channel,
+        )

@@ -1,0 +1,242 @@
+"""Plays one simulated run and draws what became of each channel and each message."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count, groupby
+
+from rich.console import Console, Group
+from rich.text import Text
+from rich.tree import Tree
+
+from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.connection import Mode
+from aqueduct.protocol.events import End
+from aqueduct.testing.checkers import Facts
+from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
+from aqueduct.testing.faults import Faults
+from aqueduct.testing.plan import Plan
+from aqueduct.testing.simulation import Outcome, Simulation
+from aqueduct.testing.story import story_hash, tell
+from aqueduct.wire.chanid import describe
+
+COMMAND = "python -m aqueduct.testing.demo"
+
+EXAMPLES = f"""\
+examples:
+  {COMMAND}               the first run that shows everything
+  {COMMAND} --seed 12     this very run"""
+
+DELIVERED = "delivered"
+DROPPED = "dropped"
+NACKED = "nacked"
+LOST = "lost"
+OPEN = "open"
+
+# mark, mark where only ASCII can be shown, colour, meaning
+LEGEND = {
+    DELIVERED: ("✓", "+", "green", "delivered, and taken by the application"),
+    DROPPED: ("⌫", "<", "yellow", "acked, but dropped unread when its channel was closed"),
+    NACKED: ("✗", "x", "red", "nacked: never processed, and the sender knows"),
+    LOST: ("☠", "L", "magenta", "lost with a channel above it"),
+    OPEN: ("·", ".", "dim", "open when the run ended"),
+}
+
+FAULTS = Faults(
+    delay=0.02, jitter=0.15, loss=0.25, recovery=0.2, split=0.3, merge=0.3, lateness=0.001
+)
+
+PLAN = Plan(
+    duration=0.8,
+    turn=0.03,
+    operations=3,
+    max_channels=13,
+    max_messages=90,
+    modes=(Mode.ORDERED, Mode.UNORDERED, Mode.UNRELIABLE),
+    weights=(("send", 10.0), ("burst", 1.0), ("take", 4.0), ("cancel", 0.5), ("close", 0.7)),
+    attach=0.3,
+    dive=0.4,
+    burst=8,
+    sizes=(8, 40, 300),
+    headers=0.1,
+    oneshot=0.2,
+    eager=0.5,
+    take_limit=3,
+    spare_entrypoint=1.0,
+    unclaimed=0.0,
+    drain_cancel=0.1,
+    drain_close=0.1,
+    death=None,
+    accept_delay=0.0,
+    refuse=False,
+    goodbye=None,
+    configs=(Config(limits=Limits()), Config(limits=Limits())),
+)
+
+
+def fate_of(message: MessageFacts) -> str:
+    """What became of a message in the end."""
+    if message.channel.lost:
+        return LOST
+    if message.taken < NEVER:
+        return DELIVERED
+    if message.acked < NEVER:
+        return DROPPED
+    return NACKED if message.nacked < NEVER else OPEN
+
+
+def is_interesting(facts: Facts) -> bool:
+    """Whether a run shows all there is: modes, depth, a loss that spreads, and every fate."""
+    channels = list(facts.channels.values())
+    fates = {fate_of(message) for channel in channels for message in channel.messages}
+    modes = {channel.mode for channel in channels if channel.messages}
+    cascade = any(
+        channel.lost and channel.parent is not None and channel.parent.lost for channel in channels
+    )
+    deep = max(_depth(channel) for channel in channels) >= 3
+    return fates == {DELIVERED, DROPPED, NACKED, LOST} and len(modes) == 3 and cascade and deep
+
+
+def _depth(channel: ChannelFacts) -> int:
+    return 0 if channel.parent is None else 1 + _depth(channel.parent)
+
+
+def play(seed: int) -> tuple[Outcome, Facts]:
+    """Run one seed of the demonstration."""
+    outcome = Simulation(seed, plan=PLAN, faults=FAULTS).run()
+    return outcome, Facts(outcome.record)
+
+
+def find_interesting(start: int = 0) -> tuple[Outcome, Facts]:
+    """The first run, from a seed on, that shows all there is."""
+    for seed in count(start):
+        outcome, facts = play(seed)
+        if is_interesting(facts):
+            return outcome, facts
+    raise AssertionError("seeds do not end")
+
+
+class Picture:
+    """Draws the tree of channels, each under the message that carried it."""
+
+    def __init__(self, facts: Facts, *, ascii_only: bool) -> None:
+        self._facts = facts
+        self._mark = 1 if ascii_only else 0
+        self._arrow = "->" if ascii_only else "→"
+        self._times = "*" if ascii_only else "\N{MULTIPLICATION SIGN}"
+
+    def tree(self) -> Tree:
+        """The whole of it, from the entrypoint down."""
+        entrypoint = self._facts.channels[0]
+        root = Tree(self._label(entrypoint))
+        nodes = {entrypoint.channel: root}
+        for channel in self._facts.channels.values():
+            if channel.parent is not None:
+                parent = nodes[channel.parent.channel]
+                nodes[channel.channel] = parent.add(self._label(channel))
+        return root
+
+    def legend(self) -> Text:
+        """What the marks mean, and how often each occurs."""
+        fates = Counter(
+            fate_of(message)
+            for channel in self._facts.channels.values()
+            for message in channel.messages
+        )
+        text = Text()
+        for fate, entry in LEGEND.items():
+            if fates[fate]:
+                text.append(f"{entry[self._mark]} ", style=entry[2])
+                text.append(f"{fates[fate]:4}  {entry[3]}\n")
+        return text
+
+    def _label(self, channel: ChannelFacts) -> Group:
+        title = Text()
+        if channel.carrier is not None:
+            title.append(f"in {channel.carrier.number} ")
+            title.append_text(self._draw([channel.carrier]))
+            title.append(" ")
+        title.append(describe(channel.channel), style="bold")
+        title.append(
+            f"  {channel.sender.name.lower()} {self._arrow} {channel.receiver.name.lower()}"
+            f"  {channel.mode.lower()}, "
+        )
+        ending, style = _ending(channel)
+        title.append(ending, style=style)
+        if not channel.messages:
+            return Group(title)
+        messages = sorted(channel.messages, key=lambda message: message.sent.time)
+        return Group(title, self._draw(messages))
+
+    def _draw(self, messages: Sequence[MessageFacts]) -> Text:
+        text = Text()
+        for fate, group in groupby(messages, key=fate_of):
+            length = len(list(group))
+            entry = LEGEND[fate]
+            mark = entry[self._mark]
+            text.append(mark * length if length <= 6 else f"{mark}{self._times}{length} ", entry[2])
+        return text
+
+
+def _ending(channel: ChannelFacts) -> tuple[str, str]:
+    if channel.lost:
+        return "lost in transit", "magenta"
+    end = channel.sender_end or channel.receiver_end
+    if end is None:
+        return "open", "dim"
+    colours = {End.FINISHED: "green", End.CANCELLED: "yellow", End.RECEIVER_CLOSED: "yellow"}
+    return end.how.value, colours.get(end.how, "red")
+
+
+def show(outcome: Outcome, facts: Facts, console: Console) -> None:
+    """Print the picture of a run, its legend and its verdict."""
+    picture = Picture(facts, ascii_only=console.options.ascii_only)
+    lost = sum(channel.lost for channel in facts.channels.values())
+    console.print("Every channel under the message that carried it, and each message's fate:")
+    console.print()
+    console.print(picture.tree())
+    console.print()
+    console.print(picture.legend(), end="")
+    console.print(
+        f"\n{outcome.messages} messages on {len(facts.channels)} channels, {lost} of them lost in "
+        f"transit; {FAULTS.loss:.0%} of all packets lost, {outcome.virtual_time:.1f} s of virtual "
+        f"time; seed {outcome.seed}, story {story_hash(tell(outcome.record))}.",
+        highlight=False,
+    )
+    if outcome.violations:
+        for violation in outcome.violations:
+            console.print(Text(str(violation), style="bold red"))
+    else:
+        console.print("All promises were kept: both ends agree on the fate of every message.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog=COMMAND,
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seed", type=int, help="play this seed (default: an interesting one)")
+    options = parser.parse_args(arguments)
+    outcome, facts = find_interesting() if options.seed is None else play(options.seed)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=80)
+    show(outcome, facts, console)
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except BrokenPipeError:
+        # Somebody read enough; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

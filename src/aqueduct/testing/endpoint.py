@@ -1,0 +1,229 @@
+"""One side of a simulated connection: a core, with each command and event written down."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from aqueduct.errors import AqueductError, CloseCode
+from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Sent as SentMessage
+from aqueduct.protocol.events import Event
+from aqueduct.testing.clock import Clock
+from aqueduct.testing.record import (
+    NO_CHANNEL,
+    AttachedChannel,
+    Broke,
+    Called,
+    Entry,
+    NotSent,
+    Saw,
+    Sent,
+    Took,
+)
+from aqueduct.wire.chanid import Side
+from aqueduct.wire.frames import Message, MessageRun
+from aqueduct.wire.primitives import Headers, headers_size
+
+Result = TypeVar("Result")
+
+SURELY_A_DATAGRAM = 600
+"""A plain message of this size fits a datagram whatever else is in it."""
+
+
+class CoreBroke(Exception):
+    """A core raised an error that is no part of its promise."""
+
+
+class Endpoint:
+    """Gives commands to a core at the clock's time, and gathers its events.
+
+    The methods are those of ``Connection`` without ``now``. What they cause goes out when the
+    network next looks (``Pair.run``), as it would at the end of an event loop's turn.
+    """
+
+    def __init__(self, side: Side, core: Connection, clock: Clock, entries: list[Entry]) -> None:
+        self.side = side
+        self.core = core
+        self.events: list[Event] = []
+        self.on_event: Callable[[Event], None] | None = None
+        self.on_accept: Callable[[], None] | None = None
+        self._clock = clock
+        self._entries = entries
+        self._modes: dict[int, Mode] = {}
+
+    def accept(self, headers: Headers = ()) -> None:
+        """Let the client in."""
+        self._call("accept", NO_CHANNEL, lambda now: self.core.accept(headers, now))
+        if self.on_accept is not None:
+            self.on_accept()
+
+    def refuse(self, code: CloseCode = CloseCode.REFUSED, reason: str = "") -> None:
+        """Do not let the client in."""
+        self._call("refuse", NO_CHANNEL, lambda now: self.core.refuse(code, reason, now))
+
+    def send(self, channel: int, payload: bytes) -> int:
+        """Send a plain message."""
+        reliable = self._modes.get(channel) is not Mode.UNRELIABLE
+        if not reliable and len(payload) > SURELY_A_DATAGRAM:
+            # ``send`` does not tell whether the message still fitted a datagram.
+            return self.send_message(channel, payload).number
+        number = self._sending(
+            channel, len(payload), (), (), lambda now: self.core.send(channel, payload, now)
+        )
+        self._entries.append(
+            Sent(self._clock.now, self.side, channel, number, reliable, payload, (), ())
+        )
+        self.gather()
+        return number
+
+    def send_message(
+        self,
+        channel: int,
+        payload: bytes,
+        *,
+        headers: Headers = (),
+        attach: Sequence[Attach] = (),
+    ) -> SentMessage:
+        """Send a message with headers, or with channels attached to it."""
+        sent = self._sending(
+            channel,
+            len(payload),
+            headers,
+            attach,
+            lambda now: self.core.send_message(
+                channel, payload, now, headers=headers, attach=attach
+            ),
+        )
+        for made, each in zip(sent.channels, attach, strict=True):
+            if each.give is Give.RECEIVER:
+                self._modes[made] = each.mode
+        attached = tuple(
+            AttachedChannel(
+                made, each.headers, each.mode.name if each.give is Give.RECEIVER else ""
+            )
+            for made, each in zip(sent.channels, attach, strict=True)
+        )
+        self._entries.append(
+            Sent(
+                self._clock.now,
+                self.side,
+                channel,
+                sent.number,
+                sent.reliable,
+                payload,
+                headers,
+                attached,
+            )
+        )
+        self.gather()
+        return sent
+
+    def set_mode(self, channel: int, mode: Mode) -> None:
+        """Choose how a sender sends, before its first message."""
+        self._modes[channel] = mode
+        self._call("set mode", channel, lambda now: self.core.set_mode(channel, mode), mode.name)
+
+    def finish(self, channel: int) -> None:
+        """Say that no more messages follow."""
+        self._call("finish", channel, lambda now: self.core.finish(channel, now))
+
+    def cancel(self, channel: int) -> None:
+        """Give up on everything sent."""
+        self._call("cancel", channel, lambda now: self.core.cancel(channel, now))
+
+    def close(self, channel: int) -> None:
+        """Take no more messages."""
+        self._call("close", channel, lambda now: self.core.close(channel, now))
+
+    def take(self, channel: int, limit: int = 1_000_000) -> list[Message]:
+        """Take up to ``limit`` messages from the receiver's queue, one by one.
+
+        Events that this causes wait for the next ``gather``: the caller first needs the time to
+        pick up the halves in the messages.
+        """
+        now = self._clock.now
+        taken = self._guard("take", lambda: self.core.take(channel, limit, now))
+        messages: list[Message] = []
+        for item in taken:
+            if isinstance(item, MessageRun):
+                messages.extend(item.messages())
+            else:
+                messages.append(item)
+        for message in messages:
+            self._entries.append(Took(now, self.side, channel, message))
+        if len(messages) > limit:
+            self._entries.append(Broke(now, self.side, f"take gave {len(messages)} of {limit}"))
+        return messages
+
+    def close_connection(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
+        """End the connection."""
+        self._call(
+            "close connection",
+            NO_CHANNEL,
+            lambda now: self.core.close_connection(code, reason, now),
+            reason,
+        )
+
+    def gather(self) -> None:
+        """Collect what the core has to tell; the network calls this after each input."""
+        for event in self.core.poll_events():
+            self._entries.append(Saw(self._clock.now, self.side, event))
+            self.events.append(event)
+            if self.on_event is not None:
+                self.on_event(event)
+
+    def events_of(self, kind: type[Result]) -> list[Result]:
+        """The events of one class so far."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def _call(
+        self, verb: str, channel: int, command: Callable[[float], None], detail: str = ""
+    ) -> None:
+        now = self._clock.now
+        self._entries.append(Called(now, self.side, verb, channel, detail))
+        self._guard(verb, lambda: command(now))
+        self.gather()
+
+    def _sending(
+        self,
+        channel: int,
+        size: int,
+        headers: Headers,
+        attach: Sequence[Attach],
+        command: Callable[[float], Result],
+    ) -> Result:
+        now = self._clock.now
+        try:
+            return self._guard("send", lambda: command(now))
+        except AqueductError as error:
+            self._entries.append(
+                NotSent(
+                    now,
+                    self.side,
+                    channel,
+                    type(error).__name__,
+                    size + headers_size(headers),
+                    len(attach),
+                    bool(headers) or any(each.headers for each in attach),
+                )
+            )
+            self.gather()
+            raise
+
+    def _guard(self, verb: str, command: Callable[[], Result]) -> Result:
+        try:
+            return command()
+        except AqueductError:
+            raise
+        except Exception as error:
+            self.broke(verb, error)
+            raise CoreBroke(verb) from error
+
+    def broke(self, verb: str, error: Exception) -> None:
+        """Write down an error the core may not raise, with the place it came from."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        text = f"{verb} raised {type(error).__name__}: {error} ({place})"
+        self._entries.append(Broke(self._clock.now, self.side, text))

@@ -1,0 +1,130 @@
+"""Two cores that talk over a simulated network: the harness for tests of the protocol.
+
+::
+
+    pair = Pair(seed=1, loss=0.2, delay=0.02)
+    pair.run(1)  # the handshake
+    pair.client.send(0, b"hello")  # 0 is the entrypoint
+    pair.run_until_idle()
+    assert pair.server.take(0)[0].payload == b"hello"
+    assert pair.violations() == []
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from aqueduct.protocol.config import Config
+from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.events import Event, PeerHeaders
+from aqueduct.testing.checkers import Violation, check
+from aqueduct.testing.clock import Clock, seeded
+from aqueduct.testing.endpoint import Endpoint
+from aqueduct.testing.faults import CALM, Faults
+from aqueduct.testing.quic import FakeQuic
+from aqueduct.testing.record import FrameSent, Record
+from aqueduct.testing.tap import Tap
+from aqueduct.wire.chanid import Side
+from aqueduct.wire.frames import Frame
+from aqueduct.wire.primitives import Headers
+
+
+class Pair:
+    """A client and a server in one virtual time.
+
+    ``loss``, ``delay`` and ``jitter`` are short for ``faults=Faults(...)``. The server accepts by
+    itself unless ``accept`` is False. Everything that happens is in ``record``.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        loss: float = 0.0,
+        delay: float = 0.01,
+        jitter: float = 0.0,
+        faults: Faults | None = None,
+        client: Config | None = None,
+        server: Config | None = None,
+        headers: Headers = (),
+        accept: bool = True,
+    ) -> None:
+        if faults is None:
+            faults = Faults(delay=delay, jitter=jitter, loss=loss)
+        configs = (client or Config(), server or Config())
+        self.clock = Clock()
+        self.record = Record(
+            limits=(configs[0].limits, configs[1].limits), lateness=faults.lateness
+        )
+        entries = self.record.entries
+        self.tap = Tap(self.clock, entries)
+        cores = (
+            Connection(Side.CLIENT, configs[0], headers=headers),
+            Connection(Side.SERVER, configs[1]),
+        )
+        self.client = Endpoint(Side.CLIENT, cores[0], self.clock, entries)
+        self.server = Endpoint(Side.SERVER, cores[1], self.clock, entries)
+        self.endpoints = (self.client, self.server)
+        self.server.on_accept = self._server_accepted
+        self.network = FakeQuic(
+            self.clock, seeded(seed, "network"), faults, cores, self.tap, self._gather
+        )
+        if accept:
+            self.server.on_event = self._accept
+        self.frames: list[FrameSent] = []
+        """Each frame either side has sent, in order."""
+        self.tap.on_frame = self.frames.append
+        self.on_input: Callable[[Side], None] | None = None
+        """Called after each input of a side, when its events have been gathered."""
+        self.flush()
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self.clock.now
+
+    def run(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.flush()
+        self.clock.run(seconds)
+
+    def run_until_idle(self, limit: float = 60.0) -> bool:
+        """Let time pass until nothing is under way; False if ``limit`` seconds were not enough."""
+        self.flush()
+        return self.clock.run_until_idle(limit)
+
+    def flush(self) -> None:
+        """Gather the events of both cores, and put what they want to send on the network."""
+        self.client.gather()
+        self.server.gather()
+        self.network.flush(Side.CLIENT)
+        self.network.flush(Side.SERVER)
+
+    def calm(self) -> None:
+        """Turn all faults off; what is already late still comes late."""
+        self.network.faults = replace(CALM, delay=min(self.network.faults.delay, 0.02))
+
+    def sent(self, side: Side, kind: type[Frame]) -> list[FrameSent]:
+        """The frames of one kind that a side has sent so far."""
+        return [sent for sent in self.frames if sent.side == side and type(sent.frame) is kind]
+
+    def leftovers(self) -> list[str]:
+        """What either core still holds."""
+        return self.client.core.leftovers() + self.server.core.leftovers()
+
+    def violations(self) -> list[Violation]:
+        """What the checkers object to in all that has happened so far."""
+        return check(self.record)
+
+    def _gather(self, side: Side) -> None:
+        self.endpoints[side].gather()
+        if self.on_input is not None:
+            self.on_input(side)
+
+    def _server_accepted(self) -> None:
+        self.tap.open(Side.SERVER)
+
+    def _accept(self, event: Event) -> None:
+        if isinstance(event, PeerHeaders):
+            self.server.accept()

@@ -1,0 +1,144 @@
+"""What the two applications of a run are like, by its seed: how much, how fast, how rude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.connection import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The habits of both applications in one run; weights are relative, the rest probabilities."""
+
+    duration: float
+    """Seconds of virtual time before the applications begin to clean up."""
+    turn: float
+    """Seconds between two turns of one application, on average."""
+    operations: int
+    """Operations in one turn, at most."""
+    max_channels: int
+    max_messages: int
+    modes: tuple[Mode, ...]
+    weights: tuple[tuple[str, float], ...]
+    """How likely each operation is."""
+    attach: float
+    """A message carries channels."""
+    dive: float
+    """The next message goes to the channel just made: its carrier cannot have arrived."""
+    burst: int
+    """Messages in one burst, at most."""
+    sizes: tuple[int, ...]
+    """Payload sizes to choose from, each an upper bound."""
+    headers: float
+    oneshot: float
+    eager: float
+    """A receiver is emptied as soon as it is readable."""
+    take_limit: int
+    """The most a lazy receiver takes at once."""
+    spare_entrypoint: float
+    """The entrypoint is left open when chance would end it."""
+    unclaimed: float
+    """A half that came in a message is given up at once."""
+    drain_cancel: float
+    """A sender still open at the end is cancelled instead of finished."""
+    drain_close: float
+    """A receiver still open at the end is closed instead of drained."""
+    death: float | None
+    """When the connection dies, if it does."""
+    accept_delay: float
+    """How long the server thinks before it lets the client in."""
+    refuse: bool
+    """The server does not let the client in at all."""
+    goodbye: float | None
+    """When an application closes the connection, if one does."""
+    configs: tuple[Config, Config]
+
+
+def draw_plan(random: Random) -> Plan:
+    """Choose the habits for one run; in many, whole features are off so that others dominate."""
+    duration = random.choice((0.05, 0.3, 1.0, 3.0))
+    turns = random.randint(20, 100)
+    fate = random.random()
+    moment = random.uniform(0.0, duration)
+    return Plan(
+        duration=duration,
+        turn=duration / turns,
+        operations=random.randint(2, 8),
+        max_channels=random.choice((2, 8, 20, 40)),
+        max_messages=random.choice((30, 100, 250, 500)),
+        modes=_draw_modes(random),
+        weights=_draw_weights(random),
+        attach=random.choice((0.1, 0.3, 0.6, 0.9)),
+        dive=random.choice((0.0, 0.3, 0.8)),
+        burst=random.choice((1, 5, 30, 90)),
+        sizes=_draw_sizes(random),
+        headers=random.choice((0.0, 0.2)),
+        oneshot=random.choice((0.0, 0.2, 0.6)),
+        eager=random.choice((0.1, 0.6, 1.0)),
+        take_limit=random.choice((1, 3, 20)),
+        spare_entrypoint=random.choice((0.5, 0.9, 1.0)),
+        unclaimed=random.choice((0.0, 0.05, 0.3)),
+        drain_cancel=random.choice((0.0, 0.2, 0.7)),
+        drain_close=random.choice((0.0, 0.0, 0.2)),
+        death=moment if fate < 0.06 else None,
+        accept_delay=random.choice((0.0, 0.0, 0.02, 0.3)),
+        refuse=random.random() < 0.01,
+        goodbye=moment if 0.06 <= fate < 0.10 else None,
+        configs=(draw_config(random), draw_config(random)),
+    )
+
+
+def _draw_modes(random: Random) -> tuple[Mode, ...]:
+    every = (Mode.ORDERED, Mode.UNORDERED, Mode.UNRELIABLE)
+    if random.random() < 0.4:
+        return (random.choice(every),)
+    return every
+
+
+def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:
+    usual = (
+        ("send", 10.0),
+        ("burst", 2.0),
+        ("take", 4.0),
+        ("finish", 0.6),
+        ("cancel", 0.6),
+        ("close", 0.5),
+        ("misuse", 0.2),
+    )
+    drawn = []
+    for name, weight in usual:
+        factor = 1.0 if name == "send" else random.choice((0.0, 0.3, 1.0, 3.0))
+        drawn.append((name, weight * factor))
+    return tuple(drawn)
+
+
+def _draw_sizes(random: Random) -> tuple[int, ...]:
+    every = (0, 8, 40, 40, 300, 1100, 1200, 5000)
+    return tuple(random.choice(every) for _ in range(random.randint(1, 4)))
+
+
+def draw_config(random: Random) -> Config:
+    """One side's behaviour: its limits, and how much it keeps unpacked."""
+    return Config(
+        limits=draw_limits(random),
+        max_unpacked=random.choice((0, 2, 20, 8_192)),
+        max_datagram=random.choice((750, 1_150, 1_150)),
+    )
+
+
+def draw_limits(random: Random) -> Limits:
+    """Limits that bind in half of the runs."""
+    if random.random() < 0.5:
+        return Limits()
+    channel_window = random.choice((1, 20, 100, 700, 4000))
+    return Limits(
+        channel_window=channel_window,
+        connection_window=random.choice((channel_window, 300, 2500, 20_000)),
+        max_message=random.choice((500, 4000, 100_000)),
+        max_channels=random.choice((3, 10, 65_536)),
+        max_attachments=random.choice((1, 3, 256)),
+        max_headers=random.choice((10, 65_536, 65_536)),
+    )

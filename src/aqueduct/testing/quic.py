@@ -1,0 +1,331 @@
+"""A fake QUIC between two cores: reliable streams that overtake each other, datagrams that vanish.
+
+Each stream delivers its bytes once and in order, cut and joined at random. Nothing is promised
+between streams. A datagram arrives late, out of turn or never, but not twice: QUIC drops
+duplicate packets. All choices come from one seeded source, so a run repeats exactly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from aqueduct.protocol.actions import (
+    Action,
+    CloseConnection,
+    ResetStream,
+    SendDatagram,
+    WriteStream,
+)
+from aqueduct.testing.clock import Clock
+from aqueduct.testing.faults import Faults
+from aqueduct.wire.chanid import Side
+
+RTT_CHANCE = 0.05
+TURNS_AT_ONE_INSTANT = 1000
+
+
+class Core(Protocol):
+    """The part of ``Connection`` that a transport drives."""
+
+    def handle_stream_data(self, stream: int, data: bytes, fin: bool, now: float) -> None: ...
+    def handle_stream_reset(self, stream: int, code: int, now: float) -> None: ...
+    def handle_datagram(self, data: bytes, now: float) -> None: ...
+    def handle_timer(self, now: float) -> None: ...
+    def handle_rtt(self, rtt: float) -> None: ...
+    def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None: ...
+    def poll_actions(self) -> list[Action]: ...
+    def next_timer(self) -> float | None: ...
+
+
+class Watcher(Protocol):
+    """Whoever wants to see what passes; ``side`` is the one that sends or receives."""
+
+    def stream_written(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
+    def stream_arrived(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
+    def reset_sent(self, side: Side, stream: int, code: int) -> None: ...
+    def reset_arrived(self, side: Side, stream: int, code: int) -> None: ...
+    def datagram_sent(self, side: Side, serial: int, data: bytes) -> None: ...
+    def datagram_arrived(self, side: Side, serial: int, data: bytes) -> None: ...
+    def rtt_told(self, side: Side, rtt: float) -> None: ...
+    def connection_closed(self, side: Side, code: int, reason: str) -> None: ...
+    def connection_lost(self, side: Side, code: int, reason: str, by_peer: bool) -> None: ...
+
+
+class TimerDoesNotMove(Exception):
+    """A core asked to be woken at one instant again and again: it would spin for ever."""
+
+
+class _Stream:
+    """One direction of one stream: what was written and has not arrived yet."""
+
+    __slots__ = ("code", "number", "pieces", "scheduled", "side", "stop")
+
+    def __init__(self, side: Side, number: int) -> None:
+        self.side = side
+        self.number = number
+        # (when it arrives, data, fin)
+        self.pieces: deque[tuple[float, bytes, bool]] = deque()
+        self.scheduled = False
+        # Set by a reset: when it arrives, behind the pieces that still do.
+        self.stop: float | None = None
+        self.code = 0
+
+
+class FakeQuic:
+    """Carries the actions of two cores to each other, and wakes them when they asked for it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        random: Random,
+        faults: Faults,
+        cores: Sequence[Core],
+        watcher: Watcher,
+        after_input: Callable[[Side], None],
+    ) -> None:
+        """``after_input`` is called after each thing a core was told, before its actions go out."""
+        self.clock = clock
+        self.random = random
+        self.faults = faults
+        self.datagrams_lost = 0
+        self.spoken_to = Side.CLIENT
+        """The side whose core was given the last input: whoever raised, if something did."""
+        self._cores = tuple(cores)
+        self._watcher = watcher
+        self._after_input = after_input
+        self._alive = [True, True]
+        self._streams: tuple[dict[int, _Stream], dict[int, _Stream]] = ({}, {})
+        self._timers: list[float | None] = [None, None]
+        self._instant = [(-1.0, 0), (-1.0, 0)]
+        self._datagram_serial = 0
+
+    def is_alive(self, side: Side) -> bool:
+        """Whether this side still has a connection."""
+        return self._alive[side]
+
+    def flush(self, side: Side) -> None:
+        """Put on the network what the core of ``side`` wants to send, and set its timer."""
+        core = self._cores[side]
+        for action in core.poll_actions():
+            if not self._alive[side]:
+                break
+            if isinstance(action, WriteStream):
+                self._write(side, action.stream, action.data, action.fin)
+            elif isinstance(action, SendDatagram):
+                self._send_datagram(side, action.data)
+            elif isinstance(action, ResetStream):
+                self._reset(side, action.stream, action.code)
+            else:
+                self._close(side, action)
+        self._set_timer(side)
+
+    def kill(self, code: int, reason: str, gap: float) -> None:
+        """The connection dies: one side knows now, the other ``gap`` seconds later."""
+        first = Side(self.random.randrange(2))
+        self._lose((first, code, reason, False))
+        self.clock.after(gap, self._lose, (first.other, code, reason, False))
+
+    # Streams
+
+    def _write(self, side: Side, number: int, data: bytes, fin: bool) -> None:
+        self._watcher.stream_written(side, number, data, fin)
+        stream = self._streams[side].get(number)
+        if stream is None:
+            stream = self._streams[side][number] = _Stream(side, number)
+        assert stream.stop is None, f"stream {number} was written after it was reset"
+        pieces = stream.pieces
+        for piece, last in self._cut(data):
+            due = self._arrival()
+            if pieces:
+                before = pieces[-1][0]
+                if due < before or self.random.random() < self.faults.merge:
+                    due = before
+            pieces.append((due, piece, fin and last))
+        self._schedule(stream)
+
+    def _cut(self, data: bytes) -> list[tuple[bytes, bool]]:
+        size = len(data)
+        if size < 2 or self.random.random() >= self.faults.split:
+            return [(data, True)]
+        # Most of what can go wrong between two pieces does so right behind the first frames.
+        ends = (size, min(size, 8))
+        chosen = {
+            self.random.randrange(1, self.random.choice(ends))
+            for _ in range(self.random.randint(1, 3))
+        }
+        cuts = sorted(chosen)
+        starts = [0, *cuts]
+        stops = [*cuts, size]
+        return [(data[start:stop], stop == size) for start, stop in zip(starts, stops, strict=True)]
+
+    def _schedule(self, stream: _Stream) -> None:
+        if stream.scheduled:
+            return
+        if stream.pieces:
+            due = stream.pieces[0][0]
+        elif stream.stop is not None:
+            due = stream.stop
+        else:
+            return
+        stream.scheduled = True
+        self.clock.at(due, self._stream_due, stream)
+
+    def _stream_due(self, stream: _Stream) -> None:
+        stream.scheduled = False
+        side = stream.side.other
+        if not self._alive[side]:
+            return
+        now = self.clock.now
+        pieces = stream.pieces
+        if pieces and pieces[0][0] <= now:
+            _, data, fin = pieces.popleft()
+            merge = self.faults.merge
+            while pieces and pieces[0][0] <= now and self.random.random() < merge:
+                _, more, fin = pieces.popleft()
+                data += more
+            if fin:
+                del self._streams[stream.side][stream.number]
+                stream.stop = None
+            self._watcher.stream_arrived(side, stream.number, data, fin)
+            self.spoken_to = side
+            self._tell_rtt(side)
+            incoming = stream.number * 4 + 2 + stream.side
+            self._cores[side].handle_stream_data(incoming, data, fin, now)
+            self._settle(side)
+        elif stream.stop is not None and not pieces:
+            del self._streams[stream.side][stream.number]
+            self._watcher.reset_arrived(side, stream.number, stream.code)
+            self.spoken_to = side
+            incoming = stream.number * 4 + 2 + stream.side
+            self._cores[side].handle_stream_reset(incoming, stream.code, now)
+            self._settle(side)
+            return
+        self._schedule(stream)
+
+    def _reset(self, side: Side, number: int, code: int) -> None:
+        self._watcher.reset_sent(side, number, code)
+        stream = self._streams[side].get(number)
+        if stream is None or stream.stop is not None:
+            # Everything up to its end has arrived, or it was never opened: nothing to reset.
+            return
+        # QUIC may have sent any part of the rest already, even all of it.
+        keep = self.random.randint(0, len(stream.pieces))
+        while len(stream.pieces) > keep:
+            stream.pieces.pop()
+        if stream.pieces and stream.pieces[-1][2]:
+            return
+        stream.code = code
+        stream.stop = self._arrival()
+        if stream.pieces:
+            stream.stop = max(stream.stop, stream.pieces[-1][0])
+        self._schedule(stream)
+
+    # Datagrams
+
+    def _send_datagram(self, side: Side, data: bytes) -> None:
+        serial = self._datagram_serial
+        self._datagram_serial += 1
+        self._watcher.datagram_sent(side, serial, data)
+        faults = self.faults
+        now = self.clock.now
+        due = now + faults.delay + faults.jitter * self.random.random()
+        lost = self.random.random() < faults.loss
+        if lost or faults.blackout_end(now) is not None or faults.blackout_end(due) is not None:
+            self.datagrams_lost += 1
+            return
+        self.clock.at(due, self._datagram_due, (side.other, serial, data))
+
+    def _datagram_due(self, arrival: tuple[Side, int, bytes]) -> None:
+        side, serial, data = arrival
+        if not self._alive[side]:
+            return
+        self._watcher.datagram_arrived(side, serial, data)
+        self.spoken_to = side
+        self._cores[side].handle_datagram(data, self.clock.now)
+        self._settle(side)
+
+    # Time
+
+    def _arrival(self) -> float:
+        """When something reliable that leaves now arrives."""
+        faults = self.faults
+        random = self.random.random
+        blackout = faults.blackout_end(self.clock.now)
+        start = self.clock.now if blackout is None else blackout
+        due = start + faults.delay
+        if faults.jitter:
+            due += faults.jitter * random()
+        while faults.loss and random() < faults.loss:
+            due += faults.recovery
+        blackout = faults.blackout_end(due)
+        return due if blackout is None else blackout + faults.delay
+
+    def _set_timer(self, side: Side) -> None:
+        if not self._alive[side]:
+            return
+        due = self._cores[side].next_timer()
+        if due is None:
+            return
+        faults = self.faults
+        waiting = self._timers[side]
+        if waiting is not None and waiting <= due:
+            return
+        self._timers[side] = due
+        if faults.late_timer and self.random.random() < faults.late_timer:
+            due += faults.lateness * self.random.random()
+        self.clock.at(due, self._timer_due, (side, self._timers[side]))
+
+    def _timer_due(self, timer: tuple[Side, float | None]) -> None:
+        side, wanted = timer
+        if not self._alive[side] or self._timers[side] != wanted:
+            return
+        self._timers[side] = None
+        due = self._cores[side].next_timer()
+        now = self.clock.now
+        spurious = self.random.random() < self.faults.spurious_timer
+        if spurious or (due is not None and due <= now):
+            self.spoken_to = side
+            self._count_turns(side, now)
+            self._cores[side].handle_timer(now)
+            self._settle(side)
+        else:
+            self._set_timer(side)
+
+    def _count_turns(self, side: Side, now: float) -> None:
+        instant, turns = self._instant[side]
+        turns = turns + 1 if instant == now else 1
+        self._instant[side] = (now, turns)
+        if turns > TURNS_AT_ONE_INSTANT:
+            raise TimerDoesNotMove(f"the {side.name.lower()}'s timer stays at {now:.6f}")
+
+    def _tell_rtt(self, side: Side) -> None:
+        if self.random.random() < RTT_CHANCE:
+            faults = self.faults
+            rtt = 2 * faults.delay + faults.jitter * (0.5 + self.random.random())
+            rtt = max(rtt, 0.0001)
+            self._watcher.rtt_told(side, rtt)
+            self._cores[side].handle_rtt(rtt)
+
+    # The end of the connection
+
+    def _close(self, side: Side, action: CloseConnection) -> None:
+        self._watcher.connection_closed(side, action.code, action.reason)
+        self._alive[side] = False
+        self.clock.at(self._arrival(), self._lose, (side.other, action.code, action.reason, True))
+
+    def _lose(self, news: tuple[Side, int, str, bool]) -> None:
+        side, code, reason, by_peer = news
+        if not self._alive[side]:
+            return
+        self._alive[side] = False
+        self._watcher.connection_lost(side, code, reason, by_peer)
+        self.spoken_to = side
+        self._cores[side].handle_connection_lost(code, reason, by_peer, self.clock.now)
+        self._after_input(side)
+
+    def _settle(self, side: Side) -> None:
+        self._after_input(side)
+        self.flush(side)

@@ -1,0 +1,198 @@
+"""Runs seeded simulations of the protocol: one seed told as a story, or many with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from rich.console import Console
+from rich.text import Text
+
+from aqueduct.testing.simulation import simulate
+from aqueduct.testing.story import story_hash, tell
+
+COMMAND = "python -m aqueduct.testing.simulate"
+CHUNK = 10
+SHOWN_SEEDS = 20
+
+EXAMPLES = f"""\
+examples:
+  {COMMAND} --seed 7                     tell the story of one run
+  {COMMAND} --seed 7 --grep client#3     only what concerns one channel
+  {COMMAND} --seeds 0:1000 --jobs 2      many runs on two processes
+  {COMMAND} --seeds 0:1000 --stop-at-first --json
+
+The same seed gives the same run, bit for bit; the hash under a story proves it.
+Exit code 1 means that a promise of the protocol was broken."""
+
+
+@dataclass
+class SeedResult:
+    """What is kept of one run among many."""
+
+    seed: int
+    messages: int
+    channels: int
+    virtual_time: float
+    violations: list[str]
+
+
+@dataclass
+class Summary:
+    """What came of many runs."""
+
+    seeds: int = 0
+    messages: int = 0
+    channels: int = 0
+    virtual_seconds: float = 0.0
+    seconds: float = 0.0
+    failed: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, result: SeedResult) -> None:
+        """Count one more run."""
+        self.seeds += 1
+        self.messages += result.messages
+        self.channels += result.channels
+        self.virtual_seconds += result.virtual_time
+        if result.violations:
+            self.failed[result.seed] = result.violations
+
+
+def run_seed(seed: int) -> SeedResult:
+    """Run one seed and keep the verdict."""
+    outcome = simulate(seed)
+    return SeedResult(
+        seed,
+        outcome.messages,
+        outcome.channels,
+        outcome.virtual_time,
+        [str(violation) for violation in outcome.violations],
+    )
+
+
+def run_seeds(seeds: Sequence[int], jobs: int) -> Iterator[SeedResult]:
+    """Run many seeds, in order, on as many processes as asked for."""
+    if jobs <= 1:
+        yield from map(run_seed, seeds)
+        return
+    # A forked child would inherit whatever threads and locks its parent has.
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(run_seed, seeds, chunksize=CHUNK)
+
+
+def tell_story(seed: int, grep: str, console: Console) -> bool:
+    """Print one run from beginning to end; returns whether it kept all promises."""
+    outcome = simulate(seed)
+    lines = list(tell(outcome.record))
+    for line in lines:
+        if grep in line:
+            console.print(_coloured(line), soft_wrap=True, highlight=False)
+    console.print(
+        f"seed {seed}: {outcome.messages} messages, {outcome.channels} channels, "
+        f"{outcome.virtual_time:.3f} s of virtual time, story {story_hash(lines)}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for violation in outcome.violations:
+        console.print(Text(str(violation), style="bold red"), soft_wrap=True)
+    return not outcome.violations
+
+
+def _coloured(line: str) -> Text:
+    mark = line[19:21]
+    styles = {">>": "cyan", "<<": "blue", "! ": "yellow", "✗ ": "bold red"}
+    return Text(line, style=styles.get(mark, ""))
+
+
+def judge(seeds: Sequence[int], jobs: int, stop_at_first: bool, quiet: bool) -> Summary:
+    """Run many seeds, with a progress line where somebody watches."""
+    summary = Summary()
+    start = time.monotonic()
+    console = Console(stderr=True)
+    watched = console.is_terminal and not quiet
+    shown = start
+    for result in run_seeds(seeds, jobs):
+        summary.add(result)
+        now = time.monotonic()
+        if watched and now - shown > 0.2:
+            shown = now
+            rate = summary.seeds / (now - start)
+            console.print(
+                f"{summary.seeds}/{len(seeds)} seeds, {rate:.0f}/s, {len(summary.failed)} failed ",
+                end="\r",
+                highlight=False,
+            )
+        if stop_at_first and result.violations:
+            break
+    summary.seconds = time.monotonic() - start
+    return summary
+
+
+def report(summary: Summary, console: Console) -> None:
+    """Say in words what came of many runs."""
+    for seed, violations in list(summary.failed.items())[:SHOWN_SEEDS]:
+        console.print(Text(f"seed {seed}: {violations[0]}", style="red"), soft_wrap=True)
+        if len(violations) > 1:
+            console.print(f"  and {len(violations) - 1} more", highlight=False)
+        console.print(f"  {COMMAND} --seed {seed}", soft_wrap=True, highlight=False)
+    rate = summary.seeds / summary.seconds if summary.seconds else 0.0
+    verdict = f"{len(summary.failed)} failed" if summary.failed else "all promises kept"
+    console.print(
+        f"{summary.seeds} seeds, {verdict}: {summary.messages} messages, "
+        f"{summary.channels} channels, {summary.virtual_seconds:.0f} s of virtual time "
+        f"in {summary.seconds:.1f} s ({rate:.0f} seeds/s)",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def parse_range(text: str) -> range:
+    """``A:B`` is A up to, not including, B."""
+    try:
+        start, stop = (int(part) for part in text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A:B") from None
+    return range(start, stop)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog=COMMAND,
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="tell the story of this seed")
+    what.add_argument("--seeds", type=parse_range, metavar="A:B", help="run the seeds A to B-1")
+    parser.add_argument("--grep", default="", help="with --seed: only lines that contain this")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to run on (default 1)")
+    parser.add_argument("--stop-at-first", action="store_true", help="stop at a broken promise")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    options = parser.parse_args(arguments)
+    console = Console()
+    if options.seed is not None:
+        return 0 if tell_story(options.seed, options.grep, console) else 1
+    summary = judge(options.seeds, options.jobs, options.stop_at_first, options.json)
+    if options.json:
+        print(json.dumps(asdict(summary)))
+    else:
+        report(summary, console)
+    return 1 if summary.failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except BrokenPipeError:
+        # Somebody read enough; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -1,0 +1,136 @@
+"""One run from one seed: two applications on a bad network, then peace, then the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aqueduct.errors import CloseCode
+from aqueduct.testing.checkers import Violation, check
+from aqueduct.testing.clock import seeded
+from aqueduct.testing.endpoint import CoreBroke
+from aqueduct.testing.faults import Faults, draw_faults
+from aqueduct.testing.pair import Pair
+from aqueduct.testing.plan import Plan, draw_plan
+from aqueduct.testing.record import Record, Sent
+from aqueduct.testing.workload import Application, Budget
+from aqueduct.wire.chanid import Side
+
+DRAIN_TURN = 0.05
+PATIENCE = 30.0
+"""Virtual seconds in which everything must have ended once the faults are off."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    record: Record
+    violations: list[Violation]
+    messages: int
+    channels: int
+    virtual_time: float
+
+
+class Simulation:
+    """A run that is set up by its seed, as far as the caller does not say how it is to be."""
+
+    def __init__(
+        self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None
+    ) -> None:
+        self.seed = seed
+        self.plan = plan or draw_plan(seeded(seed, "plan"))
+        faults = faults or draw_faults(seeded(seed, "faults"), self.plan.duration)
+        client_config, server_config = self.plan.configs
+        self.pair = Pair(
+            seed, faults=faults, client=client_config, server=server_config, accept=False
+        )
+        budget = Budget(self.plan.max_channels, self.plan.max_messages)
+        self.applications = tuple(
+            Application(endpoint, self.plan, seeded(seed, endpoint.side.name), budget)
+            for endpoint in self.pair.endpoints
+        )
+        self.pair.on_input = self._after_input
+        server = self.applications[Side.SERVER]
+        server.on_client = lambda: self.pair.clock.after(
+            self.plan.accept_delay, self._greet, server
+        )
+        self._random = seeded(seed, "schedule")
+
+    def run(self) -> Outcome:
+        """Play the run to its end and check it."""
+        pair = self.pair
+        record = pair.record
+        clock = pair.clock
+        plan = self.plan
+        for application in self.applications:
+            clock.after(plan.turn * self._random.random(), self._turn, application)
+        if plan.death is not None:
+            clock.at(plan.death, self._die, plan.death)
+        if plan.goodbye is not None:
+            clock.at(plan.goodbye, self._say_goodbye, self._random.choice(self.applications))
+        try:
+            pair.run(plan.duration)
+            pair.calm()
+            for application in self.applications:
+                clock.after(0.0, self._begin_to_drain, application)
+            record.drained = pair.run_until_idle(PATIENCE)
+        except CoreBroke:
+            pass
+        except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
+            pair.endpoints[pair.network.spoken_to].broke("an input", error)
+        record.leftovers = (pair.client.core.leftovers(), pair.server.core.leftovers())
+        sent = [entry for entry in record.entries if isinstance(entry, Sent)]
+        return Outcome(
+            self.seed,
+            record,
+            check(record),
+            messages=len(sent),
+            channels=sum(len(entry.attached) for entry in sent),
+            virtual_time=clock.now,
+        )
+
+    def _turn(self, application: Application) -> None:
+        if application.draining or application.over:
+            return
+        application.turn()
+        self._finish_turn(application)
+        pause = self.plan.turn * self._random.expovariate(1.0)
+        self.pair.clock.after(pause, self._turn, application)
+
+    def _greet(self, server: Application) -> None:
+        server.greet()
+        self._finish_turn(server)
+
+    def _begin_to_drain(self, application: Application) -> None:
+        if not application.over:
+            application.begin_to_drain()
+            self._finish_turn(application)
+            self._drain(application)
+
+    def _drain(self, application: Application) -> None:
+        if application.over or all(each.holds_nothing for each in self.applications):
+            return
+        application.drain()
+        self._finish_turn(application)
+        self.pair.clock.after(DRAIN_TURN, self._drain, application)
+
+    def _finish_turn(self, application: Application) -> None:
+        application.react()
+        self.pair.network.flush(application.endpoint.side)
+
+    def _after_input(self, side: Side) -> None:
+        self.applications[side].react()
+
+    def _die(self, time: float) -> None:
+        self.pair.network.kill(CloseCode.IDLE, "the network is gone", self._random.random())
+
+    def _say_goodbye(self, application: Application) -> None:
+        if not application.over:
+            application.endpoint.close_connection(CloseCode.NO_ERROR, "goodbye")
+            self._finish_turn(application)
+
+
+def simulate(seed: int) -> Outcome:
+    """Run one seed."""
+    return Simulation(seed).run()

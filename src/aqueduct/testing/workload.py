@@ -1,0 +1,345 @@
+"""An application that does everything an application may do, by seed and in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from aqueduct.errors import AqueductError, LocalProtocolError, MessageTooLarge, WouldBlock
+from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.events import (
+    ConnectionEnded,
+    Event,
+    PeerHeaders,
+    Readable,
+    ReceiverEnded,
+    SenderEnded,
+    Writable,
+)
+from aqueduct.testing.endpoint import Endpoint
+from aqueduct.testing.plan import Plan
+from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
+from aqueduct.wire.frames import Message
+from aqueduct.wire.primitives import Headers
+
+POOL = Random("payloads").randbytes(16_384)
+"""Payloads are cut out of this at changing places, so that bytes in the wrong place show."""
+
+HEADERS: Headers = ((b"kind", b"test"), (b"kind", b""), (b"", b"\x00\xff"))
+
+
+@dataclass(slots=True)
+class SenderHandle:
+    """A sender as its application knows it."""
+
+    channel: int
+    mode: Mode
+    mode_fixed: bool
+    sent: int = 0
+    open: bool = True
+    blocked: bool = False
+
+
+@dataclass(slots=True)
+class ReceiverHandle:
+    """A receiver as its application knows it."""
+
+    channel: int
+    eager: bool
+    readable: bool = False
+
+
+@dataclass(slots=True)
+class Budget:
+    """What both applications of a run may still make."""
+
+    channels: int
+    messages: int
+
+
+class Application:
+    """One side's application. It holds handles, and uses them as its plan and its seed say."""
+
+    def __init__(self, endpoint: Endpoint, plan: Plan, random: Random, budget: Budget) -> None:
+        self.endpoint = endpoint
+        self.plan = plan
+        self.random = random
+        self.budget = budget
+        self.senders: dict[int, SenderHandle] = {}
+        self.receivers: dict[int, ReceiverHandle] = {}
+        self.on_client: Callable[[], None] | None = None
+        """Called at the server when the client's headers have come."""
+        self.over = False
+        self.draining = False
+        self._serial = 0
+        self._ready: dict[int, ReceiverHandle] = {}
+        self._operations = [name for name, _ in plan.weights]
+        self._weights = [weight for _, weight in plan.weights]
+        endpoint.on_event = self._learn
+        if endpoint.side == Side.CLIENT:
+            self._adopt_sender(ENTRYPOINT, made_here=False)
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether every half this application ever had has ended."""
+        return self.over or not (self.senders or self.receivers)
+
+    def turn(self) -> None:
+        """Do a few random things."""
+        for _ in range(self.random.randint(1, self.plan.operations)):
+            if self.over:
+                return
+            (name,) = self.random.choices(self._operations, self._weights)
+            if name == "send":
+                self._send_somewhere(1)
+            elif name == "burst":
+                self._send_somewhere(self.random.randint(1, self.plan.burst))
+            elif name == "take":
+                self._take_somewhere()
+            elif name == "close":
+                self._close_somewhere()
+            else:
+                self._end_somewhere(name)
+
+    def react(self) -> None:
+        """Empty the receivers that are emptied as soon as they are readable."""
+        while self._ready and not self.over:
+            _, handle = self._ready.popitem()
+            while handle.readable and handle.channel in self.receivers:
+                self._take(handle, self.random.choice((1, 2, 100)))
+
+    def begin_to_drain(self) -> None:
+        """From here on nothing new is made."""
+        self.draining = True
+        for handle in list(self.receivers.values()):
+            self._prepare_to_drain(handle)
+        self.react()
+
+    def drain(self) -> None:
+        """End every half that is still open; a blocked sender first waits until it may send."""
+        self.react()
+        for handle in list(self.senders.values()):
+            if self.over:
+                return
+            if not handle.open or handle.blocked:
+                continue
+            if self.random.random() < 0.3 and self._room_for(handle):
+                self._send(handle)
+            if self._may_end(handle):
+                handle.open = False
+                if self.random.random() < self.plan.drain_cancel:
+                    self.endpoint.cancel(handle.channel)
+                else:
+                    self.endpoint.finish(handle.channel)
+
+    def greet(self) -> None:
+        """Let the client in, or not."""
+        if self.over:
+            return
+        if self.plan.refuse:
+            self.endpoint.refuse()
+        else:
+            self._adopt_receiver(ENTRYPOINT)
+            self.endpoint.accept()
+
+    @staticmethod
+    def _may_end(handle: SenderHandle) -> bool:
+        return handle.open and not handle.blocked
+
+    # What the application learns
+
+    def _learn(self, event: Event) -> None:
+        if isinstance(event, Readable):
+            receiver = self.receivers.get(event.channel)
+            if receiver is not None:
+                receiver.readable = True
+                if receiver.eager or self.draining:
+                    self._ready[event.channel] = receiver
+        elif isinstance(event, Writable):
+            if event.channel in self.senders:
+                self.senders[event.channel].blocked = False
+        elif isinstance(event, SenderEnded):
+            self.senders.pop(event.channel, None)
+        elif isinstance(event, ReceiverEnded):
+            self.receivers.pop(event.channel, None)
+        elif isinstance(event, PeerHeaders):
+            if self.on_client is not None:
+                self.on_client()
+        elif isinstance(event, ConnectionEnded):
+            self.over = True
+
+    # Handles
+
+    def _adopt_sender(self, channel: int, *, made_here: bool, mode: Mode = Mode.ORDERED) -> None:
+        self.senders[channel] = SenderHandle(channel, mode, mode_fixed=made_here)
+
+    def _adopt_receiver(self, channel: int) -> None:
+        handle = ReceiverHandle(channel, eager=self.random.random() < self.plan.eager)
+        self.receivers[channel] = handle
+
+    def _prepare_to_drain(self, handle: ReceiverHandle) -> None:
+        if self.random.random() < self.plan.drain_close:
+            self._close(handle)
+        elif handle.readable:
+            self._ready[handle.channel] = handle
+
+    def _adopt_from(self, messages: list[Message]) -> None:
+        channels = [each.channel for message in messages for each in message.attachments]
+        for channel in channels:
+            if sender_of(channel) == self.endpoint.side:
+                self._adopt_sender(channel, made_here=False)
+            else:
+                self._adopt_receiver(channel)
+        # Only now may anything be done with one of them: it makes the core tell of the others.
+        for channel in channels:
+            if self.random.random() < self.plan.unclaimed:
+                self._give_up(channel)
+        if self.draining:
+            for channel in channels:
+                if channel in self.receivers:
+                    self._prepare_to_drain(self.receivers[channel])
+
+    def _give_up(self, channel: int) -> None:
+        if channel in self.senders:
+            self.senders[channel].open = False
+            self.endpoint.cancel(channel)
+        elif channel in self.receivers:
+            self._close(self.receivers[channel])
+
+    # Operations
+
+    def _send_somewhere(self, count: int) -> None:
+        open_senders = [handle for handle in self.senders.values() if handle.open]
+        if not open_senders:
+            return
+        handle = self.random.choice(open_senders[-6:])
+        for _ in range(count):
+            if not self._room_for(handle):
+                return
+            made = self._send(handle)
+            while made is not None and self.random.random() < self.plan.dive:
+                if not self._room_for(made):
+                    break
+                made = self._send(made)
+
+    def _room_for(self, handle: SenderHandle) -> bool:
+        if self.budget.messages <= 0 or not handle.open or handle.channel not in self.senders:
+            return False
+        return not handle.blocked or self.random.random() < 0.1
+
+    def _send(self, handle: SenderHandle) -> SenderHandle | None:
+        """Send one message; returns a sender that was made with it, if one was."""
+        if not handle.mode_fixed:
+            handle.mode_fixed = True
+            handle.mode = self.random.choice(self.plan.modes)
+            if handle.mode is not Mode.ORDERED or self.random.random() < 0.5:
+                self.endpoint.set_mode(handle.channel, handle.mode)
+        attach = self._draw_attachments()
+        headers = HEADERS if self.random.random() < self.plan.headers else ()
+        payload = self._draw_payload()
+        channels: tuple[int, ...] = ()
+        try:
+            if attach or headers or self.random.random() < 0.1:
+                sent = self.endpoint.send_message(
+                    handle.channel, payload, headers=headers, attach=attach
+                )
+                channels = sent.channels
+            else:
+                self.endpoint.send(handle.channel, payload)
+        except WouldBlock:
+            handle.blocked = True
+            return None
+        except (MessageTooLarge, LocalProtocolError):
+            return None
+        except AqueductError:
+            # Whether the core was right to refuse is for the checkers to say.
+            handle.open = False
+            return None
+        handle.blocked = False
+        handle.sent += 1
+        self.budget.messages -= 1
+        if is_oneshot(handle.channel):
+            handle.open = False
+        return self._keep(channels, attach)
+
+    def _keep(self, channels: tuple[int, ...], attach: list[Attach]) -> SenderHandle | None:
+        self.budget.channels -= len(channels)
+        sender = None
+        for channel, each in zip(channels, attach, strict=bool(channels)):
+            if each.give is Give.SENDER:
+                self._adopt_receiver(channel)
+            else:
+                self._adopt_sender(channel, made_here=True, mode=each.mode)
+                sender = self.senders[channel]
+        return sender
+
+    def _draw_attachments(self) -> list[Attach]:
+        if self.draining or self.budget.channels <= 0:
+            return []
+        if self.random.random() >= self.plan.attach:
+            return []
+        count = min(self.random.choice((1, 1, 1, 2, 3)), self.budget.channels)
+        return [
+            Attach(
+                give=self.random.choice((Give.SENDER, Give.RECEIVER)),
+                oneshot=self.random.random() < self.plan.oneshot,
+                headers=HEADERS if self.random.random() < self.plan.headers else (),
+                mode=self.random.choice(self.plan.modes),
+            )
+            for _ in range(count)
+        ]
+
+    def _draw_payload(self) -> bytes:
+        size = self.random.choice(self.plan.sizes)
+        if self.random.random() < 0.7:
+            size = self.random.randint(0, size)
+        if size == 0:
+            return b""
+        self._serial += 1
+        tag = self._serial.to_bytes(4, "big")
+        start = self._serial * 37 % 8000
+        return (tag + POOL[start : start + max(size - 4, 0)])[:size] if size >= 4 else tag[-size:]
+
+    def _take_somewhere(self) -> None:
+        readable = [handle for handle in self.receivers.values() if handle.readable]
+        if readable:
+            handle = self.random.choice(readable)
+            self._take(handle, self.random.randint(1, self.plan.take_limit))
+
+    def _take(self, handle: ReceiverHandle, limit: int) -> None:
+        messages = self.endpoint.take(handle.channel, limit)
+        if len(messages) < limit:
+            handle.readable = False
+        self._adopt_from(messages)
+        self.endpoint.gather()
+
+    def _spares(self, channel: int) -> bool:
+        """Whether to leave it alone for now: without the entrypoint little more can happen."""
+        return channel == ENTRYPOINT and self.random.random() < self.plan.spare_entrypoint
+
+    def _close_somewhere(self) -> None:
+        if self.receivers:
+            handle = self.random.choice(list(self.receivers.values()))
+            if not self._spares(handle.channel):
+                self._close(handle)
+
+    def _close(self, handle: ReceiverHandle) -> None:
+        self.receivers.pop(handle.channel, None)
+        self.endpoint.close(handle.channel)
+
+    def _end_somewhere(self, name: str) -> None:
+        if not self.senders:
+            return
+        handle = self.random.choice(list(self.senders.values()))
+        if handle.open:
+            if name == "misuse" or self._spares(handle.channel):
+                return
+            handle.open = False
+        elif name != "misuse":
+            return
+        # Ending a sender again is allowed and must change nothing.
+        if name == "cancel" or (name == "misuse" and self.random.random() < 0.5):
+            self.endpoint.cancel(handle.channel)
+        else:
+            self.endpoint.finish(handle.channel)

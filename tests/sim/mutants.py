@@ -1,0 +1,355 @@
+"""Faults planted in the core, one at a time, to see that the simulator notices each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A replacement in one file under ``src/aqueduct``; ``old`` must be there exactly once."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    # Acks
+    Mutant(
+        "an ack is lost",
+        "protocol/receiver.py",
+        "            self._acks.add(first, first + count)\n",
+        "            self._acks.add(first + (first == 3), first + count)\n",
+    ),
+    Mutant(
+        "an ack covers one message too many",
+        "protocol/receiver.py",
+        "            self._acks.add(first, first + count)\n",
+        "            self._acks.add(max(first - 1, 0), first + count)\n",
+    ),
+    Mutant(
+        "acks are not flushed before CLOSE_RECEIVER",
+        "protocol/receiver.py",
+        "        self._say_acks(inbox.decide(now, everything=True) if inbox is not None else ())\n"
+        "        control = self._control_stream()\n",
+        "        control = self._control_stream()\n",
+    ),
+    Mutant(
+        "acks wait for a timer under load",
+        "protocol/receiver.py",
+        "        if self._ack_count >= self._link.config.ack_every:\n",
+        "        if self._ack_count >= 8 * self._link.config.ack_every:\n",
+    ),
+    Mutant(
+        "a message is reported delivered while its channel is pending",
+        "protocol/sender.py",
+        "        if self.node.accessible and fresh:\n",
+        "        if fresh:\n",
+    ),
+    # Datagrams
+    Mutant(
+        "a datagram is accepted after its nack",
+        "protocol/receiver.py",
+        "        late = decided - run.first\n",
+        "        late = 0\n",
+    ),
+    Mutant(
+        "datagrams get no time to arrive",
+        "protocol/receiver.py",
+        "            max(2 * self._link.rtt, config.receipt_deadline_min), "
+        "config.receipt_deadline_max\n",
+        "            0.001, config.receipt_deadline_max\n",
+    ),
+    Mutant(
+        "datagrams are not announced before FINISH_SENDER",
+        "protocol/sender.py",
+        "            stream = self._control_stream()\n            self._announce()\n",
+        "            stream = self._control_stream()\n",
+    ),
+    Mutant(
+        "a nacked datagram keeps its credit",
+        "protocol/sender.py",
+        "        self._release(nacked_bytes)  # AQ-FLOW-6\n",
+        "",
+    ),
+    Mutant(
+        "a dropped datagram keeps its place in the window",
+        "protocol/sender.py",
+        "                self._release(self.outbox.forgo(number))\n",
+        "                self.outbox.forgo(number)\n",
+    ),
+    # Lineage
+    Mutant(
+        "a loss spreads one level only",
+        "protocol/lineage.py",
+        "        if children:\n",
+        "        if children and len(above) < 2:\n",
+    ),
+    Mutant(
+        "channels of acked messages survive the loss of their channel",
+        "protocol/lineage.py",
+        "        if node.kept is not None:\n            children.extend(node.kept)\n",
+        "        if node.kept is not None:\n",
+    ),
+    Mutant(
+        "accessibility spreads one level only",
+        "protocol/lineage.py",
+        "            found.extend(node.kept)\n            node.kept = None\n    return found\n",
+        "            for child in node.kept:\n                child.accessible = True\n"
+        "            node.kept = None\n    return found\n",
+    ),
+    Mutant(
+        "a lost channel is not forgotten at the peer",
+        "protocol/channels.py",
+        "            if node.known:\n                self.send_forget(node.channel, now)",
+        "            if False:\n                self.send_forget(node.channel, now)",
+    ),
+    Mutant(
+        "FORGET_CHANNEL is repeated at once",
+        "protocol/channels.py",
+        "        if channel in self._forgets:\n            return\n",
+        "",
+    ),
+    Mutant(
+        "ended channels are not remembered",
+        "protocol/channels.py",
+        "        if channel in self._graveyard:\n            return None  # AQ-ROUTE-4\n",
+        "",
+    ),
+    Mutant(
+        "a ROUTE_TO is not answered",
+        "protocol/channels.py",
+        "        half.route_back(now + self._link.config.ack_delay)\n",
+        "",
+    ),
+    # Credit
+    Mutant(
+        "DEQUEUED is not sent when the queue runs empty",
+        "protocol/receiver.py",
+        "        elif self._queue is None:\n            self._flush_soon(now)\n",
+        "",
+    ),
+    Mutant(
+        "DEQUEUED counts one byte too many",
+        "protocol/receiver.py",
+        "Dequeued(self.unreported).encode()",
+        "Dequeued(self.unreported + 1).encode()",
+    ),
+    Mutant(
+        "a sender ignores the channel window",
+        "protocol/sender.py",
+        "        return self.outstanding + size <= limit or self.outstanding == 0  # AQ-FLOW-3\n",
+        "        return True\n",
+    ),
+    Mutant(
+        "a sender counts what is taken twice",
+        "protocol/sender.py",
+        "        self._link.send_window.outstanding -= size\n        self.allow()\n",
+        "        self._link.send_window.outstanding -= 2 * size\n        self.allow()\n",
+    ),
+    Mutant(
+        "a sender that waits for room is not woken",
+        "protocol/sender.py",
+        "            self._emit(Writable(self.channel))\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a cancelled sender keeps its credit",
+        "protocol/sender.py",
+        "        link.send_window.outstanding -= self.outstanding\n        self.outstanding = 0\n",
+        "        self.outstanding = 0\n",
+    ),
+    # Ends
+    Mutant(
+        "a finish does not wait for messages under way",
+        "protocol/receiver.py",
+        "            if self._arrived != self._total or",
+        "            if self._arrived < self._total - 1 or",
+    ),
+    Mutant(
+        "a finish does not wait for datagrams to be decided",
+        "protocol/receiver.py",
+        " or (inbox is not None and not inbox.settled()):",
+        ":",
+    ),
+    Mutant(
+        "a cancel resets nothing",
+        "protocol/sender.py",
+        "        self._reset_message_streams(StreamCode.CANCELLED)\n        out.drop_datagrams",
+        "        out.drop_datagrams",
+    ),
+    Mutant(
+        "a cancel leaves the queue to the application",
+        "protocol/receiver.py",
+        "        self._end = End.CANCELLED\n        self._tell(End.CANCELLED)\n"
+        "        return self._drop_queue()\n",
+        "        self._end = End.CANCELLED\n        return []\n",
+    ),
+    Mutant(
+        "halves in dropped messages leak",
+        "protocol/channels.py",
+        "        waiting = deque(dropped)\n",
+        "        waiting = deque(dropped[1:])\n",
+    ),
+    Mutant(
+        "a oneshot sender in unreliable mode does not finish itself",
+        "protocol/sender.py",
+        "                if self.oneshot:\n                    self.finish(now)\n",
+        "",
+    ),
+    Mutant(
+        "senders in dropped messages leak",
+        "protocol/channels.py",
+        "                    half.owner = Owner.GONE\n                    half.cancel(now)\n",
+        "                    half.owner = Owner.GONE\n",
+    ),
+    Mutant(
+        "datagrams of a cancelled sender are never announced",
+        "protocol/sender.py",
+        "            out_control = self._control_stream()\n            self._announce()\n",
+        "            out_control = self._control_stream()\n",
+    ),
+    Mutant(
+        "CLOSE_RECEIVER loses no channels",
+        "protocol/sender.py",
+        "        self._stop(StreamCode.CANCELLED)\n        return self.node.release_all()\n",
+        "        self._stop(StreamCode.CANCELLED)\n        self.node.release_all()\n"
+        "        return []\n",
+    ),
+    Mutant(
+        "datagrams acked on a pending channel are never reported",
+        "protocol/sender.py",
+        "                self.outbox.keep_acked(good)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "the application is not told of messages that came before its handle",
+        "protocol/receiver.py",
+        "        self.owner = Owner.APPLICATION\n        if self._queue is not None:\n",
+        "        self.owner = Owner.APPLICATION\n        if False:\n",
+    ),
+    Mutant(
+        "messages are taken in the wrong order",
+        "protocol/queue.py",
+        "        self.size -= sum(taken.size for taken in batch)\n",
+        "        self.size -= sum(taken.size for taken in batch)\n        batch.reverse()\n",
+    ),
+    Mutant(
+        "halves in packed messages leak",
+        "protocol/queue.py",
+        "                        found.append(unpack_message(contents, limits))\n",
+        "                        pass\n",
+    ),
+    Mutant(
+        "a packed run loses its first number",
+        "protocol/queue.py",
+        "                last = MessageRun(number, [], 0)\n",
+        "                last = MessageRun(number + (count > 1), [], 0)\n",
+    ),
+    Mutant(
+        "VERSION is left out too early",
+        "protocol/outgoing.py",
+        "        return route if self.version_acked else _VERSION + route\n",
+        "        return route if self._next_stream > 9 else _VERSION + route\n",
+    ),
+    Mutant(
+        "the windows of the first flight are one's own",
+        "protocol/link.py",
+        "        self.peer_limits = INITIAL_LIMITS\n",
+        "        self.peer_limits = config.limits\n",
+    ),
+    Mutant(
+        "VERSION is never acked",
+        "protocol/connection.py",
+        "open_greeting(ack_version=True)",
+        "open_greeting(ack_version=False)",
+    ),
+    # Subtler ones
+    Mutant(
+        "the deadline of datagrams ignores the round-trip time",
+        "protocol/receiver.py",
+        "max(2 * self._link.rtt, config.receipt_deadline_min)",
+        "max(0.0, config.receipt_deadline_min)",
+    ),
+    Mutant(
+        "the application is not told of nacks",
+        "protocol/sender.py",
+        "            self._emit(Undelivered(self.channel, False, bad))\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a sender that waits is not woken by the peer's limits",
+        "protocol/connection.py",
+        "            if isinstance(half, Sender):\n                half.allow()\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a channel that ended well is told to be forgotten",
+        "protocol/channels.py",
+        "        if channel in self._graveyard:\n            return None  # AQ-ROUTE-4\n",
+        "        if channel in self._graveyard and creator_of(channel) != self._link.side:\n"
+        "            return None\n",
+    ),
+    Mutant(
+        "a sender ends before its channel is known to be accessible",
+        "protocol/sender.py",
+        "not self.node.accessible or ",
+        "",
+    ),
+    Mutant(
+        "a receiver closes without acking datagrams that were not announced yet",
+        "protocol/receiver.py",
+        "            if inbox is not None and inbox.overtaken() and not self.all_announced:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "a sender ends finished although messages were nacked",
+        "protocol/sender.py",
+        "        elif was is State.FINISHED and complete:\n",
+        "        elif was is State.FINISHED:\n",
+    ),
+    Mutant(
+        "the connection window is not held",
+        "protocol/flow.py",
+        "self.outstanding + size <= self.limit or self.outstanding == 0",
+        "True",
+    ),
+    Mutant(
+        "a message larger than the window is never let in",
+        "protocol/flow.py",
+        "self.outstanding + size <= self.limit or self.outstanding == 0",
+        "self.outstanding + size <= self.limit",
+    ),
+    Mutant(
+        "nacks give back the credit of other datagrams",
+        "protocol/unreliable.py",
+        "                    size = self.sizes.popleft()\n",
+        "                    size = self.sizes.pop()\n",
+    ),
+    Mutant(
+        "the lineage is told from the wrong end",
+        "protocol/lineage.py",
+        "(node.channel, *above)",
+        "(*above, node.channel)",
+    ),
+    Mutant(
+        "credit spread over many channels is not reported",
+        "protocol/connection.py",
+        "            self._report_all()\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "datagrams leave after their sender was cancelled",
+        "protocol/sender.py",
+        "        out.drop_datagrams(self.channel)\n        if self.outbox is not None:\n",
+        "        if self.outbox is not None:\n",
+    ),
+    Mutant(
+        "acks are two milliseconds late",
+        "protocol/config.py",
+        "ack_delay: float = 0.010",
+        "ack_delay: float = 0.012",
+    ),
+]

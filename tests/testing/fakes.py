@@ -1,0 +1,94 @@
+"""A core that only writes down what it is told, for tests of the network between two cores."""
+
+from __future__ import annotations
+
+from random import Random
+
+from aqueduct.protocol.actions import Action
+from aqueduct.testing.clock import Clock
+from aqueduct.testing.faults import Faults
+from aqueduct.testing.quic import FakeQuic
+from aqueduct.wire.chanid import Side
+
+
+class FakeCore:
+    """Remembers its inputs; sends what a test puts in ``actions``."""
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        self.streams: dict[int, bytes] = {}
+        self.chunks: list[tuple[float, int, bytes]] = []
+        self.finished: list[int] = []
+        self.resets: list[tuple[int, int]] = []
+        self.datagrams: list[tuple[float, bytes]] = []
+        self.timers: list[float] = []
+        self.rtts: list[float] = []
+        self.lost: list[tuple[float, int, bool]] = []
+        self.timer: float | None = None
+        self.stubborn = False
+
+    def handle_stream_data(self, stream: int, data: bytes, fin: bool, now: float) -> None:
+        self.streams[stream] = self.streams.get(stream, b"") + data
+        self.chunks.append((now, stream, data))
+        if fin:
+            self.finished.append(stream)
+
+    def handle_stream_reset(self, stream: int, code: int, now: float) -> None:
+        self.resets.append((stream, code))
+
+    def handle_datagram(self, data: bytes, now: float) -> None:
+        self.datagrams.append((now, data))
+
+    def handle_timer(self, now: float) -> None:
+        self.timers.append(now)
+        if not self.stubborn:
+            self.timer = None
+
+    def handle_rtt(self, rtt: float) -> None:
+        self.rtts.append(rtt)
+
+    def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None:
+        self.lost.append((now, code, by_peer))
+
+    def poll_actions(self) -> list[Action]:
+        actions, self.actions = self.actions, []
+        return actions
+
+    def next_timer(self) -> float | None:
+        return self.timer
+
+
+class Silence:
+    """A watcher that does not care."""
+
+    def stream_written(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
+    def stream_arrived(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
+    def reset_sent(self, side: Side, stream: int, code: int) -> None: ...
+    def reset_arrived(self, side: Side, stream: int, code: int) -> None: ...
+    def datagram_sent(self, side: Side, serial: int, data: bytes) -> None: ...
+    def datagram_arrived(self, side: Side, serial: int, data: bytes) -> None: ...
+    def rtt_told(self, side: Side, rtt: float) -> None: ...
+    def connection_closed(self, side: Side, code: int, reason: str) -> None: ...
+    def connection_lost(self, side: Side, code: int, reason: str, by_peer: bool) -> None: ...
+
+
+class FakeWorld:
+    """Two fake cores and a network between them."""
+
+    def __init__(self, faults: Faults, seed: int = 0) -> None:
+        self.clock = Clock()
+        self.client = FakeCore()
+        self.server = FakeCore()
+        self.network = FakeQuic(
+            self.clock,
+            Random(seed),
+            faults,
+            (self.client, self.server),
+            Silence(),
+            lambda side: None,
+        )
+
+    def send(self, *actions: Action) -> None:
+        """The client acts."""
+        self.client.actions.extend(actions)
+        self.network.flush(Side.CLIENT)

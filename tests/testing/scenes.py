@@ -1,0 +1,116 @@
+"""Short, clean runs that the tests of the checkers then doctor."""
+
+from __future__ import annotations
+
+from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.testing.faults import Faults
+from aqueduct.testing.pair import Pair
+from aqueduct.testing.record import Record
+from aqueduct.wire.chanid import ENTRYPOINT
+
+TO_PEER = Attach(Give.RECEIVER)
+FROM_PEER = Attach(Give.SENDER)
+
+
+def _end(pair: Pair) -> Record:
+    pair.record.drained = pair.run_until_idle()
+    pair.record.leftovers = (pair.client.core.leftovers(), pair.server.core.leftovers())
+    return pair.record
+
+
+def three_messages() -> Record:
+    """An ordered channel with three messages, taken and finished."""
+    pair = Pair(delay=0.01)
+    pair.run(0.1)
+    for payload in (b"zero", b"one", b"two"):
+        pair.client.send(ENTRYPOINT, payload)
+        pair.run(0.05)
+        pair.server.take(ENTRYPOINT)
+    pair.run(0.1)
+    pair.client.finish(ENTRYPOINT)
+    return _end(pair)
+
+
+def a_burst() -> Record:
+    """An ordered channel with seventy messages in one turn."""
+    pair = Pair(delay=0.01)
+    pair.run(0.1)
+    for number in range(70):
+        pair.client.send(ENTRYPOINT, bytes([number]))
+    pair.run(0.1)
+    pair.server.take(ENTRYPOINT)
+    pair.client.finish(ENTRYPOINT)
+    return _end(pair)
+
+
+def datagrams() -> Record:
+    """An unreliable channel whose second message is lost."""
+    pair = Pair(delay=0.01)
+    pair.run(0.1)
+    pair.client.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
+    pair.client.send(ENTRYPOINT, b"zero")
+    pair.flush()
+    pair.network.faults = Faults(delay=0.01, loss=1.0, recovery=0.0)
+    pair.client.send(ENTRYPOINT, b"one")
+    pair.network.flush(pair.client.side)
+    pair.network.faults = Faults(delay=0.01)
+    pair.client.send(ENTRYPOINT, b"two")
+    pair.run(0.5)
+    pair.server.take(ENTRYPOINT)
+    pair.client.finish(ENTRYPOINT)
+    return _end(pair)
+
+
+def a_loss_that_spreads() -> Record:
+    """A channel in a message that comes too late, a channel in a message on that one, and so on."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    pair.server.close(ENTRYPOINT)
+    (child,) = pair.client.send_message(ENTRYPOINT, b"", attach=[TO_PEER]).channels
+    (grandchild,) = pair.client.send_message(child, b"", attach=[TO_PEER]).channels
+    pair.client.send(grandchild, b"never")
+    return _end(pair)
+
+
+def a_cancel() -> Record:
+    """A channel that is cancelled with messages under way, and one that is given by the peer."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    (child,) = pair.client.send_message(ENTRYPOINT, b"", attach=[TO_PEER]).channels
+    pair.client.send(child, b"zero")
+    pair.run(0.1)
+    pair.server.take(ENTRYPOINT)
+    pair.client.send(child, b"one")
+    pair.client.cancel(child)
+    pair.run(0.1)
+    pair.client.finish(ENTRYPOINT)
+    return _end(pair)
+
+
+def a_queue_dropped_unread() -> Record:
+    """A receiver closed with a message queued that carries both halves."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    pair.client.send_message(ENTRYPOINT, b"", attach=[TO_PEER, FROM_PEER])
+    pair.run(0.1)
+    pair.server.close(ENTRYPOINT)
+    return _end(pair)
+
+
+def a_channel_before_its_carrier() -> Record:
+    """A message on a new channel overtakes the one that carries the channel."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    # The first stream waits for the blackout's end, the second leaves after it.
+    pair.network.faults = Faults(delay=0.3)
+    (child,) = pair.client.send_message(ENTRYPOINT, b"", attach=[TO_PEER]).channels
+    pair.flush()
+    pair.network.faults = Faults(delay=0.02)
+    pair.client.send(child, b"first")
+    pair.client.finish(child)
+    pair.run(1.0)
+    pair.server.take(ENTRYPOINT)
+    pair.run(0.1)
+    pair.server.take(child)
+    pair.client.finish(ENTRYPOINT)
+    return _end(pair)

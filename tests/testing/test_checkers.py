@@ -1,0 +1,334 @@
+"""Tests that each checker is content with a clean run, and complains of a doctored one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aqueduct.errors import CloseCode
+from aqueduct.protocol.config import Limits
+from aqueduct.protocol.events import Delivered, End, ReceiverEnded, SenderEnded, Undelivered
+from aqueduct.testing.checkers import CHECKERS, Violation, check
+from aqueduct.testing.record import (
+    Broke,
+    Called,
+    ConnectionClosed,
+    Entry,
+    FrameArrived,
+    FrameSent,
+    NotSent,
+    Record,
+    Saw,
+    StreamEnded,
+    Took,
+)
+from aqueduct.wire.chanid import ENTRYPOINT, Side
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    AckVersion,
+    CancelSender,
+    CloseReceiver,
+    Dequeued,
+    FinishSender,
+    ForgetChannel,
+    Message,
+    RouteTo,
+    SentUnreliable,
+    Version,
+)
+from tests.testing import scenes
+
+Wanted = Callable[[Entry], bool]
+Doctor = Callable[[Record], None]
+
+
+def sent(kind: type, channel: int = ENTRYPOINT) -> Wanted:
+    return lambda entry: (
+        isinstance(entry, FrameSent) and type(entry.frame) is kind and entry.channel == channel
+    )
+
+
+def arrived(kind: type, channel: int = ENTRYPOINT) -> Wanted:
+    return lambda entry: (
+        isinstance(entry, FrameArrived)
+        and type(entry.sent.frame) is kind
+        and entry.sent.channel == channel
+    )
+
+
+def saw(kind: type, channel: int = ENTRYPOINT) -> Wanted:
+    return lambda entry: (
+        isinstance(entry, Saw)
+        and type(entry.event) is kind
+        and getattr(entry.event, "channel", None) == channel
+    )
+
+
+def took(number: int) -> Wanted:
+    return lambda entry: isinstance(entry, Took) and entry.message.number == number
+
+
+def where(record: Record, wanted: Wanted, skip: int = 0) -> int:
+    positions = [at for at, entry in enumerate(record.entries) if wanted(entry)]
+    return positions[skip]
+
+
+def drop(wanted: Wanted, skip: int = 0) -> Doctor:
+    """Leave out one entry."""
+
+    def doctor(record: Record) -> None:
+        del record.entries[where(record, wanted, skip)]
+
+    return doctor
+
+
+def change(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
+    """Change one entry, in its place."""
+
+    def doctor(record: Record) -> None:
+        at = where(record, wanted, skip)
+        record.entries[at] = replace(record.entries[at], **fields)
+
+    return doctor
+
+
+def change_event(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
+    """Change what an application saw."""
+
+    def doctor(record: Record) -> None:
+        at = where(record, wanted, skip)
+        entry = record.entries[at]
+        assert isinstance(entry, Saw)
+        record.entries[at] = replace(entry, event=replace(entry.event, **fields))
+
+    return doctor
+
+
+def move(wanted: Wanted, time: float, skip: int = 0) -> Doctor:
+    """Let one thing happen at another time."""
+
+    def doctor(record: Record) -> None:
+        entry = record.entries.pop(where(record, wanted, skip))
+        record.entries.append(replace(entry, time=time))
+        record.entries.sort(key=lambda each: each.time)
+
+    return doctor
+
+
+def repeat(wanted: Wanted, skip: int = 0, after: float = 0.0) -> Doctor:
+    """Let one thing happen twice."""
+
+    def doctor(record: Record) -> None:
+        entry = record.entries[where(record, wanted, skip)]
+        record.entries.append(replace(entry, time=entry.time + after))
+        record.entries.sort(key=lambda each: each.time)
+
+    return doctor
+
+
+def add(entry: Entry) -> Doctor:
+    """Let something happen that did not."""
+
+    def doctor(record: Record) -> None:
+        record.entries.append(entry)
+        record.entries.sort(key=lambda each: each.time)
+
+    return doctor
+
+
+def both(*doctors: Doctor) -> Doctor:
+    def doctor(record: Record) -> None:
+        for each in doctors:
+            each(record)
+
+    return doctor
+
+
+def set_limits(record: Record) -> None:
+    record.limits = (Limits(), Limits(channel_window=1, connection_window=1))
+
+
+def leave_something(record: Record) -> None:
+    record.leftovers = (["a half"], [])
+
+
+CHILD = 8
+GRANDCHILD = 16
+"""Ids of the channels the scenes make: client#1> and client#2>."""
+
+FORGED = Message(1, (), (), b"forged")
+
+CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
+    ("intact content", scenes.three_messages, change(took(1), message=FORGED)),
+    ("at most once", scenes.three_messages, repeat(took(1), after=0.001)),
+    ("ordered delivery", scenes.three_messages, move(took(0), 0.299)),
+    ("finished means all", scenes.three_messages, drop(took(2))),
+    ("nothing after nack", scenes.three_messages, drop(sent(AckReliable), 1)),
+    ("taken before end", scenes.three_messages, move(took(2), 99.0)),
+    ("taken after arrival", scenes.three_messages, move(took(0), 0.101)),
+    ("one fate", scenes.three_messages, repeat(saw(Delivered))),
+    ("both ends agree", scenes.three_messages, drop(saw(Delivered), 1)),
+    ("delivered is earned", scenes.three_messages, move(saw(Delivered), 0.111)),
+    (
+        "undelivered is earned",
+        scenes.three_messages,
+        change(saw(Delivered), event=Undelivered(ENTRYPOINT, True, ((0, 1),))),
+    ),
+    ("fates are complete", scenes.three_messages, drop(saw(Delivered), 2)),
+    ("lost is told", scenes.a_loss_that_spreads, drop(saw(SenderEnded, GRANDCHILD))),
+    (
+        "only lost is told",
+        scenes.three_messages,
+        change_event(saw(SenderEnded), how=End.LOST),
+    ),
+    (
+        "lost is out of reach",
+        scenes.a_loss_that_spreads,
+        lambda record: add(Took(0.26, Side.SERVER, ENTRYPOINT, _message_on(record, ENTRYPOINT)))(
+            record
+        ),
+    ),
+    (
+        "right lineage",
+        scenes.a_loss_that_spreads,
+        change_event(saw(SenderEnded, GRANDCHILD), lineage=(ENTRYPOINT,)),
+    ),
+    ("lost is forgotten", scenes.a_loss_that_spreads, drop(sent(ForgetChannel, CHILD))),
+    ("within the windows", scenes.a_burst, set_limits),
+    (
+        "no block with room",
+        scenes.three_messages,
+        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
+    ),
+    (
+        "room is told",
+        scenes.three_messages,
+        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
+    ),
+    ("credit is honest", scenes.three_messages, drop(sent(Dequeued))),
+    ("credit of the connection", scenes.a_burst, set_limits),
+    ("acks in time", scenes.three_messages, move(sent(AckReliable), 0.145)),
+    ("acks under load", scenes.a_burst, move(sent(AckReliable), 0.115)),
+    ("acks are true", scenes.three_messages, move(sent(AckReliable), 0.105)),
+    ("nacks in time", scenes.datagrams, move(sent(AckNackUnreliable), 0.15, skip=1)),
+    ("announcements in time", scenes.datagrams, move(sent(SentUnreliable), 0.2)),
+    (
+        "forgets are rare",
+        scenes.a_loss_that_spreads,
+        repeat(sent(ForgetChannel, CHILD), after=0.5),
+    ),
+    (
+        "routes are answered",
+        scenes.a_channel_before_its_carrier,
+        change(
+            lambda entry: sent(RouteTo, CHILD)(entry) and entry.side == Side.SERVER,
+            frame=Dequeued(0),
+        ),
+    ),
+    ("right side", scenes.three_messages, change(sent(AckReliable), side=Side.CLIENT)),
+    ("version first", scenes.three_messages, drop(sent(Version, -1))),
+    ("greetings are exchanged", scenes.three_messages, drop(sent(AckVersion, -1))),
+    (
+        "right stream",
+        scenes.three_messages,
+        drop(lambda entry: isinstance(entry, StreamEnded) and entry.time > 0.3),
+    ),
+    ("one control stream", scenes.three_messages, change(sent(AckReliable), stream=77)),
+    (
+        "silence after the last word",
+        scenes.three_messages,
+        repeat(sent(Message), after=1.0),
+    ),
+    (
+        "finish counts right",
+        scenes.three_messages,
+        change(sent(FinishSender), frame=FinishSender(2)),
+    ),
+    ("cancel resets", scenes.a_cancel, drop(sent(CancelSender, CHILD))),
+    ("close has a cause", scenes.three_messages, drop(arrived(FinishSender))),
+    ("nothing leaks", scenes.a_queue_dropped_unread, drop(sent(CloseReceiver, CHILD))),
+    ("cores keep their promise", scenes.three_messages, add(Broke(0.2, Side.CLIENT, "broke"))),
+    (
+        "nobody objects",
+        scenes.three_messages,
+        add(ConnectionClosed(9.0, Side.SERVER, CloseCode.FLOW_CONTROL, "AQ-FLOW-2")),
+    ),
+    ("nothing is strange", scenes.three_messages, change(sent(Message), channel=CHILD)),
+    (
+        "events follow handles",
+        scenes.three_messages,
+        repeat(saw(ReceiverEnded), after=0.1),
+    ),
+    (
+        "ends have reasons",
+        scenes.three_messages,
+        change_event(saw(SenderEnded), how=End.CANCELLED),
+    ),
+    (
+        "errors have reasons",
+        scenes.three_messages,
+        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "ChannelClosed", 1, 0, False)),
+    ),
+    ("everything ends", scenes.three_messages, leave_something),
+]
+
+
+def _message_on(record: Record, channel: int) -> Message:
+    entry = record.entries[where(record, sent(Message, channel))]
+    assert isinstance(entry, FrameSent)
+    assert isinstance(entry.frame, Message)
+    return entry.frame
+
+
+SCENES = list(dict.fromkeys(case[1] for case in CASES))
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_clean_run_pleases_every_checker(scene: Callable[[], Record]) -> None:
+    assert check(scene()) == []
+
+
+@pytest.mark.parametrize(("name", "scene", "doctor"), CASES, ids=[case[0] for case in CASES])
+def test_a_checker_sees_what_was_doctored(
+    name: str, scene: Callable[[], Record], doctor: Doctor
+) -> None:
+    record = scene()
+    doctor(record)
+    assert name in {violation.checker for violation in check(record)}
+
+
+def test_every_checker_is_doctored_at_least_once() -> None:
+    assert {case[0] for case in CASES} == set(CHECKERS)
+
+
+def test_every_checker_says_what_it_promises() -> None:
+    for find in CHECKERS.values():
+        assert find.__doc__
+
+
+def test_a_run_that_does_not_come_to_rest_is_a_violation() -> None:
+    record = scenes.three_messages()
+    record.drained = False
+    assert "did not come to rest" in str(check(record)[0])
+
+
+def test_a_violation_names_its_checker_time_side_channel_and_message() -> None:
+    violation = Violation("at most once", "was taken twice", 1.5, Side.SERVER, CHILD, 3)
+    text = "[at most once] 1.500000 server client#1> message 3: was taken twice"
+    assert str(violation) == text
+
+
+def test_a_cancel_leaves_no_stream_alive() -> None:
+    record = scenes.a_cancel()
+    drop(lambda entry: isinstance(entry, StreamEnded) and entry.reset is not None)(record)
+    assert "lives on after the cancel" in str(check(record))
+
+
+def test_a_close_by_the_application_is_a_cause() -> None:
+    record = scenes.a_queue_dropped_unread()
+    drop(lambda entry: isinstance(entry, Called) and entry.verb == "close")(record)
+    assert "close has a cause" in {violation.checker for violation in check(record)}

@@ -1,0 +1,74 @@
+"""Tests of the command that runs simulations."""
+
+import json
+
+import pytest
+
+from aqueduct.testing import simulate as command
+from aqueduct.testing.checkers import Violation
+from aqueduct.testing.simulation import Outcome
+from aqueduct.testing.simulation import simulate as real_simulate
+
+
+def fail(seed: int) -> Outcome:
+    outcome = real_simulate(seed)
+    if seed == 2:
+        outcome.violations.append(Violation("at most once", "was taken twice"))
+    return outcome
+
+
+def test_a_seed_is_told_as_a_story(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "CONNECTION_HEADERS" in out
+    assert "story " in out.splitlines()[-1]
+
+
+def test_a_story_can_be_narrowed_down(capsys: pytest.CaptureFixture[str]) -> None:
+    command.main(["--seed", "3", "--grep", "CONNECTION_HEADERS"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all("CONNECTION_HEADERS" in line for line in lines[:-1])
+
+
+def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--seeds", "0:5"]) == 0
+    assert "5 seeds, all promises kept" in capsys.readouterr().out
+
+
+def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "simulate", fail)
+    assert command.main(["--seeds", "0:5"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 2: [at most once]: was taken twice" in out
+    assert "python -m aqueduct.testing.simulate --seed 2" in out
+
+
+def test_it_stops_at_the_first_broken_promise_if_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "simulate", fail)
+    assert command.main(["--seeds", "0:50", "--stop-at-first", "--json"]) == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["seeds"] == 3
+    assert summary["failed"] == {"2": ["[at most once]: was taken twice"]}
+
+
+def test_processes_change_nothing_but_the_time_it_takes() -> None:
+    alone = list(command.run_seeds(range(4), jobs=1))
+    together = list(command.run_seeds(range(4), jobs=2))
+    assert alone == together
+
+
+@pytest.mark.parametrize("arguments", [[], ["--seeds", "7"], ["--seed", "x"]])
+def test_what_makes_no_sense_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        command.main(arguments)
+    assert refusal.value.code == 2
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    assert "--seeds 0:1000 --jobs 2" in capsys.readouterr().out

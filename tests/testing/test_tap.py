@@ -1,0 +1,98 @@
+"""Tests of the tap: which frames it notes, and when it counts them as arrived."""
+
+from aqueduct.testing.clock import Clock
+from aqueduct.testing.record import Broke, Entry, FrameArrived, FrameSent, StreamEnded
+from aqueduct.testing.tap import Tap
+from aqueduct.wire.chanid import Side
+from aqueduct.wire.frames import ConnectionHeaders, Frame, Message, RouteTo, Version
+
+
+class Listener:
+    """A tap and what it noted."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.entries: list[Entry] = []
+        self.tap = Tap(self.clock, self.entries)
+
+    def sent(self) -> list[Frame]:
+        return [entry.frame for entry in self.entries if isinstance(entry, FrameSent)]
+
+    def arrived(self) -> list[Frame]:
+        return [entry.sent.frame for entry in self.entries if isinstance(entry, FrameArrived)]
+
+
+MESSAGES = [Message(number, (), (), b"x" * number) for number in range(3)]
+STREAM = RouteTo(0).encode() + b"".join(message.encode() for message in MESSAGES)
+
+
+def test_frames_are_noted_when_they_are_complete() -> None:
+    listener = Listener()
+    listener.tap.stream_written(Side.CLIENT, 1, STREAM[:5], False)
+    assert listener.sent() == [RouteTo(0)]
+    listener.tap.stream_written(Side.CLIENT, 1, STREAM[5:], True)
+    assert listener.sent() == [RouteTo(0), *MESSAGES]
+    assert isinstance(listener.entries[-1], StreamEnded)
+
+
+def test_each_frame_arrives_with_its_last_byte() -> None:
+    listener = Listener()
+    listener.tap.open(Side.SERVER)
+    listener.tap.stream_written(Side.CLIENT, 1, STREAM, True)
+    for position in range(len(STREAM)):
+        whole = [
+            frame
+            for frame, end in zip(listener.sent(), (2, 7, 13, 20), strict=True)
+            if end <= position
+        ]
+        assert listener.arrived() == whole
+        chunk = STREAM[position : position + 1]
+        listener.tap.stream_arrived(Side.SERVER, 1, chunk, position == len(STREAM) - 1)
+    assert listener.arrived() == [RouteTo(0), *MESSAGES]
+
+
+def test_frames_of_channels_wait_until_the_server_accepts() -> None:
+    listener = Listener()
+    listener.tap.stream_written(Side.CLIENT, 1, Version().encode() + STREAM, True)
+    size = len(Version().encode() + STREAM)
+    listener.tap.stream_arrived(Side.SERVER, 1, b"." * size, True)
+    assert listener.arrived() == [Version()]
+    listener.tap.open(Side.SERVER)
+    assert listener.arrived() == [Version(), RouteTo(0), *MESSAGES]
+
+
+def test_frames_of_channels_wait_until_the_client_has_the_headers() -> None:
+    listener = Listener()
+    listener.tap.stream_written(Side.SERVER, 1, STREAM, True)
+    listener.tap.stream_arrived(Side.CLIENT, 1, STREAM, True)
+    assert listener.arrived() == []
+    headers = ConnectionHeaders(()).encode()
+    listener.tap.stream_written(Side.SERVER, 0, headers, True)
+    listener.tap.stream_arrived(Side.CLIENT, 0, headers, True)
+    assert listener.arrived() == [ConnectionHeaders(()), RouteTo(0), *MESSAGES]
+
+
+def test_what_is_kept_of_a_stream_that_is_reset_never_arrives() -> None:
+    listener = Listener()
+    listener.tap.stream_written(Side.CLIENT, 1, STREAM, False)
+    listener.tap.stream_arrived(Side.SERVER, 1, STREAM, False)
+    listener.tap.reset_sent(Side.CLIENT, 1, 16)
+    listener.tap.reset_arrived(Side.SERVER, 1, 16)
+    listener.tap.open(Side.SERVER)
+    assert listener.arrived() == []
+
+
+def test_a_datagram_arrives_whole() -> None:
+    listener = Listener()
+    listener.tap.open(Side.SERVER)
+    listener.tap.datagram_sent(Side.CLIENT, 0, STREAM)
+    assert all(entry.in_datagram for entry in listener.entries if isinstance(entry, FrameSent))
+    listener.tap.datagram_arrived(Side.SERVER, 0, STREAM)
+    assert listener.arrived() == [RouteTo(0), *MESSAGES]
+
+
+def test_bytes_that_are_no_frames_are_noted_as_a_fault() -> None:
+    listener = Listener()
+    listener.tap.stream_written(Side.CLIENT, 1, b"\x77", True)
+    (fault, _) = listener.entries
+    assert isinstance(fault, Broke)
