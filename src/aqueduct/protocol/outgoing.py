@@ -12,6 +12,7 @@ from aqueduct.protocol.actions import (
     WriteStream,
 )
 from aqueduct.wire.frames import AckVersion, RouteTo, Version
+from aqueduct.wire.primitives import varint_size
 
 _VERSION = Version().encode()
 _ACK_VERSION = AckVersion().encode()
@@ -132,7 +133,8 @@ class Outgoing:
 
     def fits_datagram(self, channel: int, length: int) -> bool:
         """Whether a frame of this length fits a datagram of its own."""
-        return len(self.prelude(channel)) + length <= self._max_datagram
+        version = 0 if self.version_acked else len(_VERSION)
+        return version + 1 + varint_size(channel) + length <= self._max_datagram
 
     def drop_oldest_datagram(self, channel: int) -> tuple[int, int] | None:
         """Give up the channel's oldest unsent datagram; returns the range of its numbers."""

@@ -14,6 +14,9 @@ from aqueduct.wire.sequence import ParserLimits, SequenceParser
 SMALL = 64
 """Bytes a message, on average, below which a run is packed when many wait."""
 
+MERGED = 1_024
+"""Messages in a run that grows no more: taking a few of it costs as much as it is long."""
+
 _PLAIN = 0
 _EMPTY = 1
 _RICH = 2
@@ -125,9 +128,9 @@ class Queue:
     def __bool__(self) -> bool:
         return self._head < len(self._entries)
 
-    def add_message(self, message: Message, *, pack: bool) -> None:
+    def add_message(self, message: Message, size: int, *, pack: bool) -> None:
         """Append a message with headers or channels."""
-        self.size += message.size
+        self.size += size
         if pack:
             self._pack().add(_RICH, message.number, message.encode())
         else:
@@ -143,7 +146,11 @@ class Queue:
             return self._stretches <= self.size + max_stretches
         self.count += count
         last = self._entries[-1] if self else None
-        if isinstance(last, MessageRun) and last.first + len(last.payloads) == run.first:
+        if (
+            isinstance(last, MessageRun)
+            and last.first + len(last.payloads) == run.first
+            and len(last.payloads) < MERGED
+        ):
             last.payloads += run.payloads
             last.size += run.size
         else:

@@ -40,6 +40,8 @@ from aqueduct.wire.ranges import MAX_RANGE_VARINTS, MAX_RANGES_PER_ACK, RangeSet
 class State(Enum):
     """Where a receiver is in its life."""
 
+    __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
+
     OPEN = "open"
     FINISHING = "finishing"
     CLOSING = "closing"
@@ -49,6 +51,8 @@ class State(Enum):
 
 class Input(Enum):
     """What can happen to a receiver."""
+
+    __hash__ = object.__hash__
 
     MESSAGE = "MESSAGE"
     SENT_UNRELIABLE = "SENT_UNRELIABLE"
@@ -182,12 +186,13 @@ class Receiver:
                 return False
         elif (self.inbox and number < self.inbox.decided) or not self._arrive(number, 1):
             return False
-        self._check_credit(self._held(), message.size, 0)
+        size = message.size
+        self._check_credit(self._held(), size, 0)
         link = self._link
-        link.receive_window.outstanding += message.size
+        link.receive_window.outstanding += size
         queue = self._open_queue()
         before = queue.count
-        queue.add_message(message, pack=link.waiting > link.config.max_unpacked)
+        queue.add_message(message, size, pack=link.waiting > link.config.max_unpacked)
         link.waiting += queue.count - before
         self._received(number, 1, reliable, now)
         return True

@@ -349,6 +349,8 @@ def message_head(number: int, payload_size: int) -> bytes:
     """All of a plain MESSAGE but its payload: tag, number, no headers, no attachments, length."""
     if number < 0x80:
         start = MESSAGE_STARTS[number]
+    elif number < 0x20_0000:
+        start = MESSAGE_STARTS_CONTINUED[number & 0x7F] + SHORT_VARINTS[number >> 7]
     else:
         start = MESSAGE_STARTS_CONTINUED[number & 0x7F] + encode_varint(number >> 7)
     if payload_size < 0x4000:

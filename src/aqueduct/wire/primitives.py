@@ -34,7 +34,7 @@ def encode_varint(value: int) -> bytes:
 
 def varint_size(value: int) -> int:
     """How many bytes encode_varint gives for value."""
-    return (value.bit_length() + 6) // 7 or 1
+    return 1 if value < 0x80 else (value.bit_length() + 6) // 7
 
 
 def decode_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:

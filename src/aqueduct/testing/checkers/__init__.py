@@ -12,10 +12,11 @@ from aqueduct.testing.checkers import (
     timing,
 )
 from aqueduct.testing.checkers.base import CHECKERS, Violation
+from aqueduct.testing.checkers.endings import EVERYTHING_ENDS
 from aqueduct.testing.checkers.facts import Facts
 from aqueduct.testing.record import Record
 
-__all__ = ["CHECKERS", "Facts", "Violation", "check"]
+__all__ = ["CHECKERS", "EVERYTHING_ENDS", "Facts", "Violation", "check"]
 
 MODULES = (delivery, fates, lineage, credit, timing, streams, endings)
 

@@ -24,6 +24,10 @@ from aqueduct.wire.chanid import Side
 POLITE = (CloseCode.NO_ERROR, CloseCode.REFUSED)
 
 
+EVERYTHING_ENDS = "everything ends"
+"""The name of the one checker that can only judge a run that is over."""
+
+
 @checker
 def cores_keep_their_promise(facts: Facts) -> Iterator[Violation]:
     """A core raises nothing but what it says it raises, and writes only what can be read."""
@@ -181,14 +185,14 @@ def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> st
 def everything_ends(facts: Facts) -> Iterator[Violation]:
     """Once the faults are off, all halves end within the time given, and the cores hold nothing."""
     if not facts.record.drained:
-        yield Violation("everything ends", "the run did not come to rest", facts.end)
+        yield Violation(EVERYTHING_ENDS, "the run did not come to rest", facts.end)
     for side, left in zip(Side, facts.record.leftovers, strict=True):
         for text in left:
-            yield Violation("everything ends", f"still holds {text}", facts.end, side)
+            yield Violation(EVERYTHING_ENDS, f"still holds {text}", facts.end, side)
     for channel in facts.channels.values():
         if channel.sender_held < NEVER and not channel.sender_ends:
             yield Violation(
-                "everything ends",
+                EVERYTHING_ENDS,
                 "the sender never ended",
                 facts.end,
                 channel.sender,
@@ -198,7 +202,7 @@ def everything_ends(facts: Facts) -> Iterator[Violation]:
         if channel.receiver_held < NEVER and not channel.receiver_ends and heard:
             if channel.close_called == NEVER:
                 yield Violation(
-                    "everything ends",
+                    EVERYTHING_ENDS,
                     "the receiver never ended",
                     facts.end,
                     channel.receiver,
@@ -206,7 +210,7 @@ def everything_ends(facts: Facts) -> Iterator[Violation]:
                 )
         if facts.over == NEVER and not channel.lost and channel.close_written == NEVER:
             yield Violation(
-                "everything ends",
+                EVERYTHING_ENDS,
                 "CLOSE_RECEIVER was never sent",
                 facts.end,
                 channel.receiver,

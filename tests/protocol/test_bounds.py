@@ -1,0 +1,730 @@
+"""Whatever a peer sends, and however much: it is told off, or what is held stays small."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from aqueduct.errors import CloseCode, LocalProtocolError, WouldBlock
+from aqueduct.protocol.config import INITIAL_LIMITS, KIB, MIB, Config, Limits
+from aqueduct.protocol.connection import Mode
+from aqueduct.wire.chanid import ENTRYPOINT, Side
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    AckVersion,
+    Attachment,
+    CancelSender,
+    CloseReceiver,
+    ConnectionHeaders,
+    Dequeued,
+    FinishSender,
+    ForgetChannel,
+    Message,
+    RouteTo,
+    SentUnreliable,
+    Version,
+    message_head,
+)
+from aqueduct.wire.primitives import MAX_VARINT
+from tests.protocol.wires import (
+    GIVE_RECEIVER,
+    GIVE_SENDER,
+    HUGE,
+    WIDE,
+    RawPeer,
+    carrier,
+    client_core,
+    encode,
+    from_client,
+    payloads,
+    plain,
+    server_core,
+    to_client,
+    to_server,
+)
+
+LIMIT = CloseCode.LIMIT_EXCEEDED
+ROUTE = RouteTo(ENTRYPOINT).encode()
+SMALL = Config(limits=INITIAL_LIMITS, max_ranges=100, max_remembered=100, max_unpacked=100)
+STEADY = 4_000
+"""Bytes that are noise: twice the flood may not hold so much more."""
+
+
+def held_after(flood: Callable[[], object], peer: RawPeer) -> int:
+    """Bytes more that are held after a flood, all actions and events polled."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        flood()
+        peer.core.poll_actions()
+        peer.core.poll_events()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def growth(flood: Callable[[range], object], peer: RawPeer, count: int = 2_000) -> int:
+    """Bytes more that are held after a second flood than after the first."""
+    held = []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for first in (0, count):
+            flood(range(first, first + count))
+            peer.core.poll_actions()
+            peer.core.poll_events()
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    return held[1] - held[0]
+
+
+def until_closed(peer: RawPeer, step: Callable[[int], object], limit: int) -> int:
+    """How many steps it takes until the connection is closed; at most the limit."""
+    for number in range(limit):
+        step(number)
+        peer.core.poll_events()
+        peer.poll()
+        if peer.closed is not None:
+            return number + 1
+    raise AssertionError("it goes on and on")
+
+
+# -- before the headers ----------------------------------------------------------------------------
+
+
+def unready(side: Side, config: Config) -> RawPeer:
+    """A core that knows the version of its peer, and no headers."""
+    peer = RawPeer(side, config, greet=False)
+    peer.stream(Version(), fin=True)
+    peer.poll()
+    return peer
+
+
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("size", [0, 10, 1_000])
+def test_streams_held_before_the_headers_are_bounded(side: Side, size: int) -> None:
+    """AQ-CONN-3: by their bytes, and by their number if they have none."""
+    peer = unready(side, Config(max_early_bytes=64 * KIB))
+    steps = until_closed(
+        peer, lambda n: peer.routed(ENTRYPOINT, plain(n, b"x" * size)), 64 * KIB // 200
+    )
+    assert steps > 10
+    peer.assert_closed_for(LIMIT, "AQ-CONN-3")
+
+
+def test_what_is_held_before_the_headers_is_what_is_counted() -> None:
+    """AQ-CONN-3: the bound on bytes bounds memory, also for streams that hold next to nothing."""
+    peer = unready(Side.SERVER, Config(max_early_bytes=MIB))
+
+    def flood() -> None:
+        for number in range(2_000):
+            peer.routed(ENTRYPOINT, plain(number))
+
+    assert held_after(flood, peer) < 6 * peer.core.held_bytes
+
+
+def test_a_stream_that_trickles_before_the_headers_is_bounded() -> None:
+    """AQ-CONN-3."""
+    peer = unready(Side.SERVER, Config(max_early_bytes=10_000))
+    stream = peer.routed(ENTRYPOINT)
+    assert until_closed(peer, lambda n: peer.write(stream, b"\x00" * 100), 200) <= 101
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_datagrams_held_before_the_headers_are_bounded(side: Side) -> None:
+    """AQ-CONN-3: they are dropped, and nobody is told off for them."""
+    peer = unready(side, Config(max_early_bytes=64 * KIB))
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.datagram_to(from_client(number), plain(number, b"x" * 100))
+
+    assert growth(flood, peer) < STEADY
+    peer.assert_alive()
+    assert peer.core.held_bytes <= 64 * KIB
+
+
+def test_headers_begun_in_many_streams_are_bounded() -> None:
+    """AQ-CONN-3: each is short enough, and none is complete."""
+    peer = unready(Side.SERVER, Config(max_early_bytes=64 * KIB))
+    begun = b"\x02\x80\x20" + b"\x00" * 4_000
+    assert until_closed(peer, lambda n: peer.raw(begun), 20) <= 17
+
+
+def test_a_server_that_waits_for_its_application_is_bounded() -> None:
+    """AQ-CONN-3: whatever comes between PeerHeaders and accept."""
+    peer = RawPeer(Side.SERVER, Config(max_early_bytes=64 * KIB), greet=False)
+    peer.stream(Version(), ConnectionHeaders(()), fin=True)
+    peer.poll()
+
+    def step(number: int) -> None:
+        channel = from_client(1 + number)
+        peer.routed(channel, plain(0, b"x" * 100), FinishSender(1), fin=True)
+
+    assert until_closed(peer, step, 64 * KIB // 300) > 10
+
+
+def test_versions_without_end_leave_nothing() -> None:
+    """AQ-VERSION-2: only the first one is answered."""
+    peer = server_core()
+
+    def flood(numbers: range) -> None:
+        for _ in numbers:
+            peer.stream(Version(), AckVersion(), fin=True)
+            peer.datagram(Version())
+
+    assert growth(flood, peer) < STEADY
+    assert peer.core.leftovers() == ["entrypoint: receiver open"]
+
+
+# -- streams and frames in part --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("largest", [64 * KIB, 1_000])
+def test_messages_begun_in_many_streams_are_bounded(largest: int) -> None:
+    """AQ-LIMIT-3: by the windows, over all streams."""
+    peer = server_core(SMALL)
+    begun = ROUTE + message_head(0, largest) + b"x" * (largest - 1)
+    enough = 2 * INITIAL_LIMITS.connection_window + INITIAL_LIMITS.max_headers
+    steps = until_closed(peer, lambda n: peer.raw(begun), 3 * enough // largest)
+    assert steps * largest < 1.2 * enough
+    peer.assert_closed_for(LIMIT, "AQ-LIMIT-3")
+
+
+def test_what_is_held_of_frames_in_part_is_what_is_counted() -> None:
+    """AQ-LIMIT-3: however small the pieces are that they come in."""
+    peer = server_core(SMALL)
+
+    def flood() -> None:
+        for number in range(5):
+            stream = peer.raw(ROUTE + message_head(number, 40_000))
+            for _ in range(3_000):
+                peer.write(stream, b"x" * 13)
+
+    assert held_after(flood, peer) < 2 * peer.core.held_bytes
+    assert peer.core.held_bytes >= 5 * 3_000 * 13
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xef", RouteTo(to_server(1)).encode(), ROUTE],
+    ids=["nothing", "a byte", "a stray", "a route"],
+)
+def test_streams_are_bounded(data: bytes) -> None:
+    """AQ-LIMIT-5: also those that lead nowhere."""
+    peer = server_core(Config(max_streams=50))
+    assert until_closed(peer, lambda n: peer.raw(data), 60) == 51
+    peer.assert_closed_for(LIMIT, "AQ-LIMIT-5")
+
+
+def test_streams_that_are_over_are_not_remembered() -> None:
+    """AQ-LIMIT-5."""
+    peer = server_core(Config(max_streams=10))
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.routed(ENTRYPOINT, plain(number), fin=True)
+            peer.reset(peer.raw(ROUTE + b"\x04"))
+
+    assert growth(flood, peer) < STEADY
+
+
+# -- channels --------------------------------------------------------------------------------------
+
+
+def by_route(peer: RawPeer) -> Callable[[int], object]:
+    return lambda n: peer.routed(to_client(n) if n % 2 else from_client(1 + n), fin=True)
+
+
+def by_datagram(peer: RawPeer) -> Callable[[int], object]:
+    return lambda n: peer.datagram_to(from_client(1 + n), plain(0))
+
+
+def by_attachment(peer: RawPeer) -> Callable[[int], object]:
+    stream = peer.routed(ENTRYPOINT)
+    return lambda n: peer.more(stream, carrier(n, from_client(1 + n)))
+
+
+def taken(peer: RawPeer) -> Callable[[int], object]:
+    attach = by_attachment(peer)
+    return lambda n: (attach(n), peer.core.take(ENTRYPOINT, 1, peer.now))
+
+
+def finished(peer: RawPeer) -> Callable[[int], object]:
+    frames = (plain(0, b"x"), FinishSender(1))
+    return lambda n: peer.routed(from_client(1 + n), *frames, fin=True)
+
+
+def closed(peer: RawPeer) -> Callable[[int], object]:
+    return lambda n: peer.routed(to_client(n), CloseReceiver(), fin=True)
+
+
+@pytest.mark.parametrize("steps", [by_route, by_datagram, by_attachment, taken, finished, closed])
+def test_channels_are_bounded(steps: Callable[[RawPeer], Callable[[int], object]]) -> None:
+    """AQ-LIMIT-4: however they come to be, whether they live or wait for their handle."""
+    allowed = 2 * INITIAL_LIMITS.max_channels
+    peer = server_core(SMALL)
+    assert until_closed(peer, steps(peer), allowed + 10) == allowed + 1
+    peer.assert_closed_for(LIMIT, "AQ-LIMIT-4")
+
+
+def test_a_client_whose_server_opens_channels_is_bounded_too() -> None:
+    """AQ-LIMIT-4: the same the other way round."""
+    peer = client_core(Config(limits=Limits(max_channels=1)))
+    (back,) = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_SENDER]).channels
+    peer.poll()
+    stream = peer.routed(back)
+    steps = until_closed(peer, lambda n: peer.more(stream, carrier(n, to_server(n))), 300)
+    assert steps == 2 * INITIAL_LIMITS.max_channels + 1
+
+
+@pytest.mark.parametrize("stride", [1, 2, 1_000_003])
+def test_channels_that_come_and_go_are_not_remembered_one_by_one(stride: int) -> None:
+    """AQ-FORGET-4: in order they are a range; scattered, there are only so many."""
+    peer = server_core(SMALL)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.routed(from_client(1 + number * stride), ForgetChannel(), fin=True)
+            peer.routed(to_client(number * stride), ForgetChannel(), fin=True)
+            peer.now += 0.001
+            peer.core.handle_timer(peer.now)
+            peer.core.poll_actions()
+
+    assert growth(flood, peer) < STEADY
+    assert peer.core.channel_count == 1
+
+
+def test_channels_used_and_ended_in_good_order_leave_no_trace() -> None:
+    """AQ-FORGET-4: with messages, datagrams, announcements and acks on the way."""
+    peer = server_core(SMALL)
+    stream = peer.routed(ENTRYPOINT)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            channel = from_client(1 + number)
+            peer.more(stream, carrier(number, channel))
+            peer.datagram_to(channel, plain(0, b"x"))
+            control = peer.routed(channel, plain(0, b"y"), SentUnreliable(2), FinishSender(1))
+            peer.core.take(ENTRYPOINT, 9, peer.now)
+            peer.core.take(channel, 9, peer.now)
+            peer.now += 0.1
+            peer.core.handle_timer(peer.now)
+            peer.more(control, fin=True)
+            peer.core.poll_actions()
+            peer.core.poll_events()
+
+    assert growth(flood, peer, 1_000) < STEADY
+    assert peer.core.channel_count == 1
+
+
+def test_channels_of_ours_that_the_peer_ends_leave_no_trace() -> None:
+    """AQ-LIN-2: nor does their lineage."""
+    peer = client_core(SMALL)
+    acks = peer.routed(ENTRYPOINT)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            attach = [GIVE_RECEIVER, GIVE_SENDER]
+            sent = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=attach)
+            peer.core.send(sent.channels[0], b"x", peer.now)
+            peer.more(acks, AckReliable(((number, number + 1),)), Dequeued(4))
+            peer.routed(sent.channels[0], CloseReceiver(), fin=True)
+            peer.routed(sent.channels[1], CancelSender(), fin=True)
+            peer.core.poll_actions()
+            peer.core.poll_events()
+
+    assert growth(flood, peer, 1_000) < STEADY
+    assert peer.core.channel_count == 1
+
+
+def test_channels_of_ours_that_are_lost_leave_no_trace() -> None:
+    """AQ-LIN-3: but the time of the last second's FORGET_CHANNEL."""
+    peer = client_core(SMALL)
+    peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
+    acks = peer.routed(ENTRYPOINT)
+
+    def flood(numbers: range) -> None:
+        for _ in numbers:
+            sent = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER])
+            peer.core.send(sent.channels[0], b"x", peer.now)
+            peer.now += 0.03
+            peer.core.handle_timer(peer.now)
+            peer.more(acks, AckNackUnreliable((0, 1)))
+            peer.core.poll_actions()
+            peer.core.poll_events()
+
+    assert growth(flood, peer, 500) < STEADY
+    assert peer.core.channel_count == 1
+
+
+def test_strays_are_bounded() -> None:
+    """AQ-LIMIT-7: and those of the past are let go."""
+    peer = client_core(Config(max_forgets=100))
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.routed(to_client(number), fin=True)
+            peer.now += 0.02
+            peer.core.poll_actions()
+
+    assert growth(flood, peer) < STEADY
+    peer.assert_alive()
+    assert until_closed(peer, lambda n: peer.routed(to_client(9_999 + n), fin=True), 200) <= 101
+
+
+def test_one_stray_without_end_is_answered_now_and_then() -> None:
+    """AQ-FORGET-2: and so costs neither memory nor the connection."""
+    peer = client_core(Config(max_forgets=100))
+
+    def flood(numbers: range) -> None:
+        for _ in numbers:
+            peer.routed(to_client(1), fin=True)
+            peer.datagram_to(to_client(1), plain(0))
+
+    assert growth(flood, peer) < STEADY
+    peer.assert_alive()
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def test_gaps_in_what_is_sent_in_streams_are_bounded() -> None:
+    """AQ-LIMIT-6."""
+    peer = server_core(SMALL)
+    steps = until_closed(peer, lambda n: peer.routed(0, plain(2 * n, b"x"), fin=True), 200)
+    assert steps == SMALL.max_ranges + 1
+
+
+def test_datagrams_with_gaps_get_lost() -> None:
+    """AQ-LIMIT-6: they are ignored, and nobody is told off for them."""
+    peer = server_core(SMALL)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.datagram_to(ENTRYPOINT, plain(2 * number, b"x"))
+
+    assert growth(flood, peer) < STEADY
+    peer.assert_alive()
+
+
+def test_gaps_in_what_is_acked_are_bounded() -> None:
+    """AQ-LIMIT-6."""
+    peer = client_core(SMALL)
+    for _ in range(1_000):
+        peer.core.send(ENTRYPOINT, b"", peer.now)
+    stream = peer.routed(ENTRYPOINT)
+    steps = until_closed(peer, lambda n: peer.more(stream, AckReliable(((2 * n, 2 * n + 1),))), 200)
+    assert steps == SMALL.max_ranges + 1
+
+
+def test_numbers_that_fill_their_gaps_cost_nothing() -> None:
+    """AQ-LIMIT-6: a long-lived channel is a range."""
+    peer = server_core(SMALL)
+
+    def flood(numbers: range) -> None:
+        for first in numbers[::3]:
+            for number in (first + 2, first, first + 1):
+                peer.routed(ENTRYPOINT, plain(number, b"x"), fin=True)
+                peer.datagram_to(ENTRYPOINT, plain(number, b"x"))
+            peer.core.take(ENTRYPOINT, 9, peer.now)
+            peer.core.poll_actions()
+
+    assert growth(flood, peer, 1_800) < STEADY
+
+
+# -- messages without content ----------------------------------------------------------------------
+
+
+def in_bulk(peer: RawPeer) -> Callable[[range], None]:
+    stream = peer.routed(ENTRYPOINT)
+    return lambda numbers: peer.more(stream, *[plain(number) for number in numbers])
+
+
+def one_by_one(peer: RawPeer) -> Callable[[range], None]:
+    stream = peer.routed(ENTRYPOINT)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.more(stream, plain(number))
+            peer.core.poll_actions()
+
+    return flood
+
+
+def unordered(peer: RawPeer) -> Callable[[range], None]:
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.routed(ENTRYPOINT, plain(number), fin=True)
+            peer.core.poll_actions()
+
+    return flood
+
+
+def unreliable(peer: RawPeer) -> Callable[[range], None]:
+    control = peer.routed(ENTRYPOINT)
+
+    def flood(numbers: range) -> None:
+        for first in numbers[::100]:
+            peer.datagram_to(ENTRYPOINT, *[plain(first + at) for at in range(100)])
+            peer.more(control, SentUnreliable(100))
+            peer.now += 0.1
+            peer.core.handle_timer(peer.now)
+            peer.core.poll_actions()
+
+    return flood
+
+
+def behind_a_byte(peer: RawPeer) -> Callable[[range], None]:
+    stream = peer.routed(ENTRYPOINT)
+
+    def flood(numbers: range) -> None:
+        for first in numbers[::1000]:
+            peer.more(stream, plain(first, b"x"), *[plain(first + at) for at in range(1, 1000)])
+
+    return flood
+
+
+@pytest.mark.parametrize("mode", [in_bulk, one_by_one, unordered, unreliable, behind_a_byte])
+def test_empty_messages_cost_nothing_in_any_mode(
+    mode: Callable[[RawPeer], Callable[[range], None]],
+) -> None:
+    """AQ-FLOW-9: memory does not grow with their number, and none of them is lost."""
+    peer = server_core(SMALL)
+    assert growth(mode(peer), peer, 3_000) < STEADY
+    peer.assert_alive()
+    batch = peer.core.take(ENTRYPOINT, 10**6, peer.now)
+    assert len(payloads(batch)) == 6_000
+
+
+def test_empty_messages_with_gaps_in_the_queue_are_bounded() -> None:
+    """AQ-LIMIT-6: every other datagram is lost, and nobody takes the rest."""
+    peer = server_core(SMALL)
+    control = peer.routed(ENTRYPOINT)
+
+    def step(number: int) -> None:
+        peer.datagram_to(ENTRYPOINT, plain(2 * number))
+        peer.more(control, SentUnreliable(2))
+        peer.wait(0.1)
+
+    assert until_closed(peer, step, 200) <= SMALL.max_ranges + 1
+    peer.assert_closed_for(LIMIT, "AQ-LIMIT-6")
+
+
+# -- messages with a little content ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 4, 30, 300])
+def test_small_messages_take_memory_in_proportion_to_their_size(size: int) -> None:
+    """AQ-FLOW-9: credit bounds memory, not only bytes."""
+    peer = server_core(SMALL)
+    count = min(10_000, INITIAL_LIMITS.channel_window // size)
+
+    def flood() -> None:
+        for number in range(count):
+            peer.routed(ENTRYPOINT, plain(number, b"x" * size), fin=True)
+            peer.core.poll_actions()
+
+    held = held_after(flood, peer)
+    assert peer.core.held_bytes == count * size
+    assert held < SMALL.max_unpacked * 300 + 10 * count * size
+
+
+def test_headers_take_memory_in_proportion_to_their_size() -> None:
+    """AQ-FLOW-9: many empty ones are the worst there is."""
+    peer = server_core(SMALL)
+    headers = ((b"", b""),) * 100
+
+    def flood() -> None:
+        for number in range(300):
+            peer.routed(ENTRYPOINT, Message(number, headers, (), b""), fin=True)
+            peer.core.poll_actions()
+
+    held = held_after(flood, peer)
+    assert peer.core.held_bytes == 300 * 200
+    assert held < SMALL.max_unpacked * 200 * 50 + 5 * 300 * 200
+
+
+def test_what_is_queued_is_bounded_by_the_channel_window() -> None:
+    """AQ-FLOW-2."""
+    peer = server_core(SMALL)
+    stream = peer.routed(ENTRYPOINT)
+    assert until_closed(peer, lambda n: peer.more(stream, plain(n, b"x" * KIB)), 70) == 65
+    peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_what_is_queued_is_bounded_by_the_connection_window() -> None:
+    """AQ-FLOW-8: at twice its value."""
+    peer = server_core(SMALL)
+    full = plain(0, b"x" * 64 * KIB)
+    assert until_closed(peer, lambda n: peer.routed(from_client(1 + n), full), 70) == 33
+    peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_finished_queues_that_nobody_takes_are_bounded() -> None:
+    """AQ-FLOW-7: a window of them, and what the peer still has credit for."""
+    peer = server_core(SMALL)
+    frames = (plain(0, b"x" * 60 * KIB), FinishSender(1))
+
+    def step(number: int) -> None:
+        peer.routed(from_client(1 + number), *frames, fin=True)
+        assert peer.core.held_bytes <= 3 * INITIAL_LIMITS.connection_window
+
+    assert until_closed(peer, step, 70) < 60
+    peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_headers_of_channels_that_nobody_takes_are_bounded() -> None:
+    """AQ-FLOW-1: attachments cost credit like any other content."""
+    peer = server_core(replace(SMALL, limits=replace(INITIAL_LIMITS, max_channels=HUGE)))
+    headers = ((b"", b"x" * 1_000),)
+    stream = peer.routed(ENTRYPOINT)
+
+    def step(number: int) -> None:
+        attachment = Attachment(from_client(1 + number), headers)
+        peer.more(stream, Message(number, (), (attachment,), b""))
+
+    assert until_closed(peer, step, 70) <= 66
+    peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+# -- floods of control frames ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2**40])
+def test_announcements_without_end_are_bounded(count: int) -> None:
+    """AQ-UNREL-2: close together they share a deadline, of whatever size they are."""
+    peer = server_core(SMALL)
+    stream = peer.routed(ENTRYPOINT)
+    announcement = encode([SentUnreliable(count)] * 100)
+
+    def flood(numbers: range) -> None:
+        for _ in numbers:
+            peer.write(stream, announcement)
+            peer.now += 0.001
+            peer.core.handle_timer(peer.now)
+            peer.core.poll_actions()
+
+    assert growth(flood, peer, 200) < STEADY
+    peer.assert_alive()
+
+
+def test_huge_announcements_take_no_time() -> None:
+    """AQ-UNREL-2: numbers are never walked through one by one."""
+    peer = server_core(SMALL)
+    peer.core.handle_rtt(10)
+    peer.datagram_to(ENTRYPOINT, plain(2**62, b"x"))
+    peer.routed(ENTRYPOINT, SentUnreliable(MAX_VARINT), FinishSender(0), fin=True)
+    peer.wait(2)
+    assert AckNackUnreliable((0, 2**62, 1, MAX_VARINT - 2**62 - 1)) in peer.said_about(ENTRYPOINT)
+    peer.assert_alive()
+
+
+def test_floods_of_acks_and_reports_leave_nothing() -> None:
+    """AQ-ACK-2: acks that say nothing new, reports of nothing."""
+    peer = client_core(SMALL)
+    for _ in range(100):
+        peer.core.send(ENTRYPOINT, b"", peer.now)
+    stream = peer.routed(ENTRYPOINT, AckReliable(((0, 50),)))
+    same = encode([AckReliable(((0, 50),)), AckReliable(((0, 10), (20, 30))), Dequeued(0)])
+
+    def flood(numbers: range) -> None:
+        for _ in numbers:
+            peer.write(stream, same)
+
+    assert growth(flood, peer) < STEADY
+    peer.assert_alive()
+
+
+def test_frames_for_a_channel_that_ended_leave_nothing() -> None:
+    """AQ-ROUTE-4."""
+    peer = server_core(SMALL)
+    peer.core.close(ENTRYPOINT, peer.now)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            peer.routed(ENTRYPOINT, CancelSender(), fin=True)
+            peer.routed(ENTRYPOINT, plain(number), FinishSender(number), fin=True)
+            peer.datagram_to(ENTRYPOINT, plain(number))
+
+    assert growth(flood, peer) < STEADY
+    assert peer.core.leftovers() == []
+
+
+def test_messages_for_a_closed_receiver_are_not_kept() -> None:
+    """AQ-CLOSE-3: while it waits for an announcement that does not come."""
+    peer = server_core(SMALL)
+    peer.datagram_to(ENTRYPOINT, plain(0))
+    peer.core.close(ENTRYPOINT, peer.now)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            message = carrier(2 * number, from_client(1 + number))
+            peer.routed(ENTRYPOINT, message, fin=True)
+            peer.datagram_to(ENTRYPOINT, plain(2 + 2 * number, b"x" * 100))
+
+    assert growth(flood, peer) < STEADY
+    peer.assert_alive()
+
+
+def test_timers_of_channels_that_are_gone_are_let_go() -> None:
+    """AQ-UNREL-2: a deadline outlives its channel by no more than its own time."""
+    peer = server_core(SMALL)
+    peer.core.handle_rtt(0.5)
+
+    def flood(numbers: range) -> None:
+        for number in numbers:
+            stream = peer.routed(from_client(1 + number), SentUnreliable(1))
+            peer.routed(from_client(1 + number), ForgetChannel(), fin=True)
+            peer.reset(stream)
+            peer.now += 0.01
+            peer.core.handle_timer(peer.now)
+            peer.core.poll_actions()
+
+    assert growth(flood, peer) < STEADY
+    peer.now += 2
+    peer.core.handle_timer(peer.now)
+    assert peer.core.next_timer() is None
+
+
+# -- what the peer does not do ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("window", [HUGE, 100])
+def test_a_peer_that_never_acks_makes_a_sender_wait(mode: Mode, window: int) -> None:
+    """AQ-LIMIT-6: an application that goes on sending fills no memory with what has no fate."""
+    peer = client_core(SMALL, limits=replace(WIDE, channel_window=window))
+    peer.core.set_mode(ENTRYPOINT, mode)
+    payload = b"" if window == HUGE else b"x" * 60
+
+    def flood(numbers: range) -> None:
+        for _ in numbers:
+            with suppress(WouldBlock):
+                peer.core.send(ENTRYPOINT, payload, peer.now)
+            peer.now += 0.001
+            peer.core.handle_timer(peer.now)
+            peer.core.poll_actions()
+
+    assert growth(flood, peer) < STEADY
+
+
+def test_channels_sent_to_a_peer_that_never_acks_are_bounded() -> None:
+    """AQ-LIMIT-4: by what the peer said it takes, lineage included."""
+    peer = client_core(limits=replace(WIDE, max_channels=50))
+
+    def flood(numbers: range) -> None:
+        for _ in numbers:
+            with suppress(LocalProtocolError):
+                peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER])
+            peer.core.poll_actions()
+
+    assert growth(flood, peer) < STEADY

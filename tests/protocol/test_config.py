@@ -1,0 +1,51 @@
+"""The numbers of the implementation are those of the specification."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "spec" / "3-connection.md"
+UNITS = {"": 1, "KiB": 1024, "MiB": 1024 * 1024}
+
+
+def number(cell: str) -> int:
+    digits, unit = re.fullmatch(r"([0-9,]+) ?([KM]iB)?", cell.strip()).groups("")  # type: ignore[union-attr]
+    return int(digits.replace(",", "")) * UNITS[unit]
+
+
+def table() -> dict[str, tuple[int, int]]:
+    """The limits of page 3: initial value and our default, by name."""
+    rows = re.findall(r"^\| `([a-z-]+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", PAGE.read_text(), re.M)
+    return {name: (number(initial), number(default)) for name, initial, default in rows}
+
+
+def test_the_limits_are_those_of_the_page() -> None:
+    """AQ-LIMIT-1 and AQ-LIMIT-2: names, initial values and defaults."""
+    stated = {field.name.replace("_", "-"): field.name for field in fields(Limits)}
+    assert table() == {
+        name: (getattr(INITIAL_LIMITS, key), getattr(Limits(), key)) for name, key in stated.items()
+    }
+
+
+def test_the_delays_are_those_of_the_rules() -> None:
+    """AQ-ACK-1, AQ-UNREL-1, AQ-UNREL-2 and AQ-FORGET-2."""
+    config = Config()
+    assert (config.ack_delay, config.ack_every) == (0.010, 64)
+    assert config.announce_delay == 0.025
+    assert (config.receipt_deadline_min, config.receipt_deadline_max) == (0.050, 1.0)
+    assert config.deadline_grain <= 0.005
+    assert config.forget_interval == 1.0
+
+
+def test_a_client_may_use_its_whole_initial_window_before_the_headers() -> None:
+    """AQ-CONN-3: the bound on what is held must leave room for AQ-LIMIT-2."""
+    config = Config()
+    overhead = INITIAL_LIMITS.max_channels * 2 * 512
+    assert config.max_early_bytes >= INITIAL_LIMITS.connection_window + overhead
+
+
+def test_streams_are_enough_for_the_channels() -> None:
+    """AQ-LIMIT-5: a live channel costs its peer two streams."""
+    assert Config().max_streams >= 2 * Limits().max_channels

@@ -1,0 +1,398 @@
+"""Flow control: the window itself, and credit as both ends of a connection count it."""
+
+from dataclasses import replace
+
+import pytest
+
+from aqueduct.errors import CloseCode, WouldBlock
+from aqueduct.protocol.config import INITIAL_LIMITS, KIB, MIB, Config, Limits
+from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.events import Readable, Writable
+from aqueduct.protocol.flow import Window
+from aqueduct.wire.chanid import ENTRYPOINT
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    Attachment,
+    CloseReceiver,
+    Dequeued,
+    FinishSender,
+    Message,
+    SentUnreliable,
+)
+from tests.protocol.wires import (
+    GIVE_RECEIVER,
+    WIDE,
+    Pair,
+    RawPeer,
+    carrier,
+    client_core,
+    from_client,
+    payloads,
+    plain,
+    server_core,
+)
+
+WINDOW = INITIAL_LIMITS.channel_window
+"""The smallest window a receiver can have: it must always accept what is allowed initially."""
+
+SMALL = Config(
+    limits=Limits(
+        channel_window=WINDOW, connection_window=INITIAL_LIMITS.connection_window, max_message=MIB
+    )
+)
+
+
+def reported(peer: RawPeer, channel: int = ENTRYPOINT) -> int:
+    """Bytes the core has given back in DEQUEUED so far."""
+    return sum(f.num_bytes for f in peer.said_about(channel) if isinstance(f, Dequeued))
+
+
+# -- the window itself -----------------------------------------------------------------------------
+
+
+def test_a_window_has_room_up_to_its_limit() -> None:
+    """AQ-FLOW-2."""
+    window = Window(100)
+    window.outstanding = 60
+    assert window.fits(40)
+    assert not window.fits(41)
+    assert window.room() == 40
+
+
+def test_an_empty_window_takes_one_message_of_any_size() -> None:
+    """AQ-FLOW-3."""
+    window = Window(100)
+    assert window.fits(1000)
+    window.outstanding = 1
+    assert not window.fits(1000)
+
+
+def test_a_window_that_shrank_has_no_room() -> None:
+    window = Window(100)
+    window.outstanding = 80
+    window.limit = 50
+    assert window.room() == 0
+    assert not window.fits(1)
+    assert not window.fits(0)
+
+
+# -- the sender's side -----------------------------------------------------------------------------
+
+
+def test_a_message_counts_its_headers_attachments_and_payload_without_their_lengths() -> None:
+    """AQ-FLOW-1: and the other side, which gives the bytes back, counts the same."""
+    pair = Pair()
+    before = pair.client.credit(ENTRYPOINT)
+    headers = ((b"key", b"value"),)
+    pair.client.send_message(
+        ENTRYPOINT,
+        b"payload",
+        pair.now,
+        headers=headers,
+        attach=[Attach(Give.RECEIVER, headers=((b"", b"x"),))],
+    )
+    size = (1 + 3 + 1 + 5) + (1 + 1 + 1 + 1 + 1) + 7
+    assert before - pair.client.credit(ENTRYPOINT) == size
+    pair.run()
+    assert pair.server.held_bytes == size
+    pair.server.take(ENTRYPOINT, 1, pair.now)
+    pair.wait(0.02)
+    assert pair.client.credit(ENTRYPOINT) == before
+    assert pair.server.held_bytes == 0
+
+
+def test_a_sender_stops_at_the_channel_window() -> None:
+    """AQ-FLOW-2."""
+    peer = client_core(limits=replace(WIDE, channel_window=100))
+    peer.core.send(ENTRYPOINT, b"x" * 60, peer.now)
+    assert peer.core.credit(ENTRYPOINT) == 40
+    with pytest.raises(WouldBlock):
+        peer.core.send(ENTRYPOINT, b"x" * 41, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send_message(ENTRYPOINT, b"x" * 41, peer.now, headers=((b"", b""),))
+    peer.core.send(ENTRYPOINT, b"x" * 40, peer.now)
+    assert peer.core.credit(ENTRYPOINT) == 0
+
+
+def test_a_sender_stops_at_the_connection_window_of_all_channels() -> None:
+    """AQ-FLOW-2."""
+    peer = client_core(limits=replace(WIDE, connection_window=100))
+    other = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
+    peer.core.send(ENTRYPOINT, b"x" * 50, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(other, b"x" * 50, peer.now)
+    assert peer.core.credit(other) == 100 - 50 - 2
+    peer.core.send(other, b"x" * 48, peer.now)
+
+
+def test_a_message_that_would_block_leaves_no_trace() -> None:
+    """AQ-FLOW-2: not even the channels it would have carried."""
+    peer = client_core(limits=replace(WIDE, channel_window=100))
+    peer.core.send(ENTRYPOINT, b"x" * 100, peer.now)
+    peer.said()
+    before = peer.core.leftovers()
+    with pytest.raises(WouldBlock):
+        peer.core.send_message(ENTRYPOINT, b"y", peer.now, attach=[GIVE_RECEIVER])
+    peer.routed(ENTRYPOINT, AckReliable(((0, 1),)), Dequeued(100), fin=True)
+    sent = peer.core.send_message(ENTRYPOINT, b"y", peer.now, attach=[GIVE_RECEIVER])
+    assert (sent.number, sent.channels) == (1, (from_client(1),))
+    assert len(before) == 2
+
+
+def test_one_message_larger_than_the_window_goes_alone() -> None:
+    """AQ-FLOW-3: on its channel, and on the connection."""
+    for limits in (replace(WIDE, channel_window=100), replace(WIDE, connection_window=100)):
+        peer = client_core(limits=limits)
+        assert peer.core.send(ENTRYPOINT, b"x" * 500, peer.now) == 0
+        with pytest.raises(WouldBlock):
+            peer.core.send(ENTRYPOINT, b"x", peer.now)
+        peer.routed(ENTRYPOINT, AckReliable(((0, 1),)), Dequeued(500))
+        peer.core.send(ENTRYPOINT, b"x", peer.now)
+        with pytest.raises(WouldBlock):
+            peer.core.send(ENTRYPOINT, b"x" * 500, peer.now)
+
+
+def test_a_blocked_sender_is_told_when_there_is_room() -> None:
+    """AQ-FLOW-6: DEQUEUED gives bytes back."""
+    peer = client_core(limits=replace(WIDE, channel_window=100))
+    peer.core.send(ENTRYPOINT, b"x" * 100, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(ENTRYPOINT, b"x" * 30, peer.now)
+    stream = peer.routed(ENTRYPOINT, Dequeued(29))
+    assert peer.events() == []
+    peer.more(stream, Dequeued(1))
+    assert peer.events() == [Writable(ENTRYPOINT)]
+    peer.core.send(ENTRYPOINT, b"x" * 30, peer.now)
+
+
+def test_senders_blocked_by_the_connection_window_are_told_oldest_first() -> None:
+    """AQ-FLOW-6."""
+    peer = client_core(limits=replace(WIDE, connection_window=100))
+    attach = [GIVE_RECEIVER] * 2
+    first, second = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=attach).channels
+    peer.core.send(ENTRYPOINT, b"x" * 96, peer.now)
+    for channel in (second, first):
+        with pytest.raises(WouldBlock):
+            peer.core.send(channel, b"x" * 20, peer.now)
+    peer.routed(ENTRYPOINT, Dequeued(50))
+    assert peer.events() == [Writable(second), Writable(first)]
+
+
+def test_a_blocked_sender_that_was_finished_is_not_told_of_room() -> None:
+    """AQ-SEND-1: there is nothing it could do with it."""
+    for end in ("finish", "cancel"):
+        peer = client_core(limits=replace(WIDE, channel_window=100))
+        peer.core.send(ENTRYPOINT, b"x" * 100, peer.now)
+        with pytest.raises(WouldBlock):
+            peer.core.send(ENTRYPOINT, b"x", peer.now)
+        getattr(peer.core, end)(ENTRYPOINT, peer.now)
+        peer.routed(ENTRYPOINT, Dequeued(100))
+        assert Writable(ENTRYPOINT) not in peer.events()
+
+
+def test_the_bytes_of_a_nacked_datagram_come_back() -> None:
+    """AQ-FLOW-6: those of an acked one only when they are dequeued."""
+    peer = client_core(limits=replace(WIDE, channel_window=100))
+    peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
+    for size in (10, 20, 30):
+        peer.core.send(ENTRYPOINT, b"x" * size, peer.now)
+    peer.wait(0.03)
+    stream = peer.routed(ENTRYPOINT, AckNackUnreliable((1, 1, 1)))
+    assert peer.core.credit(ENTRYPOINT) == 100 - 10 - 30
+    peer.more(stream, Dequeued(40))
+    assert peer.core.credit(ENTRYPOINT) == 100
+
+
+def test_all_that_is_outstanding_comes_back_when_the_sender_ends() -> None:
+    """AQ-FLOW-6."""
+    peer = client_core(limits=replace(WIDE, connection_window=100))
+    other = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
+    peer.core.send(other, b"x" * 80, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(ENTRYPOINT, b"x" * 80, peer.now)
+    peer.routed(other, AckReliable(((0, 1),)), CloseReceiver(), fin=True)
+    assert Writable(ENTRYPOINT) in peer.events()
+    assert peer.core.credit(ENTRYPOINT) == 98
+
+
+def test_more_than_is_outstanding_cannot_be_given_back() -> None:
+    """AQ-FLOW-5."""
+    peer = client_core()
+    peer.core.send(ENTRYPOINT, b"x" * 10, peer.now)
+    stream = peer.routed(ENTRYPOINT, Dequeued(4), Dequeued(6))
+    peer.assert_alive()
+    peer.more(stream, Dequeued(1))
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-5")
+
+
+def test_what_was_given_back_once_cannot_be_given_back_by_a_nack() -> None:
+    """AQ-FLOW-5: bytes that were taken belong to a message that arrived."""
+    peer = client_core()
+    peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
+    peer.core.send(ENTRYPOINT, b"x" * 10, peer.now)
+    peer.wait(0.03)
+    peer.routed(ENTRYPOINT, Dequeued(1), AckNackUnreliable((0, 1)))
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-5")
+
+
+# -- the receiver's side ---------------------------------------------------------------------------
+
+
+def test_a_peer_past_the_channel_window_is_closed() -> None:
+    """AQ-FLOW-2: a byte less is fine; taking gives room only once it is reported."""
+    peer = server_core(SMALL)
+    stream = peer.routed(ENTRYPOINT, plain(0, b"x" * (WINDOW - 9)), plain(1, b"x" * 9))
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    peer.wait(0.02)
+    assert reported(peer) == WINDOW - 9
+    peer.more(stream, plain(2, b"x" * (WINDOW - 9)))
+    peer.assert_alive()
+    peer.more(stream, plain(3, b"x"))
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_headers_and_attachments_count_against_the_window_too() -> None:
+    """AQ-FLOW-1."""
+    size = Message(0, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b"").size
+    for over in (0, 1):
+        peer = server_core(SMALL)
+        stream = peer.routed(ENTRYPOINT, plain(0, b"x" * (WINDOW - size + over)))
+        peer.more(stream, Message(1, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b""))
+        if over:
+            peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+        else:
+            peer.assert_alive()
+
+
+def test_a_peer_past_the_connection_window_is_closed_at_twice_its_value() -> None:
+    """AQ-FLOW-8: the sender may have written off bytes of a channel that is lost."""
+    peer = server_core(SMALL)
+    channels = [from_client(index) for index in range(1, 33)]
+    for channel in channels:
+        peer.routed(channel, plain(0, b"x" * WINDOW))
+    peer.assert_alive()
+    assert peer.core.held_bytes == 2 * INITIAL_LIMITS.connection_window
+    peer.routed(from_client(33), plain(0, b"x"))
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_one_message_larger_than_the_window_is_received_when_nothing_else_waits() -> None:
+    """AQ-FLOW-3."""
+    peer = server_core(SMALL)
+    stream = peer.routed(ENTRYPOINT, plain(0, b"x" * (WINDOW + 1)))
+    peer.assert_alive()
+    peer.more(stream, plain(1, b"x"))
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+    peer = server_core(SMALL)
+    peer.routed(ENTRYPOINT, plain(0, b"x"), plain(1, b"x" * (WINDOW + 1)))
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_a_quarter_of_the_channel_window_is_reported_at_once() -> None:
+    """AQ-FLOW-4."""
+    peer = server_core(SMALL)
+    quarter = WINDOW // 4
+    peer.routed(ENTRYPOINT, plain(0, b"x" * (quarter - 1)), plain(1, b"x"), plain(2, b"x"))
+    peer.wait(0.02)
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    assert reported(peer) == 0
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    assert reported(peer) == quarter
+
+
+def test_a_quarter_of_the_connection_window_is_reported_wherever_it_was_taken() -> None:
+    """AQ-FLOW-4."""
+    peer = server_core(replace(SMALL, limits=replace(SMALL.limits, channel_window=16 * MIB)))
+    channels = [from_client(index) for index in range(1, 17)]
+    for at, channel in enumerate(channels):
+        peer.routed(ENTRYPOINT, carrier(at, channel))
+        peer.core.take(ENTRYPOINT, 1, peer.now)
+        peer.routed(channel, plain(0, b"x" * (16 * KIB)), plain(1, b"x"))
+    peer.wait(0.02)
+    for channel in channels[:-1]:
+        peer.core.take(channel, 1, peer.now)
+    assert [reported(peer, channel) for channel in channels] == [0] * 16
+    peer.core.take(channels[-1], 1, peer.now)
+    assert [reported(peer, channel) for channel in channels] == [16 * KIB] * 16
+
+
+def test_what_was_taken_is_reported_soon_when_the_queue_runs_empty() -> None:
+    """AQ-FLOW-4."""
+    peer = server_core(SMALL)
+    peer.routed(ENTRYPOINT, plain(0, b"xyz"))
+    peer.wait(0.02)
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    assert reported(peer) == 0
+    peer.wait(0.0101)
+    assert reported(peer) == 3
+
+
+def test_a_finished_channel_is_closed_before_its_queue_is_taken() -> None:
+    """AQ-FLOW-7: the sender's window is free for others; the bytes are held all the same."""
+    peer = server_core(SMALL)
+    peer.routed(ENTRYPOINT, plain(0, b"x" * 1000), FinishSender(1), fin=True)
+    assert CloseReceiver() in peer.said_about(ENTRYPOINT)
+    assert peer.core.held_bytes == 1000
+    assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"x" * 1000]
+    assert peer.core.held_bytes == 0
+
+
+def test_the_queues_of_finished_channels_are_bounded_by_the_connection_window() -> None:
+    """AQ-FLOW-7: past it CLOSE_RECEIVER waits until the queue was taken."""
+    peer = server_core(SMALL)
+    channels = [from_client(index) for index in range(1, 20)]
+    for at, channel in enumerate(channels):
+        peer.routed(ENTRYPOINT, carrier(at, channel))
+        peer.core.take(ENTRYPOINT, 1, peer.now)
+        peer.routed(channel, plain(0, b"x" * WINDOW), FinishSender(1), fin=True)
+    closed = [CloseReceiver() in peer.said_about(channel) for channel in channels]
+    assert closed == [True] * 16 + [False] * 3
+    peer.core.take(channels[16], 1, peer.now)
+    assert CloseReceiver() in peer.said_about(channels[16])
+    assert CloseReceiver() not in peer.said_about(channels[17])
+
+
+def test_empty_messages_cost_no_credit() -> None:
+    """AQ-FLOW-9."""
+    pair = Pair(server_config=SMALL)
+    for _ in range(3):
+        for _ in range(1000):
+            pair.client.send(ENTRYPOINT, b"", pair.now)
+        pair.run()
+    assert pair.server.held_bytes == 0
+    assert pair.at_server() == [Readable(ENTRYPOINT)]
+    assert payloads(pair.server.take(ENTRYPOINT, 5000, pair.now)) == [b""] * 3000
+
+
+def test_dropped_messages_give_their_credit_back() -> None:
+    """AQ-FLOW-6: those a closed receiver never showed, and those of a cancelled sender."""
+    pair = Pair(server_config=SMALL)
+    channel = pair.give_receiver()
+    whole = pair.client.credit(ENTRYPOINT)
+    pair.client.send(channel, b"x" * 1000, pair.now)
+    pair.run()
+    pair.server.close(channel, pair.now)
+    pair.wait(0.1)
+    assert pair.server.held_bytes == 0
+    channel = pair.give_receiver(Mode.UNORDERED)
+    pair.client.send(channel, b"x" * 1000, pair.now)
+    pair.run()
+    pair.client.cancel(channel, pair.now)
+    pair.wait(0.1)
+    assert pair.server.held_bytes == 0
+    assert pair.client.credit(ENTRYPOINT) == whole
+
+
+def test_datagrams_count_against_the_window() -> None:
+    """AQ-FLOW-2."""
+    peer = server_core(SMALL)
+    for number in range(WINDOW // 1024):
+        peer.datagram_to(ENTRYPOINT, plain(number, b"x" * 1024))
+    peer.assert_alive()
+    peer.routed(ENTRYPOINT, SentUnreliable(65))
+    peer.wait(0.1)
+    peer.assert_alive()
+    peer.datagram_to(ENTRYPOINT, plain(65, b"x"))
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")

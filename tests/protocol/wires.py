@@ -1,0 +1,439 @@
+"""Two ways to hold a core in the hand: a pair joined in memory, and a peer made of raw frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from aqueduct.errors import CloseCode
+from aqueduct.protocol.actions import (
+    Action,
+    CloseConnection,
+    ResetStream,
+    SendDatagram,
+    WriteStream,
+)
+from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.events import ConnectionEnded, Event
+from aqueduct.wire.chanid import ENTRYPOINT, Side, channel_id
+from aqueduct.wire.frames import (
+    AckVersion,
+    Attachment,
+    ConnectionHeaders,
+    Frame,
+    Message,
+    MessageRun,
+    RouteTo,
+    Version,
+)
+from aqueduct.wire.primitives import Headers, encode_headers, encode_varint
+from aqueduct.wire.sequence import ParserLimits, SequenceParser
+
+HUGE = 2**40
+GENEROUS = ParserLimits(max_message=HUGE, max_headers=HUGE, max_attachments=HUGE)
+
+WIDE = Limits(HUGE, HUGE, 2**30, HUGE, 2**20, 2**20)
+"""Limits that no test meets by accident."""
+
+GIVE_RECEIVER = Attach(Give.RECEIVER)
+GIVE_SENDER = Attach(Give.SENDER)
+
+
+def encode(frames: Iterable[Frame]) -> bytes:
+    return b"".join([frame.encode() for frame in frames])
+
+
+def flatten(frames: Iterable[Frame | MessageRun]) -> list[Frame]:
+    """Runs of messages taken apart."""
+    flat: list[Frame] = []
+    for frame in frames:
+        if isinstance(frame, MessageRun):
+            flat += frame.messages()
+        else:
+            flat.append(frame)
+    return flat
+
+
+def decode(data: bytes) -> list[Frame]:
+    """All frames of a whole sequence."""
+    parser = SequenceParser(GENEROUS)
+    parser.feed(data)
+    frames = flatten(iter(parser.next, None))
+    parser.finish()
+    return frames
+
+
+def stated(limits: Limits) -> Headers:
+    """The connection header that states limits, written out by hand."""
+    pairs = (
+        (b"channel-window", limits.channel_window),
+        (b"connection-window", limits.connection_window),
+        (b"max-message", limits.max_message),
+        (b"max-channels", limits.max_channels),
+        (b"max-attachments", limits.max_attachments),
+        (b"max-headers", limits.max_headers),
+    )
+    # Header data without its own length: the header has one.
+    contents = b"".join(encode_headers(((name, encode_varint(n)),))[1:] for name, n in pairs)
+    return ((b"aqueduct-limits", contents),)
+
+
+def plain(number: int, payload: bytes = b"") -> Message:
+    return Message(number, (), (), payload)
+
+
+def carrier(number: int, *channels: int, payload: bytes = b"") -> Message:
+    return Message(number, (), tuple(Attachment(channel, ()) for channel in channels), payload)
+
+
+def payloads(batch: Iterable[Message | MessageRun]) -> list[bytes]:
+    """What `take` gave, as payloads."""
+    return [message.payload for message in flatten(batch) if isinstance(message, Message)]
+
+
+def from_client(index: int, *, oneshot: bool = False) -> int:
+    """A channel of the client's creation that the client sends on."""
+    return channel_id(Side.CLIENT, Side.CLIENT, oneshot, index)
+
+
+def to_client(index: int, *, oneshot: bool = False) -> int:
+    """A channel of the client's creation that the server sends on."""
+    return channel_id(Side.CLIENT, Side.SERVER, oneshot, index)
+
+
+def from_server(index: int, *, oneshot: bool = False) -> int:
+    """A channel of the server's creation that the server sends on."""
+    return channel_id(Side.SERVER, Side.SERVER, oneshot, index)
+
+
+def to_server(index: int, *, oneshot: bool = False) -> int:
+    """A channel of the server's creation that the client sends on."""
+    return channel_id(Side.SERVER, Side.CLIENT, oneshot, index)
+
+
+# -- two connections -------------------------------------------------------------------------------
+
+
+class Direction:
+    """What one side has sent and the other has not got yet."""
+
+    def __init__(self, pair: Pair, source: Connection, target: Connection) -> None:
+        self._pair = pair
+        self.source = source
+        self.target = target
+        self.flying: list[Action] = []
+        self.held: Callable[[Action], bool] = lambda action: False
+        """Which actions stay under way until this says otherwise."""
+
+    def collect(self) -> None:
+        """Take over what the source wants done."""
+        self.flying += self.source.poll_actions()
+
+    def hold_everything(self) -> None:
+        self.held = lambda action: True
+
+    def hold_streams(self, *streams: int) -> None:
+        self.held = lambda action: getattr(action, "stream", None) in streams
+
+    def hold_datagrams(self) -> None:
+        self.held = lambda action: isinstance(action, SendDatagram)
+
+    def release(self) -> None:
+        self.held = lambda action: False
+
+    def drop_datagrams(self) -> int:
+        """Lose the datagrams that are under way."""
+        self.collect()
+        before = len(self.flying)
+        self.flying = [a for a in self.flying if not isinstance(a, SendDatagram)]
+        return before - len(self.flying)
+
+    def deliver(self) -> bool:
+        """Hand over all that is not held, in order; whether there was anything."""
+        self.collect()
+        moving = [action for action in self.flying if not self.held(action)]
+        self.flying = [action for action in self.flying if self.held(action)]
+        for action in moving:
+            self._hand_over(action)
+        return bool(moving)
+
+    def _hand_over(self, action: Action) -> None:
+        now = self._pair.now
+        if isinstance(action, WriteStream):
+            self.target.handle_stream_data(action.stream, action.data, action.fin, now)
+        elif isinstance(action, ResetStream):
+            self.target.handle_stream_reset(action.stream, action.code, now)
+        elif isinstance(action, SendDatagram):
+            self.target.handle_datagram(action.data, now)
+        else:
+            self.target.handle_connection_lost(action.code, action.reason, True, now)
+
+
+class Pair:
+    """A client and a server with nothing between them but this."""
+
+    def __init__(
+        self,
+        client_config: Config | None = None,
+        server_config: Config | None = None,
+        *,
+        headers: Headers = (),
+        accept: bool = True,
+    ) -> None:
+        self.now = 100.0
+        self.client = Connection(Side.CLIENT, client_config, headers=headers)
+        self.server = Connection(Side.SERVER, server_config)
+        self.to_server = Direction(self, self.client, self.server)
+        self.to_client = Direction(self, self.server, self.client)
+        self.events: dict[Side, list[Event]] = {Side.CLIENT: [], Side.SERVER: []}
+        if accept:
+            self.to_server.deliver()
+            self.server.accept((), self.now)
+            self.run()
+            self.forget_events()
+
+    def run(self) -> None:
+        """Deliver until nothing moves any more; no time passes."""
+        while self.to_server.deliver() | self.to_client.deliver():
+            pass
+        self._collect_events()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with all timers on the way."""
+        self.run()
+        end = self.now + seconds
+        while True:
+            timers = [t for t in (self.client.next_timer(), self.server.next_timer()) if t]
+            self.now = min([end, *(max(t, self.now) for t in timers)])
+            self.client.handle_timer(self.now)
+            self.server.handle_timer(self.now)
+            self.run()
+            if self.now >= end:
+                return
+
+    def _collect_events(self) -> None:
+        self.events[Side.CLIENT] += self.client.poll_events()
+        self.events[Side.SERVER] += self.server.poll_events()
+
+    def at_client(self) -> list[Event]:
+        """The client's events since this was last asked."""
+        self._collect_events()
+        events, self.events[Side.CLIENT] = self.events[Side.CLIENT], []
+        return events
+
+    def at_server(self) -> list[Event]:
+        """The server's events since this was last asked."""
+        self._collect_events()
+        events, self.events[Side.SERVER] = self.events[Side.SERVER], []
+        return events
+
+    def forget_events(self) -> None:
+        self.at_client()
+        self.at_server()
+
+    def give_receiver(self, mode: Mode = Mode.ORDERED, *, oneshot: bool = False) -> int:
+        """A new channel from client to server, both handles with their applications."""
+        attach = Attach(Give.RECEIVER, mode=mode, oneshot=oneshot)
+        return self._give(attach)
+
+    def give_sender(self, *, oneshot: bool = False) -> int:
+        """A new channel from server to client, both handles with their applications."""
+        return self._give(Attach(Give.SENDER, oneshot=oneshot))
+
+    def _give(self, attach: Attach) -> int:
+        sent = self.client.send_message(ENTRYPOINT, b"", self.now, attach=[attach])
+        self.run()
+        self.server.take(ENTRYPOINT, 1, self.now)
+        self.wait(0.02)
+        self.forget_events()
+        return sent.channels[0]
+
+
+# -- a connection and a raw peer -------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What the core did to one of its streams."""
+
+    frames: list[Frame] = field(default_factory=list)
+    fin: bool = False
+    reset: int | None = None
+
+    @property
+    def channel(self) -> int | None:
+        """The channel the stream leads to."""
+        routes = [frame.channel for frame in self.frames if isinstance(frame, RouteTo)]
+        return routes[0] if routes else None
+
+    @property
+    def about(self) -> list[Frame]:
+        """The frames behind ROUTE_TO."""
+        routes = [at for at, frame in enumerate(self.frames) if isinstance(frame, RouteTo)]
+        return self.frames[routes[0] + 1 :] if routes else []
+
+
+class RawPeer:
+    """A connection whose peer says whatever the test wants it to."""
+
+    def __init__(
+        self,
+        side: Side,
+        config: Config | None = None,
+        *,
+        limits: Limits | None = WIDE,
+        greet: bool = True,
+    ) -> None:
+        self.now = 100.0
+        self.core = Connection(side, config)
+        self.streams: dict[int, Seen] = {}
+        self.datagrams: list[list[Frame]] = []
+        self.closed: CloseConnection | None = None
+        self.log: list[tuple[int, Frame]] = []
+        """All frames the core sent since the log was last read, with their streams."""
+        self._parsers: dict[int, SequenceParser] = {}
+        self._next_stream = 0
+        if greet:
+            self.greet(limits)
+
+    def greet(self, limits: Limits | None = WIDE) -> None:
+        """The start of a connection, up to where channels can be used."""
+        headers = ConnectionHeaders(() if limits is None else stated(limits))
+        if self.core.side == Side.CLIENT:
+            self.stream(Version(), AckVersion(), headers, fin=True)
+        else:
+            self.stream(Version(), headers, fin=True)
+            self.core.accept((), self.now)
+            self.stream(AckVersion(), fin=True)
+        self.poll()
+        self.log.clear()
+        self.core.poll_events()
+
+    # -- from the peer to the core
+
+    def stream(self, *frames: Frame, fin: bool = False) -> int:
+        """Open a stream with these frames."""
+        number = self._next_stream
+        self._next_stream += 1
+        self.write(number, encode(frames), fin=fin)
+        return number
+
+    def routed(self, channel: int, *frames: Frame, fin: bool = False) -> int:
+        """Open a stream with these frames about a channel."""
+        return self.stream(RouteTo(channel), *frames, fin=fin)
+
+    def raw(self, data: bytes, *, fin: bool = False) -> int:
+        """Open a stream with these bytes."""
+        number = self._next_stream
+        self._next_stream += 1
+        self.write(number, data, fin=fin)
+        return number
+
+    def more(self, stream: int, *frames: Frame, fin: bool = False) -> None:
+        """Go on with a stream."""
+        self.write(stream, encode(frames), fin=fin)
+
+    def write(self, stream: int, data: bytes, *, fin: bool = False) -> None:
+        self.core.handle_stream_data(stream, data, fin, self.now)
+
+    def reset(self, stream: int, code: int = 0x10) -> None:
+        self.core.handle_stream_reset(stream, code, self.now)
+
+    def datagram(self, *frames: Frame) -> None:
+        self.core.handle_datagram(encode(frames), self.now)
+
+    def datagram_to(self, channel: int, *frames: Frame) -> None:
+        self.datagram(RouteTo(channel), *frames)
+
+    # -- from the core to the peer
+
+    def poll(self) -> list[Action]:
+        """Read what the core has done."""
+        actions = self.core.poll_actions()
+        for action in actions:
+            if isinstance(action, WriteStream):
+                self._read(action)
+            elif isinstance(action, ResetStream):
+                self.streams.setdefault(action.stream, Seen()).reset = action.code
+            elif isinstance(action, SendDatagram):
+                self.datagrams.append(decode(action.data))
+            else:
+                assert self.closed is None
+                self.closed = action
+        return actions
+
+    def _read(self, action: WriteStream) -> None:
+        seen = self.streams.setdefault(action.stream, Seen())
+        assert not seen.fin, "a write behind the end of the stream"
+        assert seen.reset is None, "a write behind a reset"
+        parser = self._parsers.setdefault(action.stream, SequenceParser(GENEROUS))
+        parser.feed(action.data)
+        fresh = flatten(iter(parser.next, None))
+        seen.frames += fresh
+        self.log += [(action.stream, frame) for frame in fresh]
+        if action.fin:
+            parser.finish()
+            seen.fin = True
+            del self._parsers[action.stream]
+
+    def said(self) -> list[Frame]:
+        """The frames the core sent in streams since this was last asked."""
+        self.poll()
+        log, self.log = self.log, []
+        return [frame for _, frame in log]
+
+    def about(self, channel: int) -> list[Seen]:
+        """The core's streams that lead to a channel, oldest first."""
+        self.poll()
+        return [seen for seen in self.streams.values() if seen.channel == channel]
+
+    def said_about(self, channel: int) -> list[Frame]:
+        """All frames the core ever sent in streams on a channel."""
+        return [frame for seen in self.about(channel) for frame in seen.about]
+
+    def events(self) -> list[Event]:
+        return self.core.poll_events()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with all timers on the way."""
+        end = self.now + seconds
+        while True:
+            timer = self.core.next_timer()
+            self.now = end if timer is None else min(end, max(timer, self.now))
+            self.core.handle_timer(self.now)
+            self.poll()
+            if self.now >= end:
+                return
+
+    def assert_alive(self) -> None:
+        self.poll()
+        assert self.closed is None
+
+    def assert_closed_for(self, code: CloseCode, rule: str) -> None:
+        """The core was seen to close the connection for this reason."""
+        assert self.closed is not None, f"still open; {rule} was broken"
+        reason = self.closed.reason.split(":")[0]
+        assert (CloseCode(self.closed.code).name, reason) == (code.name, rule), self.closed
+
+    def assert_closed(self, code: CloseCode, rule: str) -> None:
+        """The core closed the connection for this reason, and is done with everything."""
+        actions = self.poll()
+        self.assert_closed_for(code, rule)
+        assert self.closed is not None
+        assert actions == [self.closed], "nothing but the close is said"
+        ended = self.events()[-1]
+        assert ended == ConnectionEnded(code, self.closed.reason, False)
+        assert self.core.leftovers() == []
+        assert self.core.channel_count == 0
+        assert self.core.next_timer() is None
+
+
+def client_core(config: Config | None = None, *, limits: Limits | None = WIDE) -> RawPeer:
+    """A client that has been greeted by a raw server."""
+    return RawPeer(Side.CLIENT, config, limits=limits)
+
+
+def server_core(config: Config | None = None, *, limits: Limits | None = WIDE) -> RawPeer:
+    """A server that has accepted a raw client."""
+    return RawPeer(Side.SERVER, config, limits=limits)
