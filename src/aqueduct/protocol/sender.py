@@ -255,10 +255,10 @@ class Sender:
         self._reset_message_streams(StreamCode.CANCELLED)
         out.drop_datagrams(self.channel)
         if self.outbox is not None:
-            # AQ-CANCEL-2: what did arrive can only be acked once it is announced.
-            out_control = self._control_stream()
-            self._announce()
-            out.finish(out_control)
+            # AQ-CANCEL-2: what did arrive can only be acked once it is announced. A frame goes
+            # with the end of the stream in any case: an end alone is what transports mislay.
+            self._announce(always=True)
+            out.finish(self._control_stream())
         stream = self._open()  # AQ-STREAM-8
         out.write(stream, CancelSender().encode())
         out.finish(stream)
@@ -552,14 +552,13 @@ class Sender:
             self._announce_at = now + self._link.config.announce_delay
             self._wake()
 
-    def _announce(self) -> None:
+    def _announce(self, *, always: bool = False) -> None:
         # AQ-UNREL-1
         self._announce_at = NEVER
-        assert self.outbox is not None or self.control is not None
         if self.outbox is None:
             return
         count = self.outbox.unannounced()
-        if count:
+        if count or always:
             self.outbox.announced += count
             self._link.out.write(self._control_stream(), SentUnreliable(count).encode())
 
