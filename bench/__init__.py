@@ -1,0 +1,1 @@
+"""Benchmarks of the protocol core; run them with ``python -m bench``."""

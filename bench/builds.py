@@ -1,0 +1,46 @@
+"""The two builds of the core that are measured: the sources, and their compiled copy."""
+
+import filecmp
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "src"
+COMPILED = ROOT / "build" / "compiled"
+
+
+@dataclass(frozen=True)
+class Build:
+    name: str
+    path: Path
+    missing: str = ""
+    """Why there is no such build here, if there is none."""
+
+
+def pure() -> Build:
+    return Build("pure", SOURCES)
+
+
+def compiled() -> Build:
+    """The compiled copy, made first if it is not there or older than the sources."""
+    if not is_up_to_date():
+        command = [sys.executable, str(ROOT / "tools" / "compile.py")]
+        print("bench: compiling the core", file=sys.stderr, flush=True)
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            lines = result.stderr.strip().splitlines() or ["tools/compile.py failed"]
+            return Build("compiled", COMPILED, lines[-1].removeprefix("compile: "))
+    return Build("compiled", COMPILED)
+
+
+def is_up_to_date() -> bool:
+    package = SOURCES / "aqueduct"
+    if not any(COMPILED.rglob("*.so")) and not any(COMPILED.rglob("*.pyd")):
+        return False
+    for source in package.rglob("*.py"):
+        copy = COMPILED / source.relative_to(SOURCES)
+        if not copy.exists() or not filecmp.cmp(source, copy, shallow=False):
+            return False
+    return True

@@ -1,0 +1,10 @@
+"""All benchmarks, in the order of the table."""
+
+from bench import channels, encode, lineage, memory, modes, ranges, receive, reference
+from bench.measure import Benchmark
+
+SUBJECTS = (reference, encode, receive, modes, channels, ranges, memory, lineage)
+
+
+def all_benchmarks() -> dict[str, Benchmark]:
+    return {each.name: each for subject in SUBJECTS for each in subject.benchmarks()}

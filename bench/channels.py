@@ -1,0 +1,76 @@
+"""The lives of channels: from the message that carries one to empty tables on both sides."""
+
+from aqueduct.protocol.connection import Attach, Connection, Give
+from aqueduct.wire.chanid import ENTRYPOINT
+from aqueduct.wire.frames import Message
+from bench.measure import Benchmark, Sample, Stopwatch
+from bench.pair import exchange, greeted, pass_time
+
+BATCH = 50
+COUNT = 5_000
+
+
+def attached(server: Connection, now: float) -> list[int]:
+    """Take what came on the entrypoint; returns the channels in it."""
+    return [
+        attachment.channel
+        for entry in server.take(ENTRYPOINT, 1_000_000, now)
+        if type(entry) is Message
+        for attachment in entry.attachments
+    ]
+
+
+def lives() -> Sample:
+    """Attach a channel, send one message on it and finish; the peer takes it to its end."""
+    client, server = greeted()
+    attach = (Attach(Give.RECEIVER),)
+    clock = Stopwatch()
+    now = 0.0
+    with clock:
+        for _ in range(0, COUNT, BATCH):
+            for _ in range(BATCH):
+                sent = client.send_message(ENTRYPOINT, b"here", now, attach=attach)
+                client.send(sent.channels[0], b"one message", now)
+                client.finish(sent.channels[0], now)
+            exchange(client, server, now)
+            for channel in attached(server, now):
+                server.take(channel, 10, now)
+            now = pass_time(client, server, now, 0.030)
+            server.poll_events()
+            client.poll_events()
+    assert client.channel_count == server.channel_count == 1, "a channel lives on"
+    return Sample(COUNT, clock.seconds)
+
+
+def calls() -> Sample:
+    """Ask with a oneshot channel for the answer, answer on it, take the answer."""
+    client, server = greeted()
+    attach = (Attach(Give.SENDER, oneshot=True),)
+    clock = Stopwatch()
+    now = 0.0
+    answers = 0
+    with clock:
+        for _ in range(0, COUNT, BATCH):
+            asked = [
+                client.send_message(ENTRYPOINT, b"question", now, attach=attach).channels[0]
+                for _ in range(BATCH)
+            ]
+            exchange(client, server, now)
+            for channel in attached(server, now):
+                server.send(channel, b"answer", now)
+            exchange(client, server, now)
+            for channel in asked:
+                answers += len(client.take(channel, 10, now))
+            now = pass_time(client, server, now, 0.030)
+            server.poll_events()
+            client.poll_events()
+    assert answers == COUNT
+    assert client.channel_count == server.channel_count == 1, "a channel lives on"
+    return Sample(COUNT, clock.seconds)
+
+
+def benchmarks() -> list[Benchmark]:
+    return [
+        Benchmark("channels", "channel born, used once, ended, both sides", "channels/s", lives),
+        Benchmark("calls", "question with a oneshot for its answer", "calls/s", calls),
+    ]

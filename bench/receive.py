@@ -1,0 +1,133 @@
+"""Bytes to messages: the parser alone, and the whole way to the application."""
+
+from functools import cache, partial
+
+from aqueduct.protocol.connection import Connection
+from aqueduct.wire.chanid import ENTRYPOINT, Side
+from aqueduct.wire.frames import MessageRun, RouteTo, message_head
+from aqueduct.wire.sequence import ParserLimits, SequenceParser
+from bench.measure import Benchmark, Sample, Stopwatch
+from bench.pair import greeted
+from bench.reference import COUNT, PAYLOAD, SPLIT
+
+LARGE_TOTAL = 64 * 2**20
+STREAM = 1_000
+"""A number that none of the streams of the handshake has."""
+
+
+@cache
+def chunks(payload: bytes, count: int, chunk_size: int) -> list[bytes]:
+    """A stream of plain messages on the entrypoint, in pieces as a transport hands them on."""
+    parts = [RouteTo(ENTRYPOINT).encode()]
+    for number in range(count):
+        parts.append(message_head(number, len(payload)))
+        parts.append(payload)
+    data = b"".join(parts)
+    return [data[at : at + chunk_size] for at in range(0, len(data), chunk_size)]
+
+
+def parse(chunk_size: int) -> Sample:
+    pieces = chunks(PAYLOAD, COUNT, chunk_size)
+    parser = SequenceParser(ParserLimits(max_message=2**24, max_headers=2**16, max_attachments=256))
+    clock = Stopwatch()
+    parsed = 0
+    with clock:
+        for piece in pieces:
+            parser.feed(piece)
+            while (frame := parser.next()) is not None:
+                if type(frame) is MessageRun:
+                    parsed += len(frame.payloads)
+    assert parsed == COUNT
+    return Sample(COUNT, clock.seconds)
+
+
+def receive(payload: bytes, count: int, chunk_size: int) -> Stopwatch:
+    """All that a server does for a stream: parse, count credit, queue, hand over, ack, report."""
+    pieces = chunks(payload, count, chunk_size)
+    server: Connection = greeted()[Side.SERVER]
+    clock = Stopwatch()
+    taken = 0
+    with clock:
+        for piece in pieces:
+            server.handle_stream_data(STREAM, piece, False, 0.0)
+            server.poll_events()
+            for entry in server.take(ENTRYPOINT, 1_000_000, 0.0):
+                if type(entry) is MessageRun:
+                    taken += len(entry.payloads)
+            server.poll_actions()
+    assert taken == count, f"{taken} of {count} messages came out"
+    return clock
+
+
+def receive_small(chunk_size: int) -> Sample:
+    return Sample(COUNT, receive(PAYLOAD, COUNT, chunk_size).seconds)
+
+
+def take_one_by_one() -> Sample:
+    """What an application costs that asks for a single message each time."""
+    count = 5_000
+    server: Connection = greeted()[Side.SERVER]
+    for piece in chunks(PAYLOAD, count, 16 * 1024):
+        server.handle_stream_data(STREAM, piece, False, 0.0)
+    clock = Stopwatch()
+    with clock:
+        for _ in range(count):
+            assert server.take(ENTRYPOINT, 1, 0.0)
+    return Sample(count, clock.seconds)
+
+
+def receive_large(size: int) -> Sample:
+    clock = receive(bytes(size), LARGE_TOTAL // size, 16 * 1024)
+    return Sample(LARGE_TOTAL / 1e6, clock.seconds)
+
+
+def benchmarks() -> list[Benchmark]:
+    rate, volume = "messages/s", "MB/s"
+    return [
+        Benchmark(
+            "parse-16k",
+            "parse 100-byte messages, chunks of 16 KiB",
+            rate,
+            partial(parse, 16 * 1024),
+            SPLIT,
+        ),
+        Benchmark(
+            "receive-16k",
+            "receive 100-byte messages, chunks of 16 KiB",
+            rate,
+            partial(receive_small, 16 * 1024),
+            SPLIT,
+        ),
+        Benchmark(
+            "receive-64k",
+            "receive 100-byte messages, chunks of 64 KiB",
+            rate,
+            partial(receive_small, 64 * 1024),
+            SPLIT,
+        ),
+        Benchmark(
+            "receive-1200",
+            "receive 100-byte messages, chunks of 1,200 bytes",
+            rate,
+            partial(receive_small, 1200),
+            SPLIT,
+        ),
+        Benchmark(
+            "take-one",
+            "take 100-byte messages one by one, 5,000 waiting",
+            rate,
+            take_one_by_one,
+        ),
+        Benchmark(
+            "receive-1k-messages",
+            "receive 1-KiB messages, chunks of 16 KiB",
+            volume,
+            partial(receive_large, 1024),
+        ),
+        Benchmark(
+            "receive-64k-messages",
+            "receive 64-KiB messages, chunks of 16 KiB",
+            volume,
+            partial(receive_large, 64 * 1024),
+        ),
+    ]

@@ -1,0 +1,112 @@
+"""What the fuzzer runs: a function per target, which takes any bytes and raises only for a bug."""
+
+from collections.abc import Callable, Iterator
+from itertools import cycle
+
+from aqueduct.errors import RemoteProtocolError
+from aqueduct.wire.frames import Frame, Message, MessageRun
+from aqueduct.wire.ranges import MAX_RANGES_SIZE
+from aqueduct.wire.sequence import ParserLimits, SequenceParser
+from tests.fuzz import program
+
+LIMITS = ParserLimits(max_message=4096, max_headers=256, max_attachments=4)
+
+MAX_HELD = max(LIMITS.max_message, LIMITS.max_headers, LIMITS.max_version, MAX_RANGES_SIZE) + 10
+"""The largest varbytes, or all those of a message, and a varint that is not complete."""
+
+CUTS = 15
+"""How many cuts an input of `parser` can name: the low half of its first byte."""
+
+REPEAT = 0x10
+"""The bit of the first byte that says to use the cuts again and again."""
+
+IN_PAIRS = 0x20
+"""The bit of the first byte that says to feed two pieces before asking for frames."""
+
+
+def parser(data: bytes) -> None:
+    """Bytes in any pieces give the same frames, or the same error, as the bytes in one piece.
+
+    The first byte says how many cuts follow, a byte each, and the rest is the sequence.
+    """
+    pieces = list(cut(data))
+    whole = parse([b"".join(pieces)])
+    at_once = 2 if data and data[0] & IN_PAIRS else 1
+    assert parse(pieces, at_once) == whole, "the result depends on where the bytes were cut"
+
+
+def roundtrip(data: bytes) -> None:
+    """What was decoded encodes to the very same bytes, and those decode to the same again."""
+    frames, error = parse([data])
+    encoded = b"".join([frame.encode() for frame in frames])
+    assert data.startswith(encoded), "there are two ways to write the same frames"
+    again, error_again = parse([encoded])
+    assert again == frames
+    if error is None:
+        assert (encoded, error_again) == (data, None)
+    for frame in frames:
+        if isinstance(frame, Message):
+            check_size(frame)
+
+
+def connection(data: bytes) -> None:
+    """A program for two cores, the network and a forger: see `program`."""
+    program.run(data)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "parser": parser,
+    "roundtrip": roundtrip,
+    "connection": connection,
+}
+
+
+def cut(data: bytes) -> Iterator[bytes]:
+    """The pieces an input of `parser` asks for."""
+    first = data[0] if data else 0
+    start = 1 + (first & CUTS)
+    sizes = data[1:start]
+    body = data[start:]
+    if first & REPEAT and any(sizes):
+        pos = 0
+        for size in cycle(sizes):
+            yield body[pos : pos + size]
+            pos += size
+            if pos >= len(body):
+                return
+    for size in sizes:
+        yield body[:size]
+        body = body[size:]
+    yield body
+
+
+def parse(pieces: list[bytes], at_once: int = 1) -> tuple[list[Frame], str | None]:
+    """All frames, runs resolved into messages, and the rule that was broken, if any."""
+    frames: list[Frame] = []
+    reader = SequenceParser(LIMITS)
+    try:
+        for at in range(0, len(pieces), at_once):
+            for piece in pieces[at : at + at_once]:
+                before = reader.held
+                reader.feed(piece)
+                assert reader.held == before + len(piece)
+            while (frame := reader.next()) is not None:
+                if isinstance(frame, MessageRun):
+                    assert frame.payloads
+                    assert frame.size == sum(map(len, frame.payloads))
+                    frames.extend(frame.messages())
+                else:
+                    frames.append(frame)
+            assert reader.held <= MAX_HELD, f"{reader.held} bytes are held"
+        reader.finish()
+    except RemoteProtocolError as error:
+        return frames, error.rule
+    return frames, None
+
+
+def check_size(message: Message) -> None:
+    """The size that flow control counts is the contents of the three varbytes."""
+    bare = Message(message.number, (), (), b"")
+    overhead = len(bare.encode())
+    # Each of the three length prefixes grows from one byte to two or three.
+    assert 0 <= len(message.encode()) - overhead - message.size <= 6
