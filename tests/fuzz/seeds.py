@@ -349,7 +349,6 @@ def forged_rules() -> dict[str, bytes]:
         "finish-4-late": [message(7, 1), op(Forgery.FINISH_SENDER, 5)],
         "cancel-3": [op(Forgery.FINISH_SENDER, 5), op(Forgery.CANCEL_SENDER)],
         "send-2": [op(Forgery.RUN, 0, 9, 20), message(3, 1)],
-        "send-7": [message(0, 1, 16), message(1, 1, 16)],
         "frame-9": [message(0, 1, 0)],
         "unreliable-1": [op(Forgery.SENT_UNRELIABLE, last), op(Forgery.SENT_UNRELIABLE, last)],
         "ended": [op(Forgery.RUN, 0, 9, 20), op(Forgery.FINISH_SENDER, 9), message(9, 1)],
@@ -374,6 +373,9 @@ def forged_rules() -> dict[str, bytes]:
     sent = TURN + op(Op.SEND_MANY, 0, 9, 4)
     programs |= {
         "send-6": TURN + forge(SERVER, 2, prelude(oneshot), message(0, 1), message(1, 1)),
+        "send-7": TURN
+        + forge(SERVER, 2, prelude(0), message(0, 1, 16), message(1, 1, 16))
+        + op(SERVER | Op.TAKE, 0, 0),
         "stream-4": TURN
         + forge(SERVER, 0, prelude(0), op(Forgery.SENT_UNRELIABLE, 1))
         + forge(SERVER, 1, prelude(0), op(Forgery.SENT_UNRELIABLE, 1)),

@@ -437,6 +437,8 @@ class Watch:
         assert core._link.send_window.outstanding >= 0
         assert all(half.outstanding >= 0 for half in self._senders())
         assert core._link.receive_window.outstanding >= 0
+        queues = [half._queue for half in self._receivers() if half._queue is not None]
+        assert core._link.waiting == sum(queue.count for queue in queues)
         timer = core.next_timer()
         events = core.poll_events()
         for event in events:
@@ -447,6 +449,9 @@ class Watch:
             assert core.channel_count == 0
             assert timer is None
         return events
+
+    def _receivers(self) -> list[Receiver]:
+        return [h for h in self.core._channels.halves.values() if isinstance(h, Receiver)]
 
     def _senders(self) -> list[Sender]:
         return [h for h in self.core._channels.halves.values() if isinstance(h, Sender)]

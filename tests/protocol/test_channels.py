@@ -389,6 +389,17 @@ def test_a_forgotten_sender_ends_at_once() -> None:
     assert peer.core.channel_count == 1
 
 
+def test_a_forgotten_half_wants_to_be_woken_no_more() -> None:
+    """AQ-FORGET-1: neither for acks and deadlines, nor for announcements and answers."""
+    peer = server_core()
+    peer.routed(from_client(1), plain(0, b"x"), SentUnreliable(3))
+    peer.routed(to_client(1))
+    assert peer.core.next_timer() is not None
+    for channel in (from_client(1), to_client(1)):
+        peer.routed(channel, ForgetChannel(), fin=True)
+    assert peer.core.next_timer() is None
+
+
 def test_halves_in_the_queue_of_a_forgotten_receiver_are_ended() -> None:
     """AQ-FORGET-1 and AQ-CLOSE-4."""
     peer = server_core()
@@ -572,6 +583,7 @@ def test_a_channel_whose_carrier_is_nacked_is_lost() -> None:
     assert [s.reset for s in peer.about(ours) if s.about != [ForgetChannel()]] == [
         StreamCode.FORGOTTEN
     ]
+    peer.wait(1.1)
     assert peer.core.leftovers() == []
 
 
@@ -643,6 +655,7 @@ def test_a_lost_channel_is_forgotten_even_if_our_half_had_ended_in_good_order() 
     lost = [e.channel for e in peer.events() if isinstance(e, SenderEnded) and e.how is End.LOST]
     assert sorted(lost) == sorted([ours, child])
     assert [forgotten(peer, channel) for channel in (ours, theirs, child)] == [1, 1, 1]
+    peer.wait(1.1)
     assert peer.core.leftovers() == []
 
 

@@ -266,7 +266,7 @@ def test_two_sides_lose_a_deep_chain_and_agree(taken: bool) -> None:
     pair.server.close(ENTRYPOINT, pair.now)
     pair.wait(0.1)
     pair.to_server.release()
-    pair.wait(0.5)
+    pair.wait(1.5)
     ends = {e.channel: e.how for e in pair.at_client() if isinstance(e, SenderEnded)}
     # A receiver nobody took is closed; one whose carrier was never processed is lost.
     expected = End.RECEIVER_CLOSED if taken else End.LOST

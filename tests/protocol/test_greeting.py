@@ -24,7 +24,7 @@ def contents(*pairs: tuple[bytes, bytes]) -> bytes:
 def test_limits_come_back_as_they_were_stated() -> None:
     """AQ-LIMIT-1."""
     headers = ((b"a", b"1"), (b"a", b"2"))
-    assert split_limits(with_limits(headers, OURS, 1000)) == (headers, OURS)
+    assert split_limits(with_limits(headers, OURS, 1000), INITIAL_LIMITS) == (headers, OURS)
 
 
 def test_limits_are_varints_by_name() -> None:
@@ -40,8 +40,8 @@ def test_limits_are_varints_by_name() -> None:
 
 def test_missing_limits_keep_their_initial_values() -> None:
     """AQ-LIMIT-2: all of them, or some."""
-    assert split_limits(()) == ((), INITIAL_LIMITS)
-    _, limits = split_limits(((LIMITS, contents((b"max-message", b"\x07"))),))
+    assert split_limits((), INITIAL_LIMITS) == ((), INITIAL_LIMITS)
+    _, limits = split_limits(((LIMITS, contents((b"max-message", b"\x07"))),), INITIAL_LIMITS)
     assert limits.max_message == 7
     assert limits.channel_window == INITIAL_LIMITS.channel_window
 
@@ -49,14 +49,14 @@ def test_missing_limits_keep_their_initial_values() -> None:
 def test_unknown_limits_are_ignored() -> None:
     """AQ-LIMIT-1: whatever their value is."""
     value = contents((b"max-temperature", b"\xff\xff\xff"), (b"max-headers", b"\x09"))
-    assert split_limits(((LIMITS, value),))[1].max_headers == 9
+    assert split_limits(((LIMITS, value),), INITIAL_LIMITS)[1].max_headers == 9
 
 
 @pytest.mark.parametrize("value", [b"", b"\x80", b"\x01\x01"])
 def test_a_limit_that_is_not_exactly_one_varint_is_a_violation(value: bytes) -> None:
     """AQ-LIMIT-1."""
     with pytest.raises(RemoteProtocolError, match=r"^AQ-LIMIT-1"):
-        split_limits(((LIMITS, contents((b"max-message", value))),))
+        split_limits(((LIMITS, contents((b"max-message", value))),), INITIAL_LIMITS)
 
 
 def test_an_application_may_not_set_reserved_names() -> None:

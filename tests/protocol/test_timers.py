@@ -10,6 +10,9 @@ class Sleeper:
     def __init__(self) -> None:
         self.wake_at = NEVER
 
+    def handle_timer(self, now: float) -> None:
+        raise AssertionError("the heap wakes nobody by itself")
+
 
 def test_nobody_wants_to_be_woken_at_first() -> None:
     assert Timers().next() is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 
 from aqueduct.errors import CloseCode, LocalProtocolError, RemoteProtocolError
-from aqueduct.protocol.config import INITIAL_LIMITS
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.protocol.graveyard import Graveyard, expire
 from aqueduct.protocol.lineage import Node, spread_lost
@@ -18,6 +17,7 @@ from aqueduct.wire.chanid import (
     channel_id,
     creator_of,
     describe,
+    first_index,
     sender_of,
     space_of,
 )
@@ -33,12 +33,17 @@ class Channels:
         self._link = link
         self.halves: dict[int, Half] = {}
         self._graveyard = Graveyard(link.config)
+        self._attached = Graveyard(link.config)
+        """Channels of the peer's creation whose carrier has arrived."""
         self._forgets: dict[int, float] = {}
-        self._next_index: dict[int, int] = {space_of(ENTRYPOINT): 1}
+        self._next_index: dict[int, int] = {}
         self._ours = 0
         self._of_peer = 0
         self._provoked: dict[int, float] = {}
-        self._max_of_peer = 2 * max(link.config.limits.max_channels, INITIAL_LIMITS.max_channels)
+        self._ended_senders: dict[int, End] = {}
+        """How senders ended that came in messages nobody has taken yet."""
+        config = link.config
+        self._max_of_peer = 2 * max(config.limits.max_channels, config.initial_limits.max_channels)
         # AQ-CHAN-1: the entrypoint needs nobody to create it.
         if link.side == Side.CLIENT:
             node = Node(ENTRYPOINT, True)
@@ -63,14 +68,14 @@ class Channels:
         """The id the next channel of a space will have, after those counted in ``ahead``."""
         side = self._link.side
         space = channel_id(side, sender, oneshot, 0)
-        index = self._next_index.get(space, 0) + ahead.get(space, 0)
+        index = self._next_index.get(space, first_index(space)) + ahead.get(space, 0)
         ahead[space] = ahead.get(space, 0) + 1
         return channel_id(side, sender, oneshot, index)
 
     def create(self, channel: int, mode: Mode) -> Node:
         """Our half of a channel whose other half goes away in a message (AQ-CHAN-2)."""
         space = space_of(channel)
-        self._next_index[space] = self._next_index.get(space, 0) + 1
+        self._next_index[space] = self._next_index.get(space, first_index(space)) + 1
         self._ours += 1
         node = Node(channel, False)
         if sender_of(channel) == self._link.side:
@@ -107,7 +112,7 @@ class Channels:
             if half.node is not None and creator_of(channel) == self._link.side:
                 half.node.known = True
             return half
-        if channel in self._graveyard:
+        if channel in self._graveyard or channel == ENTRYPOINT:
             return None  # AQ-ROUTE-4
         if creator_of(channel) == self._link.side:
             self._answer_stray(channel, now)
@@ -116,7 +121,7 @@ class Channels:
         half.route_back(now + self._link.config.ack_delay)
         return half
 
-    def attach(self, message: Message) -> None:
+    def attach(self, message: Message, now: float) -> None:
         """A message arrived: the channels in it are promised to this side (AQ-CHAN-3)."""
         for attachment in message.attachments:
             channel = attachment.channel
@@ -124,14 +129,16 @@ class Channels:
                 raise RemoteProtocolError(
                     "AQ-FRAME-21", f"{describe(channel)} is not the peer's to attach"
                 )
+            if channel in self._attached or channel == ENTRYPOINT:
+                raise RemoteProtocolError("AQ-SEND-7", f"{describe(channel)} was attached twice")
+            self._attached.add(channel, now)
             half = self.halves.get(channel)
             if half is None:
                 if channel in self._graveyard:
                     continue
                 half = self.create_for_peer(channel)
-            elif half.attached:
-                raise RemoteProtocolError("AQ-SEND-7", f"{describe(channel)} was attached twice")
             half.attached = True
+            self._linger(half, now)
 
     def claim(self, message: Message, now: float) -> None:
         """The application took a message and the handles in it."""
@@ -142,7 +149,8 @@ class Channels:
                 half.claim()
                 self.update(half, now)
             elif sender_of(channel) == self._link.side:
-                self._link.events.append(SenderEnded(channel, End.LOST))
+                how = self._ended_senders.pop(channel, End.LOST)
+                self._link.events.append(SenderEnded(channel, how))
             else:
                 self._link.events.append(ReceiverEnded(channel, End.LOST))
 
@@ -153,14 +161,17 @@ class Channels:
         if isinstance(half, Receiver):
             half.complete(now)
         if half.settle():
-            self._remove(half.channel)
+            self._remove(half)
             self._graveyard.add(half.channel, now)
+        else:
+            self._linger(half, now)
 
     def abandon(self, dropped: list[Message], now: float) -> None:
         """Nobody will take these messages: end the halves in them in its stead (AQ-CLOSE-4)."""
         waiting = deque(dropped)
         while waiting:
             for attachment in waiting.popleft().attachments:
+                self._ended_senders.pop(attachment.channel, None)
                 half = self.halves.get(attachment.channel)
                 if half is None:
                     continue
@@ -186,11 +197,11 @@ class Channels:
         for node, lineage in spread_lost(nodes, (carrier,)):
             half = self.halves.get(node.channel)
             if isinstance(half, Receiver):
-                self._remove(node.channel)
+                self._remove(half)
                 self.abandon(half.drop(End.LOST, lineage), now)
             elif half is not None:
-                self._remove(node.channel)
-                half.drop(End.LOST, lineage)
+                self._remove(half)
+                half.drop(End.LOST, lineage, now)
             if node.known:
                 self.send_forget(node.channel, now)  # AQ-LIN-4
 
@@ -198,12 +209,12 @@ class Channels:
         """FORGET_CHANNEL from the channel's creator: it is gone (AQ-FORGET-1)."""
         if half.is_over() and half.owner is not Owner.NOBODY:
             return  # AQ-FORGET-3: it ended in good order, and its queue is the application's
-        self._remove(half.channel)
+        self._remove(half)
         self._graveyard.add(half.channel, now)
         if isinstance(half, Receiver):
             self.abandon(half.drop(End.LOST, ()), now)
         else:
-            self.lose(half.drop(End.LOST, ()), half.channel, now)
+            self.lose(half.drop(End.LOST, (), now), half.channel, now)
 
     def send_forget(self, channel: int, now: float) -> None:
         """Tell the peer, now and then, that a channel of our creation is no more (AQ-FORGET-2)."""
@@ -216,19 +227,45 @@ class Channels:
         link.out.write(stream, ForgetChannel().encode())
         link.out.finish(stream)
 
-    def end_all(self) -> None:
+    def end_all(self, now: float) -> None:
         """The connection is over, and every half with it (AQ-CONN-7)."""
         halves = list(self.halves.values())
         self.halves.clear()
+        self._ended_senders.clear()
         self._ours = self._of_peer = 0
         for half in halves:
-            half.drop(End.CONNECTION, ())
+            if isinstance(half, Sender):
+                half.drop(End.CONNECTION, (), now)
+            else:
+                half.drop(End.CONNECTION, ())
 
-    def _remove(self, channel: int) -> None:
+    def _linger(self, half: Half, now: float) -> None:
+        """The peer is done with a half that our application has yet to take (AQ-LIMIT-4).
+
+        It counts against the peer no more. A receiver keeps its queue; of a sender there is
+        nothing left but how it ended.
+        """
+        if half.lingers or not half.attached or not half.is_over() or half.channel == ENTRYPOINT:
+            return
+        if creator_of(half.channel) == self._link.side:
+            return
+        if isinstance(half, Sender) and half.end is not None:
+            self._remove(half)
+            self._graveyard.add(half.channel, now)
+            self._ended_senders[half.channel] = half.end
+            return
+        half.lingers = True
+        self._of_peer -= 1
+        self._link.lingering += 1
+
+    def _remove(self, half: Half) -> None:
+        channel = half.channel
         del self.halves[channel]
         if channel == ENTRYPOINT:
             return
-        if creator_of(channel) == self._link.side:
+        if half.lingers:
+            self._link.lingering -= 1
+        elif creator_of(channel) == self._link.side:
             self._ours -= 1
         else:
             self._of_peer -= 1
@@ -237,9 +274,12 @@ class Channels:
         """A frame for a channel of ours that is no more (AQ-ROUTE-3)."""
         config = self._link.config
         expire(self._provoked, now - config.forget_interval)
-        if channel not in self._provoked and len(self._provoked) >= config.max_forgets:
+        expire(self._forgets, now - config.forget_interval)
+        if channel in self._forgets:
+            return  # the peer wrote before it could know
+        if len(self._provoked) >= config.max_forgets:
             raise RemoteProtocolError(
                 "AQ-LIMIT-7", "too many frames for channels that ended", CloseCode.LIMIT_EXCEEDED
             )
-        self._provoked.setdefault(channel, now)
+        self._provoked[channel] = now
         self.send_forget(channel, now)

@@ -16,7 +16,8 @@ class Limits:
     """Bytes in flight on one channel: enough for 800 Mbit/s at 10 ms, small enough to forget."""
 
     connection_window: int = 16 * MIB
-    """The same over all channels: what one peer can make this side hold."""
+    """The same over all channels. A peer can make this side hold twice that in queues, once more in
+    queues of finished channels, and as much in frames that have arrived in part."""
 
     max_message: int = 16 * MIB
     """A larger thing is a stream of messages, and a channel is how to send one."""
@@ -48,6 +49,9 @@ class Config:
 
     limits: Limits = field(default_factory=Limits)
 
+    initial_limits: Limits = INITIAL_LIMITS
+    """What both sides go by before they know better; other values than these are for tests."""
+
     ack_delay: float = 0.010
     """How long a receiver may collect acks: short beside a human, long beside a loop turn."""
 
@@ -72,8 +76,8 @@ class Config:
     max_datagram: int = 1_150
     """What fits one QUIC packet of 1,200 bytes after the headers of every layer below."""
 
-    max_early_bytes: int = 4 * MIB
-    """Bytes held until the headers were exchanged: the client's early window, in many streams."""
+    max_early_bytes: int = 24 * MIB
+    """Bytes held until the headers were exchanged, 256 a sequence included: 65,536 streams."""
 
     max_streams: int = 131_072
     """Incoming streams open at once: one or two a channel, and one a message in unordered mode."""
@@ -82,7 +86,7 @@ class Config:
     """Gaps tolerated in the message numbers of one channel, of either direction."""
 
     max_unpacked: int = 8_192
-    """Messages kept as objects, over all queues; past it small ones are kept as bytes."""
+    """Messages and headers kept as objects, over all queues; past it they are kept as bytes."""
 
     max_remembered: int = 65_536
     """Ranges of ended channels kept; past it only the last second's are (AQ-FORGET-4)."""

@@ -16,7 +16,7 @@ from enum import Enum
 from aqueduct.errors import ChannelClosed, CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.actions import Action
 from aqueduct.protocol.channels import Channels
-from aqueduct.protocol.config import INITIAL_LIMITS, Config
+from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import ConnectionEnded, Event, PeerHeaders
 from aqueduct.protocol.greeting import split_limits, with_limits
 from aqueduct.protocol.incoming import Incoming
@@ -158,9 +158,9 @@ class Connection:
             return
         try:
             for sleeper in self._link.timers.due(now):
-                assert isinstance(sleeper, Sender | Receiver)
                 sleeper.handle_timer(now)
-                self._channels.update(sleeper, now)
+                if isinstance(sleeper, Sender | Receiver):
+                    self._channels.update(sleeper, now)
         except RemoteProtocolError as error:
             self._fail(error, now)
 
@@ -172,6 +172,7 @@ class Connection:
         """The QUIC connection is over."""
         if not self._ended:
             self._end(code, reason, by_peer, now)
+            self._link.out.clear()
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -199,8 +200,8 @@ class Connection:
     def send(self, channel: int, payload: bytes, now: float) -> int:
         """Send a message that is nothing but a payload; returns its number."""
         half = self._channels.halves.get(channel)
-        if type(half) is not Sender:
-            return self._sender(channel).send(payload, now)
+        if type(half) is not Sender or type(payload) is not bytes:
+            return self._sender(channel).send(as_bytes(payload), now)
         return half.send(payload, now)
 
     def send_message(
@@ -214,6 +215,7 @@ class Connection:
     ) -> Sent:
         """Send a message with headers and new channels."""
         half = self._sender(channel)
+        payload = as_bytes(payload)
         if attach:
             self._channels.check_room(len(attach))
         ahead: dict[int, int] = {}
@@ -312,6 +314,11 @@ class Connection:
         """Bytes the peer made this side hold: queues, finished queues and half-read frames."""
         return self._link.receive_window.outstanding + self._link.drained_later + self._held
 
+    @property
+    def dropped(self) -> int:
+        """Unreliable messages that were dropped before they left, for lack of credit."""
+        return self._link.dropped
+
     def leftovers(self) -> list[str]:
         """What is still held, in words; empty when everything has ended."""
         left = [
@@ -319,10 +326,16 @@ class Connection:
             for half in self._channels.halves.values()
         ]
         link = self._link
+        left += [
+            f"{describe(half.channel)}: {half.node.size()} carriers of unknown fate"
+            for half in self._channels.halves.values()
+            if half.node is not None and half.node.size()
+        ]
         left += [f"incoming stream {number}" for number in self._streams]
         left += [f"blocked sender {describe(channel)}" for channel in link.blocked]
-        if link.send_window.outstanding:
-            left.append(f"{link.send_window.outstanding} bytes outstanding")
+        outstanding = link.send_window.outstanding - link.written_off.total
+        if outstanding:
+            left.append(f"{outstanding} bytes outstanding")
         if self.held_bytes:
             left.append(f"{self.held_bytes} bytes held")
         return left
@@ -414,7 +427,7 @@ class Connection:
     ) -> None:
         if isinstance(frame, Message):
             if half.handle_message(frame, not incoming.is_datagram, now):
-                self._channels.attach(frame)
+                self._channels.attach(frame, now)
         elif isinstance(frame, SentUnreliable):
             half.handle_announcement(frame.count, incoming.number, now)
         elif isinstance(frame, FinishSender):
@@ -428,6 +441,8 @@ class Connection:
         self, incoming: Incoming, half: Sender, frame: Frame, now: float
     ) -> None:
         channels = self._channels
+        if not isinstance(frame, AckReliable | AckNackUnreliable | Dequeued | CloseReceiver):
+            raise wrong_side("AQ-FRAME-18", type(frame).__name__, half.channel)
         half.check_control(incoming.number)
         if isinstance(frame, AckReliable):
             channels.settle_lineage(half.handle_acks(frame.ranges), now)
@@ -437,10 +452,8 @@ class Connection:
             channels.lose(lost, half.channel, now)
         elif isinstance(frame, Dequeued):
             half.handle_dequeued(frame.num_bytes)
-        elif isinstance(frame, CloseReceiver):
-            channels.lose(half.handle_close(now), half.channel, now)
         else:
-            raise wrong_side("AQ-FRAME-18", type(frame).__name__, half.channel)
+            channels.lose(half.handle_close(now), half.channel, now)
 
     def _drop_stream(self, incoming: Incoming, now: float) -> None:
         """A stream is over, by its end or by a reset."""
@@ -460,7 +473,10 @@ class Connection:
         self._held += holds - incoming.held
         incoming.held = holds
         if not self._ready:
-            if self._held > self.config.max_early_bytes:
+            early = self.config.max_early_bytes
+            if self.side == Side.CLIENT:
+                early += self._link.receive_window.limit  # the server knows our limits already
+            if self._held > early:
                 raise RemoteProtocolError(
                     "AQ-CONN-3", "too much before the headers", CloseCode.LIMIT_EXCEEDED
                 )
@@ -494,7 +510,7 @@ class Connection:
     def _handle_headers(self, headers: Headers, now: float) -> None:
         if self._peer_headers is not None:
             raise RemoteProtocolError("AQ-CONN-4", "CONNECTION_HEADERS came twice")
-        self._peer_headers, limits = split_limits(headers)
+        self._peer_headers, limits = split_limits(headers, self.config.initial_limits)
         self._link.peer_limits = limits
         self._link.send_window.limit = limits.connection_window
         self._link.events.append(PeerHeaders(self._peer_headers))
@@ -503,7 +519,9 @@ class Connection:
 
     def _send_headers(self, stream: OutgoingStream, headers: Headers) -> None:
         # Our limits have to fit in them, and AQ-LIMIT-2 has the peer take so much.
-        max_headers = max(self._link.peer_limits.max_headers, INITIAL_LIMITS.max_headers)
+        max_headers = max(
+            self._link.peer_limits.max_headers, self.config.initial_limits.max_headers
+        )
         frame = ConnectionHeaders(with_limits(headers, self.config.limits, max_headers))
         self._link.out.write(stream, frame.encode())
         self._link.out.finish(stream)
@@ -515,6 +533,9 @@ class Connection:
             if isinstance(half, Sender):
                 half.allow()
         early, self._early = self._early, {}
+        for incoming in early:
+            self._held -= incoming.held
+            incoming.held = 0
         for incoming in early:
             incoming.go_on()
             self._route(incoming, incoming.route, now)
@@ -535,7 +556,7 @@ class Connection:
         self._streams.clear()
         self._early.clear()
         self._held = 0
-        self._channels.end_all()
+        self._channels.end_all(now)
         self._link.end()
         self._link.events.append(ConnectionEnded(code, reason, by_peer))
 
@@ -563,6 +584,13 @@ class Connection:
             half = self._channels.halves.get(channel)
             assert isinstance(half, Receiver)
             half.report()
+
+
+def as_bytes(payload: object) -> bytes:
+    """A payload that nobody can change after it was sent."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise LocalProtocolError(f"a payload is bytes, not {type(payload).__name__}")
 
 
 def wrong_side(rule: str, frame: str, channel: int) -> RemoteProtocolError:

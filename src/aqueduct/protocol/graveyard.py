@@ -31,7 +31,7 @@ class Graveyard:
             ended.add(index, index + 1)
             return
         expire(self._recent, now - self._interval)
-        if len(self._recent) >= self._cap:
+        if self._recent and len(self._recent) >= self._cap:
             del self._recent[next(iter(self._recent))]
         self._recent[channel] = now
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
-from aqueduct.protocol.config import INITIAL_LIMITS, Limits
+from aqueduct.protocol.config import Limits
 from aqueduct.wire.primitives import (
     Headers,
     Incomplete,
@@ -42,16 +42,16 @@ def with_limits(headers: Headers, limits: Limits, max_headers: int) -> Headers:
     return everything
 
 
-def split_limits(headers: Headers) -> tuple[Headers, Limits]:
+def split_limits(headers: Headers, initial: Limits) -> tuple[Headers, Limits]:
     """The peer's headers without the reserved ones, and the limits it stated (AQ-LIMIT-2)."""
-    limits = INITIAL_LIMITS
+    limits = initial
     for name, value in headers:
         if name == LIMITS:
-            limits = _decode_limits(value)
+            limits = _decode_limits(value, initial)
     return tuple(h for h in headers if not h[0].startswith(RESERVED)), limits
 
 
-def _decode_limits(contents: bytes) -> Limits:
+def _decode_limits(contents: bytes, initial: Limits) -> Limits:
     stated: dict[str, int] = {}
     for name, value in decode_headers(contents):
         key = _NAMES.get(name)
@@ -64,4 +64,4 @@ def _decode_limits(contents: bytes) -> Limits:
         if end != len(value):
             raise RemoteProtocolError("AQ-LIMIT-1", f"the limit {key} is not one varint")
         stated[key] = number
-    return replace(INITIAL_LIMITS, **stated)
+    return replace(initial, **stated)

@@ -37,6 +37,11 @@ class Node:
             self.waiting = {}
         self.waiting[key] = children
 
+    def size(self) -> int:
+        """How many messages with channels, and channels of acked ones, are remembered here."""
+        waiting = len(self.waiting) if self.waiting is not None else 0
+        return waiting + (len(self.kept) if self.kept is not None else 0)
+
     def release(self, key: int) -> list[Node]:
         """Take out the channels of a message whose fate is known."""
         if self.waiting is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from aqueduct.protocol.config import INITIAL_LIMITS, Config
+from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import Event
-from aqueduct.protocol.flow import Window
+from aqueduct.protocol.flow import Window, WrittenOff
 from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.protocol.timers import Timers
 from aqueduct.wire.chanid import Side
@@ -31,10 +31,13 @@ class Link:
         "blocked",
         "config",
         "drained_later",
+        "dropped",
         "events",
+        "lingering",
         "out",
         "parser_limits",
         "peer_limits",
+        "receive_channel_window",
         "receive_window",
         "reporters",
         "rtt",
@@ -43,27 +46,35 @@ class Link:
         "timers",
         "unreported",
         "waiting",
+        "written_off",
     )
 
     def __init__(self, side: Side, config: Config) -> None:
         self.side = side
         self.config = config
-        self.peer_limits = INITIAL_LIMITS
+        initial = config.initial_limits
+        self.peer_limits = initial
         self.rtt = 0.0
         limits = config.limits
         # AQ-LIMIT-2: what the initial limits allow is always accepted.
         self.parser_limits = ParserLimits(
-            max_message=max(limits.max_message, INITIAL_LIMITS.max_message),
-            max_headers=max(limits.max_headers, INITIAL_LIMITS.max_headers),
-            max_attachments=max(limits.max_attachments, INITIAL_LIMITS.max_attachments),
+            max_message=max(limits.max_message, initial.max_message),
+            max_headers=max(limits.max_headers, initial.max_headers),
+            max_attachments=max(limits.max_attachments, initial.max_attachments),
         )
         self.out = Outgoing(config.max_datagram)
         self.timers = Timers()
         self.events: list[Event] = []
-        self.send_window = Window(INITIAL_LIMITS.connection_window)
+        self.send_window = Window(initial.connection_window)
         # AQ-FLOW-8: the peer may have written off bytes of lost channels that are still here.
-        allowed = max(config.limits.connection_window, INITIAL_LIMITS.connection_window)
+        allowed = max(limits.connection_window, initial.connection_window)
         self.receive_window = Window(2 * allowed)
+        self.receive_channel_window = max(limits.channel_window, initial.channel_window)
+        self.lingering = 0
+        """Halves of the peer's creation that ended on the wire, and that nobody has taken yet."""
+        self.dropped = 0
+        """Unreliable messages dropped for lack of credit."""
+        self.written_off = WrittenOff(self.send_window, self.timers)
         self.waiting = 0
         """Messages in all queues, as far as they are kept as objects."""
         self.drained_later = 0
@@ -79,6 +90,7 @@ class Link:
         """The connection is over: nothing is outstanding, nobody waits."""
         self.timers = Timers()
         self.send_window.outstanding = self.receive_window.outstanding = 0
-        self.drained_later = self.unreported = self.waiting = 0
+        self.written_off = WrittenOff(self.send_window, self.timers)
+        self.drained_later = self.unreported = self.waiting = self.lingering = 0
         self.blocked.clear()
         self.reporters.clear()

@@ -35,10 +35,12 @@ class OutgoingStream:
 class OutgoingDatagram:
     """A datagram being filled with the messages of one channel."""
 
-    __slots__ = ("channel", "chunks", "first", "length", "stop")
+    __slots__ = ("channel", "chunks", "dead", "first", "length", "stop")
 
     def __init__(self, channel: int, first: int, head: bytes) -> None:
         self.channel = channel
+        self.dead = False
+        """Given up before it left."""
         self.first = first
         self.stop = first
         self.chunks = [head]
@@ -49,6 +51,7 @@ class Outgoing:
     """All streams and datagrams of one side that have something to say."""
 
     __slots__ = (
+        "_by_channel",
         "_closing",
         "_datagrams",
         "_dirty",
@@ -63,7 +66,8 @@ class Outgoing:
         self._max_datagram = max_datagram
         self._next_stream = 0
         self._dirty: list[OutgoingStream] = []
-        self._datagrams: deque[OutgoingDatagram] = deque()
+        self._datagrams: list[OutgoingDatagram] = []
+        self._by_channel: dict[int, deque[OutgoingDatagram]] = {}
         self._resets: list[ResetStream] = []
         self._closing: CloseConnection | None = None
 
@@ -120,7 +124,11 @@ class Outgoing:
         """Put a message in a datagram, shared with the messages just before it (AQ-SEND-4)."""
         if self._datagrams:
             last = self._datagrams[-1]
-            if last.channel == channel and last.length + len(frame) <= self._max_datagram:
+            if (
+                last.channel == channel
+                and not last.dead
+                and last.length + len(frame) <= self._max_datagram
+            ):
                 last.chunks.append(frame)
                 last.length += len(frame)
                 last.stop = number + 1
@@ -130,6 +138,7 @@ class Outgoing:
         datagram.length += len(frame)
         datagram.stop = number + 1
         self._datagrams.append(datagram)
+        self._by_channel.setdefault(channel, deque()).append(datagram)
 
     def fits_datagram(self, channel: int, length: int) -> bool:
         """Whether a frame of this length fits a datagram of its own."""
@@ -138,23 +147,27 @@ class Outgoing:
 
     def drop_oldest_datagram(self, channel: int) -> tuple[int, int] | None:
         """Give up the channel's oldest unsent datagram; returns the range of its numbers."""
-        for datagram in self._datagrams:
-            if datagram.channel == channel:
-                self._datagrams.remove(datagram)
-                return datagram.first, datagram.stop
-        return None
+        mine = self._by_channel.get(channel)
+        if not mine:
+            return None
+        datagram = mine.popleft()
+        datagram.dead = True
+        return datagram.first, datagram.stop
 
     def drop_datagrams(self, channel: int) -> None:
         """Give up all unsent datagrams of a channel."""
-        if self._datagrams:
-            self._datagrams = deque(d for d in self._datagrams if d.channel != channel)
+        for datagram in self._by_channel.pop(channel, ()):
+            datagram.dead = True
 
     def close(self, code: int, reason: str, *, at_once: bool) -> None:
         """Close the connection, at once or behind what waits to leave."""
         if at_once:
-            self._dirty, self._resets = [], []
-            self._datagrams.clear()
+            self.clear()
         self._closing = CloseConnection(code, reason)
+
+    def clear(self) -> None:
+        """Nothing of what waits will leave."""
+        self._dirty, self._resets, self._datagrams, self._by_channel = [], [], [], {}
 
     def poll(self) -> list[Action]:
         """Everything to be done now, in order: resets, stream writes, datagrams, the close."""
@@ -168,8 +181,8 @@ class Outgoing:
             chunks, stream.chunks = stream.chunks, None
             stream.opened = True
             actions.append(WriteStream(stream.number, b"".join(chunks or ()), stream.fin))
-        while self._datagrams:
-            actions.append(SendDatagram(b"".join(self._datagrams.popleft().chunks)))
+        actions += [SendDatagram(b"".join(d.chunks)) for d in self._datagrams if not d.dead]
+        self._datagrams, self._by_channel = [], {}
         if self._closing is not None:
             actions.append(self._closing)
             self._closing = None

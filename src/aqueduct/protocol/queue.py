@@ -22,6 +22,7 @@ _EMPTY = 1
 _RICH = 2
 
 _ROUTE = RouteTo(0).encode()
+_TAKEN = MessageRun(0, [], 0)
 
 
 class Stretch:
@@ -123,7 +124,7 @@ class Queue:
         self.size = 0
         """Bytes that flow control counts."""
         self.count = 0
-        """Messages kept as objects."""
+        """Messages, header pairs and attachments kept as objects."""
 
     def __bool__(self) -> bool:
         return self._head < len(self._entries)
@@ -135,7 +136,7 @@ class Queue:
             self._pack().add(_RICH, message.number, message.encode())
         else:
             self._entries.append(message)
-            self.count += 1
+            self.count += objects_in(message)
 
     def add_run(self, run: MessageRun, *, pack: bool, max_stretches: int) -> bool:
         """Append messages without headers; False if they are empty and come in too many pieces."""
@@ -168,7 +169,7 @@ class Queue:
                     break
             elif isinstance(entry, Message):
                 batch.append(entry)
-                self.count -= 1
+                self.count -= objects_in(entry)
                 limit -= 1
             elif len(entry.payloads) > limit:
                 batch.append(split_run(entry, limit))
@@ -178,6 +179,7 @@ class Queue:
                 batch.append(entry)
                 self.count -= len(entry.payloads)
                 limit -= len(entry.payloads)
+            self._entries[self._head] = _TAKEN  # what was taken must not be held
             self._head += 1
         self.size -= sum(taken.size for taken in batch)
         if 2 * self._head > len(self._entries):
@@ -237,6 +239,12 @@ class Queue:
             last.size += len(contents)
         self._stretches += packed.stretches - before
         return taken
+
+
+def objects_in(message: Message) -> int:
+    """How many objects a message is made of, more or less: a header pair can be two bytes."""
+    pairs = len(message.headers) + sum(len(each.headers) for each in message.attachments)
+    return 1 + pairs + len(message.attachments)
 
 
 def unpack_message(frame: bytes, limits: ParserLimits) -> Message:

@@ -17,7 +17,6 @@ from enum import Enum
 
 from aqueduct.errors import CloseCode as Code
 from aqueduct.errors import RemoteProtocolError, StreamCode
-from aqueduct.protocol.config import INITIAL_LIMITS
 from aqueduct.protocol.events import End, Readable, ReceiverEnded
 from aqueduct.protocol.lineage import Node
 from aqueduct.protocol.link import Link, Owner
@@ -102,9 +101,9 @@ class Receiver:
         "_ack_count",
         "_acks",
         "_arrived",
-        "_complete",
         "_end",
         "_flush_at",
+        "_is_waiting",
         "_link",
         "_queue",
         "_reliable",
@@ -114,6 +113,7 @@ class Receiver:
         "channel",
         "control",
         "inbox",
+        "lingers",
         "node",
         "owner",
         "sender_control",
@@ -131,6 +131,8 @@ class Receiver:
         self.attached = owner is not Owner.NOBODY
         """Whether the message that carries the other half's handle has arrived."""
         self.state = State.OPEN
+        self.lingers = False
+        """Whether the peer has done with it, and counts it no more."""
         self.wake_at = NEVER
         self.control: OutgoingStream | None = None
         self.sender_control = -1
@@ -147,7 +149,8 @@ class Receiver:
         self._arrived = 0
         self._total = -1
         """How many reliable messages there will ever be, once the peer has finished."""
-        self._complete = False
+        self._is_waiting = False
+        """Whether CLOSE_RECEIVER waits until the queue was taken."""
         self._flush_at = NEVER
         self._end: End | None = None
 
@@ -166,7 +169,10 @@ class Receiver:
             return
         size = run.size
         window = self._link.receive_window
-        if self._held() + size > self._window() or window.outstanding + size > window.limit:
+        if (
+            self._held() + size > self._link.receive_channel_window
+            or window.outstanding + size > window.limit
+        ):
             self._check_each(run)
         window.outstanding += size
         queue = self._open_queue()
@@ -272,16 +278,14 @@ class Receiver:
             # AQ-FINISH-5
             if self._arrived != self._total or (inbox is not None and not inbox.settled()):
                 return False
-            if not self._complete:
-                self._complete = True
-                if self._must_wait_for_taking():
-                    return False
-            elif self._queue is not None:
+            if self._must_wait_for_taking():
                 return False
             self._end = End.FINISHED
         elif self.state is State.CLOSING:
             # AQ-CLOSE-3: what arrived may have been seen; wait until it can be acked.
             if inbox is not None and inbox.overtaken() and not self.all_announced:
+                return False
+            if self._must_wait_for_taking():
                 return False
         else:
             return False
@@ -374,9 +378,6 @@ class Receiver:
         elif self.sender_control != stream:
             raise self._violation("AQ-STREAM-4", "announcements or finish on a second stream")
 
-    def _window(self) -> int:
-        return max(self._link.config.limits.channel_window, INITIAL_LIMITS.channel_window)
-
     def _accept(self, first: int, count: int) -> bool:
         """Whether reliable messages are to be processed; a violation if they cannot be."""
         if self.state is State.CLOSING:
@@ -432,8 +433,10 @@ class Receiver:
         return queued + self.unreported
 
     def _check_credit(self, held: int, size: int, more: int) -> None:
-        """AQ-FLOW-2; ``more`` bytes came before, in the same run."""
-        if held and held + size > self._window():
+        """AQ-FLOW-2; ``more`` bytes came before, in the same run. What is empty always fits."""
+        if not size:
+            return
+        if held and held + size > self._link.receive_channel_window:
             raise self._violation("AQ-FLOW-2", "the channel window is exceeded", Code.FLOW_CONTROL)
         window = self._link.receive_window
         outstanding = window.outstanding + more
@@ -495,9 +498,18 @@ class Receiver:
             self._flush_soon(now)
 
     def _must_wait_for_taking(self) -> bool:
-        """AQ-FLOW-7: finished queues the peer no longer counts are bounded too."""
-        limit = self._link.config.limits.connection_window
-        return self._queue is not None and self._link.drained_later + self._queue.size > limit
+        """AQ-FLOW-7, AQ-LIMIT-4: what the peer no longer counts is bounded too."""
+        link = self._link
+        if self.owner is Owner.NOBODY and self.attached:
+            if link.lingering >= link.config.limits.max_channels:
+                return True
+        if self._queue is None:
+            return False
+        self._is_waiting = (
+            self._is_waiting
+            or link.drained_later + self._queue.size > link.config.limits.connection_window
+        )
+        return self._is_waiting
 
     def _control_stream(self) -> OutgoingStream:
         if self.control is None:

@@ -116,6 +116,7 @@ class Sender:
         "attached",
         "channel",
         "control",
+        "lingers",
         "mode",
         "next_reliable",
         "node",
@@ -138,6 +139,8 @@ class Sender:
         self.oneshot = is_oneshot(channel)
         self.state = State.OPEN
         self.attached = owner is not Owner.NOBODY
+        self.lingers = False
+        """Whether the peer has done with it, and counts it no more."""
         self.wake_at = NEVER
         self.next_reliable = 0
         self.outstanding = 0
@@ -386,6 +389,11 @@ class Sender:
         """Whether the wire knows this half no more."""
         return self.state is State.CLOSED or self.state is State.GONE
 
+    @property
+    def end(self) -> End | None:
+        """How the wire ended this half, if it did."""
+        return self._end
+
     def settle(self) -> bool:
         """After the end on the wire: whether nothing holds this half any more."""
         if self.state is not State.CLOSED or not self.node.accessible or self.owner == Owner.NOBODY:
@@ -396,9 +404,13 @@ class Sender:
         self._move(Input.SETTLE)
         return True
 
-    def drop(self, how: End, lineage: tuple[int, ...]) -> list[Node]:
+    def drop(self, how: End, lineage: tuple[int, ...], now: float) -> list[Node]:
         """Forgotten, lost, or without connection: end at once. Returns the channels below."""
         self._move(Input.DROP)
+        if how is End.LOST and self.node.known and self.outstanding:
+            link = self._link
+            link.written_off.add(self.outstanding, now + link.config.forget_interval)
+            self.outstanding = 0
         if how is not End.CONNECTION:
             self._stop(StreamCode.FORGOTTEN)
         self._emit(SenderEnded(self.channel, how, lineage))
@@ -478,7 +490,7 @@ class Sender:
         """Whether the peer owes so many acks that remembering more would be a leak (AQ-LIMIT-6)."""
         undecided = len(self.outbox.sizes) if self.outbox is not None else 0
         unacked = len(self._singles) if self._singles is not None else 0
-        return max(undecided, unacked) >= self._link.config.max_ranges
+        return max(undecided, unacked, self.node.size()) >= self._link.config.max_ranges
 
     def _block(self, size: int) -> None:
         self.wanted = size
@@ -514,6 +526,7 @@ class Sender:
     def _send_oneshot(self, message: Message) -> None:
         # AQ-SEND-5: the message and the finish, in one stream.
         self._move(Input.FINISH)
+        self._stop_waiting()
         stream = self._open_stream()
         out = self._link.out
         out.write(stream, message.encode() + FinishSender(1).encode())
@@ -529,9 +542,10 @@ class Sender:
             dropped = out.drop_oldest_datagram(self.channel)
             if dropped is None:
                 number = self.outbox.add(0)
-                self.outbox.dropped += 1
+                self._link.dropped += 1
                 self._announce_soon(now)
                 return number
+            self._link.dropped += dropped[1] - dropped[0]
             # A peer may decide what was announced and has not left.
             for number in range(max(dropped[0], self.outbox.decided), dropped[1]):
                 self._release(self.outbox.forgo(number))

@@ -13,6 +13,9 @@ class Sleeper(Protocol):
 
     wake_at: float
 
+    def handle_timer(self, now: float) -> None:
+        """The time has come."""
+
 
 class Timers:
     """A heap of wake-up times; an entry that its sleeper no longer means is skipped."""

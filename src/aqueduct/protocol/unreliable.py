@@ -13,13 +13,12 @@ from aqueduct.wire.ranges import RangeSet
 class Outbox:
     """The sending side: numbers given, announced and decided, and the sizes of the undecided."""
 
-    __slots__ = ("_acked", "announced", "decided", "dropped", "next_number", "sizes")
+    __slots__ = ("_acked", "announced", "decided", "next_number", "sizes")
 
     def __init__(self) -> None:
         self.next_number = 0
         self.announced = 0
         self.decided = 0
-        self.dropped = 0
         self.sizes: deque[int] = deque()
         self._acked: RangeSet | None = None
 
@@ -35,7 +34,6 @@ class Outbox:
         index = number - self.decided
         size = self.sizes[index]
         self.sizes[index] = 0
-        self.dropped += 1
         return size
 
     def unannounced(self) -> int:

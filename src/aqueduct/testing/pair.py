@@ -55,7 +55,9 @@ class Pair:
         configs = (client or Config(), server or Config())
         self.clock = Clock()
         self.record = Record(
-            limits=(configs[0].limits, configs[1].limits), lateness=faults.lateness
+            limits=(configs[0].limits, configs[1].limits),
+            first_limits=configs[0].initial_limits,
+            lateness=faults.lateness,
         )
         entries = self.record.entries
         self.tap = Tap(self.clock, entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Mode
 
 
@@ -87,7 +87,7 @@ def draw_plan(random: Random) -> Plan:
         accept_delay=random.choice((0.0, 0.0, 0.02, 0.3)),
         refuse=random.random() < 0.01,
         goodbye=moment if 0.06 <= fate < 0.10 else None,
-        configs=(draw_config(random), draw_config(random)),
+        configs=draw_configs(random),
     )
 
 
@@ -120,10 +120,29 @@ def _draw_sizes(random: Random) -> tuple[int, ...]:
     return tuple(random.choice(every) for _ in range(random.randint(1, 4)))
 
 
-def draw_config(random: Random) -> Config:
+def draw_configs(random: Random) -> tuple[Config, Config]:
+    """Both sides' behaviour; in a third of the runs what they go by at first is little too."""
+    initial = draw_initial_limits(random) if random.random() < 0.33 else INITIAL_LIMITS
+    return draw_config(random, initial), draw_config(random, initial)
+
+
+def draw_initial_limits(random: Random) -> Limits:
+    """So little that a receiver meets its limits: it enforces no less than the initial ones."""
+    return Limits(
+        channel_window=random.choice((50, 700)),
+        connection_window=random.choice((700, 2500)),
+        max_message=random.choice((500, 4000)),
+        max_channels=random.choice((3, 10)),
+        max_attachments=3,
+        max_headers=300,
+    )
+
+
+def draw_config(random: Random, initial: Limits) -> Config:
     """One side's behaviour: its limits, and how much it keeps unpacked."""
     return Config(
         limits=draw_limits(random),
+        initial_limits=initial,
         max_unpacked=random.choice((0, 2, 20, 8_192)),
         max_datagram=random.choice((750, 1_150, 1_150)),
     )

@@ -18,6 +18,17 @@ NO_CHANNEL = -1
 """Stands for the channel of a frame that belongs to the connection as a whole."""
 
 
+FIRST_LIMITS = Limits(
+    channel_window=65_536,
+    connection_window=1_048_576,
+    max_message=65_536,
+    max_channels=128,
+    max_attachments=16,
+    max_headers=8_192,
+)
+"""What a client goes by until it knows the server's limits."""
+
+
 @dataclass(slots=True)
 class FrameSent:
     """A core wrote a frame to a stream, or put it in a datagram (then ``stream`` is negative)."""
@@ -186,6 +197,9 @@ class Record:
 
     limits: tuple[Limits, Limits] = field(default_factory=lambda: (Limits(), Limits()))
     """What the client and the server are willing to receive."""
+
+    first_limits: Limits = FIRST_LIMITS
+    """What both go by until limits were stated."""
 
     lateness: float = 0.0
     """How late a timer of this run may have been."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.protocol.config import Limits
-from aqueduct.protocol.events import SenderEnded, Writable
+from aqueduct.protocol.events import End, SenderEnded, Writable
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import Facts
-from aqueduct.testing.checkers.rules import ACK_DELAY, EPSILON, FIRST_LIMITS, SURELY_A_DATAGRAM
+from aqueduct.testing.checkers.rules import ACK_DELAY, EPSILON, FORGET_INTERVAL, SURELY_A_DATAGRAM
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
 from aqueduct.testing.record import (
     Called,
@@ -47,7 +47,7 @@ class _Purse:
 
     def limits(self, time: float) -> Limits:
         if time < self.facts.listening[self.side]:
-            return FIRST_LIMITS
+            return self.facts.record.first_limits
         return self.facts.record.limits[self.side.other]
 
     def add(self, channel: int, size: int) -> None:
@@ -152,6 +152,9 @@ class _Ledger:
         self.purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
         # By side, channel and number in its space: when it was sent, and its size.
         self.waiting: tuple[dict[tuple[int, int, bool], tuple[float, int]], ...] = ({}, {})
+        # By side: until when the bytes of lost channels count, and how many.
+        self.written_off: tuple[list[tuple[float, int]], ...] = ([], [])
+        self.slack = facts.record.lateness + EPSILON
 
     def see(self, entry: Entry) -> None:
         """Follow what an entry does to the room of either side."""
@@ -170,10 +173,19 @@ class _Ledger:
         elif isinstance(entry, FrameArrived):
             self.purses[entry.side].arrived(entry)
         elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
-            self.purses[entry.side].release_all(entry.event.channel)
-            kept = self.waiting[entry.side]
-            for key in [key for key in kept if key[0] == entry.event.channel]:
-                del kept[key]
+            self._end(entry.side, entry.event, entry.time)
+
+    def _end(self, side: Side, event: SenderEnded, time: float) -> None:
+        kept = self.waiting[side]
+        mine = [key for key in kept if key[0] == event.channel]
+        unsent = sum(kept.pop(key)[1] for key in mine)
+        purse = self.purses[side]
+        if event.how is End.LOST:
+            # The peer may hold these until FORGET_CHANNEL has surely come (AQ-FLOW-8); how late a
+            # timer of this run may be, and how it rounds, is the core's.
+            held = purse.channels.get(event.channel, 0) + unsent
+            self.written_off[side].append((time + FORGET_INTERVAL + 2 * self.slack, held))
+        purse.release_all(event.channel)
 
     def room(self, refused: NotSent, time: float) -> str | None:
         """Why a message that was refused would fit at a time; None if it would not."""
@@ -181,6 +193,7 @@ class _Ledger:
         limits = purse.limits(time)
         on_channel = purse.channels.get(refused.channel, 0)
         total = purse.total
+        total += sum(size for until, size in self.written_off[refused.side] if time <= until)
         for (channel, _, reliable), (sent, size) in self.waiting[refused.side].items():
             # A datagram that did not leave in its turn was dropped, and gave its room back; that
             # of a cancelled sender may keep it until the peer has answered the cancel.

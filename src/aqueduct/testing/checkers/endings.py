@@ -16,7 +16,6 @@ from aqueduct.protocol.events import (
 )
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import Facts
-from aqueduct.testing.checkers.rules import FIRST_LIMITS
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
 from aqueduct.testing.record import Broke, ConnectionClosed, NotSent, Saw
 from aqueduct.wire.chanid import Side
@@ -170,11 +169,11 @@ def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> st
         # The end of a pending channel is told when its lineage is known, not before.
         return "the receiver was open" if channel.close_arrived > entry.time else None
     if entry.error == "MessageTooLarge":
-        smallest = min(FIRST_LIMITS.max_message, limits.max_message)
+        smallest = min(facts.record.first_limits.max_message, limits.max_message)
         plain = not entry.attached and not entry.headers
         return f"it has {entry.size} bytes only" if plain and entry.size <= smallest else None
     if entry.error == "LocalProtocolError" and entry.attached:
-        smallest = min(FIRST_LIMITS.max_channels, limits.max_channels)
+        smallest = min(facts.record.first_limits.max_channels, limits.max_channels)
         made = sum(each.creator == entry.side for each in facts.channels.values())
         if made + entry.attached > smallest:
             return None

@@ -11,7 +11,7 @@ from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
 
-LINEAGE_SHOWN = 64
+LINEAGE_SHOWN = 16
 
 
 @checker

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from aqueduct.protocol.config import Limits
-
 ACK_DELAY: Final = 0.010
 ACK_EVERY: Final = 64
 ANNOUNCE_DELAY: Final = 0.025
@@ -14,16 +12,6 @@ RECEIPT_DEADLINE_MAX: Final = 1.0
 DEADLINE_GRAIN: Final = 0.005
 """By how much a receiver may round a deadline up."""
 FORGET_INTERVAL: Final = 1.0
-
-FIRST_LIMITS: Final = Limits(
-    channel_window=65_536,
-    connection_window=1_048_576,
-    max_message=65_536,
-    max_channels=128,
-    max_attachments=16,
-    max_headers=8_192,
-)
-"""What a client goes by until it knows the server's limits."""
 
 SURELY_A_DATAGRAM: Final = 600
 """A plain message of this size fits a datagram whatever else is in it."""
