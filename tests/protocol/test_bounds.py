@@ -11,6 +11,7 @@ import pytest
 from aqueduct.errors import CloseCode, LocalProtocolError, WouldBlock
 from aqueduct.protocol.config import INITIAL_LIMITS, KIB, MIB, Config, Limits
 from aqueduct.protocol.connection import Mode
+from aqueduct.protocol.events import End, SenderEnded
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -35,6 +36,7 @@ from tests.protocol.wires import (
     GIVE_SENDER,
     HUGE,
     WIDE,
+    Pair,
     RawPeer,
     carrier,
     client_core,
@@ -731,3 +733,44 @@ def test_channels_sent_to_a_peer_that_never_acks_are_bounded() -> None:
             peer.core.poll_actions()
 
     assert growth(flood, peer) < STEADY
+
+
+def test_headers_of_two_bytes_are_not_kept_as_objects() -> None:
+    """AQ-FLOW-9: with the default configuration, memory stays in proportion to credit."""
+    peer = server_core(Config())
+    stream = peer.routed(ENTRYPOINT)
+    empty_pairs = ((b"", b""),) * 30_000
+
+    def fill() -> None:
+        for number in range(12):
+            peer.more(stream, Message(number, empty_pairs, (), b""))
+
+    # The first message may be objects; the others are bytes.
+    assert held_after(fill, peer) < 6 * 12 * 60_000
+
+
+def test_a_slow_application_does_not_count_against_its_peer() -> None:
+    """AQ-LIMIT-4: halves that ended on the wire and wait to be taken are the peer's no more."""
+    limits = replace(INITIAL_LIMITS, max_channels=10)
+    config = Config(limits=limits, initial_limits=limits)
+    pair = Pair(config, config)
+    for _ in range(100):
+        sent = pair.client.send_message(ENTRYPOINT, b"", pair.now, attach=[GIVE_SENDER])
+        pair.client.close(sent.channels[0], pair.now)
+        pair.run()
+    assert pair.client.channel_count == 1
+    batch = pair.server.take(ENTRYPOINT, 200, pair.now)
+    assert len(batch) == 100
+    ends = [event for event in pair.server.poll_events() if isinstance(event, SenderEnded)]
+    assert [event.how for event in ends] == [End.RECEIVER_CLOSED] * 100
+
+
+def test_carriers_that_a_peer_never_acks_are_bounded() -> None:
+    """AQ-LIMIT-6: a peer that gives credit and ends channels, but acks nothing, is waited for."""
+    peer = client_core(Config(max_ranges=20))
+    for number in range(20):
+        peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER])
+        assert peer.core._channels.halves[ENTRYPOINT].node.size() == number + 1  # type: ignore[union-attr]
+    with pytest.raises(WouldBlock):
+        peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER])
+    assert any("20 carriers" in left for left in peer.core.leftovers())

@@ -701,3 +701,15 @@ def test_a_message_that_attaches_a_channel_of_ours_is_a_violation() -> None:
     (theirs,) = attached(peer, GIVE_SENDER)
     peer.routed(theirs, Message(0, (), carrier(0, from_client(5)).attachments, b""))
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FRAME-21")
+
+
+def test_a_channel_that_ended_cannot_be_attached_again() -> None:
+    """AQ-SEND-7: its application has had the last word on it."""
+    peer = server_core()
+    channel = from_client(1)
+    stream = peer.routed(ENTRYPOINT, carrier(0, channel))
+    peer.routed(channel, FinishSender(0), fin=True)
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    assert ReceiverEnded(channel, End.FINISHED) in peer.events()
+    peer.more(stream, carrier(1, channel))
+    peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-SEND-7")

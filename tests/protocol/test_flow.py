@@ -396,3 +396,30 @@ def test_datagrams_count_against_the_window() -> None:
     peer.assert_alive()
     peer.datagram_to(ENTRYPOINT, plain(65, b"x"))
     peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_an_empty_message_fits_beside_one_larger_than_the_window() -> None:
+    """AQ-FLOW-3, AQ-FLOW-9: what costs no credit cannot exceed any."""
+    peer = server_core(Config(limits=INITIAL_LIMITS))
+    large = INITIAL_LIMITS.max_message
+    peer.routed(ENTRYPOINT, plain(1, b"x" * large), fin=True)
+    peer.routed(ENTRYPOINT, plain(0), fin=True)
+    assert peer.core.held_bytes == large
+
+
+def test_the_credit_of_a_lost_channel_comes_back_a_second_after_it_was_forgotten() -> None:
+    """AQ-FLOW-8: until then the peer may hold its bytes."""
+    peer = client_core()
+    channel = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
+    room = peer.core.credit(ENTRYPOINT)
+    peer.core.send(channel, b"x" * 1_000, peer.now)
+    window = peer.core._link.send_window
+    before = window.outstanding
+    peer.routed(ENTRYPOINT, CloseReceiver(), fin=True)
+    assert window.outstanding == 1_000 < before
+    assert peer.core.leftovers() == []
+    peer.core.handle_timer(peer.now + 0.5)
+    assert window.outstanding == 1_000
+    peer.core.handle_timer(peer.now + 1.0)
+    assert window.outstanding == 0
+    assert room > 0

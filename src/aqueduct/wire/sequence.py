@@ -59,6 +59,8 @@ _UNKNOWN: Final = -1
 # Pieces of a varbytes that are smaller than this are gathered in one buffer: as an object each
 # they would cost far more memory than they have bytes.
 _SMALL_PIECE: Final = 1024
+_WHOLE_PIECE: Final = 64
+"""A chunk that is all of a piece is kept as it is, unless its object is larger than it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,13 +390,15 @@ class SequenceParser:
             pieces = self._pieces = []
         if size == wanted and not pieces:
             pieces.append(chunk[start:stop])
+        elif size == len(chunk) and size >= _WHOLE_PIECE:
+            pieces.append(chunk)
         elif size >= _SMALL_PIECE and size >= len(chunk) // 4:
             # A view keeps its whole chunk alive, so the piece must be a good part of it.
             pieces.append(memoryview(chunk)[start:stop])
         elif pieces and isinstance(pieces[-1], bytearray):
-            pieces[-1] += chunk[start:stop]
+            pieces[-1] += memoryview(chunk)[start:stop]
         else:
-            pieces.append(bytearray(chunk[start:stop]))
+            pieces.append(bytearray(memoryview(chunk)[start:stop]))
 
     def _check_length(self, length: int) -> None:
         """Refuse a varbytes by its length alone, before its bytes come."""
