@@ -437,8 +437,12 @@ class Watch:
         assert core._link.send_window.outstanding >= 0
         assert all(half.outstanding >= 0 for half in self._senders())
         assert core._link.receive_window.outstanding >= 0
-        queues = [half._queue for half in self._receivers() if half._queue is not None]
+        receivers = self._receivers()
+        queues = [half._queue for half in receivers if half._queue is not None]
         assert core._link.waiting == sum(queue.count for queue in queues)
+        assert core._link.unreported == sum(half.unreported for half in receivers)
+        assert set(core._link.reporters) <= {half.channel for half in receivers}
+        assert set(core._link.blocked) <= {half.channel for half in self._senders()}
         timer = core.next_timer()
         events = core.poll_events()
         for event in events:

@@ -13,7 +13,7 @@ from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import AckVersion, Message, RouteTo, Version
-from tests.protocol.wires import Pair, client_core, decode, encode, plain
+from tests.protocol.wires import Pair, client_core, decode, encode, plain, server_core
 
 
 def outgoing(max_datagram: int = 1000) -> Outgoing:
@@ -195,4 +195,14 @@ def test_what_was_sent_before_a_close_leaves_before_it() -> None:
     peer.core.close_connection(CloseCode.NO_ERROR, "bye", peer.now)
     assert plain(0, b"last words") in peer.said()
     assert peer.closed == CloseConnection(CloseCode.NO_ERROR, "bye")
+    assert all(seen.reset is None for seen in peer.streams.values())
+
+
+def test_acks_leave_before_a_close_and_nothing_is_reset() -> None:
+    """AQ-CODE-2: no stream is reset because a connection ends."""
+    peer = server_core()
+    peer.routed(ENTRYPOINT, plain(0, b"x"))
+    peer.wait(0.02)
+    peer.core.close_connection(CloseCode.GOING_AWAY, "bye", peer.now)
+    assert [type(action) for action in peer.poll()] == [CloseConnection]
     assert all(seen.reset is None for seen in peer.streams.values())

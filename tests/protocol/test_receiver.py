@@ -125,6 +125,16 @@ def test_announced_numbers_that_arrived_are_acked_soon() -> None:
     assert answers(peer) == [AckNackUnreliable((2,)), AckNackUnreliable((2,))]
 
 
+def test_an_announcement_that_comes_late_is_answered_soon() -> None:
+    """AQ-UNREL-4: what it announces arrived long ago."""
+    peer = server_core()
+    peer.datagram_to(ENTRYPOINT, plain(0))
+    peer.wait(1)
+    peer.routed(ENTRYPOINT, SentUnreliable(1))
+    peer.wait(0.011)
+    assert answers(peer) == [AckNackUnreliable((1,))]
+
+
 @pytest.mark.parametrize(
     ("rtt", "deadline"), [(0.0, 0.050), (0.010, 0.050), (0.1, 0.2), (0.4, 0.8), (3.0, 1.0)]
 )
@@ -340,6 +350,15 @@ def test_a_receiver_closes_at_once_if_nothing_has_to_be_announced() -> None:
     peer.core.close(ENTRYPOINT, peer.now)
     assert answers(peer) == [CloseReceiver()]
     assert peer.core.leftovers() == []
+
+
+def test_a_closed_receiver_wants_to_be_woken_no_more() -> None:
+    """AQ-CLOSE-2: everything was said, and no deadline is left to wait for."""
+    peer = server_core()
+    peer.routed(ENTRYPOINT, plain(0, b"a"), SentUnreliable(3))
+    assert peer.core.next_timer() is not None
+    peer.core.close(ENTRYPOINT, peer.now)
+    assert peer.core.next_timer() is None
 
 
 def test_a_receiver_waits_until_what_it_processed_is_announced() -> None:

@@ -109,14 +109,14 @@ MUTANTS = [
     Mutant(
         "FORGET_CHANNEL is repeated at once",
         "protocol/channels.py",
-        "        if channel in self._forgets:\n            return\n",
+        "        if channel in self._forgets:\n            return False\n",
         "",
     ),
     Mutant(
         "ended channels are not remembered",
         "protocol/channels.py",
-        "        if channel in self._graveyard:\n            return None  # AQ-ROUTE-4\n",
-        "",
+        "        if channel in self._graveyard or channel == ENTRYPOINT:\n",
+        "        if channel == ENTRYPOINT:\n",
     ),
     Mutant(
         "a ROUTE_TO is not answered",
@@ -257,7 +257,7 @@ MUTANTS = [
     Mutant(
         "the windows of the first flight are one's own",
         "protocol/link.py",
-        "        self.peer_limits = INITIAL_LIMITS\n",
+        "        self.peer_limits = initial\n",
         "        self.peer_limits = config.limits\n",
     ),
     Mutant(
@@ -288,9 +288,8 @@ MUTANTS = [
     Mutant(
         "a channel that ended well is told to be forgotten",
         "protocol/channels.py",
-        "        if channel in self._graveyard:\n            return None  # AQ-ROUTE-4\n",
-        "        if channel in self._graveyard and creator_of(channel) != self._link.side:\n"
-        "            return None\n",
+        "        if channel in self._graveyard or channel == ENTRYPOINT:\n",
+        "        if channel in self._graveyard and creator_of(channel) != self._link.side:\n",
     ),
     Mutant(
         "a sender ends before its channel is known to be accessible",

@@ -216,16 +216,17 @@ class Channels:
         else:
             self.lose(half.drop(End.LOST, (), now), half.channel, now)
 
-    def send_forget(self, channel: int, now: float) -> None:
-        """Tell the peer, now and then, that a channel of our creation is no more (AQ-FORGET-2)."""
+    def send_forget(self, channel: int, now: float) -> bool:
+        """Tell the peer that a channel is no more, unless it was just told (AQ-FORGET-2)."""
         link = self._link
         expire(self._forgets, now - link.config.forget_interval)
         if channel in self._forgets:
-            return
+            return False
         self._forgets[channel] = now
         stream = link.out.open(channel)  # AQ-STREAM-8
         link.out.write(stream, ForgetChannel().encode())
         link.out.finish(stream)
+        return True
 
     def end_all(self, now: float) -> None:
         """The connection is over, and every half with it (AQ-CONN-7)."""
@@ -272,14 +273,12 @@ class Channels:
 
     def _answer_stray(self, channel: int, now: float) -> None:
         """A frame for a channel of ours that is no more (AQ-ROUTE-3)."""
+        if not self.send_forget(channel, now):
+            return  # the peer wrote before it could know
         config = self._link.config
         expire(self._provoked, now - config.forget_interval)
-        expire(self._forgets, now - config.forget_interval)
-        if channel in self._forgets:
-            return  # the peer wrote before it could know
-        if len(self._provoked) >= config.max_forgets:
+        self._provoked[channel] = now
+        if len(self._provoked) > config.max_forgets:
             raise RemoteProtocolError(
                 "AQ-LIMIT-7", "too many frames for channels that ended", CloseCode.LIMIT_EXCEEDED
             )
-        self._provoked[channel] = now
-        self.send_forget(channel, now)
