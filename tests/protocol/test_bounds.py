@@ -268,17 +268,64 @@ def finished(peer: RawPeer) -> Callable[[int], object]:
     return lambda n: peer.routed(from_client(1 + n), *frames, fin=True)
 
 
+def claimed(peer: RawPeer) -> Callable[[int], object]:
+    """The application has the handle, and does not get round to the one empty message on it."""
+    take_handle = taken(peer)
+    frames = (plain(0), FinishSender(1))
+    return lambda n: (take_handle(n), peer.routed(from_client(1 + n), *frames, fin=True))
+
+
+def lingering(peer: RawPeer) -> Callable[[int], object]:
+    """The application takes nothing, and every channel has ended on the wire, if it may."""
+    attach = by_attachment(peer)
+    frames = (plain(0), FinishSender(1))
+    return lambda n: (attach(n), peer.routed(from_client(1 + n), *frames, fin=True))
+
+
 def closed(peer: RawPeer) -> Callable[[int], object]:
     return lambda n: peer.routed(to_client(n), CloseReceiver(), fin=True)
 
 
 @pytest.mark.parametrize("steps", [by_route, by_datagram, by_attachment, taken, finished, closed])
 def test_channels_are_bounded(steps: Callable[[RawPeer], Callable[[int], object]]) -> None:
-    """AQ-LIMIT-4: however they come to be, whether they live or wait for their handle."""
+    """AQ-LIMIT-4: however they come to be, while the wire knows them or nobody carries them."""
     allowed = 2 * INITIAL_LIMITS.max_channels
     peer = server_core(SMALL)
     assert until_closed(peer, steps(peer), allowed + 10) == allowed + 1
     peer.assert_closed_for(LIMIT, "AQ-LIMIT-4")
+
+
+@pytest.mark.parametrize("steps", [claimed, lingering])
+def test_channels_that_ended_and_wait_for_the_application_are_bounded(
+    steps: Callable[[RawPeer], Callable[[int], object]],
+) -> None:
+    """AQ-LIMIT-4: some more, then CLOSE_RECEIVER waits, and the peer has no room left."""
+    most = 4 * INITIAL_LIMITS.max_channels
+    peer = server_core(SMALL)
+    assert until_closed(peer, steps(peer), most) > INITIAL_LIMITS.max_channels
+    peer.assert_closed_for(LIMIT, "AQ-LIMIT-4")
+
+
+def test_senders_that_ended_and_wait_in_messages_are_in_proportion_to_their_messages() -> None:
+    """AQ-LIMIT-4 and AQ-FLOW-9: how each ended is all that is kept."""
+    peer = server_core(SMALL)
+    stream = peer.routed(ENTRYPOINT)
+
+    def flood() -> None:
+        for number in range(200):
+            channels = [to_client(16 * number + at) for at in range(16)]
+            peer.more(stream, carrier(number, *channels))
+            for channel in channels:
+                peer.routed(channel, CloseReceiver(), fin=True)
+            peer.core.poll_actions()
+
+    held = held_after(flood, peer)
+    assert held < SMALL.max_unpacked * 2_000 + 40 * peer.core.held_bytes
+    assert peer.core.channel_count == 1
+    peer.core.take(ENTRYPOINT, 999, peer.now)
+    ended = [event for event in peer.events() if isinstance(event, SenderEnded)]
+    assert len(ended) == 3_200
+    assert {event.how for event in ended} == {End.RECEIVER_CLOSED}
 
 
 def test_a_client_whose_server_opens_channels_is_bounded_too() -> None:

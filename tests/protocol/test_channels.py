@@ -293,6 +293,23 @@ def test_twice_the_channels_that_were_allowed_are_too_many(routed: bool) -> None
     peer.assert_closed(CloseCode.LIMIT_EXCEEDED, "AQ-LIMIT-4")
 
 
+def test_a_channel_that_ended_on_the_wire_makes_room_before_it_is_taken() -> None:
+    """AQ-LIMIT-4: an honest peer may make another one when it has seen CLOSE_RECEIVER."""
+    allowed = INITIAL_LIMITS.max_channels
+    peer = server_core(Config(limits=INITIAL_LIMITS))
+    stream = peer.routed(ENTRYPOINT)
+    for index in range(1, 3 * allowed + 1):
+        peer.more(stream, carrier(index - 1, from_client(index)))
+        peer.routed(from_client(index), plain(0), FinishSender(1), fin=True)
+    peer.assert_alive()
+    over = [CloseReceiver() in peer.said_about(from_client(i)) for i in range(1, 3 * allowed + 1)]
+    assert over == [True] * allowed + [False] * 2 * allowed
+    peer.core.take(ENTRYPOINT, allowed + 5, peer.now)
+    for index in range(1, allowed + 6):
+        peer.core.take(from_client(index), 9, peer.now)
+        assert CloseReceiver() in peer.said_about(from_client(index))
+
+
 def test_a_peer_may_use_the_initial_number_of_channels_whatever_was_stated() -> None:
     """AQ-LIMIT-2."""
     peer = server_core(Config(limits=Limits(max_channels=1)))
@@ -503,6 +520,19 @@ def test_the_forgets_a_peer_can_provoke_are_bounded() -> None:
     peer.assert_alive()
     peer.routed(to_client(999), fin=True)
     peer.assert_closed(CloseCode.LIMIT_EXCEEDED, "AQ-LIMIT-7")
+
+
+def test_frames_for_channels_that_were_just_forgotten_are_not_held_against_the_peer() -> None:
+    """AQ-LIMIT-7: it wrote them before it could know."""
+    peer = client_core(Config(max_forgets=2))
+    channels = attached(peer, *[GIVE_SENDER] * 10)
+    for channel in channels:
+        peer.routed(channel)
+    peer.routed(ENTRYPOINT, CloseReceiver(), fin=True)
+    for channel in channels:
+        peer.routed(channel, plain(0, b"x"), fin=True)
+    peer.assert_alive()
+    assert [forgotten(peer, channel) for channel in channels] == [1] * 10
 
 
 def test_losing_many_channels_at_once_is_not_the_peer_s_fault() -> None:

@@ -216,6 +216,44 @@ def test_all_that_is_outstanding_comes_back_when_the_sender_ends() -> None:
     assert peer.core.credit(ENTRYPOINT) == 98
 
 
+def lost_with_bytes() -> tuple[RawPeer, int]:
+    """A client with 90 of 100 bytes on a channel that is lost, and another that is blocked."""
+    peer = client_core(limits=replace(WIDE, connection_window=100))
+    peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
+    lost, other = (
+        peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
+        for _ in range(2)
+    )
+    peer.core.send(lost, b"x" * 90, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(other, b"y" * 50, peer.now)
+    peer.wait(0.03)
+    peer.events()
+    peer.routed(ENTRYPOINT, AckNackUnreliable((0, 1, 1)))
+    return peer, other
+
+
+def test_the_bytes_of_a_lost_channel_come_back_a_second_after_it_was_forgotten() -> None:
+    """AQ-FLOW-8: the peer may still have them; whoever waits for them is told then."""
+    peer, other = lost_with_bytes()
+    assert Writable(other) not in peer.events()
+    assert peer.core.credit(other) < 50
+    peer.wait(0.99)
+    assert Writable(other) not in peer.events()
+    peer.wait(0.02)
+    assert peer.events() == [Writable(other)]
+    peer.core.send(other, b"y" * 50, peer.now)
+
+
+def test_bytes_that_are_written_off_do_not_outlive_the_connection() -> None:
+    """AQ-FLOW-8 and AQ-CONN-7."""
+    peer, _ = lost_with_bytes()
+    assert any("outstanding" in line for line in peer.core.leftovers())
+    peer.core.handle_connection_lost(0, "", True, peer.now)
+    assert peer.core.leftovers() == []
+    assert peer.core.next_timer() is None
+
+
 def test_more_than_is_outstanding_cannot_be_given_back() -> None:
     """AQ-FLOW-5."""
     peer = client_core()

@@ -72,7 +72,7 @@ def test_only_so_many_ancestors_are_named() -> None:
     """AQ-LIN-5: naming all of them would take time and room quadratic in the depth."""
     nodes = chain(10 * LINEAGE_SHOWN, acked=False)
     longest = max(len(above) for _, above in spread_lost([nodes[0]], (99,)))
-    assert longest == LINEAGE_SHOWN
+    assert longest == LINEAGE_SHOWN >= 16
 
 
 def test_a_fact_reaches_the_bottom_of_a_deep_tree() -> None:

@@ -571,6 +571,13 @@ def test_a_channel_attached_twice_is_a_violation() -> None:
     peer.core.take(ENTRYPOINT, 1, peer.now)
     peer.more(stream, carrier(1, from_client(1)))
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-SEND-7")
+    peer = server_core()
+    stream = peer.routed(ENTRYPOINT, carrier(0, from_client(1)))
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    peer.routed(from_client(1), CancelSender(), fin=True)
+    peer.wait(5)
+    peer.more(stream, carrier(1, from_client(1)))
+    peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-SEND-7")
 
 
 # -- the table -------------------------------------------------------------------------------------

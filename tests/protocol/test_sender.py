@@ -505,6 +505,19 @@ def test_a_sender_of_datagrams_announces_them_before_it_cancels() -> None:
     ]
 
 
+def test_a_sender_whose_datagrams_are_announced_ends_its_control_stream_too() -> None:
+    """AQ-CANCEL-2: the receiver has to learn that no more announcements come."""
+    peer = sender(Mode.UNRELIABLE)
+    peer.core.send(ENTRYPOINT, b"a", peer.now)
+    peer.wait(0.03)
+    peer.core.cancel(ENTRYPOINT, peer.now)
+    control, cancel = peer.about(ENTRYPOINT)
+    assert control.about[0] == SentUnreliable(1)
+    assert set(control.about[1:]) <= {SentUnreliable(0)}
+    assert (control.fin, control.reset) == (True, None)
+    assert cancel.about == [CancelSender()]
+
+
 @pytest.mark.parametrize(("first", "then"), [("finish", "cancel"), ("cancel", "finish")])
 def test_the_first_end_of_a_sender_counts(first: str, then: str) -> None:
     """AQ-CANCEL-3: a finish is not cancelled, a cancel not finished, and neither repeated."""

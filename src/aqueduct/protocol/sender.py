@@ -178,6 +178,8 @@ class Sender:
             window.outstanding + size > window.limit and window.outstanding
         ):
             self._block(size)
+        if self.wanted >= 0:
+            self._stop_waiting()  # for the message that met a full window: it was given up
         number = self.next_reliable
         stream = self.stream
         if stream is None:
@@ -214,6 +216,7 @@ class Sender:
             message = Message(self.next_reliable, headers, attachments, payload)
         if not self._fits(size):
             self._block(size)
+        self._stop_waiting()
         self._move(Input.SEND)
         self._charge(size)
         number = self.next_reliable
@@ -534,6 +537,7 @@ class Sender:
 
     def _send_unreliable(self, frame: bytes, size: int, now: float) -> int:
         self._move(Input.SEND)
+        self._stop_waiting()
         if self.outbox is None:
             self.outbox = Outbox()
         out = self._link.out

@@ -132,7 +132,7 @@ def draw_initial_limits(random: Random) -> Limits:
         channel_window=random.choice((50, 700)),
         connection_window=random.choice((700, 2500)),
         max_message=random.choice((500, 4000)),
-        max_channels=random.choice((3, 10)),
+        max_channels=random.choice((10, 20)),
         max_attachments=3,
         max_headers=300,
     )

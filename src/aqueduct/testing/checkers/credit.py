@@ -171,7 +171,10 @@ class _Ledger:
                     purse.datagrams.setdefault(entry.channel, {})[number] = entry.frame.size
                 purse.add(entry.channel, entry.frame.size)
         elif isinstance(entry, FrameArrived):
-            self.purses[entry.side].arrived(entry)
+            channel = self.facts.channels.get(entry.sent.channel)
+            # Whether a core that held both first saw the end of a channel or its loss, is its own.
+            if channel is None or not channel.lost:
+                self.purses[entry.side].arrived(entry)
         elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
             self._end(entry.side, entry.event, entry.time)
 
