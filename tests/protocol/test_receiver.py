@@ -6,7 +6,7 @@ from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import Delivered, End, Readable, ReceiverEnded, Undelivered
-from aqueduct.protocol.receiver import RULES, TRANSITIONS, Input, State
+from aqueduct.protocol.receiver import RULES, TRANSITIONS, Input, Receiver, State
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -123,6 +123,29 @@ def test_announced_numbers_that_arrived_are_acked_soon() -> None:
     peer.datagram_to(ENTRYPOINT, plain(2))
     peer.wait(0.011)
     assert answers(peer) == [AckNackUnreliable((2,)), AckNackUnreliable((2,))]
+
+
+def test_datagrams_under_load_are_not_decided_one_by_one() -> None:
+    """AQ-ACK-1: a frame for 64 of them, as for messages in streams."""
+    peer = server_core()
+    peer.routed(ENTRYPOINT, SentUnreliable(640))
+    for number in range(640):
+        peer.datagram_to(ENTRYPOINT, plain(number))
+    assert answers(peer) == [AckNackUnreliable((64,))] * 10
+
+
+def test_no_deadline_is_left_when_everything_arrived() -> None:
+    """AQ-UNREL-4: nobody is woken for numbers that are decided."""
+    peer = server_core()
+    peer.routed(ENTRYPOINT, SentUnreliable(2))
+    peer.datagram_to(ENTRYPOINT, plain(0), plain(1))
+    peer.wait(0.011)
+    assert answers(peer) == [AckNackUnreliable((2,))]
+    peer.core.handle_timer(peer.now)
+    half = peer.core._channels.halves[ENTRYPOINT]
+    assert isinstance(half, Receiver)
+    assert half.inbox is not None
+    assert not half.inbox.deadlines
 
 
 def test_an_announcement_that_comes_late_is_answered_soon() -> None:

@@ -500,7 +500,8 @@ class Receiver:
     def _must_wait_for_taking(self) -> bool:
         """AQ-FLOW-7, AQ-LIMIT-4: what the peer no longer counts is bounded too."""
         link = self._link
-        if self.owner is Owner.NOBODY and self.attached:
+        would_linger = self._queue is not None or (self.owner is Owner.NOBODY and self.attached)
+        if would_linger and self.node is None:
             if link.lingering >= link.config.limits.max_channels:
                 return True
         if self._queue is None:
