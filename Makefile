@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 FUZZ_INSTALLED := $(VENV)/.fuzz-installed
 COMPILED := build/compiled/.stamp
 
-CODE := $(wildcard src tests bench tools)
+CODE := $(wildcard src tests bench examples tools)
 SOURCES := $(shell find src/aqueduct -name '*.py')
 # -qq leaves errors and nothing else.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
@@ -37,18 +37,21 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check bench fuzz compile lock clean
+.PHONY: help setup demo test soak check bench fuzz compile lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(INSTALLED)  ## make .venv from the lock and install the project into it
 
-demo: $(INSTALLED)  ## play a simulation and draw what became of each message
-	@$(BIN)/python -m aqueduct.testing.demo
+demo: $(INSTALLED)  ## a conversation of two processes over QUIC, drawn in the terminal
+	@$(BIN)/python examples/demo.py
 
 test: check  ## everything that must pass: check, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+soak: $(INSTALLED)  ## real connections and processes, interoperability, attacks: minutes
+	$(BIN)/python -m pytest -m soak -n $(WORKERS) --dist worksteal
 
 check: $(INSTALLED)  ## style, types and import rules
 	$(BIN)/ruff check $(CODE)

@@ -1,14 +1,24 @@
-"""The README's example does what the README says."""
+"""The README's examples do what the README says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-
 README = Path(__file__).resolve().parent.parent / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_example_prints_the_squares(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(example, str(README), "exec"), {})
-    assert capsys.readouterr().out == "[b'0', b'1', b'4', b'9', b'16']\n"
+def run(example: str) -> str:
+    """In a process of its own: the README promises that it can be pasted."""
+    command = [sys.executable, "-W", "error", "-c", example]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_the_first_example_prints_the_sum_and_is_short() -> None:
+    assert run(EXAMPLES[0]) == "45\n"
+    assert len([line for line in EXAMPLES[0].splitlines() if line.strip()]) <= 20
+
+
+def test_the_example_of_the_test_kit_prints_the_squares() -> None:
+    assert run(EXAMPLES[1]) == "[b'0', b'1', b'4', b'9', b'16']\n"

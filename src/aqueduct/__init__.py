@@ -1,5 +1,102 @@
-"""Message channels for Python that cross tasks, processes and hosts."""
+"""Message channels for Python that cross tasks, processes and hosts.
 
-__all__ = ["__version__"]
+Send one half of a channel inside a message on another channel, and it becomes a network channel.
+"""
+
+from aqueduct import blocking
+from aqueduct.channel.connection import Connection, Refuse, Server, connect, serve
+from aqueduct.channel.handles import Channel, Receiver, Sender, channel, oneshot
+from aqueduct.channel.headers import Headers
+from aqueduct.channel.ports import Message, Outcome, Receipt
+from aqueduct.errors import (
+    AqueductError,
+    ChannelCancelled,
+    ChannelClosed,
+    ChannelError,
+    ChannelLostInTransit,
+    ChannelMoved,
+    CloseCode,
+    ConnectError,
+    ConnectionLost,
+    ConnectTimeout,
+    DecodeError,
+    EncodeError,
+    EndOfChannel,
+    ForkedConnectionError,
+    LocalProtocolError,
+    MessageError,
+    MessageTooLarge,
+    ProtocolError,
+    ReceiverClosed,
+    Refused,
+    RemoteProtocolError,
+    TLSError,
+    Unauthenticated,
+    VersionMismatch,
+    WouldBlock,
+)
+from aqueduct.protocol.config import Limits
+from aqueduct.protocol.connection import Mode
+from aqueduct.quic.endpoint import QuicOptions
+from aqueduct.quic.tls import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
 
 __version__ = "0.1.0"
+
+DELIVERED = Outcome.DELIVERED
+LOST = Outcome.LOST
+
+__all__ = [
+    "DELIVERED",
+    "LOST",
+    "AqueductError",
+    "Channel",
+    "ChannelCancelled",
+    "ChannelClosed",
+    "ChannelError",
+    "ChannelLostInTransit",
+    "ChannelMoved",
+    "CloseCode",
+    "ConnectError",
+    "ConnectTimeout",
+    "Connection",
+    "ConnectionLost",
+    "DecodeError",
+    "EncodeError",
+    "EndOfChannel",
+    "ForkedConnectionError",
+    "Headers",
+    "Limits",
+    "LocalProtocolError",
+    "Message",
+    "MessageError",
+    "MessageTooLarge",
+    "Mode",
+    "Outcome",
+    "ProtocolError",
+    "QuicOptions",
+    "Receipt",
+    "Receiver",
+    "ReceiverClosed",
+    "Refuse",
+    "Refused",
+    "RemoteProtocolError",
+    "Sender",
+    "Server",
+    "ServerTLS",
+    "TLSError",
+    "Trust",
+    "Unauthenticated",
+    "VersionMismatch",
+    "WouldBlock",
+    "__version__",
+    "blocking",
+    "channel",
+    "connect",
+    "dev_tls",
+    "dev_trust",
+    "oneshot",
+    "pin",
+    "serve",
+    "tls",
+    "trust",
+]

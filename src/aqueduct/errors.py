@@ -10,6 +10,7 @@
      |   +- ChannelLostInTransit   the message that carried this channel was lost (.lineage)
      |   +- ChannelMoved           this half was sent away
      |   +- ConnectionLost         (.code, .reason, .by_peer)
+     |       +- ForkedConnectionError  used in a child process after fork
      +- EndOfChannel               finished; only from receiving
      +- WouldBlock                 no room right now
      +- MessageError               this message only
@@ -45,6 +46,7 @@ __all__ = [
     "DecodeError",
     "EncodeError",
     "EndOfChannel",
+    "ForkedConnectionError",
     "LocalProtocolError",
     "MessageError",
     "MessageTooLarge",
@@ -135,6 +137,10 @@ class ConnectionLost(ChannelError):
         super().__init__(reason, channel=channel)
         self.code = code
         self.by_peer = by_peer
+
+
+class ForkedConnectionError(ConnectionLost):
+    """The connection was made before a fork, and belongs to the parent process."""
 
 
 class EndOfChannel(AqueductError):

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import count, groupby
+from itertools import count
 
 from rich.console import Console, Group
 from rich.text import Text
@@ -22,6 +22,7 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.plan import Plan
 from aqueduct.testing.simulation import Outcome, Simulation
 from aqueduct.testing.story import story_hash, tell
+from aqueduct.trace.picture import DELIVERED, DROPPED, LOST, NACKED, OPEN, Marks
 from aqueduct.wire.chanid import describe
 
 COMMAND = "python -m aqueduct.testing.demo"
@@ -30,21 +31,6 @@ EXAMPLES = f"""\
 examples:
   {COMMAND}               the first run that shows everything
   {COMMAND} --seed 12     this very run"""
-
-DELIVERED = "delivered"
-DROPPED = "dropped"
-NACKED = "nacked"
-LOST = "lost"
-OPEN = "open"
-
-# mark, mark where only ASCII can be shown, colour, meaning
-LEGEND = {
-    DELIVERED: ("✓", "+", "green", "delivered, and taken by the application"),
-    DROPPED: ("⌫", "<", "yellow", "acked, but dropped unread when its channel was closed"),
-    NACKED: ("✗", "x", "red", "nacked: never processed, and the sender knows"),
-    LOST: ("☠", "L", "magenta", "lost with a channel above it"),
-    OPEN: ("·", ".", "dim", "open when the run ended"),
-}
 
 FAULTS = Faults(
     delay=0.02, jitter=0.15, loss=0.25, recovery=0.2, split=0.3, merge=0.3, lateness=0.001
@@ -125,9 +111,7 @@ class Picture:
 
     def __init__(self, facts: Facts, *, ascii_only: bool) -> None:
         self._facts = facts
-        self._mark = 1 if ascii_only else 0
-        self._arrow = "->" if ascii_only else "→"
-        self._times = "*" if ascii_only else "\N{MULTIPLICATION SIGN}"
+        self._marks = Marks(ascii_only=ascii_only)
 
     def tree(self) -> Tree:
         """The whole of it, from the entrypoint down."""
@@ -147,12 +131,7 @@ class Picture:
             for channel in self._facts.channels.values()
             for message in channel.messages
         )
-        text = Text()
-        for fate, entry in LEGEND.items():
-            if fates[fate]:
-                text.append(f"{entry[self._mark]} ", style=entry[2])
-                text.append(f"{fates[fate]:4}  {entry[3]}\n")
-        return text
+        return self._marks.legend(fates)
 
     def _label(self, channel: ChannelFacts) -> Group:
         title = Text()
@@ -160,36 +139,29 @@ class Picture:
             title.append(f"in {channel.carrier.number} ")
             title.append_text(self._draw([channel.carrier]))
             title.append(" ")
-        title.append(describe(channel.channel), style="bold")
-        title.append(
-            f"  {channel.sender.name.lower()} {self._arrow} {channel.receiver.name.lower()}"
-            f"  {channel.mode.lower()}, "
+        title.append_text(
+            self._marks.title(
+                describe(channel.channel),
+                channel.sender.name.lower(),
+                channel.receiver.name.lower(),
+                channel.mode.lower(),
+                _ending(channel),
+            )
         )
-        ending, style = _ending(channel)
-        title.append(ending, style=style)
         if not channel.messages:
             return Group(title)
         messages = sorted(channel.messages, key=lambda message: message.sent.time)
         return Group(title, self._draw(messages))
 
     def _draw(self, messages: Sequence[MessageFacts]) -> Text:
-        text = Text()
-        for fate, group in groupby(messages, key=fate_of):
-            length = len(list(group))
-            entry = LEGEND[fate]
-            mark = entry[self._mark]
-            text.append(mark * length if length <= 6 else f"{mark}{self._times}{length} ", entry[2])
-        return text
+        return self._marks.draw(fate_of(message) for message in messages)
 
 
-def _ending(channel: ChannelFacts) -> tuple[str, str]:
+def _ending(channel: ChannelFacts) -> str:
     if channel.lost:
-        return "lost in transit", "magenta"
+        return End.LOST.value
     end = channel.sender_end or channel.receiver_end
-    if end is None:
-        return "open", "dim"
-    colours = {End.FINISHED: "green", End.CANCELLED: "yellow", End.RECEIVER_CLOSED: "yellow"}
-    return end.how.value, colours.get(end.how, "red")
+    return "open" if end is None else end.how.value
 
 
 def show(outcome: Outcome, facts: Facts, console: Console) -> None:

@@ -1,0 +1,70 @@
+"""Jobs that survive the loss of the message that carried their channel.
+
+Jobs go out in datagrams, each with the channel for its result. When the network loses one, nobody
+at the other end knows of that channel, and nobody would ever answer on it. So the client is told:
+its half ends with `ChannelLostInTransit`, at once and for certain, and the job can be sent again.
+No timeout has to be guessed.
+"""
+
+import asyncio
+
+import msgspec
+
+import aqueduct
+from aqueduct import Connection, Mode, Receiver, Sender
+from aqueduct.testing.relay import Relay, Weather
+
+JOBS = 40
+
+
+class Job(msgspec.Struct):
+    number: int
+    result: Sender[int]
+
+
+class Work(msgspec.Struct):
+    jobs: Receiver[Job]
+
+
+async def worker(connection: Connection[Work]) -> None:
+    async for work in connection.entrypoint:
+        async for job in work.jobs:
+            await job.result.send(job.number**2)
+
+
+async def run_job(jobs: Sender[Job], number: int) -> int:
+    """Have a job done, and return how often it had to be sent."""
+    await asyncio.sleep(number / 200)  # so that not all of them share one packet
+    attempts = 1
+    while True:
+        theirs, result = aqueduct.oneshot(int)
+        async with result:
+            await jobs.send(Job(number, theirs))
+            try:
+                assert await result.receive() == number**2
+            except aqueduct.ChannelLostInTransit:
+                attempts += 1
+            else:
+                return attempts
+
+
+async def client(address: str) -> None:
+    async with aqueduct.connect(address, Work, trust=aqueduct.dev_trust()) as connection:
+        jobs, theirs = aqueduct.channel(Job, mode=Mode.UNRELIABLE)
+        await connection.entrypoint.send(Work(theirs))
+        async with jobs:
+            attempts = await asyncio.gather(*(run_job(jobs, number) for number in range(JOBS)))
+        again = sum(attempts) - JOBS
+        print(f"{JOBS} jobs done, {sum(attempts)} messages sent")
+        print("some were lost and sent again:", again > 0)
+
+
+async def main() -> None:
+    async with aqueduct.serve("127.0.0.1:0", Work, tls=aqueduct.dev_tls()) as server:
+        serving = asyncio.create_task(server.run(worker))
+        async with Relay(server.address, Weather(loss=0.2, delay=0.005), seed=3) as relay:
+            await client(relay.address)
+        serving.cancel()
+
+
+asyncio.run(main())

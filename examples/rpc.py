@@ -1,0 +1,59 @@
+"""Remote procedure calls: each request carries the channel for its own answer."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+import aqueduct
+from aqueduct import Connection, Sender
+
+
+class Problem(msgspec.Struct, tag=True):
+    """An answer as well: what went wrong is data, not a broken connection."""
+
+    text: str
+
+
+class Quotient(msgspec.Struct, tag=True):
+    value: float
+
+
+class Divide(msgspec.Struct):
+    dividend: float
+    divisor: float
+    answer: Sender[Quotient | Problem]
+
+
+async def serve(connection: Connection[Divide]) -> None:
+    async for request in connection.entrypoint:
+        try:
+            quotient = request.dividend / request.divisor
+        except ZeroDivisionError as error:
+            await request.answer.send(Problem(str(error)))
+        else:
+            await request.answer.send(Quotient(quotient))
+
+
+async def ask(address: str) -> None:
+    async with aqueduct.connect(address, Divide, trust=aqueduct.dev_trust()) as connection:
+
+        async def divide(dividend: float, divisor: float) -> Any:
+            return await connection.entrypoint.call(
+                Divide, dividend=dividend, divisor=divisor, timeout=5
+            )
+
+        print("10 / 4 =", (await divide(10, 4)).value)
+        print("1 / 0 =", (await divide(1, 0)).text)
+        answers = await asyncio.gather(*(divide(n, 2) for n in range(5)))  # all at once
+        print("halves:", [answer.value for answer in answers])
+
+
+async def main() -> None:
+    async with aqueduct.serve("127.0.0.1:0", Divide, tls=aqueduct.dev_tls()) as server:
+        serving = asyncio.create_task(server.run(serve))
+        await ask(server.address)
+        serving.cancel()
+
+
+asyncio.run(main())

@@ -1,0 +1,1 @@
+"""What people use: channels, their two handles, connections and servers."""

@@ -1,0 +1,410 @@
+"""The two halves of a channel, as people hold them: the same object, local or networked."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+import weakref
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+from aqueduct.channel.headers import Headers, HeadersLike, to_pairs
+from aqueduct.channel.local import LocalChannel, LocalReceivePort, LocalSendPort
+from aqueduct.channel.network import NetworkReceivePort, NetworkSendPort
+from aqueduct.channel.ports import MOVED, NOTHING, Message, Receipt, ReceivePort, SendPort
+from aqueduct.codec import ChannelHalf
+from aqueduct.errors import ChannelMoved, EncodeError, EndOfChannel, WouldBlock
+from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.wire.primitives import Headers as Pairs
+
+if TYPE_CHECKING:
+    from aqueduct.channel.line import Line
+
+T = TypeVar("T")
+
+DEFAULT_CAPACITY = 64
+"""Messages a local channel holds before its sender waits."""
+
+
+class Origin:
+    """What both halves of a channel made here know: its type, mode, headers, and each other."""
+
+    __slots__ = ("headers", "kind", "mode", "receiver", "sender")
+
+    def __init__(self, kind: Any, mode: Mode, headers: Pairs) -> None:
+        self.kind = kind
+        self.mode = mode
+        self.headers = headers
+        self.sender: weakref.ref[Sender[Any]] | None = None
+        self.receiver: weakref.ref[Receiver[Any]] | None = None
+
+
+class Sender(ChannelHalf, Generic[T]):
+    """The half that sends. Make one with `channel()` or `oneshot()`, or get one in a message."""
+
+    __slots__ = ("__weakref__", "_headers", "_origin", "_port")
+
+    sends = True
+    _port: SendPort
+    _origin: Origin | None
+    _headers: Pairs
+
+    @classmethod
+    def from_port(cls, port: SendPort, headers: Pairs, origin: Origin | None = None) -> Sender[Any]:
+        """A handle on a port."""
+        handle = cls.__new__(cls)
+        handle._port = port
+        handle._headers = headers
+        handle._origin = origin
+        return handle
+
+    @property
+    def headers(self) -> Headers:
+        """The headers the channel was made with."""
+        return Headers(self._headers)
+
+    async def send(
+        self, value: T, *, headers: HeadersLike | None = None, receipt: bool = False
+    ) -> Receipt | None:
+        """Send a message; waits for room. Cancelled while it waits, it has sent nothing."""
+        if self._port.is_pressed():
+            await asyncio.sleep(0)
+        if headers is None and not receipt:
+            try:
+                self._port.send(value, (), None)
+            except WouldBlock:
+                pass
+            else:
+                return None
+        pairs = to_pairs(headers)
+        future: Receipt | None = asyncio.get_running_loop().create_future() if receipt else None
+        while True:
+            try:
+                self._port.send(value, pairs, future)
+            except WouldBlock:
+                await self._port.wait()
+            else:
+                return future
+
+    def send_nowait(self, value: T, *, headers: HeadersLike | None = None) -> None:
+        """Send a message now, or raise `WouldBlock`."""
+        self._port.send(value, to_pairs(headers), None)
+
+    def finish(self) -> None:
+        """No more messages: the receiver sees the end after the last one."""
+        self._port.finish()
+
+    def cancel(self) -> None:
+        """Give up: what was not received yet need not be."""
+        self._port.cancel()
+
+    async def flush(self) -> None:
+        """Wait until the peer has everything sent so far, or raise what happened instead."""
+        await self._port.flush()
+
+    async def call(
+        self,
+        kind: type[Any],
+        /,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- what a caller wants to write
+        **fields: Any,
+    ) -> Any:
+        """Send a ``kind`` whose one unfilled `Sender` field is for the answer; returns that."""
+        name, answer_type = reply_field(kind, fields)
+        reply, answer = oneshot(answer_type)
+        fields[name] = reply
+        async with asyncio.timeout(timeout), answer:
+            try:
+                await self.send(kind(**fields))
+            except BaseException:
+                reply.cancel()
+                raise
+            return await answer.receive()
+
+    def statistics(self) -> dict[str, int]:
+        """Counters of this half."""
+        return self._port.statistics()
+
+    async def __aenter__(self) -> Sender[T]:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self.cancel()
+
+    def __del__(self) -> None:
+        port = getattr(self, "_port", None)
+        if port is not None and port.is_open():
+            forget(self, port, "finish() or cancel()")
+
+    # -- moving -----------------------------------------------------------------------------------
+
+    def prepare_to_move(self) -> Attach:
+        """What to tell the core when this half goes away."""
+        return _prepare(self, Give.SENDER)
+
+    def move(self, line: Line, channel: int) -> None:
+        """This half went away; the receiver, still here, becomes networked."""
+        port, self._port = self._port, MOVED
+        origin = self._origin
+        assert isinstance(port, LocalSendPort)
+        assert origin is not None
+        local = port.channel
+        network = line.open_port(channel, origin.kind)
+        assert isinstance(network, NetworkReceivePort)
+        network.leftover = local.queue
+        receiver = origin.receiver() if origin.receiver is not None else None
+        if receiver is None or local.closed:
+            network.close()
+        if receiver is not None:
+            receiver._port = network
+        local.wake_all()
+
+
+class Receiver(ChannelHalf, Generic[T]):
+    """The half that receives."""
+
+    __slots__ = ("__weakref__", "_headers", "_origin", "_port")
+
+    sends = False
+    _port: ReceivePort
+    _origin: Origin | None
+    _headers: Pairs
+
+    @classmethod
+    def from_port(
+        cls, port: ReceivePort, headers: Pairs, origin: Origin | None = None
+    ) -> Receiver[Any]:
+        """A handle on a port."""
+        handle = cls.__new__(cls)
+        handle._port = port
+        handle._headers = headers
+        handle._origin = origin
+        return handle
+
+    @property
+    def headers(self) -> Headers:
+        """The headers the channel was made with."""
+        return Headers(self._headers)
+
+    async def receive(self) -> T:
+        """The next message; `EndOfChannel` after the last one of a finished channel."""
+        while True:
+            value = self._port.pop()
+            if value is not NOTHING:
+                return value  # type: ignore[no-any-return]
+            await self._port.wait()
+
+    def receive_nowait(self) -> T:
+        """The next message if there is one, else `WouldBlock`."""
+        value = self._port.pop()
+        if value is NOTHING:
+            raise WouldBlock("no message is here")
+        return value  # type: ignore[no-any-return]
+
+    async def receive_message(self) -> Message[T]:
+        """The next message with its headers and number; of `bytes`, also with its halves."""
+        while True:
+            message = self._port.pop_message()
+            if message is not NOTHING:
+                return message  # type: ignore[no-any-return]
+            await self._port.wait()
+
+    def receive_message_nowait(self) -> Message[T]:
+        """The next message with its headers and number if there is one, else `WouldBlock`."""
+        message = self._port.pop_message()
+        if message is NOTHING:
+            raise WouldBlock("no message is here")
+        return message  # type: ignore[no-any-return]
+
+    async def receive_many(self, limit: int = 1024) -> list[T]:
+        """At least one message, and as many more as are here, up to a limit."""
+        while True:
+            values = self._port.pop_many(limit)
+            if values:
+                return values
+            await self._port.wait()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        """All messages, until the channel is finished; other ends raise."""
+        while True:
+            try:
+                value = self._port.pop()
+            except EndOfChannel:
+                return
+            if value is NOTHING:
+                await self._port.wait()
+            else:
+                yield value
+
+    def close(self) -> None:
+        """Stop receiving: what is queued is dropped."""
+        self._port.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Counters of this half."""
+        return self._port.statistics()
+
+    async def __aenter__(self) -> Receiver[T]:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        port = getattr(self, "_port", None)
+        if port is not None and port.is_open():
+            forget(self, port, "close()")
+
+    # -- moving -----------------------------------------------------------------------------------
+
+    def prepare_to_move(self) -> Attach:
+        """What to tell the core when this half goes away."""
+        return _prepare(self, Give.RECEIVER)
+
+    def move(self, line: Line, channel: int) -> None:
+        """This half went away; the sender, still here, becomes networked."""
+        port, self._port = self._port, MOVED
+        origin = self._origin
+        assert isinstance(port, LocalReceivePort)
+        assert origin is not None
+        local = port.channel
+        network = line.open_port(channel, origin.kind)
+        assert isinstance(network, NetworkSendPort)
+        sender = origin.sender() if origin.sender is not None else None
+        if sender is not None:
+            sender._port = network
+        if local.cancelled or (sender is None and not local.finished):
+            network.cancel()
+        else:
+            network.adopt(local.queue, local.finished)
+        local.wake_all()
+
+
+class Channel(NamedTuple, Generic[T]):
+    """Both halves of a channel, sender first."""
+
+    sender: Sender[T]
+    receiver: Receiver[T]
+
+
+class OneshotOptions(TypedDict, total=False):
+    """What `oneshot` takes besides a type."""
+
+    headers: HeadersLike | None
+
+
+class ChannelOptions(OneshotOptions, total=False):
+    """What `channel` takes besides a type."""
+
+    mode: Mode
+    capacity: int
+
+
+@overload
+def channel(**options: Unpack[ChannelOptions]) -> Channel[bytes]: ...
+@overload
+def channel(kind: type[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
+@overload
+def channel(kind: Any, **options: Unpack[ChannelOptions]) -> Channel[Any]: ...
+def channel(
+    kind: Any = bytes,
+    *,
+    mode: Mode = Mode.ORDERED,
+    capacity: int = DEFAULT_CAPACITY,
+    headers: HeadersLike | None = None,
+) -> Channel[Any]:
+    """A channel for messages of a type; local until one of its halves is sent in a message."""
+    return _make(kind, mode, capacity, to_pairs(headers), oneshot=False)
+
+
+@overload
+def oneshot(**options: Unpack[OneshotOptions]) -> Channel[bytes]: ...
+@overload
+def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
+@overload
+def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
+def oneshot(kind: Any = bytes, *, headers: HeadersLike | None = None) -> Channel[Any]:
+    """A channel for one message, such as an answer."""
+    return _make(kind, Mode.ORDERED, 1, to_pairs(headers), oneshot=True)
+
+
+def _make(kind: Any, mode: Mode, capacity: int, headers: Pairs, *, oneshot: bool) -> Channel[Any]:
+    local = LocalChannel(capacity, oneshot=oneshot)
+    origin = Origin(kind, mode, headers)
+    sender: Sender[Any] = Sender.from_port(LocalSendPort(local), headers, origin)
+    receiver: Receiver[Any] = Receiver.from_port(LocalReceivePort(local), headers, origin)
+    origin.sender = weakref.ref(sender)
+    origin.receiver = weakref.ref(receiver)
+    return Channel(sender, receiver)
+
+
+def _prepare(half: Sender[Any] | Receiver[Any], give: Give) -> Attach:
+    origin = half._origin
+    port = half._port
+    if port is MOVED:
+        raise ChannelMoved("this half was sent away already; a half can be sent once")
+    if origin is None or not isinstance(port, LocalSendPort | LocalReceivePort):
+        raise EncodeError(
+            "a networked half cannot be sent on; make a new channel and copy the messages"
+        )
+    return Attach(give, port.oneshot, origin.headers, origin.mode)
+
+
+def forget(half: object, port: Any, what: str) -> None:
+    """A half was dropped without an end: end it on its loop, and warn, which may raise."""
+    line = getattr(port, "line", None)
+    if line is None:
+        port.abandon()
+    elif not line.driver.loop.is_closed():
+        line.driver.loop.call_soon_threadsafe(port.abandon)
+    warnings.warn(
+        f"a {type(half).__name__} was forgotten while open; use `async with`, or call {what}",
+        ResourceWarning,
+        stacklevel=3,
+        source=half,
+    )
+
+
+def reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
+    """The one `Sender` field of a message type that was not filled, and what it sends."""
+    open_fields = []
+    for name, hint in get_type_hints(kind).items():
+        half = get_origin(hint) or hint
+        if name in fields or not isinstance(half, type):
+            continue
+        if issubclass(half, ChannelHalf) and half.sends:
+            arguments = get_args(hint)
+            open_fields.append((name, arguments[0] if arguments else bytes))
+    if len(open_fields) != 1:
+        raise TypeError(
+            f"call() needs a type with exactly one unfilled Sender field; "
+            f"{kind.__name__} has {len(open_fields)}"
+        )
+    return open_fields[0]

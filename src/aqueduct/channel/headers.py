@@ -1,0 +1,79 @@
+"""Headers: an ordered multimap of byte strings, with a convenient face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import overload
+
+from aqueduct.wire.primitives import Headers as Pairs
+
+Text = str | bytes
+HeadersLike = Mapping[str, Text] | Iterable[tuple[Text, Text]]
+"""What may be given where headers are asked for."""
+
+
+class Headers(Sequence[tuple[bytes, bytes]]):
+    """Pairs in the order they came; `get`, `all` and `in` take names as text or bytes."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: Pairs = ()) -> None:
+        self.pairs = pairs
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[bytes, bytes]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Headers: ...
+    def __getitem__(self, index: int | slice) -> tuple[bytes, bytes] | Headers:
+        if isinstance(index, slice):
+            return Headers(self.pairs[index])
+        return self.pairs[index]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(self.pairs)
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, str | bytes):
+            return self.get(name) is not None
+        return name in self.pairs
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Headers):
+            return self.pairs == other.pairs
+        return isinstance(other, tuple) and self.pairs == other
+
+    def __hash__(self) -> int:
+        return hash(self.pairs)
+
+    def __repr__(self) -> str:
+        return f"Headers({list(self.pairs)!r})"
+
+    def get(self, name: Text, default: bytes | None = None) -> bytes | None:
+        """The first value of a name."""
+        wanted = _bytes(name)
+        return next((value for key, value in self.pairs if key == wanted), default)
+
+    def text(self, name: Text, default: str | None = None) -> str | None:
+        """The first value of a name as text."""
+        value = self.get(name)
+        return default if value is None else value.decode("utf-8", "replace")
+
+    def all(self, name: Text) -> list[bytes]:
+        """All values of a name, in order."""
+        wanted = _bytes(name)
+        return [value for key, value in self.pairs if key == wanted]
+
+
+def to_pairs(headers: HeadersLike | None) -> Pairs:
+    """Headers as the wire has them."""
+    if not headers:
+        return ()
+    items = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((_bytes(name), _bytes(value)) for name, value in items)
+
+
+def _bytes(text: Text) -> bytes:
+    return text.encode() if isinstance(text, str) else bytes(text)

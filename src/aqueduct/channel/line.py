@@ -1,0 +1,229 @@
+"""What the ports of one connection share: the core, its driver, and who owns which channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aqueduct.channel.handles import Receiver, Sender
+from aqueduct.channel.network import FORKED_REASON, NetworkReceivePort, NetworkSendPort
+from aqueduct.codec import ChannelHalf
+from aqueduct.errors import ConnectionLost, ForkedConnectionError
+from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import Sent
+from aqueduct.protocol.events import (
+    ConnectionEnded,
+    Delivered,
+    Event,
+    PeerHeaders,
+    Readable,
+    ReceiverEnded,
+    SenderEnded,
+    Undelivered,
+    Writable,
+)
+from aqueduct.quic.endpoint import Driver
+from aqueduct.wire.chanid import sender_of
+from aqueduct.wire.frames import Attachment
+from aqueduct.wire.frames import Message as WireMessage
+from aqueduct.wire.primitives import Headers as Pairs
+
+if TYPE_CHECKING:
+    from aqueduct.trace.tap import Tap
+
+Port = NetworkSendPort | NetworkReceivePort
+
+
+class Line:
+    """One connection as its ports see it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.core: Core = driver.core
+        self.time = driver.now()
+        self.turn_due = False
+        self.unflushed = 0
+        self.ports: dict[int, Port] = {}
+        self._unclaimed: dict[int, Port] = {}
+        """Ports of halves that were taken from the core and not yet decoded."""
+        self.ended: ConnectionEnded | None = None
+        self.is_forked = False
+        self.peer_headers: Pairs | None = None
+        self.tap: Tap | None = None
+        """Records what happens here, if somebody wants a trace."""
+        self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
+        """What the application gets to hold of a half: itself, or its blocking twin."""
+
+    def touch(self) -> None:
+        """Something is to be sent: at the end of this turn of the loop."""
+        if not self.turn_due:
+            self.turn_due = True
+            self.driver.touch()
+
+    def turned(self) -> None:
+        """The loop's turn is over and everything was handed to QUIC."""
+        self.turn_due = False
+        self.unflushed = 0
+        self.time = self.driver.now()
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def send(self, channel: int, payload: bytes, headers: Pairs, halves: list[ChannelHalf]) -> Sent:
+        """Send a message, and with it the halves in it."""
+        if not halves:
+            return self.core.send_message(channel, payload, self.time, headers=headers)
+        moving = [half for half in halves if isinstance(half, Sender | Receiver)]
+        attach = [half.prepare_to_move() for half in moving]
+        sent = self.core.send_message(channel, payload, self.time, headers=headers, attach=attach)
+        if self.tap is not None:
+            modes = [one.mode.value for one in attach]
+            self.tap.born(channel, sent.number, sent.reliable, sent.channels, modes)
+        for half, made in zip(moving, sent.channels, strict=True):
+            half.move(self, made)
+        return sent
+
+    # -- receiving --------------------------------------------------------------------------------
+
+    def open_ports(self, message: WireMessage) -> None:
+        """Ports for the halves in a message that was taken, before their first event."""
+        for attachment in message.attachments:
+            channel = attachment.channel
+            self._unclaimed[channel] = self.open_port(channel, bytes)
+
+    def open_port(self, channel: int, kind: Any) -> Port:
+        """A port for a half that is ours now."""
+        port: Port
+        if sender_of(channel) == self.core.side:
+            port = NetworkSendPort(self, channel, kind)
+        else:
+            port = NetworkReceivePort(self, channel, kind)
+        self.ports[channel] = port
+        return port
+
+    def claim(
+        self, attachment: Attachment, half: type[ChannelHalf] | None, kind: Any
+    ) -> ChannelHalf:
+        """The handle for a half that came in a message, as what its type says, if anything."""
+        port = self._unclaimed.get(attachment.channel)
+        if port is None:
+            raise ValueError("one attachment cannot be two channels")
+        if half is not None and half.sends is not isinstance(port, NetworkSendPort):
+            raise ValueError(f"the attachment is no {half.__name__}, but the other half")
+        del self._unclaimed[attachment.channel]
+        port.set_type(kind)
+        if isinstance(port, NetworkSendPort):
+            return self.present(Sender.from_port(port, attachment.headers), half)
+        return self.present(Receiver.from_port(port, attachment.headers), half)
+
+    def attached(self, message: WireMessage) -> Unclaimed:
+        """The halves of a message that nobody decodes."""
+        return Unclaimed(self, message)
+
+    def abandon(self, message: WireMessage) -> None:
+        """Nobody wants the halves in a message that were not claimed (AQ-CLOSE-4)."""
+        for attachment in message.attachments:
+            port = self._unclaimed.pop(attachment.channel, None)
+            if port is not None:
+                port.abandon()
+
+    def give_up(self, channel: int) -> None:
+        """A half whose message could not be decoded has no owner."""
+        port = self.ports.get(channel)
+        if port is not None:
+            port.abandon()
+
+    def rescue(self) -> None:
+        """The peer is gone: what arrived before that is still for the application."""
+        waiting: list[Port] = list(self.ports.values())
+        for port in waiting:
+            if isinstance(port, NetworkReceivePort):
+                waiting.extend(port.rescue())
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def handle_events(self, events: list[Event]) -> None:
+        """What the core learned."""
+        self.time = self.driver.now()
+        if self.tap is not None:
+            self.tap.saw(events, self.ports)
+        for event in events:
+            if isinstance(event, PeerHeaders):
+                self.peer_headers = event.headers
+                self.on_headers()
+            elif isinstance(event, ConnectionEnded):
+                self.ended = event
+                self.on_end()
+            else:
+                self._handle(event)
+
+    def on_headers(self) -> None:
+        """The peer's headers came."""
+
+    def on_end(self) -> None:
+        """The connection is over."""
+
+    def lost(self, channel: int | None = None) -> ConnectionLost:
+        """The error for whoever uses a channel of an ended connection."""
+        ended = self.ended
+        if self.is_forked:
+            return ForkedConnectionError(FORKED_REASON, channel=channel)
+        if ended is None:
+            return ConnectionLost("the connection ended", channel=channel)
+        who = "the peer" if ended.by_peer else "this side"
+        reason = f": {ended.reason}" if ended.reason else ""
+        return ConnectionLost(
+            f"{who} closed the connection with code {ended.code:#x}{reason}",
+            channel=channel,
+            code=ended.code,
+            by_peer=ended.by_peer,
+        )
+
+    def _handle(self, event: Event) -> None:
+        port = self.ports.get(event.channel)  # type: ignore[union-attr]
+        if port is None:
+            return
+        if isinstance(event, Readable):
+            assert isinstance(port, NetworkReceivePort)
+            port.handle_readable()
+        elif isinstance(event, Writable):
+            assert isinstance(port, NetworkSendPort)
+            port.pump()
+        elif isinstance(event, Delivered | Undelivered):
+            assert isinstance(port, NetworkSendPort)
+            port.handle_fate(event)
+        elif isinstance(event, SenderEnded | ReceiverEnded):
+            del self.ports[event.channel]
+            port.handle_end(event)  # type: ignore[arg-type]
+
+
+def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf:
+    """What asynchronous code holds."""
+    if wanted is not None and wanted is not type(half):
+        raise ValueError(
+            f"{wanted.__module__}.{wanted.__name__} is for threads; "
+            f"asynchronous code declares aqueduct.{type(half).__name__}"
+        )
+    return half
+
+
+class Unclaimed:
+    """The halves of a message of `bytes`: claimed when asked for, closed when forgotten."""
+
+    __slots__ = ("_halves", "_line", "_message")
+
+    def __init__(self, line: Line, message: WireMessage) -> None:
+        self._line = line
+        self._message = message
+        self._halves: tuple[ChannelHalf, ...] | None = None
+
+    def halves(self) -> tuple[ChannelHalf, ...]:
+        """Handles of them, the same ones each time."""
+        if self._halves is None:
+            attachments = self._message.attachments
+            self._halves = tuple(self._line.claim(one, None, bytes) for one in attachments)
+        return self._halves
+
+    def __del__(self) -> None:
+        loop = self._line.driver.loop
+        if self._halves is None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._line.abandon, self._message)

@@ -1,0 +1,134 @@
+"""``aqueduct cert``: makes certificates, and shows what is in them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from cryptography import x509
+
+from aqueduct.cli import options
+from aqueduct.cli.running import fail, notes
+from aqueduct.errors import TLSError
+from aqueduct.quic.tls import (
+    ServerTLS,
+    dev_directory,
+    dev_tls,
+    dev_trust,
+    fingerprint,
+    make_authority,
+    make_certificate,
+    tls,
+)
+
+app = typer.Typer(help="Make certificates and show their fingerprints.", no_args_is_help=True)
+
+
+@app.command()
+def make(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Host names and addresses.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", file_okay=False, help="Where the files go.")
+    ] = Path(),
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it lasts.")] = 365,
+    force: Annotated[bool, typer.Option("--force", help="Write over files there are.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Make a certificate for a server, signed by an authority in the same directory.
+
+    The authority is made when there is none. Servers take server.pem and server.key, clients
+    trust authority.pem; authority.key signs and goes nowhere.
+
+    Example: aqueduct cert make example.org 192.0.2.7 --out certs --days 90
+    """
+    certificate, key = out / "server.pem", out / "server.key"
+    if not force and (certificate.exists() or key.exists()):
+        fail(f"{certificate} is there already; write over it with --force")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        made = make_certificate(names, _authority(out), days)
+        _write(key, made.key, secret=True)
+        _write(certificate, made.certificate)
+    except OSError as error:
+        fail(f"cannot write {error.filename}: {error.strerror}")
+    except (TLSError, ValueError) as error:
+        fail(str(error))
+    _print(certificate, made.certificate, as_json)
+    if not as_json:
+        notes.print(
+            f"serve with   --cert {certificate} --key {key}\n"
+            f"connect with --ca {out / 'authority.pem'}",
+            markup=False,
+        )
+
+
+@app.command()
+def show(
+    file: Annotated[
+        Path | None, typer.Argument(help="A PEM certificate; else the development one.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show the names, the last day and the fingerprint of a certificate.
+
+    Example: aqueduct cert show certs/server.pem
+    """
+    try:
+        if file is None:
+            dev_trust()
+            dev_tls()
+            file = dev_directory() / "server.pem"
+        pem = file.read_bytes()
+        _print(file, pem, as_json)
+    except OSError as error:
+        fail(f"cannot read {file}: {error.strerror}")
+    except ValueError:
+        fail(f"there is no PEM certificate in {file}")
+
+
+def describe(pem: bytes) -> dict[str, Any]:
+    """What people want to know of the first certificate in a PEM text."""
+    loaded = x509.load_pem_x509_certificate(pem)
+    try:
+        extension = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names = [str(one.value) for one in extension.value]
+    except x509.ExtensionNotFound:
+        names = []
+    left = loaded.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return {
+        "names": names,
+        "issuer": loaded.issuer.rfc4514_string(),
+        "until": loaded.not_valid_after_utc.date().isoformat(),
+        "days_left": left.days,
+        "fingerprint": fingerprint(pem),
+    }
+
+
+def _print(path: Path, pem: bytes, as_json: bool) -> None:
+    found = {"file": str(path), **describe(pem)}
+    if as_json:
+        print(json.dumps(found))
+        return
+    print(f"file         {path}")
+    print(f"names        {', '.join(found['names']) or 'none'}")
+    print(f"issuer       {found['issuer']}")
+    print(f"until        {found['until']} ({found['days_left']} days)")
+    print(f"fingerprint  {found['fingerprint']}")
+
+
+def _authority(out: Path) -> ServerTLS:
+    certificate, key = out / "authority.pem", out / "authority.key"
+    if not certificate.exists() and not key.exists():
+        made = make_authority("Aqueduct authority")
+        _write(key, made.key, secret=True)
+        _write(certificate, made.certificate)
+    return tls(certificate, key)
+
+
+def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
+    path.touch(mode=0o600 if secret else 0o644)
+    path.chmod(0o600 if secret else 0o644)
+    path.write_bytes(data)

@@ -1,0 +1,211 @@
+"""``aqueduct doctor``: whether this machine has what channels need, and what to do if not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from aqueduct.channel.connection import connect, serve
+from aqueduct.cli import cert, options, running
+from aqueduct.cli.ping import Ping
+from aqueduct.errors import AqueductError
+from aqueduct.quic.tls import dev_tls, dev_trust
+from aqueduct.quic.udp import BUFFER_SIZE, UdpSocket
+
+_OLDEST = (3, 11)
+_FILES = 4_096
+_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    ok: bool
+    found: str
+    advice: str = ""
+    needed: bool = True
+    """Whether channels fail without it; the rest is speed, or for other parts."""
+
+
+def doctor(as_json: options.Json = False) -> None:
+    """Check this machine: Python, UDP, certificates, limits, and a real connection.
+
+    Exits with 1 if something that channels need is missing.
+
+    Example: aqueduct doctor
+    """
+    findings: list[Finding] = []
+    with running.notes.status("looking"):
+        for check in CHECKS:
+            findings += check()
+    if as_json:
+        print(json.dumps([asdict(one) for one in findings]))
+    else:
+        _print(findings)
+    running.run(_exit_code(findings))
+
+
+async def _exit_code(findings: list[Finding]) -> int:
+    return running.FAILED if any(one.needed and not one.ok for one in findings) else 0
+
+
+def _print(findings: list[Finding]) -> None:
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("")
+    table.add_column("check", no_wrap=True)
+    table.add_column("found")
+    table.add_column("what to do")
+    for one in findings:
+        mark = "[green]✓[/]" if one.ok else "[red]✗[/]" if one.needed else "[yellow]✗[/]"
+        table.add_row(mark, one.check, one.found, "" if one.ok else one.advice)
+    Console().print(table)
+
+
+def check_python() -> Iterator[Finding]:
+    """The interpreter."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    yield Finding("Python", sys.version_info >= _OLDEST, version, "use Python 3.11 or newer")
+
+
+def check_packages() -> Iterator[Finding]:
+    """What Aqueduct stands on."""
+    for name in ("qh3", "msgspec", "cryptography"):
+        yield Finding(
+            name, (found := _version(name)) != "", found or "missing", f"pip install {name}"
+        )
+    found = _version("uvloop")
+    yield Finding(
+        "uvloop",
+        found != "",
+        found or "not installed",
+        "pip install uvloop makes loops faster; asyncio's own works too",
+        needed=False,
+    )
+
+
+def check_udp() -> Iterator[Finding]:
+    """What the kernel does for UDP."""
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+        sock.bind(("127.0.0.1", 0))
+        udp = UdpSocket(sock)
+        receive = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        send = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    for name, size, setting in (
+        ("UDP receive buffer", receive, "rmem_max"),
+        ("UDP send buffer", send, "wmem_max"),
+    ):
+        yield Finding(
+            name,
+            size >= BUFFER_SIZE,
+            f"{size // 1024:,} KiB",
+            f"sysctl -w net.core.{setting}={BUFFER_SIZE}, else fast senders lose packets",
+            needed=False,
+        )
+    advice = "packets go one by one, which costs speed; Linux 5.0 or newer has it"
+    yield Finding("UDP GSO (send)", udp.gso, "yes" if udp.gso else "no", advice, needed=False)
+    yield Finding("UDP GRO (receive)", udp.gro, "yes" if udp.gro else "no", advice, needed=False)
+
+
+def check_certificates() -> Iterator[Finding]:
+    """The development certificate."""
+    name = "development certificate"
+    try:
+        trusted = dev_trust()
+        shown = cert.describe(dev_tls().certificate)
+    except (OSError, ValueError, AqueductError) as error:
+        advice = "set AQUEDUCT_DEV_DIR to a directory that can be written"
+        yield Finding(name, False, str(error), advice)
+        return
+    ok = trusted.authorities is not None and shown["days_left"] > 0
+    yield Finding(
+        name, ok, f"{shown['days_left']} days, {', '.join(shown['names'])}", "check the clock"
+    )
+
+
+def check_files() -> Iterator[Finding]:
+    """How many sockets a process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+    ok = soft == resource.RLIM_INFINITY or soft >= _FILES
+    room = "" if hard == resource.RLIM_INFINITY else f" (at most {hard:,})"
+    advice = f"ulimit -n {_FILES}{room}; each client connection has a socket"
+    yield Finding("open files", ok, limit, advice, needed=False)
+
+
+def check_java() -> Iterator[Finding]:
+    """A Java runtime, which only Spark needs."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    found = _java_version(java) if java else ""
+    advice = "only Spark needs it: install Java 17 or 21, and set JAVA_HOME"
+    yield Finding("Java", bool(found), found or "not found", advice, needed=False)
+
+
+def check_connection() -> Iterator[Finding]:
+    """A server, a client and a message between them, on loopback."""
+    try:
+        with asyncio.Runner(loop_factory=running.loop_factory()) as runner:
+            took = runner.run(_connect_and_call())
+    except (AqueductError, OSError, TimeoutError) as error:
+        advice = "is UDP on 127.0.0.1 allowed, and has every package the version it should?"
+        yield Finding("connection", False, str(error) or "no answer", advice)
+    else:
+        yield Finding("connection", True, f"over loopback, {1000 * took:.1f} ms")
+
+
+async def _connect_and_call() -> float:
+    from aqueduct.cli import echo
+
+    loop = asyncio.get_running_loop()
+    async with serve("127.0.0.1:0", bytes, tls=dev_tls()) as server:
+        serving = asyncio.ensure_future(server.run(echo.handle))
+        start = loop.time()
+        async with connect(server.address, Ping, trust=dev_trust(), timeout=_SECONDS) as connection:
+            await connection.entrypoint.call(Ping, number=0, filling=b"", timeout=_SECONDS)
+            took = loop.time() - start
+        serving.cancel()
+    return took
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _java_version(java: str) -> str:
+    try:
+        ran = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next(iter((ran.stderr or ran.stdout).splitlines()), "")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    check_python,
+    check_packages,
+    check_udp,
+    check_certificates,
+    check_files,
+    check_connection,
+    check_java,
+)

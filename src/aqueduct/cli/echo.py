@@ -1,0 +1,79 @@
+"""``aqueduct echo``: a server that answers everything, to try a client or a network with.
+
+Every message on any channel is answered on each sender it carries, with its own payload and
+headers; each receiver it carries is read in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aqueduct.channel.connection import Connection, serve
+from aqueduct.channel.handles import Receiver, Sender
+from aqueduct.channel.ports import Message
+from aqueduct.cli import options, running
+from aqueduct.errors import AqueductError, EndOfChannel, MessageError
+from aqueduct.quic.tls import ServerTLS
+
+
+def echo(
+    listen: Annotated[
+        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Port 0 takes a free one.")
+    ] = "127.0.0.1:4433",
+    cert: options.Certificate = None,
+    key: options.Key = None,
+    grace: options.Grace = 2.0,
+    trace: options.Trace = None,
+) -> None:
+    """Answer every message on the senders that it carries.
+
+    Prints the address it listens on when it is ready, and serves until Ctrl-C.
+
+    Example: aqueduct echo --listen 127.0.0.1:4433
+    """
+    tls = options.chosen_tls(cert, key)
+    running.run(_serve(listen, tls, grace, options.chosen_trace(trace)))
+
+
+async def _serve(address: str, tls: ServerTLS, grace: float, trace: Path | None) -> None:
+    serving = serve(address, bytes, tls=tls, trace=trace)
+    async with running.interrupts() as stop, serving as server:
+        print(server.address, flush=True)
+        await running.serve_until_interrupted(server, handle, stop, grace)
+
+
+async def handle(connection: Connection[bytes]) -> None:
+    """Echo on all channels of a connection, until its client closes it."""
+    async with asyncio.TaskGroup() as group:
+        await read(connection.entrypoint, group)
+    await connection.wait_closed()
+
+
+async def read(receiver: Receiver[bytes], group: asyncio.TaskGroup) -> None:
+    """Echo what comes on one channel; other channels that come with it get tasks of their own."""
+    async with receiver:
+        while True:
+            try:
+                message = await receiver.receive_message()
+            except MessageError:
+                continue
+            except (EndOfChannel, AqueductError):
+                return
+            for half in message.attachments:
+                if isinstance(half, Sender):
+                    await answer(half, message)
+                else:
+                    group.create_task(read(half, group))
+
+
+async def answer(sender: Sender[Any], message: Message[bytes]) -> None:
+    """Send a message back, and no other."""
+    try:
+        async with sender:
+            await sender.send(message.payload, headers=message.headers)
+    except AqueductError:
+        pass  # the client does not want it any more, or cannot take a message of this size

@@ -1,0 +1,48 @@
+"""The command ``aqueduct``, put together from its parts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import aqueduct
+from aqueduct.cli import bench, cert, doctor, echo, listen, ping, send, trace
+
+app = typer.Typer(
+    name="aqueduct",
+    help="Message channels that cross tasks, processes and hosts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("echo")(echo.echo)
+app.command("ping")(ping.ping)
+app.command("send")(send.send)
+app.command("listen")(listen.listen)
+app.add_typer(cert.app, name="cert")
+app.add_typer(trace.app, name="trace")
+app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(aqueduct.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Message channels that cross tasks, processes and hosts."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

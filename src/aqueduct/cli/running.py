@@ -1,0 +1,122 @@
+"""How commands run: the event loop, Ctrl-C, and errors in one line instead of a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from aqueduct.channel.connection import Handler, Server
+from aqueduct.errors import AqueductError
+
+FAILED = 1
+INTERRUPTED = 130
+"""What a shell reports of a program that Ctrl-C ended."""
+
+notes = Console(stderr=True, highlight=False)
+"""For people; what programs read goes to standard output."""
+
+
+def run(work: Coroutine[Any, Any, int | None]) -> NoReturn:
+    """Run a command, with uvloop where it is installed, and exit as it says."""
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            code = runner.run(work)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has seen enough; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    except (AqueductError, OSError, ValueError) as error:
+        fail(str(error) or type(error).__name__)
+    raise typer.Exit(code or 0)
+
+
+def fail(what: str) -> NoReturn:
+    """End with one line that says what is wrong."""
+    print(f"aqueduct: {what}", file=sys.stderr)
+    raise typer.Exit(FAILED)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, if there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+@contextlib.asynccontextmanager
+async def interrupts() -> AsyncIterator[asyncio.Event]:
+    """An event that Ctrl-C and SIGTERM set, instead of ending the program where it stands.
+
+    The second Ctrl-C does end it there.
+    """
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    stop = asyncio.Event()
+
+    def interrupted() -> None:
+        if stop.is_set():
+            task.cancel()
+        stop.set()
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for one in signals:
+        loop.add_signal_handler(one, interrupted)
+    try:
+        yield stop
+    except asyncio.CancelledError:
+        if stop.is_set():
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for one in signals:
+            loop.remove_signal_handler(one)
+
+
+async def until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
+    """Work until it is done, which gives True, or until the event cuts it short."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+    if not stop.is_set() or (working.done() and not working.cancelled()):
+        await working
+        return True
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+    return False
+
+
+async def serve_until_interrupted(
+    server: Server[Any], handler: Handler, stop: asyncio.Event, grace: float
+) -> None:
+    """Handle connections until Ctrl-C; then let those there are end, so long."""
+    serving = asyncio.ensure_future(server.run(handler))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set() and server.connections:
+            many = len(server.connections)
+            notes.print(f"draining {many} connections for up to {grace:g} s; Ctrl-C ends them now")
+        await server.drain(grace if stop.is_set() else 0)
+        await serving
+    finally:
+        stopping.cancel()
+        serving.cancel()

@@ -1,0 +1,206 @@
+"""``aqueduct send``: messages from words, lines or files to a server's entrypoint.
+
+A file goes as one message that carries a channel; the name and size are headers of that channel,
+and what comes on it are the bytes of the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from aqueduct.channel.connection import Connection, connect
+from aqueduct.channel.handles import Receiver, Sender, channel
+from aqueduct.cli import options, running
+from aqueduct.quic.tls import Trust
+
+CHUNK = 256 * 1024
+_READ = 64 * 1024
+
+
+class File(msgspec.Struct):
+    """The message that carries a file."""
+
+    name: str
+    size: int
+    content: Receiver[bytes]
+
+
+def send(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT")],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="A message each; else lines of standard input."),
+    ] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", "-f", exists=True, dir_okay=False, readable=True, help="Send a file; repeat."
+        ),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="All of standard input is one message.")
+    ] = False,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Repeat.")
+    ] = None,
+    ca: options.Authority = None,
+    pin: options.Pin = None,
+    system: options.System = False,
+    trace: options.Trace = None,
+    as_json: options.Json = False,
+) -> None:
+    """Send messages, and wait until the other side has them.
+
+    Exits with 0 once everything was acknowledged.
+
+    Example: aqueduct send localhost:4433 hello world
+    Example: aqueduct send localhost:4433 --file picture.png
+    Example: tail -f log | aqueduct send localhost:4433
+    """
+    if texts and files:
+        raise typer.BadParameter("give texts or --file, not both")
+    job = Job(address, options.parse_headers(header or ()), options.chosen_trace(trace))
+    trust = options.chosen_trust(ca, pin, system)
+    if files:
+        running.run(job.run(trust, File, job.send_files(files), as_json))
+    elif texts:
+        running.run(job.run(trust, bytes, job.send_all(_encoded(texts)), as_json))
+    else:
+        running.run(job.run(trust, bytes, job.send_all(_standard_input(whole)), as_json))
+
+
+@dataclass
+class Job:
+    """What is sent where, and how much of it was."""
+
+    address: str
+    headers: list[tuple[str, str]]
+    trace: Path | None
+    messages: int = 0
+    size: int = 0
+    connection: Connection[Any] | None = None
+
+    async def run(self, trust: Trust, kind: Any, work: Any, as_json: bool) -> int:
+        """Connect, do the work, wait for acknowledgements, report."""
+        async with running.interrupts() as stop, contextlib.AsyncExitStack() as stack:
+            stack.callback(work.close)
+            connecting = connect(self.address, kind, trust=trust, trace=self.trace)
+            connection = await stack.enter_async_context(connecting)
+            self.connection = connection
+            start = time.perf_counter()
+            async with connection.entrypoint as entrypoint:
+                done = await running.until(stop, work)
+                await entrypoint.flush()
+        took = time.perf_counter() - start
+        self._report(took, as_json)
+        return 0 if done else running.INTERRUPTED
+
+    async def send_all(self, payloads: AsyncIterator[bytes]) -> None:
+        """Each payload is a message on the entrypoint."""
+        assert self.connection is not None
+        entrypoint: Sender[bytes] = self.connection.entrypoint
+        async for payload in payloads:
+            await entrypoint.send(payload, headers=self.headers or None)
+            self.messages += 1
+            self.size += len(payload)
+
+    async def send_files(self, paths: Sequence[Path]) -> None:
+        """Each file is a message that carries a channel with its content."""
+        assert self.connection is not None
+        for path in paths:
+            size = path.stat().st_size
+            about = {"name": path.name, "size": str(size)}
+            sender, receiver = channel(bytes, headers=about)
+            message = File(path.name, size, receiver)
+            async with sender:
+                await self.connection.entrypoint.send(message, headers=self.headers or None)
+                with progress(path.name, size) as advance:
+                    async for chunk in _chunks(path):
+                        await sender.send(chunk)
+                        advance(len(chunk))
+                        self.size += len(chunk)
+                await sender.flush()
+            self.messages += 1
+
+    def _report(self, took: float, as_json: bool) -> None:
+        if as_json:
+            found = {"messages": self.messages, "bytes": self.size, "seconds": round(took, 6)}
+            print(json.dumps(found))
+        else:
+            rate = self.size / max(took, 1e-9) / 1e6
+            running.notes.print(
+                f"{self.messages} messages, {self.size:,} bytes acknowledged in {took:.2f} s"
+                + (f", {rate:.1f} MB/s" if self.size > CHUNK else "")
+            )
+
+
+@contextlib.contextmanager
+def progress(name: str, size: int | None) -> Iterator[Any]:
+    """A bar on the terminal, if there is one; gives a function that advances it."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    console = running.notes
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(name, total=size)
+        yield lambda count: bar.advance(task, count)
+
+
+async def _encoded(texts: Sequence[str]) -> AsyncIterator[bytes]:
+    for text in texts:
+        yield text.encode()
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            yield chunk
+
+
+async def _standard_input(whole: bool) -> AsyncIterator[bytes]:
+    """Lines without their ends, or everything at once."""
+    rest = b""
+    async for block in _blocks():
+        rest += block
+        if not whole:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                yield line
+    if rest or whole:
+        yield rest
+
+
+async def _blocks() -> AsyncIterator[bytes]:
+    """Standard input as it comes, read by a thread that does not keep the program from ending."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
+
+    def read() -> None:
+        block = b"-"
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            while block:
+                block = os.read(sys.stdin.fileno(), _READ)
+                asyncio.run_coroutine_threadsafe(queue.put(block), loop).result()
+
+    threading.Thread(target=read, daemon=True).start()
+    while block := await queue.get():
+        yield block

@@ -1,0 +1,340 @@
+"""Between the protocol core and qh3: actions become stream writes, events become inputs.
+
+No sockets and no clock: packets and the time come in as arguments, so that real QUIC runs in
+virtual time too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from qh3.quic.connection import QuicConnectionError
+from qh3.quic.events import (
+    ConnectionIdIssued,
+    ConnectionIdRetired,
+    ConnectionTerminated,
+    DatagramFrameReceived,
+    HandshakeCompleted,
+    QuicEvent,
+    StopSendingReceived,
+    StreamDataReceived,
+    StreamReset,
+)
+
+from aqueduct.errors import CloseCode
+from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
+from aqueduct.protocol.connection import Connection
+from aqueduct.quic.engine import Engine
+from aqueduct.quic.udp import Address, Packet
+from aqueduct.wire.ranges import RangeSet
+
+IDLE_REASON = "Idle timeout"
+"""How qh3 says that it is the one who gave up."""
+
+_UNIDIRECTIONAL = 2
+
+FAULTS = (QuicConnectionError, ValueError, AssertionError)
+"""What qh3 raises when it has a fault of its own; it cannot go on after that."""
+
+
+class Tap(Protocol):
+    """Hears all that passes between the core and QUIC; streams by QUIC's own numbers."""
+
+    def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
+        """The core wrote to a stream."""
+
+    def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
+        """Bytes of a stream arrived."""
+
+    def datagram_written(self, data: bytes) -> None:
+        """The core sent a datagram."""
+
+    def datagram_read(self, data: bytes) -> None:
+        """A datagram arrived."""
+
+    def reset_written(self, stream: int, code: int) -> None:
+        """The core reset a stream."""
+
+    def reset_read(self, stream: int, code: int) -> None:
+        """The peer reset a stream."""
+
+
+class Write:
+    """Data for a stream of the core, and how much of it QUIC has."""
+
+    __slots__ = ("data", "fin", "sent", "stream")
+
+    def __init__(self, stream: int, data: bytes, fin: bool) -> None:
+        self.stream = stream
+        self.data = data
+        self.fin = fin
+        self.sent = 0
+
+
+class Bridge:
+    """One connection: a core, and the QUIC connection it runs over."""
+
+    def __init__(self, core: Connection, quic: Engine) -> None:
+        self.core = core
+        self.quic = quic
+        self.connected = False
+        self.ended = False
+        self.fresh_ids: list[bytes] = []
+        """Connection ids to be routed here, since the last look."""
+        self.retired_ids: list[bytes] = []
+        self.tap: Tap | None = None
+        self.before_end: Callable[[], None] | None = None
+        """Called just before the core learns that the peer is gone."""
+        self._waiting: deque[Write | bytes] = deque()
+        """Writes and datagrams that QUIC has no room for yet."""
+        self._streams: dict[int, int] = {}
+        """QUIC's number of each open stream of the core; -1 once the peer wants no more of it."""
+        self._finished = RangeSet()
+        """Incoming streams that are over, by their number among the peer's."""
+        self._closing: CloseConnection | None = None
+        self._closed = False
+
+    # -- inputs -------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, segment: int, address: Address, now: float) -> None:
+        """Packets from the network."""
+        if self.ended:
+            return
+        try:
+            if len(data) <= segment:
+                self.quic.receive_datagram(data, address, now)
+            else:
+                self.quic.receive_gro_buffer(data, segment, address, now)
+        except FAULTS as fault:
+            self._break(fault, now)
+            return
+        self._read_events(now)
+
+    def handle_timer(self, now: float) -> None:
+        """Time has passed."""
+        if self.ended:
+            return
+        due = self.quic.get_timer()
+        if due is not None and due <= now:
+            try:
+                self.quic.handle_timer(now)
+            except FAULTS as fault:
+                self._break(fault, now)
+                return
+            self._read_events(now)
+        due = self.core.next_timer()
+        if due is not None and due <= now:
+            self.core.handle_timer(now)
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called."""
+        quic, core = self.quic.get_timer(), self.core.next_timer()
+        if quic is None or core is None:
+            return core if quic is None else quic
+        return min(quic, core)
+
+    def flush(self, now: float) -> list[Packet]:
+        """Hand what the core has to say to QUIC; returns the packets to send."""
+        packets: list[Packet] = []
+        try:
+            self._collect(now)
+            while self._feed():
+                packets += self.quic.datagrams_to_send(now)
+                self._collect(now)
+            packets += self.quic.datagrams_to_send(now)
+            if self._closing is not None and not self._waiting and self._is_sent():
+                self._close()
+                packets += self.quic.datagrams_to_send(now)
+        except FAULTS as fault:
+            self._break(fault, now)
+        return packets
+
+    def is_closed(self) -> bool:
+        """Whether the connection was closed on the wire, behind what was sent before."""
+        return self.ended or self._closed
+
+    def statistics(self) -> dict[str, float]:
+        """Counters of this connection."""
+        waiting = sum(
+            len(e) if isinstance(e, bytes) else len(e.data) - e.sent for e in self._waiting
+        )
+        return {
+            "streams": len(self._streams),
+            "send_buffer": waiting + self.quic.get_send_buffer_size(),
+        }
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _break(self, fault: Exception, now: float) -> None:
+        """QUIC failed: end the connection rather than leave one that looks alive."""
+        if not self.ended:
+            self.ended = True
+            self.core.handle_connection_lost(
+                CloseCode.INTERNAL, f"QUIC failed: {fault}", False, now
+            )
+
+    def _collect(self, now: float) -> None:
+        """Take the core's actions; resets and closes overtake what waits."""
+        for action in self.core.poll_actions():
+            if self.is_closed():
+                continue  # QUIC takes nothing any more
+            if isinstance(action, WriteStream):
+                self._waiting.append(Write(action.stream, action.data, action.fin))
+            elif isinstance(action, SendDatagram):
+                self._waiting.append(action.data)
+            elif isinstance(action, ResetStream):
+                self._reset(action)
+            else:
+                self._closing = action
+                if action.code in _AT_ONCE:
+                    self._waiting.clear()
+                    self._close()
+
+    def _feed(self) -> bool:
+        """Give QUIC as much as its congestion window takes now; whether that was anything.
+
+        qh3 could queue more, but then its acks wait behind that: two sides that both have a full
+        queue can wait for each other for ever.
+        """
+        if not self._waiting or self.is_closed():
+            return False
+        room = self._room()
+        fed = False
+        while room > 0 and self._waiting:
+            entry = self._waiting[0]
+            if isinstance(entry, bytes):
+                self._waiting.popleft()
+                room -= len(entry)
+                self._send_datagram(entry)
+            else:
+                room -= self._send_stream(entry, room)
+            fed = True
+        return fed
+
+    def _room(self) -> int:
+        native = self.quic.core
+        if native is None or not self.connected or self.quic.get_send_buffer_size():
+            return 0
+        return native.congestion_window - native.bytes_in_flight
+
+    def _is_sent(self) -> bool:
+        return not self.quic.get_send_buffer_size()
+
+    def _send_stream(self, write: Write, room: int) -> int:
+        """Write to a stream, as much as there is room for; returns how much that was."""
+        quic = self.quic
+        stream = self._streams.get(write.stream)
+        if stream is None:
+            stream = quic.get_next_available_stream_id(is_unidirectional=True)
+            self._streams[write.stream] = stream
+        size = len(write.data) - write.sent
+        whole = size <= room
+        if stream >= 0:
+            if whole and not write.sent:
+                quic.send_stream_data(stream, write.data, write.fin)
+            else:
+                part = memoryview(write.data)[write.sent : write.sent + room]
+                quic.send_stream_data(stream, part, whole and write.fin)
+            if self.tap is not None and not write.sent:
+                self.tap.stream_written(stream, write.data, write.fin)
+        if not whole:
+            write.sent += room
+            return room
+        self._waiting.popleft()
+        if write.fin:
+            # qh3 forgets a finished stream once it is acked, and objects to a reset then.
+            del self._streams[write.stream]
+        return size or 1
+
+    def _send_datagram(self, data: bytes) -> None:
+        if self.connected:
+            self.quic.send_datagram_frame(data)
+            if self.tap is not None:
+                self.tap.datagram_written(data)
+
+    def _reset(self, action: ResetStream) -> None:
+        self._waiting = deque(
+            entry
+            for entry in self._waiting
+            if isinstance(entry, bytes) or entry.stream != action.stream
+        )
+        stream = self._streams.pop(action.stream, -1)
+        if stream >= 0:
+            self.quic.reset_stream(stream, action.code)
+            if self.tap is not None:
+                self.tap.reset_written(stream, action.code)
+
+    def _close(self) -> None:
+        if self._closing is not None:
+            closing, self._closing = self._closing, None
+            self._closed = True
+            self.quic.close(error_code=closing.code, reason_phrase=closing.reason)
+
+    def _read_events(self, now: float) -> None:
+        quic, core, tap, finished = self.quic, self.core, self.tap, self._finished
+        while (event := quic.next_event()) is not None:
+            if type(event) is StreamDataReceived:
+                stream = event.stream_id
+                if stream & _UNIDIRECTIONAL:
+                    if stream >> 2 in finished:
+                        continue  # sent again, and qh3 had forgotten it
+                    if event.end_stream:
+                        finished.add(stream >> 2, (stream >> 2) + 1)
+                    if tap is not None:
+                        tap.stream_read(stream, event.data, event.end_stream)
+                    core.handle_stream_data(stream, event.data, event.end_stream, now)
+                else:
+                    core.handle_bidirectional_stream(now)
+            elif type(event) is DatagramFrameReceived:
+                if tap is not None:
+                    tap.datagram_read(event.data)
+                core.handle_datagram(event.data, now)
+            else:
+                self._handle_rare(event, now)
+        if not self.is_closed() and (closed := quic.closed_with) is not None:
+            # qh3 itself tells of it when draining is over, and takes nothing until then.
+            self._handle_rare(closed, now)
+        rtt = quic.core.smoothed_rtt if quic.core is not None else None
+        if rtt is not None:
+            core.handle_rtt(rtt)
+
+    def _handle_rare(self, event: QuicEvent, now: float) -> None:
+        core = self.core
+        if isinstance(event, StreamReset):
+            index = event.stream_id >> 2
+            self._finished.add(index, index + 1)
+            if self.tap is not None:
+                self.tap.reset_read(event.stream_id, event.error_code)
+            core.handle_stream_reset(event.stream_id, event.error_code, now)
+        elif isinstance(event, StopSendingReceived):
+            for number, stream in self._streams.items():
+                if stream == event.stream_id:
+                    self._streams[number] = -1
+                    break
+        elif isinstance(event, HandshakeCompleted):
+            self.connected = True
+            if not self.quic.peer_takes_datagrams:
+                core.close_connection(
+                    CloseCode.PROTOCOL_VIOLATION, "AQ-CONN-8: the peer takes no datagrams", now
+                )
+        elif isinstance(event, ConnectionIdIssued):
+            self.fresh_ids.append(event.connection_id)
+        elif isinstance(event, ConnectionIdRetired):
+            self.retired_ids.append(event.connection_id)
+        elif isinstance(event, ConnectionTerminated):
+            self._end(event, now)
+
+    def _end(self, event: ConnectionTerminated, now: float) -> None:
+        self.ended = True
+        if self.before_end is not None:
+            self.before_end()
+        if event.reason_phrase == IDLE_REASON:
+            reason = "nothing was heard from the peer for too long"
+            self.core.handle_connection_lost(CloseCode.IDLE, reason, False, now)
+        else:
+            self.core.handle_connection_lost(event.error_code, event.reason_phrase, True, now)
+
+
+_AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}

@@ -1,0 +1,429 @@
+"""asyncio, and one UDP socket for many connections: routing by connection id, timers, turns."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from qh3._hazmat import pull_quic_header
+from qh3.quic.packet import (
+    QuicPacketType,
+    QuicProtocolVersion,
+    encode_quic_retry,
+    encode_quic_version_negotiation,
+)
+from qh3.quic.retry import QuicRetryTokenHandler
+
+from aqueduct.errors import TLSError
+from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.events import Event
+from aqueduct.quic.bridge import Bridge
+from aqueduct.quic.engine import ALPN, Engine, Settings
+from aqueduct.quic.tls import ServerTLS, Trust, system_authorities
+from aqueduct.quic.udp import Address, UdpSocket
+
+ID_LENGTH = 8
+_RECEIVES_PER_TURN = 64
+_SMALLEST_INITIAL = 1_200
+
+SAFE_PACKET = 1_452
+"""Fits every Ethernet path with IPv4 and IPv6, before path MTU discovery finds more."""
+LOOPBACK_PACKET = 16_000
+"""On loopback packets can be large, and each costs much the same."""
+
+
+LOOPBACK_ACK_DELAY = 0.25
+"""On loopback nothing is lost on the way, but a busy process answers late. A packet that is sent
+again for nothing costs more than the wait: it also brings out faults in qh3."""
+
+
+@dataclass(frozen=True)
+class QuicOptions:
+    """How QUIC behaves; times are seconds."""
+
+    idle_timeout: float = 30.0
+    """A peer that says nothing for so long is gone."""
+    keep_alive: float | None = 10.0
+    """How often to say something when there is nothing to say; None to let idle connections end."""
+    max_packet: int | None = None
+    """UDP payload; None for 16,000 bytes on loopback and 1,452 elsewhere."""
+    handshakes_before_retry: int = 256
+    """Unfinished handshakes above which new clients must prove their address first."""
+    max_connections: int = 10_000
+    """Connections one server socket serves at once."""
+
+
+class Owner(Protocol):
+    """Who hears of a connection's events."""
+
+    def handle_events(self, events: list[Event]) -> None:
+        """The core learned something."""
+
+    def turned(self) -> None:
+        """The turn is over: what was to be sent was handed to QUIC."""
+
+
+class Driver:
+    """Runs one connection on the event loop: packs writes per turn and keeps one timer."""
+
+    def __init__(self, endpoint: Endpoint, bridge: Bridge, keep_alive: float | None) -> None:
+        self.endpoint = endpoint
+        self.bridge = bridge
+        self.core: Connection = bridge.core
+        self.loop = endpoint.loop
+        self.owner: Owner | None = None
+        self.ids: set[bytes] = set()
+        self._keep_alive = keep_alive
+        self._last_heard = self.loop.time()
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+
+    def now(self) -> float:
+        """The loop's monotonic time."""
+        return self.loop.time()
+
+    def receive(self, data: bytes, segment: int, address: Address) -> None:
+        """Packets for this connection."""
+        now = self._last_heard = self.loop.time()
+        self.bridge.receive(data, segment, address, now)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something changed: send, tell and rearm at the end of this turn of the loop."""
+        if not self._turn_due:
+            self._turn_due = True
+            self.loop.call_soon(self._turn)
+
+    def tell(self) -> None:
+        """Pass events on to the owner."""
+        events = self.core.poll_events()
+        if events and self.owner is not None:
+            self.owner.handle_events(events)
+
+    def stop(self) -> None:
+        """Forget timers; the connection is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self.tell()
+        bridge = self.bridge
+        packets = bridge.flush(self.loop.time())
+        if packets:
+            self.endpoint.send(packets)
+        if self.owner is not None:
+            self.owner.turned()
+        if bridge.fresh_ids or bridge.retired_ids:
+            self.endpoint.reroute(self)
+        if bridge.ended:
+            self.endpoint.forget(self)
+        else:
+            self._rearm()
+
+    def _rearm(self) -> None:
+        at = self.bridge.next_timer()
+        if self._keep_alive is not None:
+            alive = self._last_heard + self._keep_alive
+            at = alive if at is None else min(at, alive)
+        if at is None or at == self._timer_at:
+            return
+        if self._timer is not None:
+            if at > self._timer_at:
+                return  # it wakes too early once, which is cheaper than a new timer each turn
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self.loop.call_at(at, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._timer_at = float("inf")
+        now = self.loop.time()
+        self.bridge.handle_timer(now)
+        if self._keep_alive is not None and now - self._last_heard >= self._keep_alive:
+            self._last_heard = now
+            if self.bridge.connected and not self.bridge.is_closed():
+                self.bridge.quic.send_ping(0)
+        self._turn_due = True
+        self._turn()
+
+
+class Endpoint:
+    """A UDP socket on the loop, and the connections that share it."""
+
+    def __init__(self, sock: socket.socket, options: QuicOptions) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.options = options
+        self.udp = UdpSocket(sock)
+        self.drivers: dict[Driver, None] = {}
+        self._by_id: dict[bytes, Driver] = {}
+        self._writing = False
+        self._closed = False
+        self.loop.add_reader(sock, self._readable)
+
+    @property
+    def address(self) -> Address:
+        """Where the socket is bound."""
+        name = self.udp.socket.getsockname()
+        return name[0], name[1]
+
+    def add(self, bridge: Bridge, *ids: bytes) -> Driver:
+        """Drive a connection, and route packets with these ids to it."""
+        driver = Driver(self, bridge, self.options.keep_alive)
+        self.drivers[driver] = None
+        for one in ids:
+            self._by_id[one] = driver
+            driver.ids.add(one)
+        return driver
+
+    def reroute(self, driver: Driver) -> None:
+        """Follow the connection ids that came and went."""
+        bridge = driver.bridge
+        for one in bridge.fresh_ids:
+            self._by_id[one] = driver
+            driver.ids.add(one)
+        for one in bridge.retired_ids:
+            self._by_id.pop(one, None)
+            driver.ids.discard(one)
+        bridge.fresh_ids, bridge.retired_ids = [], []
+
+    def forget(self, driver: Driver) -> None:
+        """A connection is over."""
+        driver.stop()
+        driver.tell()
+        for one in driver.ids:
+            self._by_id.pop(one, None)
+        self.drivers.pop(driver, None)
+
+    def send(self, packets: list[tuple[bytes, Address]]) -> None:
+        """Send packets, or keep them until the socket takes more."""
+        if self._closed:
+            return
+        if not self.udp.send(packets) and not self._writing:
+            self._writing = True
+            self.loop.add_writer(self.udp.socket, self._writable)
+
+    def close(self) -> None:
+        """Close the socket; connections should have been closed before."""
+        if self._closed:
+            return
+        self._closed = True
+        self.loop.remove_reader(self.udp.socket)
+        if self._writing:
+            self.loop.remove_writer(self.udp.socket)
+        for driver in self.drivers:
+            driver.stop()
+        self.udp.close()
+
+    def unknown(self, data: bytes, address: Address) -> Driver | None:
+        """A packet for no connection we have; a server may make one."""
+        return None
+
+    def released(self, driver: Driver) -> None:
+        """A connection is closed and will not come back."""
+
+    def network_error(self, error: OSError) -> None:
+        """The network said something of a packet of ours."""
+
+    def _writable(self) -> None:
+        if self.udp.send(()):
+            self._writing = False
+            self.loop.remove_writer(self.udp.socket)
+
+    def _readable(self) -> None:
+        receive = self.udp.receive
+        for _ in range(_RECEIVES_PER_TURN):
+            received = receive()
+            if received is None:
+                if self.udp.error is not None:
+                    error, self.udp.error = self.udp.error, None
+                    self.network_error(error)
+                break
+            data, segment, address = received
+            if len(data) <= segment:
+                self._route(data, segment, address)
+            else:
+                self._route_many(data, segment, address)
+            if self._closed:
+                break
+
+    def _route(self, data: bytes, segment: int, address: Address) -> None:
+        driver = self._by_id.get(destination_id(data))
+        if driver is None:
+            driver = self.unknown(data, address)
+        if driver is not None:
+            driver.receive(data, segment, address)
+
+    def _route_many(self, data: bytes, segment: int, address: Address) -> None:
+        """Joined packets of one sender, most often all of one connection."""
+        first = destination_id(data)
+        for start in range(segment, len(data), segment):
+            if destination_id(data, start) != first:
+                for at in range(0, len(data), segment):
+                    self._route(data[at : at + segment], segment, address)
+                return
+        self._route(data, segment, address)
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A connection a client opened; its core waits for an answer to the client's headers."""
+
+    driver: Driver
+    address: Address
+
+
+class ServerEndpoint(Endpoint):
+    """An endpoint that takes new connections."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        options: QuicOptions,
+        tls: ServerTLS,
+        make_core: Callable[[], Connection],
+        on_connection: Callable[[Driver, Address], None],
+    ) -> None:
+        super().__init__(sock, options)
+        self._make_core = make_core
+        self._on_connection = on_connection
+        self._retry = QuicRetryTokenHandler()
+        self._settings = server_settings(tls, options)
+        self.accepting = True
+        self.refused = 0
+
+    def unknown(self, data: bytes, address: Address) -> Driver | None:
+        """Answer an Initial packet: version negotiation, a retry, or a new connection."""
+        try:
+            header = pull_quic_header(data, 0, ID_LENGTH)
+        except ValueError:
+            return None
+        version, kind, _, destination, source, token = header[:6]
+        if len(data) < _SMALLEST_INITIAL or version is None:
+            return None
+        if version not in self._settings.supported_versions:
+            if version != 0:
+                answer = encode_quic_version_negotiation(
+                    source_cid=destination,
+                    destination_cid=source,
+                    supported_versions=self._settings.supported_versions,
+                )
+                self.send([(answer, address)])
+            return None
+        if kind != int(QuicPacketType.INITIAL) or not self.accepting:
+            return None
+        if len(self.drivers) >= self.options.max_connections:
+            self.refused += 1
+            return None
+        original, retried = destination, None
+        if token:
+            try:
+                original, retried = self._retry.validate_token(address, token)
+            except ValueError:
+                return None
+        elif self._handshakes() >= self.options.handshakes_before_retry:
+            self._send_retry(version, destination, source, address)
+            return None
+        return self._new(original, retried, destination, address)
+
+    def _new(
+        self, original: bytes, retried: bytes | None, destination: bytes, address: Address
+    ) -> Driver:
+        settings = replace_packet_size(self._settings, self.options, address)
+        quic = Engine(
+            configuration=settings,
+            original_destination_connection_id=original,
+            retry_source_connection_id=retried,
+        )
+        driver = self.add(Bridge(self._make_core(), quic), destination, quic.host_cid)
+        self._on_connection(driver, address)
+        return driver
+
+    def _handshakes(self) -> int:
+        return sum(1 for driver in self.drivers if not driver.bridge.connected)
+
+    def _send_retry(
+        self, version: int, destination: bytes, source: bytes, address: Address
+    ) -> None:
+        fresh = os.urandom(ID_LENGTH)
+        token = self._retry.create_token(address, destination, fresh)
+        packet = encode_quic_retry(
+            version=version,
+            source_cid=fresh,
+            destination_cid=source,
+            original_destination_cid=destination,
+            retry_token=token,
+        )
+        self.send([(packet, address)])
+
+
+def destination_id(data: bytes, start: int = 0) -> bytes:
+    """The destination connection id of a packet, or what would be it."""
+    if len(data) <= start:
+        return b""
+    if data[start] & 0x80:
+        length = data[start + 5] if len(data) > start + 5 else 0
+        return data[start + 6 : start + 6 + length]
+    return data[start + 1 : start + 1 + ID_LENGTH]
+
+
+def server_settings(tls: ServerTLS, options: QuicOptions) -> Settings:
+    """The QUIC settings of a server, before it knows who connects."""
+    settings = Settings(
+        is_client=False,
+        alpn_protocols=[ALPN],
+        connection_id_length=ID_LENGTH,
+        idle_timeout=options.idle_timeout,
+        supported_versions=[QuicProtocolVersion.VERSION_1],
+    )
+    try:
+        settings.load_cert_chain(tls.certificate, tls.key)
+    except ValueError as error:
+        raise TLSError(f"the server's certificate or key cannot be used: {error}") from None
+    return settings
+
+
+def client_settings(
+    trust: Trust, options: QuicOptions, server_name: str, address: Address
+) -> Settings:
+    """The QUIC settings of a client."""
+    settings = Settings(
+        is_client=True,
+        alpn_protocols=[ALPN],
+        connection_id_length=ID_LENGTH,
+        idle_timeout=options.idle_timeout,
+        supported_versions=[QuicProtocolVersion.VERSION_1],
+        server_name=server_name,
+    )
+    if trust.pinned is not None:
+        # A fingerprint says more than an authority could: qh3 compares it instead.
+        settings.assert_fingerprint = trust.pinned
+        settings.verify_mode = ssl.CERT_NONE
+    elif trust.authorities is not None:
+        settings.cadata = trust.authorities
+    else:
+        settings.cafile = system_authorities()
+    return replace_packet_size(settings, options, address)
+
+
+def replace_packet_size(settings: Settings, options: QuicOptions, address: Address) -> Settings:
+    """Choose the packet size for a path."""
+    size = options.max_packet
+    loopback = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
+    if size is None:
+        size = LOOPBACK_PACKET if loopback else SAFE_PACKET
+    delay = LOOPBACK_ACK_DELAY if loopback else settings.max_ack_delay
+    return replace(
+        settings,
+        max_datagram_size=size,
+        probe_datagram_size=not loopback,
+        max_ack_delay=delay,
+    )

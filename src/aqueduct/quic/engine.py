@@ -1,0 +1,152 @@
+"""qh3's QUIC connection, with the limits it fixes raised to those a connection of ours needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from qh3._hazmat import Buffer, QuicConnectionCore
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnection, QuicConnectionError
+from qh3.quic.events import ConnectionTerminated
+from qh3.quic.packet import (
+    QuicErrorCode,
+    pull_quic_transport_parameters,
+    push_quic_transport_parameters,
+)
+from qh3.quic.tls_bridge import QuicTlsBridge
+
+ALPN = "aqueduct"
+MAX_DATAGRAM_FRAME = 65_535
+
+_BIDIRECTIONAL_STREAMS = 1
+"""One, so that a peer that opens one is told what it did wrong (AQ-STREAM-6)."""
+_ACK_DELAY_EXPONENT = 3
+
+
+@dataclass
+class Settings(QuicConfiguration):
+    """qh3's configuration, and what it has no field for."""
+
+    max_streams: int = 262_144
+    """Incoming unidirectional streams at once."""
+    max_ack_delay: float = 0.025
+    """How long the peer has to wait for our acks before it may doubt; seconds."""
+
+
+class TlsBridge(QuicTlsBridge):
+    """States our stream limits and packet size in the transport parameters."""
+
+    configuration: Settings
+
+    def serialize_transport_parameters(self) -> bytes:
+        """The parameters qh3 would state, with ours in them."""
+        parameters = pull_quic_transport_parameters(
+            Buffer(data=super().serialize_transport_parameters())
+        )
+        parameters.initial_max_streams_bidi = _BIDIRECTIONAL_STREAMS
+        parameters.initial_max_streams_uni = self.configuration.max_streams
+        parameters.max_datagram_frame_size = MAX_DATAGRAM_FRAME
+        parameters.max_udp_payload_size = 65_527
+        parameters.max_ack_delay = round(1_000 * self.configuration.max_ack_delay)
+        buffer = Buffer(capacity=1_024)
+        push_quic_transport_parameters(buffer, parameters)
+        return bytes(buffer.data)
+
+
+class Engine(QuicConnection):
+    """A QUIC connection that allows as many streams as its settings say."""
+
+    _configuration: Settings
+
+    @property
+    def core(self) -> QuicConnectionCore | None:
+        """The native connection, once it exists."""
+        return self._core
+
+    @property
+    def closed_with(self) -> ConnectionTerminated | None:
+        """Why the connection ended, from the moment it did."""
+        return self._close_event
+
+    @property
+    def peer_takes_datagrams(self) -> bool:
+        """Whether the peer offers RFC 9221 datagrams, which we require."""
+        return bool(self._remote_max_datagram_frame_size)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
+        """The packets to send now.
+
+        While the peer's address is not proven, qh3 may find no room for a frame and raise. That
+        passes with the peer's next packet, so what was made until then is sent.
+        """
+        packets: list[tuple[bytes, Any]] = []
+        while self._core is not None:
+            try:
+                transmit = self._core.poll_transmit(now)
+            except RuntimeError as error:
+                if "capacity exhausted" in str(error):
+                    break
+                raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
+            if transmit is None:
+                break
+            packets.append((transmit[0], transmit[1]))
+        return packets
+
+    def _create_core(self, remote_addr: Any, initial_dcid: bytes, now: float) -> None:
+        configuration = self._configuration
+        assert self._version is not None
+        remembered = self._remembered_transport_parameters()
+
+        def early(name: str) -> int:
+            """What the peer allowed the last time, for data before the handshake."""
+            return getattr(remembered, name) or 0 if remembered is not None else 0
+
+        self._core = QuicConnectionCore(
+            is_client=self._is_client,
+            version=self._version,
+            local_addr=("0.0.0.0", 0),
+            remote_addr=remote_addr,
+            source_cid=self.host_cid,
+            destination_cid=initial_dcid,
+            peer_address_validated=self._is_client or self._retry_source_connection_id is not None,
+            active_connection_id_limit=8,
+            max_datagram_size=configuration.max_datagram_size,
+            probe_datagram_size=configuration.probe_datagram_size,
+            idle_timeout=configuration.idle_timeout,
+            ack_delay_exponent=_ACK_DELAY_EXPONENT,
+            max_datagram_frame_size=MAX_DATAGRAM_FRAME,
+            peer_max_datagram_frame_size=early("max_datagram_frame_size") or None,
+            connection_receive_window=configuration.max_data,
+            connection_send_limit=early("initial_max_data"),
+            stream_receive_window=configuration.max_stream_data,
+            stream_send_limit_bidi_local=early("initial_max_stream_data_bidi_local"),
+            stream_send_limit_bidi_remote=early("initial_max_stream_data_bidi_remote"),
+            stream_send_limit_uni=early("initial_max_stream_data_uni"),
+            max_stream_reassembly=configuration.max_stream_data,
+            local_max_streams_bidi=_BIDIRECTIONAL_STREAMS,
+            local_max_streams_uni=configuration.max_streams,
+            peer_max_streams_bidi=early("initial_max_streams_bidi"),
+            peer_max_streams_uni=early("initial_max_streams_uni"),
+            initial_rtt=configuration.initial_rtt,
+            max_ack_delay=configuration.max_ack_delay,
+            initial_time=now,
+        )
+        self._applied_transport_parameters = None
+        self._pre_handshake_state_replayed = False
+
+    def _create_tls(self, remote_source_cid: bytes | None) -> QuicTlsBridge:
+        assert self._version is not None
+        bridge = TlsBridge(
+            self._configuration,
+            version=self._version,
+            local_initial_source_connection_id=self.host_cid,
+            remote_initial_source_connection_id=remote_source_cid,
+            original_destination_connection_id=self._original_destination_connection_id,
+            retry_source_connection_id=self._retry_source_connection_id,
+            session_ticket_fetcher=self._session_ticket_fetcher,
+            session_ticket_handler=self._session_ticket_handler,
+            version_change_handler=self._set_version,
+        )
+        self._tls = bridge
+        return bridge

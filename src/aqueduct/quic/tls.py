@@ -1,0 +1,219 @@
+"""Certificates and trust: whose key a server shows, and whom a client believes.
+
+There is no way to turn verification off. For development there is a certificate authority of one's
+own, made once in the user's cache directory and trusted by nobody but `dev_trust`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from aqueduct.errors import TLSError
+
+_DAY = datetime.timedelta(days=1)
+_AUTHORITY_DAYS = 3_650
+_CERTIFICATE_DAYS = 365
+_RENEW_DAYS = 14
+
+
+@dataclass(frozen=True)
+class ServerTLS:
+    """What a server shows: its certificate with the chain, and the key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"ServerTLS(fingerprint={self.fingerprint!r})"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, as `pin` takes it."""
+        return fingerprint(self.certificate)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom a client believes: authorities (PEM), the system's, or one certificate."""
+
+    authorities: bytes | None = None
+    pinned: str | None = None
+
+
+def tls(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> ServerTLS:
+    """A server's certificate (chain) and key from PEM files."""
+    return ServerTLS(_read(certificate, "certificate"), _read(key, "key"))
+
+
+def trust(ca: str | os.PathLike[str] | bytes | None = None) -> Trust:
+    """Trust the authorities in a PEM file, or with no argument those of the system."""
+    if ca is None:
+        return Trust()
+    return Trust(authorities=ca if isinstance(ca, bytes) else _read(ca, "authority"))
+
+
+def pin(fingerprint: str) -> Trust:
+    """Trust exactly the certificate with this SHA-256 fingerprint, whatever its name."""
+    digits = fingerprint.replace(":", "").lower()
+    if len(digits) != 64 or set(digits) - set("0123456789abcdef"):
+        raise TLSError(f"not a SHA-256 fingerprint of 64 hexadecimal digits: {fingerprint!r}")
+    return Trust(pinned=digits)
+
+
+def fingerprint(certificate: bytes) -> str:
+    """SHA-256 of the first certificate in a PEM text."""
+    leaf = x509.load_pem_x509_certificate(certificate)
+    return hashlib.sha256(leaf.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def dev_tls() -> ServerTLS:
+    """A certificate for this machine, for development; made once, and renewed in time."""
+    directory = dev_directory()
+    certificate, key = directory / "server.pem", directory / "server.key"
+    if not _is_fresh(certificate) or not key.exists():
+        authority = _dev_authority(directory)
+        made = make_certificate(dev_names(), authority)
+        _write(key, made.key, secret=True)
+        _write(certificate, made.certificate)
+    return ServerTLS(_read(certificate, "certificate"), _read(key, "key"))
+
+
+def dev_trust() -> Trust:
+    """Trust what `dev_tls` makes on this machine, for this user."""
+    directory = dev_directory()
+    return Trust(authorities=_dev_authority(directory).certificate)
+
+
+def dev_directory() -> Path:
+    """Where development certificates live; AQUEDUCT_DEV_DIR moves it."""
+    chosen = os.environ.get("AQUEDUCT_DEV_DIR")
+    if chosen:
+        return Path(chosen)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "aqueduct" / "dev"
+
+
+def dev_names() -> list[str]:
+    """The names a development certificate is good for."""
+    names = ["localhost", "127.0.0.1", "::1"]
+    host = socket.gethostname()
+    return names if host in names else [*names, host]
+
+
+def make_certificate(
+    names: Sequence[str], authority: ServerTLS | None = None, days: int = _CERTIFICATE_DAYS
+) -> ServerTLS:
+    """A certificate for host names and addresses, signed by an authority or by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
+    alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    builder = _builder(subject, key.public_key(), days)
+    builder = builder.add_extension(alternatives, critical=False)
+    builder = builder.add_extension(usage, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(False, None), critical=True)
+    if authority is None:
+        return _sealed(builder.issuer_name(subject).sign(key, hashes.SHA256()), key)
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    signer = serialization.load_pem_private_key(authority.key, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    signed = builder.issuer_name(issuer.subject).sign(signer, hashes.SHA256())
+    made = _sealed(signed, key)
+    return ServerTLS(made.certificate + authority.certificate, made.key)
+
+
+def make_authority(name: str, days: int = _AUTHORITY_DAYS) -> ServerTLS:
+    """A certificate authority of one's own."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(subject, key.public_key(), days).issuer_name(subject)
+    builder = builder.add_extension(x509.BasicConstraints(True, 0), critical=True)
+    builder = builder.add_extension(
+        x509.KeyUsage(False, False, False, False, False, True, True, False, False), critical=True
+    )
+    return _sealed(builder.sign(key, hashes.SHA256()), key)
+
+
+def system_authorities() -> str | None:
+    """The file with the authorities of this system, if OpenSSL knows one."""
+    return ssl.get_default_verify_paths().cafile
+
+
+def _dev_authority(directory: Path) -> ServerTLS:
+    certificate, key = directory / "authority.pem", directory / "authority.key"
+    if not _is_fresh(certificate) or not key.exists():
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = make_authority(f"Aqueduct development on {socket.gethostname()}")
+        _write(key, made.key, secret=True)
+        _write(certificate, made.certificate)
+    return ServerTLS(_read(certificate, "certificate"), _read(key, "key"))
+
+
+def _builder(
+    subject: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + days * _DAY)
+    )
+
+
+def _sealed(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> ServerTLS:
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return ServerTLS(certificate.public_bytes(serialization.Encoding.PEM), private)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _is_fresh(certificate: Path) -> bool:
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
+    except (OSError, ValueError):
+        return False
+    now = datetime.datetime.now(datetime.UTC)
+    return loaded.not_valid_after_utc - now > _RENEW_DAYS * _DAY
+
+
+def _read(path: str | os.PathLike[str], what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise TLSError(f"cannot read the {what} file {os.fspath(path)}: {error.strerror}") from None
+
+
+def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
+    """Write in one step, so that two processes that start at once do no harm."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        os.fchmod(handle, 0o600 if secret else 0o644)
+        file.write(data)
+    os.replace(temporary, path)

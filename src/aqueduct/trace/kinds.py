@@ -1,0 +1,96 @@
+"""The kinds of rows in a trace, and the names of frames, as small numbers while rows wait."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    AckVersion,
+    CancelSender,
+    CloseReceiver,
+    ConnectionHeaders,
+    Dequeued,
+    FinishSender,
+    ForgetChannel,
+    Frame,
+    Message,
+    RouteTo,
+    SentUnreliable,
+    Version,
+)
+
+NULL = -(2**63)
+"""Stands for "does not apply" where a row waits as plain numbers."""
+
+
+class Kind(IntEnum):
+    """What a row says; its name in lower case is what the file holds."""
+
+    CONNECTION_OPENED = 0
+    CONNECTION_ENDED = 1
+    FRAME_SENT = 2
+    FRAME_RECEIVED = 3
+    STREAM_FINISHED = 4
+    STREAM_FINISH_RECEIVED = 5
+    STREAM_RESET = 6
+    STREAM_RESET_RECEIVED = 7
+    CHANNEL_BORN = 8
+    CHANNEL_ENDED = 9
+    MESSAGE_TAKEN = 10
+    MESSAGE_DELIVERED = 11
+    MESSAGE_UNDELIVERED = 12
+    MESSAGE_LOST = 13
+    MESSAGE_OPEN = 14
+    UNREADABLE = 15
+    ROWS_DROPPED = 16
+
+
+FATES = (
+    Kind.MESSAGE_DELIVERED,
+    Kind.MESSAGE_UNDELIVERED,
+    Kind.MESSAGE_LOST,
+    Kind.MESSAGE_OPEN,
+)
+"""The last word of a sender on a message: there is one for each it sent."""
+
+FRAMES: tuple[type[Frame], ...] = (
+    Version,
+    AckVersion,
+    ConnectionHeaders,
+    RouteTo,
+    Message,
+    SentUnreliable,
+    FinishSender,
+    CancelSender,
+    AckReliable,
+    AckNackUnreliable,
+    CloseReceiver,
+    ForgetChannel,
+    Dequeued,
+)
+
+
+def _wire_name(frame: type[Frame]) -> str:
+    """The name of a frame as the specification writes it."""
+    name = frame.__name__
+    return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
+
+
+FRAME_NAMES = ("", *(_wire_name(frame) for frame in FRAMES))
+FRAME_CODES: dict[type[Frame], int] = {frame: at for at, frame in enumerate(FRAMES, 1)}
+
+# The fields of a row's code: kind, frame, number space, fin, and whether each message has a size.
+FRAME_SHIFT = 8
+SPACE_SHIFT = 16
+FIN = 1 << 20
+SIZED = 1 << 21
+
+UNRELIABLE = 1 << SPACE_SHIFT
+RELIABLE = 2 << SPACE_SHIFT
+
+
+def space(reliable: bool) -> int:
+    """The bits of a code that name a number space."""
+    return RELIABLE if reliable else UNRELIABLE

@@ -1,0 +1,266 @@
+"""Finds the frames in the bytes of a stream or datagram without keeping what messages say.
+
+The parser of the core cuts payloads out, which is its purpose. A trace wants sizes and numbers
+only, so this one skips payloads: it is faster, and holds little however the bytes are cut.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.wire.frames import (
+    MESSAGE_STARTS,
+    MESSAGE_STARTS_CONTINUED,
+    NO_EXTRAS,
+    PREAMBLE,
+    AckNackUnreliable,
+    AckReliable,
+    AckVersion,
+    CancelSender,
+    CloseReceiver,
+    ConnectionHeaders,
+    Dequeued,
+    FinishSender,
+    ForgetChannel,
+    Frame,
+    Message,
+    RouteTo,
+    SentUnreliable,
+    Version,
+    decode_attachments,
+)
+from aqueduct.wire.primitives import (
+    Incomplete,
+    decode_headers,
+    decode_varbytes,
+    decode_varint,
+    encode_varint,
+)
+
+MAX_HELD = 1024 * 1024
+"""Bytes of one unfinished frame, besides a payload, above which the stream is not followed."""
+
+_ANY = 2**62
+_LOWS = bytes(range(0x80))
+_LOWS_CONTINUED = bytes(range(0x80, 0x100))
+_SAME_ENOUGH = 3
+_WORTH_A_BLOCK = 8
+
+_BARE: dict[int, Frame] = {
+    AckVersion.TAG: AckVersion(),
+    CancelSender.TAG: CancelSender(),
+    CloseReceiver.TAG: CloseReceiver(),
+    ForgetChannel.TAG: ForgetChannel(),
+}
+_WITH_VARINT: dict[int, Callable[[int], Frame]] = {
+    RouteTo.TAG: RouteTo,
+    SentUnreliable.TAG: SentUnreliable,
+    FinishSender.TAG: FinishSender,
+    Dequeued.TAG: Dequeued,
+}
+_WITH_VARBYTES: dict[int, Callable[[bytes], Frame]] = {
+    ConnectionHeaders.TAG: ConnectionHeaders.decode,
+    AckReliable.TAG: AckReliable.decode,
+    AckNackUnreliable.TAG: AckNackUnreliable.decode,
+}
+
+
+class PlainMessages:
+    """MESSAGE frames with consecutive numbers and nothing but a payload: their sizes."""
+
+    __slots__ = ("first", "sizes")
+
+    def __init__(self, first: int, sizes: array[int]) -> None:
+        self.first = first
+        self.sizes = sizes
+
+
+@dataclass(frozen=True, slots=True)
+class RichMessage:
+    """A MESSAGE frame with headers or channels, without what its payload and headers say."""
+
+    number: int
+    size: int
+    payload_size: int
+    header_names: tuple[bytes, ...]
+    attachments: tuple[int, ...]
+
+
+Found = PlainMessages | RichMessage | Frame
+
+
+class Scanner:
+    """Follows one stream, or reads one datagram."""
+
+    __slots__ = ("_pending", "_rest", "_skip", "channel")
+
+    def __init__(self) -> None:
+        self.channel = -1
+        """Where its ROUTE_TO leads; -1 before it."""
+        self._rest = b""
+        self._skip = 0
+        self._pending: PlainMessages | RichMessage | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes kept of a frame that is not complete."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[Found]:
+        """The frames that are complete with these bytes."""
+        found: list[Found] = []
+        pos = 0
+        if self._pending is not None:
+            if len(data) < self._skip:
+                self._skip -= len(data)
+                return found
+            pos = self._skip
+            found.append(self._pending)
+            self._pending = None
+            self._skip = 0
+        elif self._rest:
+            data = self._rest + data
+            self._rest = b""
+        end = len(data)
+        try:
+            while pos < end:
+                if data[pos] == Message.TAG and self.channel >= 0:
+                    pos = self._read_messages(data, pos, found)
+                else:
+                    pos = self._read_other(data, pos, end, found)
+        except Incomplete:
+            if end - pos > MAX_HELD:
+                raise RemoteProtocolError(
+                    "AQ-SEQ-7", "more headers than a trace follows", CloseCode.LIMIT_EXCEEDED
+                ) from None
+            self._rest = data[pos:]
+        return found
+
+    def _read_messages(self, data: bytes, pos: int, found: list[Found]) -> int:
+        """One message, and all plain ones that follow it."""
+        end = len(data)
+        number, at = decode_varint(data, pos + 1, end)
+        headers, at = decode_varbytes(data, at, end)
+        attachments, at = decode_varbytes(data, at, end)
+        size, at = decode_varint(data, at, end)
+        message: PlainMessages | RichMessage
+        if headers or attachments:
+            message = RichMessage(
+                number,
+                len(headers) + len(attachments) + size,
+                size,
+                tuple(name for name, _ in decode_headers(headers)),
+                tuple(one.channel for one in decode_attachments(attachments, _ANY, _ANY)),
+            )
+        else:
+            # A length nobody means to keep still has to fit its column.
+            message = PlainMessages(number, array("q", (min(size, _ANY),)))
+        if at + size > end:
+            self._pending = message
+            self._skip = at + size - end
+            return end
+        last = found[-1] if found else None
+        if isinstance(message, RichMessage):
+            found.append(message)
+            return at + size
+        if isinstance(last, PlainMessages) and last.first + len(last.sizes) == number:
+            last.sizes.append(size)
+            message = last
+        else:
+            found.append(message)
+        return read_sizes(data, at + size, number + 1, message.sizes)
+
+    def _read_other(self, data: bytes, pos: int, end: int, found: list[Found]) -> int:
+        tag = data[pos]
+        frame: Frame
+        if tag in _BARE:
+            frame, at = _BARE[tag], pos + 1
+        elif tag in _WITH_VARINT:
+            number, at = decode_varint(data, pos + 1, end)
+            frame = _WITH_VARINT[tag](number)
+            if isinstance(frame, RouteTo):
+                self.channel = frame.channel
+        elif tag in _WITH_VARBYTES:
+            contents, at = decode_varbytes(data, pos + 1, end)
+            frame = _WITH_VARBYTES[tag](contents)
+        elif tag == Version.TAG:
+            if not PREAMBLE.startswith(data[pos : pos + len(PREAMBLE)]):
+                raise RemoteProtocolError("AQ-FRAME-3", "VERSION does not begin as it must")
+            contents, at = decode_varbytes(data, pos + len(PREAMBLE), end)
+            frame = Version(contents)
+        elif tag == Message.TAG:
+            raise RemoteProtocolError("AQ-SEQ-3", "a channel's frame came without ROUTE_TO")
+        else:
+            raise RemoteProtocolError("AQ-FRAME-2", f"there is no frame with tag {tag}")
+        found.append(frame)
+        return at
+
+
+def read_sizes(data: bytes, pos: int, number: int, sizes: array[int]) -> int:
+    """Add the sizes of the complete plain messages from pos on; returns where they end.
+
+    All but the low 7 bits of the number stay the same for up to 128 messages, and so does the
+    head: comparing is faster than decoding. Messages of one size are compared many at a time.
+    """
+    end = len(data)
+    startswith = data.startswith
+    append = sizes.append
+    same = 0
+    before = -1
+    try:
+        while True:
+            high = number >> 7
+            starts = MESSAGE_STARTS_CONTINUED if high else MESSAGE_STARTS
+            rest = encode_varint(high) + NO_EXTRAS if high else NO_EXTRAS
+            head_size = 2 + len(rest)
+            low = number & 0x7F
+            while low < 0x80 and startswith(starts[low] + rest, pos):
+                at = pos + head_size
+                size = data[at]
+                at += 1
+                if size >= 0x80:
+                    size, at = decode_varint(data, at - 1, end)
+                stop = at + size
+                if stop > end:
+                    return pos
+                append(size)
+                stride = stop - pos
+                low += 1
+                pos = stop
+                same = same + 1 if size == before else 0
+                before = size
+                if same >= _SAME_ENOUGH:
+                    count = _count_alike(data, pos, stride, low, bool(high), rest, size)
+                    if count:
+                        sizes.extend(array("q", (size,)) * count)
+                        low += count
+                        pos += count * stride
+                    else:
+                        same = 0
+            if low < 0x80:
+                return pos
+            number = (high + 1) << 7
+    except (IndexError, Incomplete, RemoteProtocolError):
+        # A head that is cut off or broken: it is read again by who called.
+        return pos
+
+
+def _count_alike(
+    data: bytes, pos: int, stride: int, low: int, continued: bool, rest: bytes, size: int
+) -> int:
+    """How many messages from pos on have the next numbers and the same size, all or none."""
+    count = min(0x80 - low, (len(data) - pos) // stride)
+    if count < _WORTH_A_BLOCK:
+        return 0
+    stop = pos + count * stride
+    lows = _LOWS_CONTINUED if continued else _LOWS
+    if data[pos + 1 : stop : stride] != lows[low : low + count]:
+        return 0
+    head = bytes((Message.TAG, 0)) + rest + encode_varint(size)
+    for at, byte in enumerate(head):
+        if at != 1 and data[pos + at : stop : stride] != bytes((byte,)) * count:
+            return 0
+    return count

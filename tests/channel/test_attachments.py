@@ -1,0 +1,105 @@
+"""Raw messages: the halves in a message of bytes, taken or left."""
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import aqueduct
+from aqueduct import Connection, Message, Receiver, Sender
+
+SECONDS = 20
+
+
+class Carrier(msgspec.Struct):
+    ask: Receiver[bytes]
+    reply: Sender[bytes]
+
+
+@pytest.fixture(autouse=True)
+def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
+
+
+async def carry(
+    handle: Any, kind: Any = bytes, answers: int = 0
+) -> "tuple[Sender[bytes], Receiver[bytes], list[bytes]]":
+    """Send a sender and a receiver away, have a server handle them; what stayed here, and came."""
+    async with aqueduct.serve("127.0.0.1:0", kind, tls=aqueduct.dev_tls()) as server:
+        serving = asyncio.create_task(server.run(handle))
+        async with aqueduct.connect(
+            server.address, Carrier, trust=aqueduct.dev_trust()
+        ) as connection:
+            asked, theirs = aqueduct.channel(bytes)
+            their_reply, reply = aqueduct.channel(bytes)
+            await connection.entrypoint.send(Carrier(theirs, their_reply), headers={"a": "b"})
+            connection.entrypoint.finish()
+            async with asyncio.timeout(SECONDS):
+                came = [await reply.receive() for _ in range(answers)]
+                await connection.wait_closed()
+        serving.cancel()
+        return asked, reply, came
+
+
+async def test_the_halves_in_a_message_of_bytes_can_be_used() -> None:
+    async def handle(connection: Connection[bytes]) -> None:
+        message = await connection.entrypoint.receive_message()
+        receiver, sender = message.attachments
+        assert message.attachments == (receiver, sender)
+        assert isinstance(receiver, Receiver)
+        assert message.headers.text("a") == "b"
+        async with sender, receiver:
+            await sender.send(b"hello " + message.payload)
+            await sender.flush()
+            await asyncio.sleep(0.1)
+
+    *_, came = await carry(handle, answers=1)
+    assert came == [b"hello " + msgspec.msgpack.encode({"ask": 0, "reply": 1})]
+
+
+async def test_halves_that_nobody_asked_for_are_closed_with_the_message_and_without_a_warning() -> (
+    None
+):
+    kept: list[Message[bytes]] = []
+
+    async def handle(connection: Connection[bytes]) -> None:
+        kept.append(await connection.entrypoint.receive_message())
+        await asyncio.sleep(0.1)
+        assert connection.statistics()["channels"] >= 2
+        kept.clear()
+        gc.collect()
+        await asyncio.sleep(0.2)
+
+    asked, reply, _ = await carry(handle)
+    with pytest.raises(aqueduct.ReceiverClosed):
+        await asked.send(b"anybody?")
+    with pytest.raises(aqueduct.ChannelCancelled):
+        await reply.receive()
+
+
+async def test_plain_receiving_closes_them_at_once() -> None:
+    async def handle(connection: Connection[bytes]) -> None:
+        await connection.entrypoint.receive()
+        await asyncio.sleep(0.1)
+
+    asked, reply, _ = await carry(handle)
+    with pytest.raises(aqueduct.ReceiverClosed):
+        await asked.send(b"anybody?")
+    with pytest.raises(aqueduct.ChannelCancelled):
+        await reply.receive()
+
+
+async def test_a_typed_message_has_its_halves_in_its_fields_alone() -> None:
+    async def handle(connection: Connection[Carrier]) -> None:
+        message = await connection.entrypoint.receive_message()
+        assert message.attachments == ()
+        async with message.payload.ask, message.payload.reply:
+            pass
+        await asyncio.sleep(0.1)
+
+    _, reply, _ = await carry(handle, Carrier)
+    with pytest.raises(aqueduct.EndOfChannel):
+        await reply.receive()

@@ -1,0 +1,65 @@
+"""What all commands have in common, and the two that look at the machine."""
+
+import json
+
+import pytest
+
+import aqueduct
+from tests.cli.conftest import Run
+
+COMMANDS = ["echo", "ping", "send", "listen", "cert make", "cert show", "bench", "doctor"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_each_command_has_an_example(run: Run, command: str) -> None:
+    ran = run(*command.split(), "--help")
+    assert ran.returncode == 0
+    assert f"aqueduct {command}" in ran.stdout.partition("Example")[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["ping"], ["ping", "x:1", "--count", "-1"], ["send", "x:1", "-H", "novalue"]],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_two(run: Run, arguments: list[str]) -> None:
+    ran = run(*arguments)
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
+
+
+def test_it_knows_its_version(run: Run) -> None:
+    assert run("--version").stdout.strip() == aqueduct.__version__
+
+
+def test_an_address_that_makes_no_sense_is_one_line(run: Run) -> None:
+    ran = run("ping", "localhost:99999")
+    assert ran.returncode == 1
+    assert ran.stderr == "aqueduct: not an address: 'localhost:99999'; write host:port\n"
+
+
+def test_the_doctor_finds_what_channels_need(run: Run) -> None:
+    ran = run("doctor", "--json")
+    findings = {one["check"]: one for one in json.loads(ran.stdout)}
+    assert findings["Python"]["ok"]
+    assert findings["connection"]["ok"], findings["connection"]
+    assert {"UDP GSO (send)", "UDP receive buffer", "Java", "open files"} <= set(findings)
+    assert ran.returncode == (0 if all(f["ok"] for f in findings.values() if f["needed"]) else 1)
+
+
+def test_the_doctor_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", "/proc/nowhere")
+    ran = run("doctor")
+    assert ran.returncode == 1
+    assert "✗" in ran.stdout
+    assert "set AQUEDUCT_DEV_DIR" in ran.stdout
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_benchmark_measures_every_mode(run: Run) -> None:
+    ran = run("bench", "--seconds", "0.1", "--json")
+    assert ran.returncode == 0, ran.stderr
+    results = {one["what"]: one for one in json.loads(ran.stdout)}
+    assert results["round trip, 64 bytes"]["p50_us"] > 0
+    for mode in ("ordered", "unordered", "unreliable"):
+        assert results[f"{mode}, 100 bytes"]["messages_per_second"] > 0

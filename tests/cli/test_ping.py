@@ -1,0 +1,49 @@
+"""`aqueduct ping`."""
+
+import json
+
+from tests.cli.conftest import Run, Start, interrupt
+
+
+def test_it_measures_connect_and_round_trips(run: Run, echo: str) -> None:
+    ran = run("ping", echo, "--count", "5", "--interval", "0")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 7
+    assert lines[0].startswith("number=1 size=64 time=")
+    assert "5 sent, 5 answered, 0 lost; connect" in lines[5]
+    assert "p50" in lines[6]
+    assert "p99" in lines[6]
+
+
+def test_its_json_is_one_object(run: Run, echo: str) -> None:
+    ran = run("ping", echo, "--count", "20", "--interval", "0", "--size", "5000", "--json")
+    found = json.loads(ran.stdout)
+    assert ran.returncode == 0
+    assert (found["sent"], found["answered"], found["lost"]) == (20, 20, 0)
+    trips = found["round_trip_ms"]
+    assert 0 < trips["min"] <= trips["p50"] <= trips["p99"] <= trips["max"]
+
+
+def test_ctrl_c_ends_it_with_a_summary(start: Start, echo: str) -> None:
+    process = start("ping", echo, "--count", "0", "--interval", "0.01")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("number=1 ")
+    code, out, err = interrupt(process)
+    assert code == 0, err
+    assert " 0 lost; connect" in out
+    assert out.splitlines()[-1].startswith("round trip min ")
+
+
+def test_without_a_server_it_says_what_to_do(run: Run) -> None:
+    ran = run("ping", "127.0.0.1:9", "--timeout", "2")
+    assert ran.returncode == 1
+    assert len(ran.stderr.splitlines()) == 1
+    assert "start the server" in ran.stderr
+
+
+def test_a_server_with_another_certificate_is_not_trusted(run: Run, echo: str) -> None:
+    ran = run("ping", echo, "--pin", 64 * "0")
+    assert ran.returncode == 1
+    assert len(ran.stderr.splitlines()) == 1
+    assert "Traceback" not in ran.stderr

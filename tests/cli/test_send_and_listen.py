@@ -1,0 +1,104 @@
+"""`aqueduct send` to `aqueduct listen`, two processes."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aqueduct.cli.listen import create, readable
+from tests.cli.conftest import Run, Start, interrupt
+
+SECONDS = 60
+
+
+def listening(start: Start, *arguments: str) -> "tuple[subprocess.Popen[str], str]":
+    process = start("listen", "127.0.0.1:0", "--json", *arguments)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())["listening"]
+
+
+def objects(process: "subprocess.Popen[str]") -> list[dict[str, Any]]:
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_words_arrive_as_messages_with_their_headers(run: Run, start: Start) -> None:
+    listener, address = listening(start, "--count", "2")
+    sent = run("send", address, "hello", "wörld", "--header", "from=me")
+    assert sent.returncode == 0, sent.stderr
+    assert "2 messages, 11 bytes acknowledged" in sent.stderr
+    first, second = objects(listener)
+    assert (first["text"], second["text"]) == ("hello", "wörld")
+    assert (first["number"], second["number"]) == (0, 1)
+    assert first["headers"] == [["from", "me"]]
+
+
+def test_lines_of_standard_input_are_messages(run: Run, start: Start) -> None:
+    listener, address = listening(start, "--count", "1000")
+    text = "".join(f"line {number}\n" for number in range(1000))
+    sent = run("send", address, "--json", stdin=text)
+    assert json.loads(sent.stdout)["messages"] == 1000
+    assert [one["text"] for one in objects(listener)] == text.splitlines()
+
+
+def test_all_of_standard_input_can_be_one_message(run: Run, start: Start) -> None:
+    listener, address = listening(start, "--count", "1")
+    assert run("send", address, "--whole", stdin="two\nlines\n").returncode == 0
+    assert [one["text"] for one in objects(listener)] == ["two\nlines\n"]
+
+
+def test_files_arrive_whole(run: Run, start: Start, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    picture, empty, out = tmp_path / "picture.bin", tmp_path / "empty", tmp_path / "out"
+    picture.write_bytes(content)
+    empty.touch()
+    listener, address = listening(start, "--count", "2", "--out", str(out))
+    sent = run("send", address, "--file", str(picture), "--file", str(empty))
+    assert sent.returncode == 0, sent.stderr
+    assert {one["file"]: one["size"] for one in objects(listener)} == {
+        "picture.bin": len(content),
+        "empty": 0,
+    }
+    assert (out / "picture.bin").read_bytes() == content
+    assert (out / "empty").read_bytes() == b""
+
+
+def test_a_listener_that_is_interrupted_has_printed_everything(run: Run, start: Start) -> None:
+    process = start("listen", "127.0.0.1:0")
+    assert process.stderr is not None
+    address = process.stderr.readline().split()[-1]
+    assert run("send", address, "red", "\x1b[31m").returncode == 0
+    code, out, err = interrupt(process)
+    assert (code, out, err) == (0, "red\n\\x1b[31m\n", "")
+
+
+def test_without_a_listener_sending_fails_in_one_line(run: Run) -> None:
+    ran = run("send", "127.0.0.1:9", "hello")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("aqueduct: nobody listens at 127.0.0.1:9")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("a.txt", "a.txt"),
+        ("../../etc/passwd", "passwd"),
+        ("..", "file"),
+        ("c:\\x\\y.txt", "y.txt"),
+        ("", "file"),
+    ],
+)
+def test_a_file_name_never_leads_out_of_the_directory(name: str, kept: str, tmp_path: Path) -> None:
+    for number in (1, 2):
+        path, file = create(tmp_path, name)
+        file.close()
+        assert path == tmp_path / (kept if number == 1 else f"{kept}.2")
+
+
+def test_long_and_binary_payloads_are_shown_safely() -> None:
+    assert readable(b"\x00\xff\x1b[0m") == "\\x00\\xff\\x1b[0m"
+    assert readable(b"x" * 5_000).endswith("… (5,000 bytes)")

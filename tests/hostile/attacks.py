@@ -1,0 +1,186 @@
+"""What an attack is made of: raw packets, raw streams; and a well-behaved client to compare."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnection
+
+import aqueduct
+from tests.processes.lab import Ask, Request
+from tests.processes.peers import Peer, connect, lab
+
+MEGABYTE = 1_000_000
+SLOWEST = 5.0
+"""Seconds the well-behaved client may wait for an answer while the machine is busy."""
+
+
+class Watch:
+    """Asks the server something again and again, and looks at its memory."""
+
+    def __init__(self, server: Peer) -> None:
+        self.server = server
+        self.waits: list[float] = []
+        self.first = asyncio.Event()
+        self.start = resident(server.pid)
+        self.most = self.start
+
+    async def run(self) -> None:
+        """Until cancelled; an answer that does not come is an error."""
+        async with connect(self.server.address, Request) as connection:
+            while True:
+                before = time.perf_counter()
+                answer = await connection.entrypoint.call(Ask, text="ok?", timeout=SLOWEST)
+                assert answer == "OK?"
+                self.waits.append(time.perf_counter() - before)
+                self.first.set()
+                self.look()
+                await asyncio.sleep(0.02)
+
+    def look(self) -> None:
+        """Note the server's memory."""
+        self.most = max(self.most, resident(self.server.pid))
+
+    @property
+    def grown(self) -> int:
+        """By how much the server's memory grew, at most."""
+        return self.most - self.start
+
+    def report(self, what: str) -> None:
+        """Print what was measured."""
+        waits = sorted(self.waits)
+        middle = waits[len(waits) // 2] * 1_000
+        print(
+            f"\n{what}: the server grew by {self.grown / MEGABYTE:.1f} MB from "
+            f"{self.start / MEGABYTE:.0f} MB; {len(waits)} answers, median {middle:.1f} ms, "
+            f"slowest {waits[-1] * 1_000:.0f} ms"
+        )
+
+
+@asynccontextmanager
+async def siege(what: str, *arguments: str) -> AsyncIterator[tuple[Peer, Watch]]:
+    """A server with a well-behaved client that must not suffer."""
+    async with lab(*arguments) as server:
+        watch = Watch(server)
+        asking = asyncio.create_task(watch.run())
+        async with asyncio.timeout(SLOWEST):
+            await watch.first.wait()
+        yield server, watch
+        # Also afterwards: somebody new gets in.
+        async with connect(server.address, Request, timeout=SLOWEST) as connection:
+            assert await connection.entrypoint.call(Ask, text="new", timeout=SLOWEST) == "NEW"
+        watch.look()
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        watch.report(what)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory a process holds now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- packets ------------------------------------------------------------------------------------
+
+
+def garbage(seed: int) -> Iterator[bytes]:
+    """Packets of all kinds that mean nothing, without end."""
+    chance = random.Random(seed)
+    good = first_packet()
+    while True:
+        kind = chance.randrange(4)
+        if kind == 0:
+            yield chance.randbytes(chance.randrange(1, 1_500))
+        elif kind == 1:  # a long header, then nonsense
+            yield bytes([0xC0 | chance.randrange(64)]) + chance.randbytes(chance.randrange(1_400))
+        elif kind == 2:  # a short header
+            yield bytes([0x40 | chance.randrange(64)]) + chance.randbytes(chance.randrange(100))
+        else:  # nearly a handshake
+            damaged = bytearray(good)
+            for _ in range(chance.randrange(1, 10)):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            yield bytes(damaged)
+
+
+def first_packet() -> bytes:
+    """What a client sends first."""
+    configuration = QuicConfiguration(
+        is_client=True, alpn_protocols=["aqueduct"], server_name="localhost"
+    )
+    quic = QuicConnection(configuration=configuration)
+    quic.connect(("127.0.0.1", 1), 0.0)
+    return bytes(quic.datagrams_to_send(0.0)[0][0])
+
+
+async def shoot(address: str, packets: Iterator[bytes], count: int, sockets: int = 1) -> None:
+    """Send packets to a server as fast as the loop allows."""
+    host, _, port = address.rpartition(":")
+    guns = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(sockets)]
+    for gun in guns:
+        gun.bind(("127.0.0.1", 0))
+        gun.setblocking(False)
+    for number in range(count):
+        with contextlib.suppress(OSError):
+            guns[number % sockets].sendto(next(packets), (host, int(port)))
+        if number % 50 == 0:
+            await asyncio.sleep(0.001)
+    for gun in guns:
+        gun.close()
+
+
+# -- streams ------------------------------------------------------------------------------------
+
+
+class Attacker:
+    """A connection on which anything can be said."""
+
+    def __init__(self, connection: aqueduct.Connection[Any]) -> None:
+        self.connection = connection
+        self._quic = connection.driver.bridge.quic
+
+    def stream(self, data: bytes, *, fin: bool = False) -> int:
+        """Open a stream with some bytes."""
+        number: int = self._quic.get_next_available_stream_id(is_unidirectional=True)
+        self.write(number, data, fin=fin)
+        return number
+
+    def write(self, stream: int, data: bytes, *, fin: bool = False) -> None:
+        """Go on with it."""
+        if self.connection.is_open:
+            self._quic.send_stream_data(stream, data, fin)
+            self.connection.driver.touch()
+
+    def datagram(self, data: bytes) -> None:
+        """Send a datagram."""
+        if self.connection.is_open:
+            self._quic.send_datagram_frame(data)
+            self.connection.driver.touch()
+
+    def vanish(self) -> None:
+        """Close the socket without a word."""
+        driver = self.connection.driver
+        driver.endpoint.close()
+        driver.core.handle_connection_lost(0, "vanished", False, driver.now())
+        driver.tell()
+
+
+@asynccontextmanager
+async def attacker(address: str) -> AsyncIterator[Attacker]:
+    """An attacker that got through the handshake."""
+    rude = Attacker(await connect(address, Request))
+    try:
+        yield rude
+    finally:
+        rude.vanish()

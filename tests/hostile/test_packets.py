@@ -1,0 +1,50 @@
+"""A server under packets that nobody should send, and connections that nobody finishes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from tests.hostile.attacks import MEGABYTE, attacker, first_packet, garbage, shoot, siege
+from tests.processes.peers import within
+
+
+@within(40)
+async def test_garbage_is_ignored() -> None:
+    async with siege("20,000 packets of garbage") as (server, watch):
+        await shoot(server.address, garbage(1), 20_000, sockets=4)
+        await asyncio.sleep(0.5)
+    assert watch.grown < 40 * MEGABYTE
+
+
+@within(40)
+async def test_half_open_handshakes_do_not_keep_others_out() -> None:
+    async with siege("1,500 handshakes that nobody finishes") as (server, watch):
+        packets = (first_packet() for _ in itertools.count())
+        await shoot(server.address, packets, 1_500, sockets=8)
+        await asyncio.sleep(0.5)
+    assert watch.grown < 120 * MEGABYTE
+
+
+@within(40)
+async def test_the_same_first_packet_again_and_again_is_one_connection() -> None:
+    async with siege("5,000 times the same first packet") as (server, watch):
+        await shoot(server.address, itertools.repeat(first_packet()), 5_000)
+        await asyncio.sleep(0.3)
+    assert watch.grown < 30 * MEGABYTE
+
+
+@within(55)
+async def test_connections_that_vanish_without_a_word_are_freed() -> None:
+    async with siege("200 connections that vanish", "--idle", "2") as (server, watch):
+        for _ in range(10):
+
+            async def come_and_go() -> None:
+                async with attacker(server.address) as rude:
+                    rude.stream(b"\xef")
+
+            await asyncio.gather(*(come_and_go() for _ in range(20)))
+        gone = 0
+        while gone < 200:
+            gone += (await server.next_event())["event"] == "gone"
+    assert watch.grown < 80 * MEGABYTE

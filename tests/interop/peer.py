@@ -1,0 +1,163 @@
+"""A small Aqueduct peer on another QUIC implementation, aioquic: it says what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.events import (
+    ConnectionTerminated,
+    DatagramFrameReceived,
+    QuicEvent,
+    StreamDataReceived,
+    StreamReset,
+)
+
+from aqueduct.quic.tls import dev_trust
+from tests.interop.frames import Frame, connection_headers, read_frames, route_to, version
+
+PATIENCE = 5.0
+ENTRYPOINT = 0
+
+
+@dataclass
+class Incoming:
+    """A stream or datagram of the server's."""
+
+    frames: list[Frame] = field(default_factory=list)
+    rest: bytes = b""
+    fin: bool = False
+    reset: int | None = None
+
+    @property
+    def channel(self) -> int | None:
+        """The channel it is about."""
+        return next((frame.number for frame in self.frames if frame.name == "ROUTE_TO"), None)
+
+
+class Peer(QuicConnectionProtocol):
+    """One connection."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.streams: dict[int, Incoming] = {}
+        self.datagrams: list[Incoming] = []
+        self.closed: tuple[int, str] | None = None
+        self._news = asyncio.Event()
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        if isinstance(event, StreamDataReceived):
+            stream = self.streams.setdefault(event.stream_id, Incoming())
+            frames, stream.rest = read_frames(stream.rest + event.data)
+            stream.frames += frames
+            stream.fin = event.end_stream
+        elif isinstance(event, StreamReset):
+            self.streams.setdefault(event.stream_id, Incoming()).reset = event.error_code
+        elif isinstance(event, DatagramFrameReceived):
+            frames, rest = read_frames(event.data)
+            self.datagrams.append(Incoming(frames, rest, fin=True))
+        elif isinstance(event, ConnectionTerminated):
+            self.closed = event.error_code, event.reason_phrase
+        self._news.set()
+
+    # -- saying something ---------------------------------------------------------------------
+
+    def open(self, data: bytes, *, fin: bool = True) -> int:
+        """Open a stream with some bytes."""
+        stream: int = self._quic.get_next_available_stream_id(is_unidirectional=True)
+        return self.write(stream, data, fin=fin)
+
+    def write(self, stream: int, data: bytes, *, fin: bool = False) -> int:
+        """Go on with a stream."""
+        self._quic.send_stream_data(stream, data, fin)
+        self.transmit()
+        return stream
+
+    def on(self, channel: int, *frames: bytes, fin: bool = True) -> int:
+        """Open a stream about a channel."""
+        return self.open(version() + route_to(channel) + b"".join(frames), fin=fin)
+
+    def datagram(self, data: bytes) -> None:
+        """Send a datagram."""
+        self._quic.send_datagram_frame(data)
+        self.transmit()
+
+    def reset(self, stream: int, code: int = 0x10) -> None:
+        """Reset a stream."""
+        self._quic.reset_stream(stream, code)
+        self.transmit()
+
+    def greet(self, *headers: tuple[bytes, bytes]) -> None:
+        """The first stream of a client."""
+        self.open(version() + connection_headers(list(headers)))
+
+    # -- hearing something --------------------------------------------------------------------
+
+    async def until(self, check: Callable[[], Any], what: str) -> Any:
+        """Wait until something is so."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not (found := check()):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"in vain: {what}; closed: {self.closed}") from None
+        return found
+
+    def about(self, channel: int | None) -> list[Incoming]:
+        """All streams about a channel, or about the connection."""
+        return [stream for stream in self.streams.values() if stream.channel == channel]
+
+    def frames(self, name: str, channel: int | None = None) -> list[Frame]:
+        """All frames of a name so far."""
+        return [
+            frame for stream in self.about(channel) for frame in stream.frames if frame.name == name
+        ]
+
+    async def frame(self, name: str, channel: int | None = None) -> Frame:
+        """The first frame of a name."""
+        await self.until(lambda: self.frames(name, channel), f"{name} on {channel}")
+        return self.frames(name, channel)[0]
+
+    async def closing(self) -> tuple[int, str]:
+        """How the server closed the connection."""
+        await self.until(lambda: self.closed is not None, "the server closes")
+        assert self.closed is not None
+        return self.closed
+
+
+@asynccontextmanager
+async def peer_of(address: str, *, datagrams: int | None = 65_535) -> AsyncIterator[Peer]:
+    """Connect to a server with the development certificate."""
+    host, _, port = address.rpartition(":")
+    authorities = dev_trust().authorities
+    configuration = QuicConfiguration(
+        is_client=True,
+        alpn_protocols=["aqueduct"],
+        server_name="localhost",
+        verify_mode=ssl.CERT_REQUIRED,
+        cadata=authorities,
+        max_datagram_frame_size=datagrams,
+        initial_rtt=0.01,
+    )
+    quic = QuicConnection(configuration=configuration)
+    loop = asyncio.get_running_loop()
+    transport, peer = await loop.create_datagram_endpoint(
+        lambda: Peer(quic), local_addr=("127.0.0.1", 0)
+    )
+    try:
+        peer.connect((host, int(port)))
+        async with asyncio.timeout(PATIENCE):
+            await peer.wait_connected()
+        yield peer
+    finally:
+        # Unlike aioquic's own context manager, this does not wait until the close has drained.
+        peer.close()
+        transport.close()

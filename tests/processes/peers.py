@@ -1,0 +1,185 @@
+"""Starts processes for tests, talks with them in lines of JSON, and looks what they left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import aqueduct
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 10.0
+"""Seconds within which a process answers."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def within(
+    seconds: float,
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    """Fail a test that takes longer than so many seconds."""
+
+    def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @functools.wraps(test)
+        async def limited(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with asyncio.timeout(seconds):
+                return await test(*args, **kwargs)
+
+        return limited
+
+    return decorate
+
+
+class Peer:
+    """Another process. On leaving it is killed, and complaints on its standard error fail."""
+
+    def __init__(self, module: str, *arguments: str, calm: bool = True) -> None:
+        self._command = [sys.executable, "-W", "default", "-m", module, *arguments]
+        self._calm = calm
+        self.events: list[dict[str, Any]] = []
+        self.process: asyncio.subprocess.Process | None = None
+        self.address = ""
+        self.errors = ""
+        self._reading: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Peer:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])}
+        self.process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            cwd=ROOT,
+        )
+        self._reading = asyncio.create_task(self._read_errors())
+        try:
+            ready = await self.wait_for("ready")
+        except BaseException:
+            await self.kill()
+            raise
+        self.address = ready["address"]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.kill()
+        if self._calm and kind is None:
+            assert "Traceback" not in self.errors, self.errors
+            assert "never awaited" not in self.errors, self.errors
+            trouble = [event for event in self.events if event["event"] == "trouble"]
+            assert trouble == []
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def kill(self) -> None:
+        """End it at once, and collect what it said."""
+        assert self.process is not None
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+        await self._drain_output()
+        await self.process.wait()
+        if self._reading is not None:
+            await self._reading
+
+    async def stop(self) -> int:
+        """Ask it to end, and wait."""
+        self.signal(signal.SIGTERM)
+        await self._drain_output()
+        assert self.process is not None
+        return await self.process.wait()
+
+    async def next_event(self) -> dict[str, Any]:
+        """The next line it prints."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            line = await self.process.stdout.readline()
+        if not line:
+            if self._reading is not None:
+                await self._reading
+            raise AssertionError(f"the process ended: {self.errors}")
+        event: dict[str, Any] = json.loads(line)
+        self.events.append(event)
+        return event
+
+    async def wait_for(self, name: str) -> dict[str, Any]:
+        """The next event of a name; others are kept in ``events``."""
+        while True:
+            event = await self.next_event()
+            if event["event"] == name:
+                return event
+
+    async def _drain_output(self) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            with contextlib.suppress(ValueError):
+                self.events.append(json.loads(line))
+
+    async def _read_errors(self) -> None:
+        assert self.process is not None
+        assert self.process.stderr is not None
+        self.errors = (await self.process.stderr.read()).decode()
+
+
+def lab(*arguments: str, calm: bool = True) -> Peer:
+    """A server process, see ``tests/processes/lab.py``."""
+    return Peer("tests.processes.lab", *arguments, calm=calm)
+
+
+def connect(address: str, kind: Any, **options: Any) -> Any:
+    """Connect with the development certificate."""
+    return aqueduct.connect(address, kind, trust=aqueduct.dev_trust(), **options)
+
+
+async def eventually(check: Callable[[], Awaitable[bool] | bool], what: str) -> None:
+    """Wait until something is so."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE
+    while loop.time() < deadline:
+        found = check()
+        if not isinstance(found, bool):
+            found = await found
+        if found:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"in vain: {what}")
+
+
+async def send_for_ever(sender: Any, payload: bytes, pause: float = 0.0) -> None:
+    """Send until it raises."""
+    while True:
+        await sender.send(payload)
+        if pause:
+            await asyncio.sleep(pause)
+
+
+async def receive_for_ever(receiver: Any, into: list[Any] | None = None) -> None:
+    """Receive until it raises, even at a finished end."""
+    while True:
+        message = await receiver.receive()
+        if into is not None:
+            into.append(message)

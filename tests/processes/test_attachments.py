@@ -1,0 +1,197 @@
+"""Channels inside messages, between two processes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+import aqueduct
+from aqueduct import (
+    ChannelCancelled,
+    ChannelMoved,
+    DecodeError,
+    EncodeError,
+    Receiver,
+    ReceiverClosed,
+    Sender,
+    channel,
+    oneshot,
+)
+from tests.processes.lab import (
+    Ask,
+    Collect,
+    Keep,
+    Level1,
+    Level2,
+    Level3,
+    Mirror,
+    Nest,
+    Report,
+    Request,
+    Vitals,
+)
+from tests.processes.peers import connect, eventually, lab, send_for_ever, within
+
+
+@within(15)
+async def test_channels_travel_three_levels_deep_both_ways() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        to_first, first = channel(Level1)
+        to_second, second = channel(Level2)
+        to_third, third = channel(Level3)
+        data_in, data = channel()
+        back, returned = channel()
+        answer, answers = channel(Level1)
+        # From the inside out, and data before anything has arrived.
+        await data_in.send(b"early")
+        await to_third.send(Level3(data, back))
+        await to_second.send(Level2(third))
+        await to_first.send(Level1(second))
+        await connection.entrypoint.send(Nest(first, answer))
+        await data_in.send(b"late")
+        data_in.finish()
+        theirs = await answers.receive()
+        level2 = await theirs.next.receive()
+        level3 = await level2.next.receive()
+        assert [payload async for payload in level3.data] == [b"early", b"late"]
+        async with level3.back:
+            await level3.back.send(b"and back again")
+        assert [payload async for payload in returned] == [b"and back again"]
+        for sender in (to_first, to_second, to_third):
+            sender.finish()
+        for receiver in (answers, theirs.next, level2.next):
+            receiver.close()
+
+
+@within(15)
+async def test_headers_come_on_connection_message_and_channel() -> None:
+    async with lab() as server:
+        headers = [("who", "a test"), ("who", "again")]
+        async with connect(server.address, Request, headers=headers) as connection:
+            sender, receiver = channel(headers={"on": "the channel"})
+            reply, answer = oneshot(dict)
+            await connection.entrypoint.send(Mirror(receiver, reply), headers={"on": "the message"})
+            await sender.send(b"", headers={"on": "the inner message"})
+            seen = await answer.receive()
+            sender.cancel()
+        assert seen == {
+            "connection": [["who", "a test"], ["who", "again"]],
+            "message": [["on", "the message"]],
+            "channel": [["on", "the channel"]],
+            "inner message": [["on", "the inner message"]],
+        }
+
+
+@within(15)
+async def test_the_servers_headers_come_back() -> None:
+    async with lab("--accept", "password") as server:
+        headers = {"password": "open sesame"}
+        async with connect(server.address, Request, headers=headers) as connection:
+            assert connection.headers.text("greeting") == "hello 127.0.0.1"
+            assert len(connection.headers) == 1
+
+
+@within(15)
+async def test_call_makes_the_oneshot_for_the_answer() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        assert await connection.entrypoint.call(Ask, text="hi", timeout=5) == "HI"
+        answers = await asyncio.gather(
+            *(connection.entrypoint.call(Ask, text=f"n{number}") for number in range(200))
+        )
+        assert answers == [f"N{number}" for number in range(200)]
+
+
+@within(15)
+async def test_a_call_without_an_answer_times_out_and_leaks_nothing() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        before = await connection.entrypoint.call(Vitals)
+        with pytest.raises(TimeoutError):
+            await connection.entrypoint.call(Ask, text="never", timeout=0.2)
+        with pytest.raises(ChannelCancelled):
+            await connection.entrypoint.call(Ask, text="drop", timeout=5)
+
+        async def is_clean() -> bool:
+            after = await connection.entrypoint.call(Vitals)
+            return bool(after["channels"] <= before["channels"])
+
+        await eventually(is_clean, "the channel of the call is gone at the server")
+
+
+@within(15)
+async def test_a_half_can_be_sent_once() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        report, answer = oneshot(Report)
+        await connection.entrypoint.send(Collect(receiver, report))
+        other, _answer = oneshot(Report)
+        with pytest.raises(ChannelMoved):
+            await receiver.receive()
+        with pytest.raises(ChannelMoved):
+            await connection.entrypoint.send(Collect(receiver, other))
+        with pytest.raises(ChannelMoved):
+            await report.send(Report(0, 0, "", "", True))
+        sender.finish()
+        assert (await answer.receive()).ended == "EndOfChannel"
+        # What could not be sent is still here, and still local.
+        other.cancel()
+
+
+@within(15)
+async def test_a_networked_half_cannot_be_sent_on_and_the_error_says_what_to_do() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        sink, source = channel()
+        await connection.entrypoint.send(Keep(receiver, sink))
+        report, answer = oneshot(Report)
+        with pytest.raises(EncodeError, match="copy the messages"):
+            await connection.entrypoint.send(Collect(source, report))
+        sender.finish()
+        assert [payload async for payload in source] == []
+        report.cancel()
+        answer.close()
+
+
+class Unknown(msgspec.Struct, tag="Ask"):
+    """Passes for an `Ask`, but its reply is no channel there."""
+
+    text: str
+    reply: str
+    extra: Receiver[bytes]
+    more: Sender[bytes]
+
+
+@within(15)
+async def test_halves_that_nobody_claims_are_closed_and_the_channel_lives_on() -> None:
+    async with lab(calm=False) as server, connect(server.address, Unknown) as connection:
+        sender, receiver = channel()
+        sink, source = channel()
+        await connection.entrypoint.send(Unknown("x", "no channel", receiver, sink))
+        with pytest.raises(ReceiverClosed):
+            await send_for_ever(sender, b"x", pause=0.01)
+        with pytest.raises(ChannelCancelled):
+            await source.receive()
+
+
+class Envelope(msgspec.Struct):
+    number: int
+    content: Receiver[bytes]
+
+
+@within(15)
+async def test_a_message_that_does_not_decode_spoils_only_itself() -> None:
+    async with (
+        aqueduct.serve("127.0.0.1:0", Envelope, tls=aqueduct.dev_tls()) as server,
+        connect(server.address, bytes) as connection,
+    ):
+        await connection.entrypoint.send(b"\xff not msgpack")
+        await connection.entrypoint.send(msgspec.msgpack.encode({"number": 1, "content": 0}))
+        accepted = await server.accept()
+        assert accepted is not None
+        with pytest.raises(DecodeError):
+            await accepted.entrypoint.receive()
+        with pytest.raises(DecodeError, match="attachment 0"):
+            await accepted.entrypoint.receive()
+        with pytest.raises(aqueduct.WouldBlock):
+            accepted.entrypoint.receive_nowait()

@@ -1,0 +1,347 @@
+"""Every way a channel or a connection can end, seen from the other process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+
+import pytest
+
+import aqueduct
+from aqueduct import (
+    ChannelCancelled,
+    ChannelClosed,
+    ConnectionLost,
+    EndOfChannel,
+    ReceiverClosed,
+    channel,
+    oneshot,
+)
+from tests.processes.lab import (
+    Ask,
+    CloseAfter,
+    Collect,
+    Keep,
+    Leave,
+    Produce,
+    Report,
+    Request,
+    Vitals,
+    numbered,
+)
+from tests.processes.peers import (
+    connect,
+    eventually,
+    lab,
+    receive_for_ever,
+    send_for_ever,
+    within,
+)
+
+
+@within(15)
+async def test_finish_lets_the_peer_read_everything_first() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        report, answer = oneshot(Report)
+        await connection.entrypoint.send(Collect(receiver, report))
+        await sender.send(b"one")
+        sender.finish()
+        sender.finish()
+        result = await answer.receive()
+        assert (result.count, result.ended) == (1, "EndOfChannel")
+        with pytest.raises(ChannelClosed):
+            await sender.send(b"two")
+
+
+@within(15)
+async def test_cancel_is_seen_as_such() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        report, answer = oneshot(Report)
+        await connection.entrypoint.send(Collect(receiver, report))
+        await sender.send(b"one")
+        await sender.flush()
+        sender.cancel()
+        sender.cancel()
+        assert (await answer.receive()).ended == "ChannelCancelled"
+        with pytest.raises(ChannelClosed):
+            await sender.send(b"two")
+
+
+@within(15)
+async def test_an_exception_in_the_with_block_cancels() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        report, answer = oneshot(Report)
+        await connection.entrypoint.send(Collect(receiver, report))
+
+        async def fail() -> None:
+            async with sender:
+                await sender.send(b"one")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert (await answer.receive()).ended == "ChannelCancelled"
+
+
+@within(15)
+@pytest.mark.parametrize("ending", ["close", "drop"])
+async def test_a_receiver_that_closes_or_is_forgotten_stops_the_sender(ending: str) -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        await connection.entrypoint.send(CloseAfter(2, ending, receiver))
+        with pytest.raises(ReceiverClosed):
+            await send_for_ever(sender, bytes(1000))
+        with pytest.raises(ReceiverClosed):
+            await sender.send(b"again")
+        sender.finish()
+    assert ("was forgotten while open" in server.errors) == (ending == "drop")
+
+
+@within(15)
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [("finish", EndOfChannel), ("flush and cancel", ChannelCancelled), ("drop", ChannelCancelled)],
+)
+async def test_the_server_ends_its_sender(ending: str, expected: type[Exception]) -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sink, source = channel()
+        report, outcome = oneshot(str)
+        await connection.entrypoint.send(Produce(3, 10, ending, sink, report))
+        with pytest.raises(expected):
+            await receive_for_ever(source)
+        with pytest.raises(expected):
+            await source.receive()
+        assert await outcome.receive() == ending
+    assert ("was forgotten while open" in server.errors) == (ending == "drop")
+
+
+@within(15)
+async def test_closing_a_receiver_stops_the_sending_process() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sink, source = channel()
+        report, outcome = oneshot(str)
+        await connection.entrypoint.send(Produce(1_000_000, 100, "finish", sink, report))
+        await source.receive()
+        source.close()
+        assert await outcome.receive() == "ReceiverClosed"
+        with pytest.raises(ChannelClosed):
+            await source.receive()
+
+
+@within(15)
+async def test_a_forgotten_sender_warns_and_cancels() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        report, answer = oneshot(Report)
+        await connection.entrypoint.send(Collect(receiver, report))
+        await sender.send(b"one")
+        with pytest.warns(ResourceWarning, match="Sender was forgotten while open"):
+            del sender
+        assert (await answer.receive()).ended == "ChannelCancelled"
+
+
+@within(15)
+async def test_a_forgotten_receiver_warns_and_closes() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sink, source = channel()
+        report, outcome = oneshot(str)
+        await connection.entrypoint.send(Produce(1_000_000, 100, "finish", sink, report))
+        await source.receive()
+        with pytest.warns(ResourceWarning, match="Receiver was forgotten while open"):
+            del source
+        assert await outcome.receive() == "ReceiverClosed"
+
+
+@within(15)
+async def test_halves_that_ended_warn_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    gc.collect()  # what earlier tests left is none of our business
+    recwarn.clear()
+    async with lab() as server, connect(server.address, Request) as connection:
+        assert await connection.entrypoint.call(Ask, text="hi") == "HI"
+        sink, source = channel()
+        report, outcome = oneshot(str)
+        await connection.entrypoint.send(Produce(3, 10, "finish", sink, report))
+        assert len([payload async for payload in source]) == 3
+        assert await outcome.receive() == "finish"
+        del source, outcome, sink, report
+        gc.collect()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+@within(15)
+async def test_the_client_closes_the_connection_behind_what_it_sent() -> None:
+    async with lab() as server:
+        async with connect(server.address, Request) as connection:
+            await server.wait_for("connection")
+            sender, receiver = channel()
+            report, answer = oneshot(Report)
+            await connection.entrypoint.send(Collect(receiver, report))
+            await sender.send(b"one")
+        gone = await server.wait_for("gone")
+        assert gone["by_peer"] is True
+        assert gone["code"] == aqueduct.CloseCode.NO_ERROR
+        with pytest.raises(ConnectionLost) as caught:
+            await sender.send(b"two")
+        assert caught.value.by_peer is False
+        with pytest.raises(ConnectionLost):
+            await answer.receive()
+
+
+@within(15)
+@pytest.mark.parametrize(
+    ("how", "code", "reason"),
+    [
+        ("close", aqueduct.CloseCode.NO_ERROR, "enough"),
+        ("fail", aqueduct.CloseCode.INTERNAL, "broken"),
+    ],
+)
+async def test_the_server_closes_the_connection(how: str, code: int, reason: str) -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel()
+        sink, source = channel()
+        await connection.entrypoint.send(Keep(receiver, sink))
+        await sender.send(b"one")
+        assert await source.receive() == b"one"
+        waiting = asyncio.create_task(source.receive())
+        await connection.entrypoint.send(Leave(how))
+        with pytest.raises(ConnectionLost, match=reason) as caught:
+            await waiting
+        assert (caught.value.code, caught.value.by_peer) == (code, True)
+        with pytest.raises(ConnectionLost):
+            await sender.send(b"two")
+        with pytest.raises(ConnectionLost):
+            await sender.flush()
+        with pytest.raises(ConnectionLost):
+            await connection.entrypoint.call(Ask, text="hi")
+        assert not connection.is_open
+
+
+@within(20)
+async def test_a_killed_server_is_noticed_and_one_can_connect_to_the_next() -> None:
+    async with lab() as first:
+        address = first.address
+        options = aqueduct.QuicOptions(idle_timeout=1.5, keep_alive=0.5)
+        async with connect(address, Request, options=options) as connection:
+            assert await connection.entrypoint.call(Ask, text="one") == "ONE"
+            sender, receiver = channel()
+            report, answer = oneshot(Report)
+            await connection.entrypoint.send(Collect(receiver, report))
+            first.signal(signal.SIGKILL)
+            with pytest.raises(ConnectionLost) as caught:
+                await answer.receive()
+            assert (caught.value.code, caught.value.by_peer) == (aqueduct.CloseCode.IDLE, False)
+            with pytest.raises(ConnectionLost):
+                await sender.send(b"late")
+    async with lab("--listen", address) as second, connect(second.address, Request) as connection:
+        assert second.address == address
+        assert await connection.entrypoint.call(Ask, text="two") == "TWO"
+
+
+@within(20)
+async def test_a_server_that_stops_says_so_and_one_can_connect_to_the_next() -> None:
+    async with lab() as first:
+        address = first.address
+        async with connect(address, Request) as connection:
+            assert await connection.entrypoint.call(Ask, text="one") == "ONE"
+            assert await first.stop() == 0
+            with pytest.raises(ConnectionLost) as caught:
+                await connection.entrypoint.call(Ask, text="late", timeout=5)
+            assert caught.value.code == aqueduct.CloseCode.GOING_AWAY
+            assert caught.value.by_peer is True
+    async with lab("--listen", address) as second, connect(second.address, Request) as connection:
+        assert await connection.entrypoint.call(Ask, text="two") == "TWO"
+
+
+CLIENT = """
+import asyncio, sys, aqueduct, tests.processes.lab as lab
+async def main():
+    async with aqueduct.connect(sys.argv[1], lab.Request, trust=aqueduct.dev_trust()) as c:
+        held = []
+        for _ in range(100):
+            sender, receiver = aqueduct.channel()
+            sink, source = aqueduct.channel()
+            await c.entrypoint.send(lab.Keep(receiver, sink))
+            await sender.send(bytes(1000))
+            held.append((sender, source))
+        for _, source in held:
+            await source.receive()
+        print("up", flush=True)
+        await asyncio.sleep(3600)
+asyncio.run(main())
+"""
+
+
+@within(25)
+async def test_a_killed_client_is_noticed_and_everything_it_had_is_freed() -> None:
+    async with lab("--idle", "1.5") as server:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        client = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            CLIENT,
+            server.address,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"up\n"
+        async with connect(server.address, Request) as connection:
+            before = await connection.entrypoint.call(Vitals)
+            assert before["connections"] == 2
+            assert before["tasks"] >= 100
+            client.kill()
+            await client.wait()
+
+            async def freed() -> bool:
+                now = await connection.entrypoint.call(Vitals)
+                return bool(now["connections"] == 1 and now["tasks"] <= 2)
+
+            await eventually(freed, "the server frees what the client had")
+        gone = [event for event in server.events if event["event"] == "gone"]
+        gone += [await server.wait_for("gone")]
+        assert gone
+
+
+@within(20)
+async def test_a_drained_server_lets_work_finish_and_takes_no_more() -> None:
+    async with lab() as server:
+        async with connect(server.address, Request) as connection:
+            sender, receiver = channel()
+            sink, source = channel()
+            await connection.entrypoint.send(Keep(receiver, sink))
+            await sender.send(b"before")
+            assert await source.receive() == b"before"
+            await connection.entrypoint.send(Leave("drain"))
+            await server.wait_for("draining")
+            with pytest.raises(aqueduct.ConnectError):
+                await aqueduct.connect(
+                    server.address, Request, trust=aqueduct.dev_trust(), timeout=0.5
+                )
+            await sender.send(b"during")
+            assert await source.receive() == b"during"
+            sender.finish()
+            with pytest.raises(EndOfChannel):
+                await source.receive()
+            connection.entrypoint.finish()
+            await connection.wait_closed()
+        await server.wait_for("drained")
+
+
+@within(20)
+async def test_numbered_messages_before_a_cancel_are_a_prefix() -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sink, source = channel()
+        report, outcome = oneshot(str)
+        await connection.entrypoint.send(Produce(500, 100, "cancel", sink, report))
+        received: list[bytes] = []
+        with pytest.raises(ChannelCancelled):
+            await receive_for_ever(source, received)
+        assert received == [numbered(number, 100) for number in range(len(received))]
+        assert await outcome.receive() == "cancel"

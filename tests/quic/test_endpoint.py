@@ -1,0 +1,295 @@
+"""One socket for many connections: routing, retry, version negotiation, and what is ignored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qh3._hazmat import pull_quic_header
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnection
+
+import aqueduct
+from aqueduct import QuicOptions
+from aqueduct.quic.endpoint import ID_LENGTH, Endpoint, ServerEndpoint, destination_id
+
+VERSION_1 = b"\x00\x00\x00\x01"
+
+
+@pytest.fixture(autouse=True)
+def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[aqueduct.Server[bytes]]:
+    async with (
+        asyncio.timeout(30),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as running,
+    ):
+        task = asyncio.ensure_future(running.run(echo))
+        yield running
+        task.cancel()
+
+
+async def echo(connection: aqueduct.Connection[bytes]) -> None:
+    """Answer nothing, take everything."""
+    async for _ in connection.entrypoint:
+        pass
+
+
+def endpoint_of(server: aqueduct.Server[Any]) -> ServerEndpoint:
+    return server._endpoint
+
+
+def connect(server: aqueduct.Server[Any], **options: Any) -> Any:
+    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=5, **options)
+
+
+async def works(connection: aqueduct.Connection[bytes]) -> None:
+    await connection.entrypoint.send(b"x")
+    async with asyncio.timeout(5):
+        await connection.entrypoint.flush()
+
+
+@pytest.mark.parametrize(
+    ("packet", "expected"),
+    [
+        (b"", b""),
+        (b"\x40" + bytes(range(8)) + b"rest", bytes(range(8))),
+        (b"\xc0" + VERSION_1 + b"\x03abc" + b"\x00", b"abc"),
+        (b"\xc0" + VERSION_1 + b"\x00", b""),
+        (b"\xc0", b""),
+        (b"\x40\x01", b"\x01"),
+    ],
+)
+def test_the_destination_of_a_packet_is_found_without_reading_more(
+    packet: bytes, expected: bytes
+) -> None:
+    assert destination_id(packet) == expected
+    assert destination_id(b"before" + packet, 6) == expected
+
+
+async def test_connections_share_a_socket_and_are_routed_by_id(
+    server: aqueduct.Server[bytes],
+) -> None:
+    async with connect(server) as one, connect(server) as two, connect(server) as three:
+        await asyncio.gather(works(one), works(two), works(three))
+        assert len(endpoint_of(server).drivers) == 3
+        await two.close()
+        await works(one)
+        await works(three)
+
+
+async def test_a_closed_connection_leaves_nothing_in_the_tables(
+    server: aqueduct.Server[bytes],
+) -> None:
+    for _ in range(3):
+        async with connect(server) as connection:
+            await works(connection)
+    endpoint = endpoint_of(server)
+    for _ in range(200):
+        if not endpoint.drivers and not endpoint._by_id:
+            break
+        await asyncio.sleep(0.02)
+    assert not endpoint.drivers
+    assert not endpoint._by_id
+
+
+async def test_a_client_that_changes_its_connection_id_is_still_known(
+    server: aqueduct.Server[bytes],
+) -> None:
+    async with connect(server) as connection:
+        await works(connection)
+        for _ in range(12):
+            connection.driver.bridge.quic.change_connection_id()
+            connection.driver.touch()
+            await works(connection)
+        (driver,) = endpoint_of(server).drivers
+        assert len(driver.ids) <= 16
+
+
+async def test_two_clients_behind_one_address_are_kept_apart(
+    server: aqueduct.Server[bytes],
+) -> None:
+    """Routing is by connection id: the address of a packet says nothing."""
+    from aqueduct.testing.relay import Relay
+
+    async with (
+        Relay(server.address) as relay,
+        aqueduct.connect(relay.address, trust=aqueduct.dev_trust()) as one,
+        aqueduct.connect(relay.address, trust=aqueduct.dev_trust()) as two,
+    ):
+        first, second = relay._upstream.values()
+        relay._upstream.update(zip(relay._upstream, (second, first), strict=True))
+        await works(one)
+        await works(two)
+
+
+@pytest.mark.parametrize("threshold", [0, 1])
+async def test_under_load_clients_prove_their_address_first(threshold: int) -> None:
+    options = QuicOptions(handshakes_before_retry=threshold)
+    async with (
+        asyncio.timeout(20),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        task = asyncio.ensure_future(server.run(echo))
+        connections = await asyncio.gather(*(connect(server) for _ in range(10)))
+        await asyncio.gather(*(works(connection) for connection in connections))
+        await asyncio.gather(*(connection.close() for connection in connections))
+        task.cancel()
+
+
+async def test_with_retry_a_forged_address_costs_the_server_nothing() -> None:
+    options = QuicOptions(handshakes_before_retry=0)
+    async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server:
+        host, port = server.address.split(":")
+        with udp_client() as sock:
+            for _ in range(50):
+                sock.sendto(first_packet(), (host, int(port)))
+            await asyncio.sleep(0.2)
+            assert len(endpoint_of(server).drivers) == 0
+            answers = received(sock)
+        assert answers
+        assert all(pull_quic_header(answer, 0, ID_LENGTH)[1] == 3 for answer in answers)
+
+
+@pytest.mark.parametrize("how", ["flipped", "short", "elsewhere"])
+async def test_a_bad_token_makes_no_connection(how: str) -> None:
+    options = QuicOptions(handshakes_before_retry=0)
+    async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server:
+        host, port = server.address.split(":")
+        with udp_client() as sock, udp_client() as other:
+            quic = new_client()
+            quic.connect((host, int(port)), 0.0)
+            for data, _ in quic.datagrams_to_send(0.0):
+                sock.sendto(data, (host, int(port)))
+            await asyncio.sleep(0.1)
+            (retry, *_) = received(sock)
+            quic.receive_datagram(retry, (host, int(port)), 0.1)
+            packets = [data for data, _ in quic.datagrams_to_send(0.1)]
+            assert packets
+            if how == "elsewhere":
+                for data in packets:
+                    other.sendto(data, (host, int(port)))
+            else:
+                token = bytes(pull_quic_header(packets[0], 0, ID_LENGTH)[5])
+                bad = token[:-1] + bytes([token[-1] ^ 1]) if how == "flipped" else token[:4]
+                for data in packets:
+                    sock.sendto(data.replace(token, bad), (host, int(port)))
+            await asyncio.sleep(0.1)
+            assert len(endpoint_of(server).drivers) == 0
+
+
+async def test_another_version_is_answered_with_the_ones_we_speak(
+    server: aqueduct.Server[bytes],
+) -> None:
+    host, port = server.address.split(":")
+    with udp_client() as sock:
+        packet = b"\xc0" + b"\x1a\x2a\x3a\x4a" + b"\x08ABCDEFGH" + b"\x03xyz" + bytes(1_200)
+        sock.sendto(packet, (host, int(port)))
+        await asyncio.sleep(0.1)
+        (answer,) = received(sock)
+    assert answer[0] & 0x80
+    assert answer[1:5] == bytes(4)
+    assert answer[5:9] == b"\x03xyz"
+    assert answer[9:18] == b"\x08ABCDEFGH"
+    assert VERSION_1 in [answer[at : at + 4] for at in range(18, len(answer), 4)]
+    assert len(endpoint_of(server).drivers) == 0
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"",
+        b"\x00",
+        b"\xff" * 1_200,
+        b"\x40" + bytes(1_199),
+        b"\xc0" + VERSION_1 + b"\xff" + bytes(1_300),
+        b"\xc0" + bytes(4) + b"\x08ABCDEFGH\x08ABCDEFGH" + bytes(1_200),  # version negotiation
+        b"\xc0\x1a\x2a\x3a\x4a\x08ABCDEFGH\x03xyz",  # too small to be answered
+        b"\xe0" + VERSION_1 + b"\x08ABCDEFGH\x08ABCDEFGH" + bytes(1_200),  # a handshake packet
+        os.urandom(1_400),
+        os.urandom(60_000),
+    ],
+)
+async def test_packets_that_mean_nothing_are_ignored(
+    server: aqueduct.Server[bytes], packet: bytes
+) -> None:
+    host, port = server.address.split(":")
+    with udp_client() as sock:
+        for _ in range(5):
+            sock.sendto(packet, (host, int(port)))
+        await asyncio.sleep(0.05)
+        assert len(endpoint_of(server).drivers) == 0
+        answers = received(sock)
+        assert sum(map(len, answers)) <= 5 * len(packet)
+    async with connect(server) as connection:
+        await works(connection)
+
+
+async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() -> None:
+    options = QuicOptions(max_connections=2)
+    async with (
+        asyncio.timeout(20),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        task = asyncio.ensure_future(server.run(echo))
+        async with connect(server) as one:
+            async with connect(server):
+                with pytest.raises(aqueduct.ConnectError):
+                    await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.5)
+                await works(one)
+            await asyncio.sleep(0.5)
+            async with connect(server) as another:
+                await works(another)
+        task.cancel()
+
+
+async def test_an_endpoint_ignores_packets_for_nobody() -> None:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    endpoint = Endpoint(sock, QuicOptions())
+    with udp_client() as other:
+        other.sendto(b"\x40 nobody", endpoint.address)
+        await asyncio.sleep(0.05)
+        assert received(other) == []
+    endpoint.close()
+    endpoint.close()
+
+
+# -- a client by hand -----------------------------------------------------------------------------
+
+
+def udp_client() -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    sock.setblocking(False)
+    return sock
+
+
+def received(sock: socket.socket) -> list[bytes]:
+    packets = []
+    while True:
+        try:
+            packets.append(sock.recv(65_535))
+        except BlockingIOError:
+            return packets
+
+
+def new_client() -> QuicConnection:
+    configuration = QuicConfiguration(
+        is_client=True, alpn_protocols=["aqueduct"], server_name="localhost"
+    )
+    return QuicConnection(configuration=configuration)
+
+
+def first_packet() -> bytes:
+    quic = new_client()
+    quic.connect(("127.0.0.1", 1), 0.0)
+    return bytes(quic.datagrams_to_send(0.0)[0][0])

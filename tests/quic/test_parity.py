@@ -1,0 +1,66 @@
+"""The simulator's runs over real QUIC: what the fake one promises, the real one keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from aqueduct.testing.faults import Faults
+from aqueduct.testing.record import ConnectionLost, FrameArrived, FrameSent, StreamEnded
+from tests.quic.virtual import Parity
+
+CHUNK = 6
+SEEDS = 60
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_a_promise_over_real_quic(start: int) -> None:
+    broken = {}
+    for seed in range(start, start + CHUNK):
+        parity = Parity(seed)
+        violations = parity.run().violations
+        if parity.network.is_stalled():
+            violations = [each for each in violations if each.checker != "everything ends"]
+        if violations:
+            broken[seed] = [str(violation) for violation in violations][:5]
+    assert broken == {}
+
+
+def test_quic_itself_fails_in_few_runs_only() -> None:
+    """With much loss both ways qh3 may lose a stream it still has to send, or stall."""
+    failed = []
+    for seed in range(SEEDS):
+        parity = Parity(seed)
+        entries = parity.run().record.entries
+        reasons = [entry.reason for entry in entries if isinstance(entry, ConnectionLost)]
+        if parity.network.is_stalled() or any(text.startswith("QUIC failed") for text in reasons):
+            failed.append(seed)
+    assert len(failed) <= SEEDS // 12
+
+
+def test_on_a_good_network_every_frame_arrives_but_those_taken_back() -> None:
+    parity = Parity(3)
+    parity.network.faults = Faults()
+    before = parity.network.packets_lost
+    outcome = parity.run()
+    entries = outcome.record.entries
+    ended = [entry for entry in entries if isinstance(entry, StreamEnded)]
+    taken_back = {(each.side, each.stream) for each in ended if each.reset is not None}
+    sent = [entry for entry in entries if isinstance(entry, FrameSent)]
+    arrived = {id(entry.sent) for entry in entries if isinstance(entry, FrameArrived)}
+    missing = [
+        each
+        for each in sent
+        if (each.side, each.stream) not in taken_back and id(each) not in arrived
+    ]
+    assert missing == []
+    assert outcome.violations == []
+    assert outcome.messages > 50
+    assert len(sent) > 100
+    assert parity.network.packets_lost == before
+
+
+def test_the_same_seed_gives_the_same_run_up_to_what_encryption_decides() -> None:
+    first, second = Parity(5), Parity(5)
+    outcomes = first.run(), second.run()
+    assert outcomes[0].messages == outcomes[1].messages
+    assert outcomes[0].channels == outcomes[1].channels

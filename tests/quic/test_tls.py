@@ -1,0 +1,163 @@
+"""Certificates and trust."""
+
+from __future__ import annotations
+
+import datetime
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from aqueduct.errors import TLSError
+from aqueduct.quic.endpoint import QuicOptions, server_settings
+from aqueduct.quic.tls import (
+    ServerTLS,
+    Trust,
+    dev_directory,
+    dev_names,
+    dev_tls,
+    dev_trust,
+    fingerprint,
+    make_authority,
+    make_certificate,
+    pin,
+    tls,
+    trust,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "dev"
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(directory))
+    return directory
+
+
+def names_of(certificate: bytes) -> list[str]:
+    leaf = x509.load_pem_x509_certificate(certificate)
+    extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(name.value) for name in extension.value]
+
+
+def test_a_development_certificate_is_made_once(own_directory: Path) -> None:
+    first = dev_tls()
+    assert dev_tls() == first
+    assert dev_trust() == dev_trust()
+    assert sorted(path.name for path in own_directory.iterdir()) == [
+        "authority.key",
+        "authority.pem",
+        "server.key",
+        "server.pem",
+    ]
+
+
+def test_a_development_certificate_names_this_machine() -> None:
+    assert {"localhost", "127.0.0.1", "::1"} <= set(dev_names())
+    assert set(names_of(dev_tls().certificate)) == set(dev_names())
+
+
+def test_keys_are_for_the_owner_alone(own_directory: Path) -> None:
+    dev_tls()
+    assert stat.S_IMODE(own_directory.stat().st_mode) == 0o700
+    for path in own_directory.glob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_certificate_that_is_about_to_expire_is_renewed(own_directory: Path) -> None:
+    before = dev_tls()
+    authority = tls(own_directory / "authority.pem", own_directory / "authority.key")
+    old = make_certificate(dev_names(), authority, days=5)
+    (own_directory / "server.pem").write_bytes(old.certificate)
+    (own_directory / "server.key").write_bytes(old.key)
+    after = dev_tls()
+    assert after.certificate not in (before.certificate, old.certificate)
+    leaf = x509.load_pem_x509_certificate(after.certificate)
+    assert leaf.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + datetime.timedelta(30)
+
+
+@pytest.mark.parametrize("name", ["server.pem", "server.key", "authority.pem", "authority.key"])
+def test_a_file_that_is_gone_or_damaged_is_made_anew(own_directory: Path, name: str) -> None:
+    dev_tls()
+    (own_directory / name).unlink()
+    server_settings(dev_tls(), QuicOptions())
+    if name.endswith(".pem"):
+        (own_directory / name).write_bytes(b"garbage")
+        server_settings(dev_tls(), QuicOptions())
+
+
+def test_a_new_authority_makes_the_server_certificate_new_too(own_directory: Path) -> None:
+    before = dev_tls()
+    (own_directory / "authority.pem").unlink()
+    authority = dev_trust().authorities
+    after = dev_tls()
+    assert authority is not None
+    assert after.certificate != before.certificate
+    assert authority in after.certificate
+
+
+def test_the_cache_directory_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AQUEDUCT_DEV_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert dev_directory() == tmp_path / "aqueduct" / "dev"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert dev_directory() == Path.home() / ".cache" / "aqueduct" / "dev"
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TLSError, match=r"certificate file .*nothing\.pem"):
+        tls(tmp_path / "nothing.pem", tmp_path / "nothing.key")
+    with pytest.raises(TLSError, match=r"authority file .*nothing\.pem"):
+        trust(tmp_path / "nothing.pem")
+
+
+def test_a_certificate_and_key_from_files(tmp_path: Path) -> None:
+    made = make_certificate(["a.test"])
+    (tmp_path / "c.pem").write_bytes(made.certificate)
+    (tmp_path / "k.pem").write_bytes(made.key)
+    assert tls(tmp_path / "c.pem", str(tmp_path / "k.pem")) == made
+
+
+def test_what_is_no_certificate_or_not_its_key_is_a_tls_error() -> None:
+    one, two = make_certificate(["a.test"]), make_certificate(["b.test"])
+    for bad in (
+        ServerTLS(b"garbage", one.key),
+        ServerTLS(one.certificate, b"garbage"),
+        ServerTLS(one.certificate, two.key),
+    ):
+        with pytest.raises(TLSError):
+            server_settings(bad, QuicOptions())
+
+
+def test_a_pin_is_64_hexadecimal_digits() -> None:
+    made = make_certificate(["a.test"])
+    assert pin(made.fingerprint) == pin(made.fingerprint.upper())
+    assert pin(":".join(["ab"] * 32)) == pin("ab" * 32)
+    for bad in ("", "ab", "zz" * 32, "ab" * 33):
+        with pytest.raises(TLSError, match="fingerprint"):
+            pin(bad)
+
+
+def test_the_key_is_not_in_what_is_printed() -> None:
+    made = make_certificate(["a.test"])
+    assert made.fingerprint in repr(made)
+    assert "PRIVATE" not in repr(made)
+    assert fingerprint(made.certificate) == made.fingerprint
+
+
+def test_names_and_addresses_are_told_apart() -> None:
+    names = ["a.test", "10.0.0.1", "::1"]
+    assert names_of(make_certificate(names).certificate) == names
+
+
+def test_an_authority_can_sign_and_a_certificate_cannot() -> None:
+    authority = x509.load_pem_x509_certificate(make_authority("us").certificate)
+    leaf = x509.load_pem_x509_certificate(make_certificate(["a.test"]).certificate)
+    basic = x509.BasicConstraints
+    assert authority.extensions.get_extension_for_class(basic).value.ca
+    assert not leaf.extensions.get_extension_for_class(basic).value.ca
+
+
+def test_trust_without_an_argument_is_the_systems() -> None:
+    assert trust() == Trust()
+    assert trust(b"PEM").authorities == b"PEM"
