@@ -37,7 +37,6 @@ from aqueduct.wire.frames import (
     FinishSender,
     Message,
     SentUnreliable,
-    message_head,
 )
 from aqueduct.wire.primitives import Headers
 from aqueduct.wire.ranges import RangeSet
@@ -99,7 +98,6 @@ TRANSITIONS: dict[tuple[State, Input], State] = {
 
 # For the hot path: a name of the module is found ten times faster than an enum's.
 _OPEN: Final = State.OPEN
-_ORDERED: Final = Mode.ORDERED
 
 
 class Sender:
@@ -165,12 +163,9 @@ class Sender:
         size = len(payload)
         link = self._link
         limits = link.peer_limits
-        if (
-            self.state is not _OPEN
-            or self.mode is not _ORDERED
-            or self.oneshot
-            or size > limits.max_message
-        ):
+        stream = self.stream
+        if stream is None or self.state is not _OPEN or size > limits.max_message:
+            # The first message, one that cannot go, or not an ordered channel.
             return self.send_message(payload, (), (), now)[0]
         window = link.send_window
         outstanding = self.outstanding + size
@@ -181,19 +176,13 @@ class Sender:
         if self.wanted >= 0:
             self._stop_waiting()  # for the message that met a full window: it was given up
         number = self.next_reliable
-        stream = self.stream
-        if stream is None:
-            stream = self._open_stream()
         self.next_reliable = number + 1
         self.outstanding = outstanding
         window.outstanding += size
-        chunks = stream.chunks
-        if chunks is None:
-            chunks = stream.chunks = []
-        chunks.append(message_head(number, size))
-        chunks.append(payload)
-        if not stream.queued:
-            link.out.touch(stream)
+        run = stream.run
+        if run is None:
+            run = link.out.begin_run(stream, number)
+        run.append(payload)
         return number
 
     def send_message(
@@ -387,6 +376,10 @@ class Sender:
             kept = self.outbox.take_acked()
             if kept:
                 self._emit(Delivered(self.channel, False, kept))
+
+    def is_open(self) -> bool:
+        """Whether nothing has begun to end this half."""
+        return self.state is _OPEN
 
     def is_over(self) -> bool:
         """Whether the wire knows this half no more."""

@@ -140,10 +140,11 @@ class Bridge:
         packets: list[Packet] = []
         try:
             self._collect(now)
-            while self._feed():
-                packets += self.quic.datagrams_to_send(now)
-                self._collect(now)
+            fed = self._feed()
             packets += self.quic.datagrams_to_send(now)
+            while fed and self._waiting:
+                fed = self._feed()
+                packets += self.quic.datagrams_to_send(now)
             if self._closing is not None and not self._waiting and self._is_sent():
                 self._close()
                 packets += self.quic.datagrams_to_send(now)

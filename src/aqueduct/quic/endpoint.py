@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Protocol
 
 from qh3._hazmat import pull_quic_header
@@ -80,19 +81,21 @@ class Driver:
         self.owner: Owner | None = None
         self.ids: set[bytes] = set()
         self._keep_alive = keep_alive
-        self._last_heard = self.loop.time()
+        self._last_heard = monotonic()
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
 
     def now(self) -> float:
-        """The loop's monotonic time."""
-        return self.loop.time()
+        """The monotonic time; some loops keep only milliseconds."""
+        return monotonic()
 
     def receive(self, data: bytes, segment: int, address: Address) -> None:
         """Packets for this connection."""
-        now = self._last_heard = self.loop.time()
+        now = self._last_heard = monotonic()
         self.bridge.receive(data, segment, address, now)
+        # Whoever waits runs before the turn's end, so that answers go along with the acks.
+        self.tell()
         self.touch()
 
     def touch(self) -> None:
@@ -117,7 +120,7 @@ class Driver:
         self._turn_due = False
         self.tell()
         bridge = self.bridge
-        packets = bridge.flush(self.loop.time())
+        packets = bridge.flush(monotonic())
         if packets:
             self.endpoint.send(packets)
         if self.owner is not None:
@@ -141,17 +144,20 @@ class Driver:
                 return  # it wakes too early once, which is cheaper than a new timer each turn
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self.loop.call_at(at, self._wake)
+        self._timer = self.loop.call_later(max(0.0, at - monotonic()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         self._timer_at = float("inf")
-        now = self.loop.time()
-        self.bridge.handle_timer(now)
+        now = monotonic()
         if self._keep_alive is not None and now - self._last_heard >= self._keep_alive:
             self._last_heard = now
             if self.bridge.connected and not self.bridge.is_closed():
                 self.bridge.quic.send_ping(0)
+        elif (due := self.bridge.next_timer()) is None or due > now:
+            self._rearm()  # what was due then has been put off
+            return
+        self.bridge.handle_timer(now)
         self._turn_due = True
         self._turn()
 
