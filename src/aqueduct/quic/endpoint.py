@@ -20,7 +20,7 @@ from qh3.quic.packet import (
 )
 from qh3.quic.retry import QuicRetryTokenHandler
 
-from aqueduct.errors import TLSError
+from aqueduct.errors import CloseCode, TLSError
 from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
 from aqueduct.quic.bridge import Bridge
@@ -106,6 +106,11 @@ class Driver:
         events = self.core.poll_events()
         if events and self.owner is not None:
             self.owner.handle_events(events)
+
+    def abandon(self, reason: str) -> None:
+        """The connection cannot go on, and the peer is not told."""
+        self.bridge.ended = True
+        self.core.handle_connection_lost(CloseCode.NO_ERROR, reason, False, self.now())
 
     def stop(self) -> None:
         """Forget timers; the connection is over."""
@@ -212,15 +217,16 @@ class Endpoint:
             self.loop.add_writer(self.udp.socket, self._writable)
 
     def close(self) -> None:
-        """Close the socket; connections should have been closed before."""
+        """Close the socket; connections that were not closed before end without a word."""
         if self._closed:
             return
         self._closed = True
         self.loop.remove_reader(self.udp.socket)
         if self._writing:
             self.loop.remove_writer(self.udp.socket)
-        for driver in self.drivers:
-            driver.stop()
+        for driver in list(self.drivers):
+            driver.abandon("the socket was closed")
+            self.forget(driver)
         self.udp.close()
 
     def unknown(self, data: bytes, address: Address) -> Driver | None:
