@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Un
 from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, open_trace
 from aqueduct.channel.headers import Headers, to_pairs
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
+from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.quic.endpoint import Driver, QuicOptions, ServerEndpoint
@@ -227,13 +227,17 @@ def serve(
             raise ConnectError(f"cannot listen on {address}: {error.strerror}") from None
         config = Config(limits=limits or Limits())
         server: Server[Any]
-        endpoint = ServerEndpoint(
-            sock,
-            options or QuicOptions(),
-            tls,
-            lambda: Core(Side.SERVER, config),
-            lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
-        )
+        try:
+            endpoint = ServerEndpoint(
+                sock,
+                options or QuicOptions(),
+                tls,
+                lambda: Core(Side.SERVER, config),
+                lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
+            )
+        except TLSError:
+            sock.close()
+            raise
         server = Server(endpoint, kind, accept, open_trace(trace))
         return server
 

@@ -25,7 +25,7 @@ from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
-from aqueduct.quic.tls import ServerTLS, Trust, system_authorities
+from aqueduct.quic.tls import ServerTLS, Trust, check, system_authorities
 from aqueduct.quic.udp import Address, UdpSocket
 
 ID_LENGTH = 8
@@ -298,11 +298,11 @@ class ServerEndpoint(Endpoint):
         make_core: Callable[[], Connection],
         on_connection: Callable[[Driver, Address], None],
     ) -> None:
+        self._settings = server_settings(tls, options)
         super().__init__(sock, options)
         self._make_core = make_core
         self._on_connection = on_connection
         self._retry = QuicRetryTokenHandler()
-        self._settings = server_settings(tls, options)
         self.accepting = True
         self.refused = 0
 
@@ -383,6 +383,7 @@ def destination_id(data: bytes, start: int = 0) -> bytes:
 
 def server_settings(tls: ServerTLS, options: QuicOptions) -> Settings:
     """The QUIC settings of a server, before it knows who connects."""
+    check(tls)
     settings = Settings(
         is_client=False,
         alpn_protocols=[ALPN],
