@@ -117,8 +117,15 @@ class Server(Generic[T]):
 
     async def _welcome(self, connection: Connection[T]) -> None:
         try:
-            await connection.wait_ready()
+            async with asyncio.timeout(self._endpoint.options.handshake_timeout):
+                await connection.wait_ready()
         except AqueductError:
+            return
+        except TimeoutError:
+            connection.core.close_connection(
+                CloseCode.IDLE, "no connection headers came", connection.driver.now()
+            )
+            connection.driver.touch()
             return
         try:
             answer = self._accept(connection.headers, connection.peer) if self._accept else None
