@@ -13,6 +13,7 @@ from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, open_trace
 from aqueduct.channel.headers import Headers, to_pairs
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
+from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.quic.endpoint import Driver, QuicOptions, ServerEndpoint
@@ -233,13 +234,14 @@ def serve(
             sock.close()
             raise ConnectError(f"cannot listen on {address}: {error.strerror}") from None
         config = Config(limits=limits or Limits())
+        early = Budget(config.max_early_total, config.early_allowance)
         server: Server[Any]
         try:
             endpoint = ServerEndpoint(
                 sock,
                 options or QuicOptions(),
                 tls,
-                lambda: Core(Side.SERVER, config),
+                lambda: Core(Side.SERVER, config, early=early),
                 lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
             )
         except TLSError:
