@@ -4,10 +4,12 @@ Send one half of a channel inside a message on another channel, and it becomes a
 """
 
 from aqueduct import blocking
-from aqueduct.channel.connection import Connection, Refuse, Server, connect, serve
+from aqueduct.channel.client import connect
+from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Channel, Receiver, Sender, channel, oneshot
 from aqueduct.channel.headers import Headers
 from aqueduct.channel.ports import Message, Outcome, Receipt
+from aqueduct.channel.server import Refuse, Server, serve
 from aqueduct.errors import (
     AqueductError,
     ChannelCancelled,

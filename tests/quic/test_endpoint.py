@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from qh3.quic.connection import QuicConnection
 import aqueduct
 from aqueduct import QuicOptions
 from aqueduct.quic.endpoint import ID_LENGTH, Endpoint, ServerEndpoint, destination_id
+from tests.interop.peer import peer_of
+from tests.processes.peers import eventually
 
 VERSION_1 = b"\x00\x00\x00\x01"
 
@@ -251,6 +253,42 @@ async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() 
         task.cancel()
 
 
+async def test_a_handshake_that_nobody_finishes_is_dropped() -> None:
+    options = QuicOptions(handshake_timeout=0.2)
+    async with (
+        asyncio.timeout(30),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        endpoint = endpoint_of(server)
+        host, port = server.address.split(":")
+        with udp_client() as sock:
+            for _ in range(20):
+                sock.sendto(first_packet(), (host, int(port)))
+            await eventually(lambda: len(endpoint._handshakes) == 20, "handshakes begin")
+            await eventually(lambda: not endpoint.drivers, "the server gives them up")
+        assert not endpoint._handshakes
+        assert not endpoint._by_id
+        await eventually(lambda: not server._tasks, "nobody waits for their headers")
+
+
+async def test_a_client_that_sends_no_headers_is_told_and_dropped() -> None:
+    options = QuicOptions(handshake_timeout=0.2)
+    async with (
+        asyncio.timeout(30),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+        peer_of(server.address) as peer,
+    ):
+        code, reason = await peer.closing()
+        assert (code, reason) == (aqueduct.CloseCode.IDLE, "no connection headers came")
+
+
+async def test_a_handshake_that_is_done_counts_no_more(server: aqueduct.Server[bytes]) -> None:
+    async with connect(server) as connection:
+        await works(connection)
+        assert not endpoint_of(server)._handshakes
+        assert len(endpoint_of(server).drivers) == 1
+
+
 async def test_an_endpoint_ignores_packets_for_nobody() -> None:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
@@ -261,6 +299,132 @@ async def test_an_endpoint_ignores_packets_for_nobody() -> None:
         assert received(other) == []
     endpoint.close()
     endpoint.close()
+
+
+# -- taking turns -----------------------------------------------------------------------------
+
+
+class Reading:
+    """An endpoint whose socket and clock are ours, and drivers that only note what they read."""
+
+    def __init__(self) -> None:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind(("127.0.0.1", 0))
+        self.endpoint = Endpoint(sock, QuicOptions())
+        self.endpoint.close()
+        self.endpoint._closed = False
+        self.endpoint.udp.receive = self.receive  # type: ignore[method-assign]
+        self.endpoint.loop = self  # type: ignore[assignment]
+        self.endpoint.clock = lambda: self.now
+        self.queue: list[bytes] = []
+        self.soon: list[Callable[[], None]] = []
+        self.now = 0.0
+        self.read: list[tuple[str, bytes]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def receive(self) -> tuple[bytes, int, tuple[str, int]] | None:
+        if not self.queue:
+            return None
+        data = self.queue.pop(0)
+        return data, len(data), ("192.0.2.1", 1)
+
+    def add(self, name: str, cost: float) -> None:
+        """A connection that takes so many seconds to read a packet."""
+        self.endpoint._by_id[name.encode().ljust(ID_LENGTH)] = FakeDriver(self, name, cost)  # type: ignore[assignment]
+
+    def send(self, name: str, data: bytes = b"") -> None:
+        self.queue.append(b"\x40" + name.encode().ljust(ID_LENGTH) + data)
+
+    def turn(self) -> list[str]:
+        """One turn of the loop: the socket is readable, then what was due. Who read, in order."""
+        self.read.clear()
+        due, self.soon = self.soon, []
+        self.endpoint._readable()
+        for callback in due:
+            callback()
+        return [name for name, _ in self.read]
+
+
+class FakeDriver:
+    def __init__(self, reading: Reading, name: str, cost: float) -> None:
+        self._reading, self._name, self._cost = reading, name, cost
+
+    def receive(self, data: bytes, segment: int, address: tuple[str, int]) -> None:
+        self._reading.now += self._cost
+        self._reading.read.append((self._name, data))
+
+
+async def test_a_turn_of_reading_ends_and_the_flood_waits_behind_the_others() -> None:
+    reading = Reading()
+    reading.add("flood", 0.02)
+    reading.add("good", 0.0)
+    for _ in range(30):
+        reading.send("flood")
+    assert reading.turn() == ["flood"]
+    assert not reading.queue, "the socket is empty, so that others get through"
+    for _ in range(5):
+        reading.send("good")
+        assert reading.turn() == ["good", "flood"]
+
+
+async def test_connections_that_wait_take_turns_and_keep_their_order() -> None:
+    reading = Reading()
+    reading.add("one", 0.003)
+    reading.add("two", 0.003)
+    for number in range(6):
+        reading.send("one", b"%d" % number)
+        reading.send("two", b"%d" % number)
+    everything: list[tuple[str, bytes]] = []
+    while reading.queue or reading.soon or not everything:
+        reading.turn()
+        everything += reading.read
+    names = [name for name, _ in everything]
+    assert names == ["one", "two"] * 6
+    assert [data[-1:] for name, data in everything if name == "two"] == [
+        b"%d" % number for number in range(6)
+    ]
+    assert reading.endpoint._waiting == 0
+    assert not reading.endpoint._inboxes
+
+
+async def test_one_connection_alone_is_read_without_a_detour() -> None:
+    reading = Reading()
+    reading.add("fast", 0.00001)
+    for _ in range(60):
+        reading.send("fast")
+    assert len(reading.turn()) == 60
+    assert not reading.soon
+
+
+async def test_what_waits_for_one_connection_is_bounded() -> None:
+    reading = Reading()
+    reading.add("flood", 0.02)
+    sent = 0
+    for _ in range(20):
+        for _ in range(60):
+            reading.send("flood", bytes(60_000))
+            sent += 1
+        reading.turn()
+    assert reading.endpoint._waiting <= 16 * 1024 * 1024
+    while reading.soon:
+        reading.turn()
+    assert reading.endpoint._waiting == 0
+
+
+async def test_what_waits_for_a_connection_that_ended_is_dropped() -> None:
+    reading = Reading()
+    reading.add("flood", 0.02)
+    for _ in range(30):
+        reading.send("flood")
+    reading.turn()
+    (driver,) = reading.endpoint._inboxes
+    driver.stop = driver.tell = lambda: None  # type: ignore[method-assign]
+    driver.ids = set()
+    reading.endpoint.forget(driver)
+    assert reading.endpoint._waiting == 0
+    assert reading.turn() == []
 
 
 # -- a client by hand -----------------------------------------------------------------------------

@@ -22,18 +22,15 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack, overload
 
-from aqueduct.channel import connection as asynchronous
-from aqueduct.channel import handles
+from aqueduct.channel import client, handles
+from aqueduct.channel import connection as connections
+from aqueduct.channel import server as servers
 from aqueduct.channel.background import Background, background
-from aqueduct.channel.connection import (
-    CONNECT_TIMEOUT,
-    AcceptCallback,
-    ConnectOptions,
-    ServeOptions,
-)
+from aqueduct.channel.client import CONNECT_TIMEOUT, ConnectOptions
 from aqueduct.channel.handles import DEFAULT_CAPACITY, ChannelOptions, OneshotOptions
 from aqueduct.channel.headers import Headers, HeadersLike
 from aqueduct.channel.ports import Message, Outcome
+from aqueduct.channel.server import AcceptCallback, ServeOptions
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
     AqueductError,
@@ -372,7 +369,7 @@ class Connection(Generic[T]):
 
     entrypoint: Any
 
-    def __init__(self, connection: asynchronous.Connection[T], where: Background) -> None:
+    def __init__(self, connection: connections.Connection[T], where: Background) -> None:
         self._connection = connection
         self._background = where
         connection.present = _present
@@ -445,7 +442,7 @@ def connect(
     where = background()
 
     async def open_() -> Connection[Any]:
-        made = await asynchronous.connect(
+        made = await client.connect(
             address,
             kind,
             trust=trust,
@@ -463,7 +460,7 @@ def connect(
 class Server(Generic[T]):
     """Accepts connections: iterate over it, or let `run` handle each in a thread."""
 
-    def __init__(self, server: asynchronous.Server[T], where: Background) -> None:
+    def __init__(self, server: servers.Server[T], where: Background) -> None:
         self._server = server
         self._background = where
 
@@ -544,7 +541,7 @@ def serve(
         return await asyncio.get_running_loop().run_in_executor(None, accept, headers, peer)
 
     async def open_() -> Server[Any]:
-        made = await asynchronous.serve(
+        made = await servers.serve(
             address,
             kind,
             tls=tls,

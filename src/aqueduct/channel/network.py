@@ -284,6 +284,8 @@ class NetworkReceivePort:
         """What is wrong with the message behind them."""
         self._batch: list[WireMessage | MessageRun] = []
         """What was taken from the core and comes after that, the next one last."""
+        self._rescued: deque[WireMessage | MessageRun] = deque()
+        """What was taken from the core because the connection ended, and nobody has asked for."""
         self._is_readable = True
         """Whether the core may have more."""
         self._passed = 0
@@ -344,12 +346,13 @@ class NetworkReceivePort:
         if self.closed:
             return
         self.closed = True
-        for entry in self._batch:
+        for entry in (*self._batch, *self._rescued):
             if isinstance(entry, WireMessage):
                 self.line.abandon(entry)
         self._passed -= len(self.ready)
         self._batch = []
         self.ready.clear()
+        self._rescued.clear()
         self.leftover.clear()
         if self.line.tap is not None and self.ended is None:
             self.line.tap.closed(self.channel)
@@ -358,7 +361,7 @@ class NetworkReceivePort:
         self.arrived.wake_all()
 
     def is_open(self) -> bool:
-        if self.closed or (self.oneshot and self.received):
+        if self.closed or (self.oneshot and self.received) or self.line.ended is not None:
             return False
         return self.ended is None or bool(self._batch) or bool(self.ready)
 
@@ -366,7 +369,8 @@ class NetworkReceivePort:
         self.close()
 
     def statistics(self) -> dict[str, int]:
-        queued = sum(len(e.payloads) if isinstance(e, MessageRun) else 1 for e in self._batch)
+        here = (*self._batch, *self._rescued)
+        queued = sum(len(e.payloads) if isinstance(e, MessageRun) else 1 for e in here)
         queued += len(self.ready) + len(self.leftover)
         return {"received": self.received, "queued": queued}
 
@@ -431,8 +435,11 @@ class NetworkReceivePort:
 
     def rescue(self) -> list[Port]:
         """The connection is about to end: take what arrived. Returns the ports in it."""
-        batch = self._take(EVERYTHING)
-        self._batch[:0] = batch[::-1]
+        batch = self.core.take(self.channel, EVERYTHING, self.line.time)
+        if batch and self.line.tap is not None:
+            self.line.tap.rescued(self.channel, batch)
+        self._open_ports(batch)
+        self._rescued.extend(batch)
         return [
             self.line.ports[attachment.channel]
             for entry in batch
@@ -441,22 +448,23 @@ class NetworkReceivePort:
             if attachment.channel in self.line.ports
         ]
 
-    def _take(self, limit: int) -> list[WireMessage | MessageRun]:
-        line = self.line
-        batch = self.core.take(self.channel, limit, line.time)
-        if batch and line.tap is not None:
-            line.tap.taken(self.channel, batch)
+    def _open_ports(self, batch: list[WireMessage | MessageRun]) -> None:
         for entry in batch:
             if isinstance(entry, WireMessage) and entry.attachments:
-                line.open_ports(entry)
-        return batch
+                self.line.open_ports(entry)
 
     def _refill(self) -> bool:
         """Take a batch from the core, not larger than the application should have to wait for."""
+        line = self.line
+        if self._rescued:
+            self._batch = [self._rescued.popleft()]
+            if line.tap is not None:
+                line.tap.taken(self.channel, self._batch)
+            return True
         if not self._is_readable:
             return False
         limit = self._limit
-        batch = self._take(limit)
+        batch = self.core.take(self.channel, limit, line.time)
         size = count = 0
         for entry in batch:
             size += entry.size
@@ -464,13 +472,16 @@ class NetworkReceivePort:
         self._is_readable = count >= limit  # else that was all, and it tells of the next
         if not batch:
             return False
+        if line.tap is not None:
+            line.tap.taken(self.channel, batch)
+        self._open_ports(batch)
         if size > _BATCH_BYTES:
             self._limit = max(1, limit // 2)
         elif 4 * size < _BATCH_BYTES:
             self._limit = min(_BATCH, limit * 2)
         batch.reverse()
         self._batch = batch
-        self.line.touch()
+        line.touch()
         return True
 
     @staticmethod

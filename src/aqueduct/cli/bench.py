@@ -16,8 +16,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from aqueduct.channel.connection import Connection, connect, serve
+from aqueduct.channel.client import connect
+from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Receiver, Sender, channel
+from aqueduct.channel.server import serve
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError
 from aqueduct.protocol.connection import Mode

@@ -19,7 +19,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from aqueduct.channel.connection import connect, serve
+from aqueduct.channel.client import connect
+from aqueduct.channel.server import serve
 from aqueduct.cli import cert, options, running
 from aqueduct.cli.ping import Ping
 from aqueduct.errors import AqueductError

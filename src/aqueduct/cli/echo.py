@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from aqueduct.channel.connection import Connection, serve
+from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Receiver, Sender
 from aqueduct.channel.ports import Message
+from aqueduct.channel.server import serve
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError, EndOfChannel, MessageError
 from aqueduct.quic.tls import ServerTLS

@@ -11,10 +11,11 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from aqueduct.channel.connection import Connection, serve
+from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Receiver, Sender
 from aqueduct.channel.headers import Headers
 from aqueduct.channel.ports import Message
+from aqueduct.channel.server import serve
 from aqueduct.cli import options, running
 from aqueduct.cli.send import progress
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from aqueduct.channel.connection import Connection, connect
+from aqueduct.channel.client import connect
+from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Sender
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError, ConnectionLost

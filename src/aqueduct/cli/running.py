@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from aqueduct.channel.connection import Handler, Server
+from aqueduct.channel.server import Handler, Server
 from aqueduct.errors import AqueductError
 
 FAILED = 1

@@ -22,7 +22,8 @@ import msgspec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from aqueduct.channel.connection import Connection, connect
+from aqueduct.channel.client import connect
+from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Receiver, Sender, channel
 from aqueduct.cli import options, running
 from aqueduct.quic.tls import Trust

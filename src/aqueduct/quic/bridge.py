@@ -87,6 +87,8 @@ class Bridge:
         self.tap: Tap | None = None
         self.before_end: Callable[[], None] | None = None
         """Called just before the core learns that the peer is gone."""
+        self.when_connected: Callable[[], None] | None = None
+        """Called when the handshake is done."""
         self._waiting: deque[Write | bytes] = deque()
         """Writes and datagrams that QUIC has no room for yet."""
         self._streams: dict[int, int] = {}
@@ -103,10 +105,7 @@ class Bridge:
         if self.ended:
             return
         try:
-            if len(data) <= segment:
-                self.quic.receive_datagram(data, address, now)
-            else:
-                self.quic.receive_gro_buffer(data, segment, address, now)
+            self.quic.receive_joined(data, segment, address, now)
         except FAULTS as fault:
             self._break(fault, now)
             return
@@ -316,6 +315,8 @@ class Bridge:
                     break
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
+            if self.when_connected is not None:
+                self.when_connected()
             if not self.quic.peer_takes_datagrams:
                 core.close_connection(
                     CloseCode.PROTOCOL_VIOLATION, "AQ-CONN-8: the peer takes no datagrams", now

@@ -7,8 +7,10 @@ import ipaddress
 import os
 import socket
 import ssl
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
@@ -19,18 +21,29 @@ from qh3.quic.packet import (
     encode_quic_retry,
     encode_quic_version_negotiation,
 )
-from qh3.quic.retry import QuicRetryTokenHandler
 
-from aqueduct.errors import TLSError
+from aqueduct.errors import CloseCode, TLSError
 from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
-from aqueduct.quic.tls import ServerTLS, Trust, system_authorities
+from aqueduct.quic.retry import RetryTokens
+from aqueduct.quic.tls import ServerTLS, Trust, check, system_authorities
 from aqueduct.quic.udp import Address, UdpSocket
+
+Received = tuple[bytes, int, Address]
+"""Packets of one sender, joined, the size of each but the last, and who sent them."""
 
 ID_LENGTH = 8
 _RECEIVES_PER_TURN = 64
+_TURN = 0.005
+"""Seconds of reading after which packets wait, so that one connection's flood delays no other."""
+_MAX_INBOX = 16 * 1024 * 1024
+"""Bytes of packets that wait for one connection: more than its flow control lets it send."""
+_MAX_WAITING = 64 * 1024 * 1024
+"""The same for all connections of a socket. Past either, packets are lost, as packets are."""
+_COST_OF_WAITING = 256
+"""What packets that wait cost besides their bytes."""
 _SMALLEST_INITIAL = 1_200
 
 SAFE_PACKET = 1_452
@@ -54,6 +67,9 @@ class QuicOptions:
     """How often to say something when there is nothing to say; None to let idle connections end."""
     max_packet: int | None = None
     """UDP payload; None for 16,000 bytes on loopback and 1,452 elsewhere."""
+    handshake_timeout: float = 10.0
+    """A client that is not through the handshake, or has not sent its headers, so long after its
+    first packet is dropped."""
     handshakes_before_retry: int = 256
     """Unfinished handshakes above which new clients must prove their address first."""
     max_connections: int = 10_000
@@ -110,6 +126,11 @@ class Driver:
         if events and self.owner is not None:
             self.owner.handle_events(events)
 
+    def abandon(self, reason: str) -> None:
+        """The connection cannot go on, and the peer is not told."""
+        self.bridge.ended = True
+        self.core.handle_connection_lost(CloseCode.NO_ERROR, reason, False, self.now())
+
     def stop(self) -> None:
         """Forget timers; the connection is over."""
         if self._timer is not None:
@@ -162,6 +183,27 @@ class Driver:
         self._turn()
 
 
+class Inbox:
+    """Packets that wait for their connection's turn."""
+
+    __slots__ = ("runs", "size")
+
+    def __init__(self) -> None:
+        self.runs: deque[tuple[Received, int]] = deque()
+        self.size = 0
+
+    def add(self, received: Received, size: int) -> None:
+        """Behind the others."""
+        self.runs.append((received, size))
+        self.size += size
+
+    def take(self) -> tuple[Received, int]:
+        """The first, and its size."""
+        received, size = self.runs.popleft()
+        self.size -= size
+        return received, size
+
+
 class Endpoint:
     """A UDP socket on the loop, and the connections that share it."""
 
@@ -169,8 +211,15 @@ class Endpoint:
         self.loop = asyncio.get_running_loop()
         self.options = options
         self.udp = UdpSocket(sock)
+        self.clock: Callable[[], float] = monotonic
+        """Not the loop's, which may stand still during a turn."""
         self.drivers: dict[Driver, None] = {}
         self._by_id: dict[bytes, Driver] = {}
+        self._inboxes: OrderedDict[Driver, Inbox] = OrderedDict()
+        """Packets that wait; the connection whose turn it is comes first."""
+        self._waiting = 0
+        self._is_late = False
+        self._turns_due = False
         self._writing = False
         self._closed = False
         self.loop.add_reader(sock, self._readable)
@@ -208,6 +257,9 @@ class Endpoint:
         for one in driver.ids:
             self._by_id.pop(one, None)
         self.drivers.pop(driver, None)
+        inbox = self._inboxes.pop(driver, None)
+        if inbox is not None:
+            self._waiting -= inbox.size
 
     def send(self, packets: list[tuple[bytes, Address]]) -> None:
         """Send packets, or keep them until the socket takes more."""
@@ -218,15 +270,16 @@ class Endpoint:
             self.loop.add_writer(self.udp.socket, self._writable)
 
     def close(self) -> None:
-        """Close the socket; connections should have been closed before."""
+        """Close the socket; connections that were not closed before end without a word."""
         if self._closed:
             return
         self._closed = True
         self.loop.remove_reader(self.udp.socket)
         if self._writing:
             self.loop.remove_writer(self.udp.socket)
-        for driver in self.drivers:
-            driver.stop()
+        for driver in list(self.drivers):
+            driver.abandon("the socket was closed")
+            self.forget(driver)
         self.udp.close()
 
     def unknown(self, data: bytes, address: Address) -> Driver | None:
@@ -245,7 +298,10 @@ class Endpoint:
             self.loop.remove_writer(self.udp.socket)
 
     def _readable(self) -> None:
-        receive = self.udp.receive
+        receive, clock = self.udp.receive, self.clock
+        until = clock() + _TURN
+        self._is_late = False
+        is_alone = self.udp.gro and len(self.drivers) == 1
         for _ in range(_RECEIVES_PER_TURN):
             received = receive()
             if received is None:
@@ -258,15 +314,53 @@ class Endpoint:
                 self._route(data, segment, address)
             else:
                 self._route_many(data, segment, address)
-            if self._closed:
-                break
+            if self._closed or (is_alone and len(data) <= segment):
+                break  # a lone packet of a lone connection: looking for another costs more
+            if clock() > until:
+                # What else is here waits its turn, and nobody's packets wait behind a flood.
+                self._is_late = True
 
     def _route(self, data: bytes, segment: int, address: Address) -> None:
         driver = self._by_id.get(destination_id(data))
         if driver is None:
             driver = self.unknown(data, address)
-        if driver is not None:
+        if driver is None:
+            return
+        if self._is_late or driver in self._inboxes:
+            self._postpone(driver, (data, segment, address))
+        else:
             driver.receive(data, segment, address)
+
+    def _postpone(self, driver: Driver, received: Received) -> None:
+        """Packets wait until the connections before theirs had a turn."""
+        size = len(received[0]) + _COST_OF_WAITING
+        inbox = self._inboxes.get(driver)
+        if inbox is None:
+            if not self._turns_due:
+                self._turns_due = True
+                self.loop.call_soon(self._take_turns)
+            inbox = self._inboxes[driver] = Inbox()
+        if inbox.size + size <= _MAX_INBOX and self._waiting + size <= _MAX_WAITING:
+            inbox.add(received, size)
+            self._waiting += size
+
+    def _take_turns(self) -> None:
+        """Read packets that had to wait: those of one system call for each connection in turn."""
+        inboxes, clock = self._inboxes, self.clock
+        until = clock() + _TURN
+        while inboxes:
+            driver, inbox = inboxes.popitem(last=False)
+            if inbox.runs:
+                received, size = inbox.take()
+                self._waiting -= size
+                driver.receive(*received)
+            if inbox.runs:
+                inboxes[driver] = inbox  # behind the others
+            if clock() > until:
+                break
+        self._turns_due = bool(inboxes)
+        if inboxes:
+            self.loop.call_soon(self._take_turns)
 
     def _route_many(self, data: bytes, segment: int, address: Address) -> None:
         """Joined packets of one sender, most often all of one connection."""
@@ -277,14 +371,6 @@ class Endpoint:
                     self._route(data[at : at + segment], segment, address)
                 return
         self._route(data, segment, address)
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """A connection a client opened; its core waits for an answer to the client's headers."""
-
-    driver: Driver
-    address: Address
 
 
 class ServerEndpoint(Endpoint):
@@ -298,13 +384,19 @@ class ServerEndpoint(Endpoint):
         make_core: Callable[[], Connection],
         on_connection: Callable[[Driver, Address], None],
     ) -> None:
+        self._settings = server_settings(tls, options)
         super().__init__(sock, options)
         self._make_core = make_core
         self._on_connection = on_connection
-        self._retry = QuicRetryTokenHandler()
-        self._settings = server_settings(tls, options)
+        self._tokens = RetryTokens(monotonic)
+        self._handshakes: dict[Driver, asyncio.TimerHandle] = {}
         self.accepting = True
         self.refused = 0
+
+    def forget(self, driver: Driver) -> None:
+        """A connection is over."""
+        self._end_handshake(driver)
+        super().forget(driver)
 
     def unknown(self, data: bytes, address: Address) -> Driver | None:
         """Answer an Initial packet: version negotiation, a retry, or a new connection."""
@@ -332,10 +424,10 @@ class ServerEndpoint(Endpoint):
         original, retried = destination, None
         if token:
             try:
-                original, retried = self._retry.validate_token(address, token)
+                original, retried = self._tokens.open(address, token)
             except ValueError:
                 return None
-        elif self._handshakes() >= self.options.handshakes_before_retry:
+        elif len(self._handshakes) >= self.options.handshakes_before_retry:
             self._send_retry(version, destination, source, address)
             return None
         return self._new(original, retried, destination, address)
@@ -349,18 +441,28 @@ class ServerEndpoint(Endpoint):
             original_destination_connection_id=original,
             retry_source_connection_id=retried,
         )
-        driver = self.add(Bridge(self._make_core(), quic), destination, quic.host_cid)
+        bridge = Bridge(self._make_core(), quic)
+        driver = self.add(bridge, destination, quic.host_cid)
+        bridge.when_connected = partial(self._end_handshake, driver)
+        timeout = self.options.handshake_timeout
+        self._handshakes[driver] = self.loop.call_later(timeout, self._give_up, driver)
         self._on_connection(driver, address)
         return driver
 
-    def _handshakes(self) -> int:
-        return sum(1 for driver in self.drivers if not driver.bridge.connected)
+    def _end_handshake(self, driver: Driver) -> None:
+        timer = self._handshakes.pop(driver, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _give_up(self, driver: Driver) -> None:
+        driver.abandon("the handshake took too long")
+        self.forget(driver)
 
     def _send_retry(
         self, version: int, destination: bytes, source: bytes, address: Address
     ) -> None:
         fresh = os.urandom(ID_LENGTH)
-        token = self._retry.create_token(address, destination, fresh)
+        token = self._tokens.make(address, destination, fresh)
         packet = encode_quic_retry(
             version=version,
             source_cid=fresh,
@@ -383,6 +485,7 @@ def destination_id(data: bytes, start: int = 0) -> bytes:
 
 def server_settings(tls: ServerTLS, options: QuicOptions) -> Settings:
     """The QUIC settings of a server, before it knows who connects."""
+    check(tls)
     settings = Settings(
         is_client=False,
         alpn_protocols=[ALPN],

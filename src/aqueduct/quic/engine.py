@@ -74,6 +74,23 @@ class Engine(QuicConnection):
         """Whether the peer offers RFC 9221 datagrams, which we require."""
         return bool(self._remote_max_datagram_frame_size)
 
+    def receive_joined(self, data: bytes, segment: int, address: Any, now: float) -> None:
+        """Packets of one size, the last perhaps shorter.
+
+        qh3's own way to the native connection is long, and needed only for the handshake.
+        """
+        if self._core is None or not self._handshake_complete:
+            if len(data) <= segment:
+                self.receive_datagram(data, address, now)
+            else:
+                self.receive_gro_buffer(data, segment, address, now)
+            return
+        try:
+            self._core.receive_gro_buffer(data, segment, address, now)
+        except RuntimeError as error:
+            raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
+        self._drain_core()
+
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
         """The packets to send now.
 

@@ -1,0 +1,253 @@
+"""How a server takes connections and hands them to the application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
+
+from aqueduct.channel.address import resolve, split_address
+from aqueduct.channel.connection import Connection, open_trace
+from aqueduct.channel.headers import Headers, to_pairs
+from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
+from aqueduct.protocol.budget import Budget
+from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.connection import Connection as Core
+from aqueduct.quic.endpoint import Driver, QuicOptions, ServerEndpoint
+from aqueduct.quic.tls import ServerTLS
+from aqueduct.quic.udp import Address
+from aqueduct.wire.chanid import Side
+
+if TYPE_CHECKING:
+    from aqueduct.channel.connection import TraceLike
+    from aqueduct.trace import Trace
+
+T = TypeVar("T")
+
+
+class Refuse(Exception):
+    """Raise it in an accept callback to turn a client away."""
+
+    def __init__(self, reason: str = "", *, unauthenticated: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = CloseCode.UNAUTHENTICATED if unauthenticated else CloseCode.REFUSED
+
+
+AcceptCallback = Callable[[Headers, Address], Any]
+Handler = Callable[[Connection[Any]], Awaitable[None]]
+
+
+class Server(Generic[T]):
+    """Accepts connections: iterate over it, or let `run` handle each in a task."""
+
+    def __init__(
+        self,
+        endpoint: ServerEndpoint,
+        kind: Any,
+        accept: AcceptCallback | None,
+        trace: Trace | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._trace = trace
+        self._kind = kind
+        self._accept = accept
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: asyncio.Queue[Connection[T] | None] = asyncio.Queue()
+        self._connections: set[Connection[T]] = set()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` the server listens on."""
+        host, port = self._endpoint.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def connections(self) -> list[Connection[T]]:
+        """The connections that are open now."""
+        return list(self._connections)
+
+    def incoming(self, driver: Driver, peer: Address) -> None:
+        """A client opened a connection; wait for its headers and decide."""
+        connection: Connection[T] = Connection(driver, self._kind, peer, self._trace)
+        task = asyncio.get_running_loop().create_task(self._welcome(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def run(self, handler: Handler) -> None:
+        """Handle each connection in a task, for ever; a handler that fails ends its connection."""
+        async with asyncio.TaskGroup() as group:
+            async for connection in self:
+                group.create_task(_handle(handler, connection))
+
+    async def accept(self) -> Connection[T] | None:
+        """The next connection; None when the server was closed."""
+        connection = await self._ready.get()
+        if connection is None:
+            self._ready.put_nowait(None)  # for the next one who asks
+        return connection
+
+    async def __aiter__(self) -> AsyncIterator[Connection[T]]:
+        while (connection := await self.accept()) is not None:
+            yield connection
+
+    async def drain(self, grace: float = 10.0) -> None:
+        """Take no new connections, let those there are end by themselves so long, then close."""
+        self._endpoint.accepting = False
+        await asyncio.gather(*(one.drain(grace) for one in self.connections))
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections and the socket."""
+        self._endpoint.accepting = False
+        self._ready.put_nowait(None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(
+            *(one.close(CloseCode.GOING_AWAY, "the server stops") for one in self.connections)
+        )
+        self._endpoint.close()
+        if self._trace is not None:
+            from aqueduct.trace.writer import release
+
+            trace, self._trace = self._trace, None
+            await asyncio.get_running_loop().run_in_executor(None, release, trace)
+
+    async def _welcome(self, connection: Connection[T]) -> None:
+        try:
+            async with asyncio.timeout(self._endpoint.options.handshake_timeout):
+                await connection.wait_ready()
+        except AqueductError:
+            return
+        except TimeoutError:
+            connection.core.close_connection(
+                CloseCode.IDLE, "no connection headers came", connection.driver.now()
+            )
+            connection.driver.touch()
+            return
+        try:
+            answer = self._accept(connection.headers, connection.peer) if self._accept else None
+            if inspect.isawaitable(answer):
+                answer = await answer
+            connection.core.accept(to_pairs(answer), connection.driver.now())
+        except Refuse as refusal:
+            connection.core.refuse(refusal.code, refusal.reason, connection.driver.now())
+            return
+        except Exception as error:  # noqa: BLE001 -- one client's failure is not the server's
+            report(f"the accept callback for {connection!r} failed", error)
+            connection.core.close_connection(
+                CloseCode.INTERNAL, "the accept callback failed", connection.driver.now()
+            )
+            return
+        finally:
+            connection.driver.touch()
+        if not connection.is_open:
+            return
+        self._connections.add(connection)
+        self._ready.put_nowait(connection)
+        connection._over.add_done_callback(lambda _: self._connections.discard(connection))
+
+
+async def _handle(handler: Handler, connection: Connection[Any]) -> None:
+    try:
+        await handler(connection)
+    except ConnectionLost:
+        pass
+    except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
+        report(f"the handler of {connection!r} failed", error)
+        await connection.close(CloseCode.INTERNAL, "the handler failed")
+    else:
+        await connection.close()
+
+
+def report(message: str, error: Exception) -> None:
+    """Tell whoever watches the loop of a failure in the application's code."""
+    loop = asyncio.get_running_loop()
+    loop.call_exception_handler({"message": message, "exception": error})
+
+
+class Serving(Generic[T]):
+    """What `serve` returns: use it in `async with`."""
+
+    def __init__(self, open_: Callable[[], Awaitable[Server[T]]]) -> None:
+        self._open = open_
+        self._server: Server[T] | None = None
+
+    def __await__(self) -> Generator[Any, None, Server[T]]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Server[T]:
+        self._server = await self._open()
+        return self._server
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+
+class ServeOptions(TypedDict, total=False):
+    """What `serve` takes besides an address and a type."""
+
+    tls: Required[ServerTLS]
+    accept: AcceptCallback | None
+    limits: Limits | None
+    options: QuicOptions | None
+    trace: TraceLike | None
+
+
+@overload
+def serve(address: str, **options: Unpack[ServeOptions]) -> Serving[bytes]: ...
+@overload
+def serve(address: str, kind: type[T], **options: Unpack[ServeOptions]) -> Serving[T]: ...
+@overload
+def serve(address: str, kind: Any, **options: Unpack[ServeOptions]) -> Serving[Any]: ...
+def serve(
+    address: str,
+    kind: Any = bytes,
+    *,
+    tls: ServerTLS,
+    accept: AcceptCallback | None = None,
+    limits: Limits | None = None,
+    options: QuicOptions | None = None,
+    trace: TraceLike | None = None,
+) -> Serving[Any]:
+    """Serve on ``host:port``; each connection's entrypoint receives messages of the given type.
+
+    ``trace`` names a directory for Parquet files that tell what happened, or is a `Trace`.
+    """
+
+    async def open_() -> Server[Any]:
+        host, port = split_address(address)
+        family, where = (await resolve(host or "0.0.0.0", port))[0]
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            sock.bind(where)
+        except OSError as error:
+            sock.close()
+            raise ConnectError(f"cannot listen on {address}: {error.strerror}") from None
+        config = Config(limits=limits or Limits())
+        early = Budget(config.max_early_total, config.early_allowance)
+        server: Server[Any]
+        try:
+            endpoint = ServerEndpoint(
+                sock,
+                options or QuicOptions(),
+                tls,
+                lambda: Core(Side.SERVER, config, early=early),
+                lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
+            )
+        except TLSError:
+            sock.close()
+            raise
+        server = Server(endpoint, kind, accept, open_trace(trace))
+        return server
+
+    return Serving(open_)
