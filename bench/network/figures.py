@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-WARM_SECONDS = 0.3
-"""A stream this long has let windows grow, and tells the rate well enough to choose the next."""
 LONG_ENOUGH = 0.75
 """Part of the wanted time that a stream has to last to be counted."""
 FEWEST = 100
@@ -15,9 +13,9 @@ def first_count(large: bool) -> int:
     return 100 if large else 500
 
 
-def larger_count(count: int, seconds: float) -> int:
-    """After a stream too short to warm up: the next one."""
-    factor = 1.5 * WARM_SECONDS / max(seconds, 1e-9)
+def larger_count(count: int, seconds: float, wanted: float) -> int:
+    """After a stream that took less time than wanted: the next one."""
+    factor = 1.5 * wanted / max(seconds, 1e-9)
     return int(count * min(8.0, max(2.0, factor)))
 
 

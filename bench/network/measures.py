@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+CHANNELS = 100_000
+"""Live channels whose memory is measured."""
+
 
 class Manner(StrEnum):
     """How a stream of messages is sent and received; peers have the first one only."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.network import figures
 from bench.network.machine import Watch, other_process_seconds
-from bench.network.measures import Kind, Manner, Measure
+from bench.network.measures import CHANNELS, Kind, Manner, Measure
 from bench.network.peer import Json
 from bench.network.processes import Failed, Process
 
@@ -17,16 +17,18 @@ from bench.network.processes import Failed, Process
 class Effort:
     """How much of everything."""
 
-    seconds: float = 2.5
+    seconds: float = 3.0
     """Of one stream."""
+    warm: float = 0.3
+    """A stream this long has let windows grow, and tells well enough how long to make the next."""
     calls: int = 5_000
     fresh: int = 30
-    channels: int = 100_000
+    channels: int = CHANNELS
     tries: int = 2
     """Measurements at most, if the machine had other things to do."""
     disturbed: float = 0.03
     """Part of the machine that others may have before a measurement is repeated."""
-    patience: float = 20.0
+    patience: float = 10.0
     """Seconds to wait for a quiet machine before each pair."""
 
 
@@ -52,8 +54,8 @@ class Pair:
 
     def _stream(self, measure: Measure) -> Json:
         count = figures.first_count(measure.large)
-        while (trial := self._pour(measure, count))["seconds"] < figures.WARM_SECONDS:
-            count = figures.larger_count(count, trial["seconds"])
+        while (trial := self._pour(measure, count))["seconds"] < self.effort.warm:
+            count = figures.larger_count(count, trial["seconds"], self.effort.warm)
         rate = trial["rate"]
 
         def once() -> Json:

@@ -69,7 +69,9 @@ class Server(peer.Server):
         self._server.close()
 
     async def _handle(self, reader: StreamReader, writer: StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        # asyncio prints a traceback for a handler that is cancelled when the program ends.
+        ends = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
+        with contextlib.suppress(*ends):
             if await reader.readexactly(1) == CALLS:
                 while True:
                     writer.write(frame(await read_frame(reader)))
