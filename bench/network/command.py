@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import aqueduct
+from aqueduct.wire import frames
 from bench.builds import ROOT
 from bench.network import certificate, machine, measures, processes
 from bench.network.goals import OURS
@@ -30,6 +32,7 @@ examples:
   python -m bench channels --quick --runs 1         does everything work? figures mean little
   python -m bench channels --only R100,L --peer zenoh-tls --runs 1
   python -m bench channels --peer aqueduct          ours alone
+  PYTHONPATH=build/compiled python -m bench channels  ours with the compiled core (make compile)
 """
 
 
@@ -157,7 +160,9 @@ def in_short(measure: Measure, found: Json) -> str:
 
 
 def versions(peers: Sequence[Peer]) -> dict[str, str]:
-    found = {"Python": platform.python_version()}
+    """Of everything that matters; ours with the build of the core that Python finds first."""
+    build = "pure" if str(frames.__file__).endswith(".py") else "compiled"
+    found = {"Aqueduct": f"{aqueduct.__version__} ({build})", "Python": platform.python_version()}
     names = ["qh3", "uvloop", *(peer.distribution for peer in peers if peer.distribution)]
     for name in names:
         try:
