@@ -175,6 +175,7 @@ class Driver:
             self._last_heard = now
             if self.bridge.connected and not self.bridge.is_closed():
                 self.bridge.quic.send_ping(0)
+                self.bridge.stir()
         elif (due := self.bridge.next_timer()) is None or due > now:
             self._rearm()  # what was due then has been put off
             return
