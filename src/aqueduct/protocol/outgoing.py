@@ -65,6 +65,8 @@ class Outgoing:
         "_closing",
         "_datagrams",
         "_dirty",
+        "_last_channel",
+        "_last_route",
         "_max_datagram",
         "_next_stream",
         "_resets",
@@ -75,6 +77,8 @@ class Outgoing:
         self.version_acked = False
         self._max_datagram = max_datagram
         self._next_stream = 0
+        self._last_channel = -1
+        self._last_route = b""
         self._dirty: list[OutgoingStream] = []
         self._datagrams: list[OutgoingDatagram] = []
         self._by_channel: dict[int, deque[OutgoingDatagram]] = {}
@@ -83,7 +87,10 @@ class Outgoing:
 
     def prelude(self, channel: int) -> bytes:
         """How a channel's sequence begins (AQ-STREAM-1): VERSION where due (AQ-VERSION-1)."""
-        route = RouteTo(channel).encode()
+        if channel != self._last_channel:
+            self._last_channel = channel
+            self._last_route = RouteTo(channel).encode()
+        route = self._last_route
         return route if self.version_acked else _VERSION + route
 
     def open(self, channel: int) -> OutgoingStream:
