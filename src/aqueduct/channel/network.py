@@ -79,7 +79,7 @@ class NetworkSendPort:
         if line.unflushed > TURN_BYTES or self.waiting:
             return False
         try:
-            if self.codec is None and type(value) is bytes:
+            if self.codec is None and type(value) is bytes and not self.oneshot:
                 self._send_plain(value, line.time)
                 line.unflushed += len(value) + 8
             else:
@@ -212,9 +212,12 @@ class NetworkSendPort:
             halves: list[ChannelHalf] = []
         else:
             payload, halves = self.codec.encode(value)
-        sent = self.line.send(self.channel, payload, headers, halves)
-        if receipt is not None:
-            self.receipts[sent.reliable, sent.number] = receipt
+        if halves or headers or receipt is not None:
+            sent = self.line.send(self.channel, payload, headers, halves)
+            if receipt is not None:
+                self.receipts[sent.reliable, sent.number] = receipt
+        else:
+            self._send_plain(payload, self.line.time)
         self.line.unflushed += len(payload) + 8
         self.finished = self.finished or self.oneshot
 
