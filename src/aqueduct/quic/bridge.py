@@ -93,6 +93,8 @@ class Bridge:
         """QUIC's number of each open stream of the core; -1 once the peer wants no more of it."""
         self._finished = RangeSet()
         """Incoming streams that are over, by their number among the peer's."""
+        self._late_resets: list[tuple[int, int]] = []
+        """Streams that were reset before the handshake was done, and the codes."""
         self._closing: CloseConnection | None = None
         self._closed = False
 
@@ -190,7 +192,8 @@ class Bridge:
                 self._closing = action
                 if action.code in _AT_ONCE:
                     self._waiting.clear()
-                    self._close()
+                    if not self._is_handshaking_early():
+                        self._close()
 
     def _feed(self) -> bool:
         """Give QUIC as much as its congestion window takes now; whether that was anything.
@@ -205,6 +208,8 @@ class Bridge:
         while room > 0 and self._waiting:
             entry = self._waiting[0]
             if isinstance(entry, bytes):
+                if not self.connected:
+                    break  # AQ-EARLY-3: neither it nor what is behind it
                 self._waiting.popleft()
                 room -= len(entry)
                 self._send_datagram(entry)
@@ -215,12 +220,22 @@ class Bridge:
 
     def _room(self) -> int:
         native = self.quic.core
-        if native is None or not self.connected or self.quic.get_send_buffer_size():
+        if native is None or not (self.connected or self.quic.is_early):
+            return 0
+        if self.quic.get_send_buffer_size():
             return 0
         return native.congestion_window - native.bytes_in_flight
 
     def _is_sent(self) -> bool:
-        return not self.quic.get_send_buffer_size()
+        return not self._is_handshaking_early() and not self.quic.get_send_buffer_size()
+
+    def _is_handshaking_early(self) -> bool:
+        """Whether a close has to wait for the handshake (AQ-EARLY-5).
+
+        What was sent early may have to be sent again (AQ-EARLY-2), which qh3 does by itself, and
+        the peer may not be able to read a close yet.
+        """
+        return not self.connected and self.quic.is_early
 
     def _send_stream(self, write: Write, room: int) -> int:
         """Write to a stream, as much as there is room for; returns how much that was."""
@@ -262,7 +277,11 @@ class Bridge:
         )
         stream = self._streams.pop(action.stream, -1)
         if stream >= 0:
-            self.quic.reset_stream(stream, action.code)
+            if self.connected:
+                self.quic.reset_stream(stream, action.code)
+            else:
+                # qh3 may have to begin anew, and then forgets resets but not what was written.
+                self._late_resets.append((stream, action.code))
             if self.tap is not None:
                 self.tap.reset_written(stream, action.code)
 
@@ -315,6 +334,10 @@ class Bridge:
                     break
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
+            self.quic.keep_tickets()
+            for stream, code in self._late_resets:
+                self.quic.reset_stream(stream, code)
+            self._late_resets.clear()
             if not self.quic.peer_takes_datagrams:
                 core.close_connection(
                     CloseCode.PROTOCOL_VIOLATION, "AQ-CONN-8: the peer takes no datagrams", now

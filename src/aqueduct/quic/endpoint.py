@@ -25,6 +25,7 @@ from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
+from aqueduct.quic.tickets import ServerTickets
 from aqueduct.quic.tls import ServerTLS, Trust, system_authorities
 from aqueduct.quic.udp import Address, UdpSocket
 
@@ -291,12 +292,14 @@ class ServerEndpoint(Endpoint):
         tls: ServerTLS,
         make_core: Callable[[], Connection],
         on_connection: Callable[[Driver, Address], None],
+        tickets: ServerTickets | None = None,
     ) -> None:
         super().__init__(sock, options)
         self._make_core = make_core
         self._on_connection = on_connection
         self._retry = QuicRetryTokenHandler()
         self._settings = server_settings(tls, options)
+        self._tickets = tickets
         self.accepting = True
         self.refused = 0
 
@@ -342,6 +345,7 @@ class ServerEndpoint(Endpoint):
             configuration=settings,
             original_destination_connection_id=original,
             retry_source_connection_id=retried,
+            tickets=self._tickets,
         )
         driver = self.add(Bridge(self._make_core(), quic), destination, quic.host_cid)
         self._on_connection(driver, address)

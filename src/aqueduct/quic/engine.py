@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ from qh3.quic.packet import (
     push_quic_transport_parameters,
 )
 from qh3.quic.tls_bridge import QuicTlsBridge
+from qh3.tls import SessionTicket
+
+from aqueduct.quic.tickets import ServerTickets
 
 ALPN = "aqueduct"
 MAX_DATAGRAM_FRAME = 65_535
@@ -55,9 +59,33 @@ class TlsBridge(QuicTlsBridge):
 
 
 class Engine(QuicConnection):
-    """A QUIC connection that allows as many streams as its settings say."""
+    """A QUIC connection that allows as many streams as its settings say.
+
+    A server with ``tickets`` lets clients come back with early data; a client gives each ticket it
+    gets to ``on_ticket``, and uses the one in its settings.
+    """
 
     _configuration: Settings
+
+    def __init__(
+        self,
+        *,
+        configuration: Settings,
+        original_destination_connection_id: bytes | None = None,
+        retry_source_connection_id: bytes | None = None,
+        tickets: ServerTickets | None = None,
+        on_ticket: Callable[[SessionTicket], None] | None = None,
+    ) -> None:
+        self._tickets = tickets
+        self._issued: list[SessionTicket] = []
+        self._probes = 0
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_destination_connection_id,
+            retry_source_connection_id=retry_source_connection_id,
+            session_ticket_fetcher=tickets.take if tickets is not None else None,
+            session_ticket_handler=self._issued.append if tickets is not None else on_ticket,
+        )
 
     @property
     def core(self) -> QuicConnectionCore | None:
@@ -74,11 +102,32 @@ class Engine(QuicConnection):
         """Whether the peer offers RFC 9221 datagrams, which we require."""
         return bool(self._remote_max_datagram_frame_size)
 
+    @property
+    def is_early(self) -> bool:
+        """Whether there are keys for early data: the client's to send it, the server's to read."""
+        return self._early_data_attempted
+
+    @property
+    def early_data_accepted(self) -> bool:
+        """Whether the server took early data; a client knows when the server has answered."""
+        return self.tls is not None and self.tls.early_data_accepted
+
+    def keep_tickets(self) -> None:
+        """The handshake is done: the client is real, and its ticket is worth its place."""
+        if self._tickets is not None:
+            for ticket in self._issued:
+                self._tickets.add(ticket)
+            self._issued.clear()
+
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
         """The packets to send now.
 
         While the peer's address is not proven, qh3 may find no room for a frame and raise. That
         passes with the peer's next packet, so what was made until then is sent.
+
+        A client that has waited too long for the server's first answer probes with keys it has
+        not got. What it made for that leaves as early data, if there is such a thing here, or
+        waits for the keys.
         """
         packets: list[tuple[bytes, Any]] = []
         while self._core is not None:
@@ -87,6 +136,11 @@ class Engine(QuicConnection):
             except RuntimeError as error:
                 if "capacity exhausted" in str(error):
                     break
+                if "missing OneRtt packet key" in str(error):
+                    if self._probes == self._core.pto_total:
+                        break
+                    self._probes = self._core.pto_total
+                    continue
                 raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
             if transmit is None:
                 break
@@ -99,7 +153,7 @@ class Engine(QuicConnection):
         remembered = self._remembered_transport_parameters()
 
         def early(name: str) -> int:
-            """What the peer allowed the last time, for data before the handshake."""
+            """What the peer allowed the last time, for data before the handshake (AQ-EARLY-4)."""
             return getattr(remembered, name) or 0 if remembered is not None else 0
 
         self._core = QuicConnectionCore(
