@@ -63,7 +63,7 @@ async def test_a_certificate_for_another_name_is_a_tls_error() -> None:
 @within(15)
 async def test_an_expired_certificate_is_a_tls_error() -> None:
     authority = make_authority("ours")
-    tls = make_certificate(["127.0.0.1"], authority, days=0)
+    tls = make_certificate(["127.0.0.1"], authority, days=-0.5)
     async with aqueduct.serve("127.0.0.1:0", tls=tls) as server:
         with pytest.raises(TLSError):
             await aqueduct.connect(server.address, trust=aqueduct.trust(authority.certificate))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,19 @@ def test_a_new_authority_makes_the_server_certificate_new_too(own_directory: Pat
     assert authority in after.certificate
 
 
+def test_a_key_of_another_certificate_is_made_anew(own_directory: Path) -> None:
+    dev_tls()
+    (own_directory / "server.key").write_bytes(make_certificate(["a.test"]).key)
+    server_settings(dev_tls(), QuicOptions())
+
+
+def test_those_who_start_at_once_make_one_certificate(own_directory: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: dev_tls(), range(8)))
+        trusted = list(pool.map(lambda _: dev_trust(), range(8)))
+    assert len(set(made)) == len(set(trusted)) == 1
+
+
 def test_the_cache_directory_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("AQUEDUCT_DEV_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -124,8 +138,11 @@ def test_what_is_no_certificate_or_not_its_key_is_a_tls_error() -> None:
         ServerTLS(b"garbage", one.key),
         ServerTLS(one.certificate, b"garbage"),
         ServerTLS(one.certificate, two.key),
+        ServerTLS(one.certificate, one.certificate),
+        ServerTLS(one.key, one.key),
+        ServerTLS(b"", b""),
     ):
-        with pytest.raises(TLSError):
+        with pytest.raises(TLSError, match="the server's"):
             server_settings(bad, QuicOptions())
 
 

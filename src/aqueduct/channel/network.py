@@ -260,6 +260,8 @@ class NetworkReceivePort:
         self.leftover: deque[Parcel] = deque()
         """What was queued while the channel was local."""
         self._batch: list[WireMessage | MessageRun] = []
+        self._rescued: deque[WireMessage | MessageRun] = deque()
+        """What was taken from the core because the connection ended, and nobody has asked for."""
         self._failed: AqueductError | None = None
         """What is wrong with the message after the last batch that was handed out."""
         self._run: MessageRun | None = None
@@ -326,10 +328,11 @@ class NetworkReceivePort:
         if self.closed:
             return
         self.closed = True
-        for entry in self._batch:
+        for entry in (*self._batch, *self._rescued):
             if isinstance(entry, WireMessage):
                 self.line.abandon(entry)
         self._batch, self._run = [], None
+        self._rescued.clear()
         self.leftover.clear()
         if self.line.tap is not None and self.ended is None:
             self.line.tap.closed(self.channel)
@@ -338,7 +341,7 @@ class NetworkReceivePort:
         self.arrived.wake_all()
 
     def is_open(self) -> bool:
-        if self.closed or (self.oneshot and self.received):
+        if self.closed or (self.oneshot and self.received) or self.line.ended is not None:
             return False
         return self.ended is None or bool(self._batch) or self._has_more()
 
@@ -346,7 +349,8 @@ class NetworkReceivePort:
         self.close()
 
     def statistics(self) -> dict[str, int]:
-        queued = sum(len(e.payloads) if isinstance(e, MessageRun) else 1 for e in self._batch)
+        here = (*self._batch, *self._rescued)
+        queued = sum(len(e.payloads) if isinstance(e, MessageRun) else 1 for e in here)
         if self._run is not None:
             queued += len(self._run.payloads) - self._next
         return {"received": self.received, "queued": queued + len(self.leftover)}
@@ -402,8 +406,11 @@ class NetworkReceivePort:
 
     def rescue(self) -> list[Port]:
         """The connection is about to end: take what arrived. Returns the ports in it."""
-        batch = self._take(EVERYTHING)
-        self._batch[:0] = batch[::-1]
+        batch = self.core.take(self.channel, EVERYTHING, self.line.time)
+        if batch and self.line.tap is not None:
+            self.line.tap.rescued(self.channel, batch)
+        self._open_ports(batch)
+        self._rescued.extend(batch)
         return [
             self.line.ports[attachment.channel]
             for entry in batch
@@ -412,21 +419,24 @@ class NetworkReceivePort:
             if attachment.channel in self.line.ports
         ]
 
-    def _take(self, limit: int) -> list[WireMessage | MessageRun]:
-        line = self.line
-        batch = self.core.take(self.channel, limit, line.time)
-        if batch and line.tap is not None:
-            line.tap.taken(self.channel, batch)
+    def _open_ports(self, batch: list[WireMessage | MessageRun]) -> None:
         for entry in batch:
             if isinstance(entry, WireMessage) and entry.attachments:
-                line.open_ports(entry)
-        return batch
+                self.line.open_ports(entry)
 
     def _refill(self) -> bool:
         line = self.line
-        batch = self._take(self._limit)
+        if self._rescued:
+            self._batch = [self._rescued.popleft()]
+            if line.tap is not None:
+                line.tap.taken(self.channel, self._batch)
+            return True
+        batch = self.core.take(self.channel, self._limit, line.time)
         if not batch:
             return False
+        if line.tap is not None:
+            line.tap.taken(self.channel, batch)
+        self._open_ports(batch)
         size = sum(entry.size for entry in batch)
         if size > _BATCH_BYTES:
             self._limit = max(1, self._limit // 2)

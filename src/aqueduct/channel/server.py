@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Un
 from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, open_trace
 from aqueduct.channel.headers import Headers, to_pairs
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
+from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.quic.endpoint import Driver, QuicOptions, ServerEndpoint
@@ -124,15 +124,20 @@ class Server(Generic[T]):
             answer = self._accept(connection.headers, connection.peer) if self._accept else None
             if inspect.isawaitable(answer):
                 answer = await answer
-            pairs = to_pairs(answer)
+            connection.core.accept(to_pairs(answer), connection.driver.now())
         except Refuse as refusal:
             connection.core.refuse(refusal.code, refusal.reason, connection.driver.now())
+            return
+        except Exception as error:  # noqa: BLE001 -- one client's failure is not the server's
+            report(f"the accept callback for {connection!r} failed", error)
+            connection.core.close_connection(
+                CloseCode.INTERNAL, "the accept callback failed", connection.driver.now()
+            )
+            return
+        finally:
             connection.driver.touch()
+        if not connection.is_open:
             return
-        if connection.ended is not None:
-            return
-        connection.core.accept(pairs, connection.driver.now())
-        connection.driver.touch()
         self._connections.add(connection)
         self._ready.put_nowait(connection)
         connection._over.add_done_callback(lambda _: self._connections.discard(connection))
@@ -144,13 +149,16 @@ async def _handle(handler: Handler, connection: Connection[Any]) -> None:
     except ConnectionLost:
         pass
     except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
-        loop = asyncio.get_running_loop()
-        loop.call_exception_handler(
-            {"message": f"the handler of {connection!r} failed", "exception": error}
-        )
+        report(f"the handler of {connection!r} failed", error)
         await connection.close(CloseCode.INTERNAL, "the handler failed")
     else:
         await connection.close()
+
+
+def report(message: str, error: Exception) -> None:
+    """Tell whoever watches the loop of a failure in the application's code."""
+    loop = asyncio.get_running_loop()
+    loop.call_exception_handler({"message": message, "exception": error})
 
 
 class Serving(Generic[T]):
@@ -219,13 +227,17 @@ def serve(
             raise ConnectError(f"cannot listen on {address}: {error.strerror}") from None
         config = Config(limits=limits or Limits())
         server: Server[Any]
-        endpoint = ServerEndpoint(
-            sock,
-            options or QuicOptions(),
-            tls,
-            lambda: Core(Side.SERVER, config),
-            lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
-        )
+        try:
+            endpoint = ServerEndpoint(
+                sock,
+                options or QuicOptions(),
+                tls,
+                lambda: Core(Side.SERVER, config),
+                lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
+            )
+        except TLSError:
+            sock.close()
+            raise
         server = Server(endpoint, kind, accept, open_trace(trace))
         return server
 

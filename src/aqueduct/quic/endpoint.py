@@ -20,13 +20,13 @@ from qh3.quic.packet import (
 )
 from qh3.quic.retry import QuicRetryTokenHandler
 
-from aqueduct.errors import TLSError
+from aqueduct.errors import CloseCode, TLSError
 from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
 from aqueduct.quic.tickets import ServerTickets
-from aqueduct.quic.tls import ServerTLS, Trust, system_authorities
+from aqueduct.quic.tls import ServerTLS, Trust, check, system_authorities
 from aqueduct.quic.udp import Address, UdpSocket
 
 ID_LENGTH = 8
@@ -107,6 +107,11 @@ class Driver:
         events = self.core.poll_events()
         if events and self.owner is not None:
             self.owner.handle_events(events)
+
+    def abandon(self, reason: str) -> None:
+        """The connection cannot go on, and the peer is not told."""
+        self.bridge.ended = True
+        self.core.handle_connection_lost(CloseCode.NO_ERROR, reason, False, self.now())
 
     def stop(self) -> None:
         """Forget timers; the connection is over."""
@@ -213,15 +218,16 @@ class Endpoint:
             self.loop.add_writer(self.udp.socket, self._writable)
 
     def close(self) -> None:
-        """Close the socket; connections should have been closed before."""
+        """Close the socket; connections that were not closed before end without a word."""
         if self._closed:
             return
         self._closed = True
         self.loop.remove_reader(self.udp.socket)
         if self._writing:
             self.loop.remove_writer(self.udp.socket)
-        for driver in self.drivers:
-            driver.stop()
+        for driver in list(self.drivers):
+            driver.abandon("the socket was closed")
+            self.forget(driver)
         self.udp.close()
 
     def unknown(self, data: bytes, address: Address) -> Driver | None:
@@ -294,11 +300,11 @@ class ServerEndpoint(Endpoint):
         on_connection: Callable[[Driver, Address], None],
         tickets: ServerTickets | None = None,
     ) -> None:
+        self._settings = server_settings(tls, options)
         super().__init__(sock, options)
         self._make_core = make_core
         self._on_connection = on_connection
         self._retry = QuicRetryTokenHandler()
-        self._settings = server_settings(tls, options)
         self._tickets = tickets
         self.accepting = True
         self.refused = 0
@@ -381,6 +387,7 @@ def destination_id(data: bytes, start: int = 0) -> bytes:
 
 def server_settings(tls: ServerTLS, options: QuicOptions) -> Settings:
     """The QUIC settings of a server, before it knows who connects."""
+    check(tls)
     settings = Settings(
         is_client=False,
         alpn_protocols=[ALPN],

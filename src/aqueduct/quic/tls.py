@@ -6,18 +6,21 @@ own, made once in the user's cache directory and trusted by nobody but `dev_trus
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import hashlib
 import ipaddress
 import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -80,22 +83,38 @@ def fingerprint(certificate: bytes) -> str:
     return hashlib.sha256(leaf.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 
+def check(pair: ServerTLS) -> None:
+    """Raise `TLSError` unless these are certificates, a key, and the first certificate's own."""
+    try:
+        chain = x509.load_pem_x509_certificates(pair.certificate)
+    except ValueError as error:
+        raise TLSError(f"the server's certificate is not PEM: {error}") from None
+    try:
+        key = serialization.load_pem_private_key(pair.key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise TLSError(f"the server's key is not PEM without a password: {error}") from None
+    if chain[0].public_key() != key.public_key():
+        raise TLSError("the server's key does not belong to its certificate")
+
+
 def dev_tls() -> ServerTLS:
     """A certificate for this machine, for development; made once, and renewed in time."""
     directory = dev_directory()
     certificate, key = directory / "server.pem", directory / "server.key"
-    if not _is_fresh(certificate) or not key.exists():
+    with _alone_in(directory):
         authority = _dev_authority(directory)
-        made = make_certificate(dev_names(), authority)
-        _write(key, made.key, secret=True)
-        _write(certificate, made.certificate)
-    return ServerTLS(_read(certificate, "certificate"), _read(key, "key"))
+        if not _is_fresh(certificate, key, authority):
+            made = make_certificate(dev_names(), authority)
+            _write(key, made.key, secret=True)
+            _write(certificate, made.certificate)
+        return ServerTLS(_read(certificate, "certificate"), _read(key, "key"))
 
 
 def dev_trust() -> Trust:
     """Trust what `dev_tls` makes on this machine, for this user."""
     directory = dev_directory()
-    return Trust(authorities=_dev_authority(directory).certificate)
+    with _alone_in(directory):
+        return Trust(authorities=_dev_authority(directory).certificate)
 
 
 def dev_directory() -> Path:
@@ -115,7 +134,7 @@ def dev_names() -> list[str]:
 
 
 def make_certificate(
-    names: Sequence[str], authority: ServerTLS | None = None, days: int = _CERTIFICATE_DAYS
+    names: Sequence[str], authority: ServerTLS | None = None, days: float = _CERTIFICATE_DAYS
 ) -> ServerTLS:
     """A certificate for host names and addresses, signed by an authority or by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -153,10 +172,21 @@ def system_authorities() -> str | None:
     return ssl.get_default_verify_paths().cafile
 
 
+@contextlib.contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Processes that start at once make one authority, and one certificate that it issued."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
 def _dev_authority(directory: Path) -> ServerTLS:
     certificate, key = directory / "authority.pem", directory / "authority.key"
-    if not _is_fresh(certificate) or not key.exists():
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not _is_fresh(certificate, key):
         made = make_authority(f"Aqueduct development on {socket.gethostname()}")
         _write(key, made.key, secret=True)
         _write(certificate, made.certificate)
@@ -164,7 +194,7 @@ def _dev_authority(directory: Path) -> ServerTLS:
 
 
 def _builder(
-    subject: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name, public: ec.EllipticCurvePublicKey, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -193,10 +223,16 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _is_fresh(certificate: Path) -> bool:
+def _is_fresh(certificate: Path, key: Path, authority: ServerTLS | None = None) -> bool:
+    """Whether files hold a pair that is good for some time, issued by that authority."""
     try:
-        loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
-    except (OSError, ValueError):
+        pair = ServerTLS(certificate.read_bytes(), key.read_bytes())
+        check(pair)
+        loaded = x509.load_pem_x509_certificate(pair.certificate)
+        if authority is not None:
+            issuer = x509.load_pem_x509_certificate(authority.certificate)
+            loaded.verify_directly_issued_by(issuer)
+    except (OSError, TLSError, ValueError, TypeError, InvalidSignature):
         return False
     now = datetime.datetime.now(datetime.UTC)
     return loaded.not_valid_after_utc - now > _RENEW_DAYS * _DAY
@@ -210,8 +246,7 @@ def _read(path: str | os.PathLike[str], what: str) -> bytes:
 
 
 def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Write in one step, so that two processes that start at once do no harm."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Write in one step, so that a program that is killed leaves no half of a file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         os.fchmod(handle, 0o600 if secret else 0o644)

@@ -73,6 +73,10 @@ class Counts(Protocol):
         """Counters; ``sent`` is how many messages the application gave a sender."""
 
 
+Stretch = tuple[bool, int, int]
+"""Whether messages are reliable, the number of the first, and that after the last."""
+
+
 class Sending:
     """What a tap keeps of a sender: the numbers that left, and those whose fate is known."""
 
@@ -104,9 +108,9 @@ class Receiving:
                 arrived.popleft()
         arrived.append([reliable, first, first + count])
 
-    def take(self, first: int, count: int) -> list[tuple[bool, int, int]]:
+    def take(self, first: int, count: int) -> list[Stretch]:
         """The spaces of messages that were taken: in the order they arrived, some left out."""
-        taken: list[tuple[bool, int, int]] = []
+        taken: list[Stretch] = []
         arrived = self.arrived
         stop = first + count
         while first < stop and arrived:
@@ -160,6 +164,9 @@ class Tap:
         self._sending: dict[int, Sending] = {}
         self._receiving: dict[int, Receiving] = {}
         self._closed: set[int] = set()
+        self._rescued: dict[int, deque[list[Stretch]]] = {}
+        """Of each channel, what the port took when the connection ended; the application may ask
+        for it after that."""
         self._ended = False
         with trace.lock:
             now = self._clock()
@@ -223,23 +230,25 @@ class Tap:
 
     @harmless
     def taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
-        """The application's port took messages from the core's queue."""
+        """The application's port took messages from the core's queue, to hand them out."""
         with self.trace.lock:
             now = self._clock()
-            receiving = self._receiving.get(channel) or Receiving()
+            rescued = self._rescued.get(channel)
             for entry in batch:
-                if isinstance(entry, MessageRun):
-                    pieces = receiving.take(entry.first, len(entry.payloads))
-                else:
-                    pieces = receiving.take(entry.number, 1)
-                for reliable, first, stop in pieces:
+                stretches = rescued.popleft() if rescued else self._take(now, channel, entry)
+                for reliable, first, stop in stretches:
                     self._add(
                         now, Kind.MESSAGE_TAKEN | space(reliable), channel, first, stop - first
                     )
-                if isinstance(entry, Message):
-                    rare = _carried(channel, entry.number, pieces[0][0])
-                    for attachment in entry.attachments:
-                        self._add(now, Kind.CHANNEL_BORN, attachment.channel, rare=rare)
+            self.trace.check()
+
+    @harmless
+    def rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+        """The connection ends: the port took what there was, and the application may ask for it."""
+        with self.trace.lock:
+            now = self._clock()
+            kept = self._rescued.setdefault(channel, deque())
+            kept.extend(self._take(now, channel, entry) for entry in batch)
             self.trace.check()
 
     @harmless
@@ -293,6 +302,17 @@ class Tap:
         self.trace.batch.add(
             now, self._connection, code, channel, message, count, stream, value, rare
         )
+
+    def _take(self, now: int, channel: int, entry: Message | MessageRun) -> list[Stretch]:
+        """What left the core's queue, and with it the channels in it."""
+        receiving = self._receiving.get(channel) or Receiving()
+        if isinstance(entry, MessageRun):
+            return receiving.take(entry.first, len(entry.payloads))
+        stretches = receiving.take(entry.number, 1)
+        rare = _carried(channel, entry.number, stretches[0][0])
+        for attachment in entry.attachments:
+            self._add(now, Kind.CHANNEL_BORN, attachment.channel, rare=rare)
+        return stretches
 
     def _pass(
         self, streams: dict[int, Scanner], kind: Kind, stream: int, data: bytes, fin: bool

@@ -1,0 +1,139 @@
+"""Servers: who gets in, who does not, and what the application hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aqueduct
+from aqueduct import ConnectError, ConnectTimeout, Headers
+from tests.hostile.attacks import first_packet
+from tests.processes.peers import eventually
+
+SECONDS = 30
+
+
+@pytest.fixture(autouse=True)
+def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
+
+
+@pytest.fixture
+async def reported() -> list[dict[str, Any]]:
+    """What the loop is told of failures."""
+    contexts: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: contexts.append(context))
+    return contexts
+
+
+def serve(**options: Any) -> Any:
+    return aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), **options)
+
+
+def connect(server: aqueduct.Server[bytes], **options: Any) -> Any:
+    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=SECONDS, **options)
+
+
+def fail(headers: Headers, peer: Any) -> None:
+    raise ZeroDivisionError("in the callback")
+
+
+async def fail_later(headers: Headers, peer: Any) -> None:
+    await asyncio.sleep(0)
+    raise ZeroDivisionError("in the callback")
+
+
+def answer_nonsense(headers: Headers, peer: Any) -> Any:
+    return 17
+
+
+def answer_reserved(headers: Headers, peer: Any) -> Any:
+    return {"aqueduct-limits": "mine"}
+
+
+@pytest.mark.parametrize("accept", [fail, fail_later, answer_nonsense, answer_reserved])
+async def test_an_accept_callback_that_fails_ends_that_connection_at_once(
+    accept: Any, reported: list[dict[str, Any]]
+) -> None:
+    async with asyncio.timeout(SECONDS / 2), serve(accept=accept) as server:
+        with pytest.raises(ConnectError, match="the accept callback failed") as caught:
+            await connect(server)
+    assert not isinstance(caught.value, ConnectTimeout)
+    (context,) = reported
+    assert "the accept callback for <Connection" in context["message"]
+    assert isinstance(context["exception"], Exception)
+    gc.collect()  # nobody forgot anything: a warning would be an error here
+
+
+async def test_a_server_that_refuses_leaves_nothing_open() -> None:
+    def refuse(headers: Headers, peer: Any) -> None:
+        raise aqueduct.Refuse("not today")
+
+    async with asyncio.timeout(SECONDS), serve(accept=refuse) as server:
+        for _ in range(3):
+            with pytest.raises(aqueduct.Refused, match="not today"):
+                await connect(server)
+    gc.collect()
+
+
+async def test_a_server_that_closes_ends_clients_it_has_not_answered() -> None:
+    asked = asyncio.Event()
+
+    async def think(headers: Headers, peer: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(SECONDS):
+        async with serve(accept=think) as server:
+            connecting = asyncio.ensure_future(connect(server)._open())
+            await asked.wait()
+            (driver,) = server._endpoint.drivers
+        assert not driver.owner.is_open
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+    del driver
+    gc.collect()
+
+
+async def test_a_handshake_that_nobody_finishes_leaves_nothing_when_the_server_closes() -> None:
+    async with asyncio.timeout(SECONDS), serve() as server:
+        host, _, port = server.address.rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.sendto(first_packet(), (host, int(port)))
+            await eventually(lambda: bool(server._endpoint.drivers), "a handshake begins")
+    gc.collect()
+
+
+async def test_what_a_client_left_unread_does_not_warn_after_the_end() -> None:
+    async with asyncio.timeout(SECONDS), serve() as server:
+        async with connect(server) as connection:
+            accepted = await server.accept()
+            assert accepted is not None
+            await connection.entrypoint.send(b"never read")
+            await connection.entrypoint.flush()
+        await accepted.wait_closed()
+        assert not accepted.entrypoint._port.is_open()
+        assert accepted.entrypoint.statistics()["queued"] == 1
+        del accepted
+        gc.collect()
+
+
+async def test_what_arrived_before_the_end_can_be_received_after_it() -> None:
+    async with asyncio.timeout(SECONDS), serve() as server:
+        async with connect(server) as connection:
+            accepted = await server.accept()
+            assert accepted is not None
+            for number in range(3):
+                await connection.entrypoint.send(b"%d" % number)
+            await connection.entrypoint.flush()
+        await accepted.wait_closed()
+        assert [await accepted.entrypoint.receive() for _ in range(3)] == [b"0", b"1", b"2"]
+        with pytest.raises(aqueduct.ConnectionLost):
+            await accepted.entrypoint.receive()
