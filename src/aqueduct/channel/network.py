@@ -17,6 +17,8 @@ from aqueduct.errors import (
     EncodeError,
     EndOfChannel,
     ForkedConnectionError,
+    LocalProtocolError,
+    MessageTooLarge,
     ReceiverClosed,
     WouldBlock,
 )
@@ -81,7 +83,10 @@ class NetworkSendPort:
                 value = as_bytes(value)
             if self.ended is not None:
                 raise self._error()
-            self.core.send(self.channel, value, line.time)
+            try:
+                self.core.send(self.channel, value, line.time)
+            except MessageTooLarge as error:
+                raise line.too_much(error) from None
             line.unflushed += len(value) + 8
         else:
             self._send_any(value, headers, receipt)
@@ -194,7 +199,10 @@ class NetworkSendPort:
             halves: list[ChannelHalf] = []
         else:
             payload, halves = self.codec.encode(value)
-        sent = self.line.send(self.channel, payload, headers, halves)
+        try:
+            sent = self.line.send(self.channel, payload, headers, halves)
+        except (MessageTooLarge, LocalProtocolError) as error:
+            raise self.line.too_much(error) from None
         if receipt is not None:
             self.receipts[sent.reliable, sent.number] = receipt
         self.line.unflushed += len(payload) + 8

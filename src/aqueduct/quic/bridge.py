@@ -190,7 +190,7 @@ class Bridge:
                 self._reset(action)
             else:
                 self._closing = action
-                if action.code in _AT_ONCE:
+                if action.code in AT_ONCE:
                     self._waiting.clear()
                     if not self._is_handshaking_early():
                         self._close()
@@ -360,4 +360,5 @@ class Bridge:
             self.core.handle_connection_lost(event.error_code, event.reason_phrase, True, now)
 
 
-_AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
+AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
+"""What a connection is closed with without waiting for what was sent to leave."""
