@@ -332,6 +332,7 @@ class Bridge:
                 if stream == event.stream_id:
                     self._streams[number] = -1
                     break
+            self._late_resets = [one for one in self._late_resets if one[0] != event.stream_id]
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
             self.quic.keep_tickets()
