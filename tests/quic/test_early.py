@@ -176,6 +176,36 @@ def test_a_lossy_network_changes_nothing(world: World, seed: int, taken: bool) -
     assert pair.violations() == []
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_most_early_handshakes_survive_heavy_loss(world: World, taken: bool) -> None:
+    """There is no second attempt for them. Those that do end have lost and doubled nothing."""
+    world.resize(1_200, 1_452)
+    come = world.back if taken else world.back_in_vain
+    failed = 0
+    for seed in range(40):
+        pair = come(seed=seed, faults=Faults(loss=0.2, delay=0.02, jitter=0.005))
+        got = deliver(pair, 10)
+        if all(bridge is not None and bridge.connected for bridge in network_of(pair).bridges):
+            pair.calm()
+            pair.run(20)
+            assert got == MESSAGES
+        else:
+            failed += 1
+            assert got in ([], MESSAGES)
+    assert failed <= 1
+
+
+def test_a_client_speaks_up_when_the_server_may_send_no_more(world: World) -> None:
+    """To an address that is not proven; qh3 has both wait for each other."""
+
+    def loses(side: Side, number: int) -> bool:
+        return number in ((1, 2, 3) if side == Side.CLIENT else (1,))
+
+    world.resize(16_000)
+    pair = world.pair(loses=loses)
+    assert deliver(pair, 3.0) == MESSAGES
+
+
 def test_early_packets_that_overtake_the_first_are_sent_again(world: World) -> None:
     pair = world.back(faults=Faults(delay=0.02, jitter=0.02))
     assert deliver(pair) == MESSAGES

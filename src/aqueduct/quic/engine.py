@@ -15,8 +15,8 @@ from qh3.quic.packet import (
     pull_quic_transport_parameters,
     push_quic_transport_parameters,
 )
-from qh3.quic.tls_bridge import QuicTlsBridge
-from qh3.tls import SessionTicket
+from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsCryptoData
+from qh3.tls import Epoch, SessionTicket
 
 from aqueduct.quic.tickets import ServerTickets
 
@@ -26,6 +26,9 @@ MAX_DATAGRAM_FRAME = 65_535
 _BIDIRECTIONAL_STREAMS = 1
 """One, so that a peer that opens one is told what it did wrong (AQ-STREAM-6)."""
 _ACK_DELAY_EXPONENT = 3
+
+KNOCK_AFTER = 0.3
+"""How long a client waits in silence for the rest of the server's handshake, at first; seconds."""
 
 
 @dataclass
@@ -42,6 +45,15 @@ class TlsBridge(QuicTlsBridge):
     """States our stream limits and packet size in the transport parameters."""
 
     configuration: Settings
+    hello: QuicTlsCryptoData | None = None
+    """The first thing a client says, should it have to say it again."""
+
+    def next_crypto_data(self) -> QuicTlsCryptoData | None:
+        """What TLS wants to send."""
+        data = super().next_crypto_data()
+        if self.hello is None:
+            self.hello = data
+        return data
 
     def serialize_transport_parameters(self) -> bytes:
         """The parameters qh3 would state, with ours in them."""
@@ -79,6 +91,8 @@ class Engine(QuicConnection):
         self._tickets = tickets
         self._issued: list[SessionTicket] = []
         self._probes = 0
+        self._knocks = 0
+        self._knock_at = 0.0
         super().__init__(
             configuration=configuration,
             original_destination_connection_id=original_destination_connection_id,
@@ -118,6 +132,68 @@ class Engine(QuicConnection):
             for ticket in self._issued:
                 self._tickets.add(ticket)
             self._issued.clear()
+
+    def connect(self, addr: Any, now: float) -> None:
+        """Begin the handshake."""
+        self._knock_at = now + KNOCK_AFTER
+        super().connect(addr, now)
+
+    def receive_datagram(self, data: bytes, addr: Any, now: float) -> None:
+        """A packet came."""
+        if not self._handshake_complete:
+            self._knock_at = now + KNOCK_AFTER * 2**self._knocks
+        super().receive_datagram(data, addr, now)
+
+    def get_timer(self) -> float | None:
+        """When `handle_timer` wants to be called."""
+        timer = super().get_timer()
+        if self._handshake_complete or timer is None or not self._is_waiting():
+            return timer
+        return min(timer, self._knock_at)
+
+    def handle_timer(self, now: float) -> None:
+        """Time has passed.
+
+        A client whose hello was acked, and who has nothing else to send, waits for the server to
+        go on. But the server may have sent all that it may to an address that is not proven: then
+        it waits for the client. RFC 9002 has the client speak (6.2.2.1); qh3 does not.
+        """
+        super().handle_timer(now)
+        if self._knock_at <= now and self._is_waiting():
+            self._knocks += 1
+            self._knock_at = now + KNOCK_AFTER * 2**self._knocks
+            assert isinstance(self._tls, TlsBridge)
+            hello = self._tls.hello
+            if hello is not None and self._core is not None:
+                self._core.send_crypto(int(Epoch.INITIAL), hello.offset, hello.data)
+
+    def _drain_tls(self) -> None:
+        before = self._handshake_complete
+        super()._drain_tls()
+        if self._is_client and self._handshake_complete and not before:
+            core = self._require_core()
+            if core.pto_total:
+                self._make_room(core)
+
+    def _make_room(self, core: QuicConnectionCore) -> None:
+        """The handshake is done, with losses: forget what fills the congestion window since then.
+
+        Else there may be no room for the packet that tells the server, and it is the server's
+        answer to that which would make room.
+        """
+        core.discard_keys(int(Epoch.INITIAL))
+        room = core.congestion_window - core.bytes_in_flight
+        if self._early_data_attempted and room < self._configuration.max_datagram_size:
+            # qh3 sends it again, and takes the server's limits anew.
+            core.reject_zero_rtt()
+            self._applied_transport_parameters = None
+            super()._drain_tls()
+
+    def _is_waiting(self) -> bool:
+        if not self._is_client or self._handshake_complete or self._core is None:
+            return False
+        timer = self._core.get_timer()
+        return timer is not None and timer[0] == "idle"
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
         """The packets to send now.
