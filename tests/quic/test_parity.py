@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from aqueduct.testing.faults import Faults
@@ -10,7 +12,8 @@ from tests.processes.peers import QUIC_FAULT
 from tests.quic.virtual import Parity
 
 CHUNK = 25
-SEEDS = 200
+SEEDS = int(os.environ.get("PARITY_SEEDS", "200"))
+"""`make soak` runs more of them."""
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
