@@ -23,7 +23,7 @@ from aioquic.quic.events import (
 from aqueduct.quic.tls import dev_trust
 from tests.interop.frames import Frame, connection_headers, read_frames, route_to, version
 
-PATIENCE = 5.0
+PATIENCE = 60.0
 ENTRYPOINT = 0
 
 

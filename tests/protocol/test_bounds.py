@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from aqueduct.errors import CloseCode, LocalProtocolError, WouldBlock
+from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import INITIAL_LIMITS, KIB, MIB, Config, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import End, SenderEnded
@@ -175,6 +176,56 @@ def test_a_server_that_waits_for_its_application_is_bounded() -> None:
         peer.routed(channel, plain(0, b"x" * 100), FinishSender(1), fin=True)
 
     assert until_closed(peer, step, 64 * KIB // 300) > 10
+
+
+def fill(peer: RawPeer, size: int) -> None:
+    """Send so many bytes that have to wait."""
+    stream = peer.routed(ENTRYPOINT)
+    peer.write(stream, Message(0, (), (), bytes(size)).encode())
+
+
+def waiting_for_the_application(config: Config, budget: Budget) -> RawPeer:
+    peer = RawPeer(Side.SERVER, config, greet=False, early=budget)
+    peer.stream(Version(), ConnectionHeaders(()), fin=True)
+    peer.poll()
+    return peer
+
+
+def test_what_a_server_holds_for_all_clients_it_has_not_accepted_is_bounded() -> None:
+    """AQ-CONN-3: and a little is always held for each."""
+    budget = Budget(100 * KIB, 10 * KIB)
+    greedy = [waiting_for_the_application(Config(), budget) for _ in range(4)]
+    for peer in greedy:
+        fill(peer, 40 * KIB)
+    for peer in greedy[:3]:
+        peer.assert_alive()
+    greedy[3].assert_closed(LIMIT, "AQ-CONN-3")
+    assert budget.used <= budget.limit
+    modest = [waiting_for_the_application(Config(), budget) for _ in range(20)]
+    for peer in modest:
+        fill(peer, 9 * KIB)
+        peer.assert_alive()
+
+
+@pytest.mark.parametrize("end", ["accept", "refuse", "lose", "reset"])
+def test_what_was_held_for_a_client_is_free_again(end: str) -> None:
+    """AQ-CONN-3."""
+    budget = Budget(100 * KIB, 10 * KIB)
+    peer = waiting_for_the_application(Config(), budget)
+    fill(peer, 60 * KIB)
+    assert budget.used > 50 * KIB
+    if end == "accept":
+        peer.core.accept((), 0.0)
+    elif end == "refuse":
+        peer.core.refuse(CloseCode.REFUSED, "", 0.0)
+    elif end == "lose":
+        peer.core.handle_connection_lost(0, "", True, 0.0)
+    else:
+        for number in list(peer.core._streams):
+            peer.core.handle_stream_reset(number, 0, 0.0)
+    assert budget.used == 0
+    fill(peer, 60 * KIB)
+    assert (budget.used > 0) == (end == "reset")
 
 
 def test_versions_without_end_leave_nothing() -> None:

@@ -1,5 +1,6 @@
 """The memory of ended channels."""
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from hypothesis import given
@@ -62,7 +63,7 @@ def test_what_is_remembered_past_the_bound_is_bounded_too() -> None:
 
 
 def test_only_the_old_entries_expire() -> None:
-    times = {1: 0.0, 2: 1.0, 3: 1.0, 4: 2.0}
+    times = OrderedDict({1: 0.0, 2: 1.0, 3: 1.0, 4: 2.0})
     expire(times, 1.0)
     assert times == {4: 2.0}
     expire(times, 5.0)

@@ -13,6 +13,7 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
+from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, Connection, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
@@ -284,9 +285,10 @@ class RawPeer:
         *,
         limits: Limits | None = WIDE,
         greet: bool = True,
+        early: Budget | None = None,
     ) -> None:
         self.now = 100.0
-        self.core = Connection(side, config)
+        self.core = Connection(side, config, early=early)
         self.streams: dict[int, Seen] = {}
         self.datagrams: list[list[Frame]] = []
         self.closed: CloseConnection | None = None

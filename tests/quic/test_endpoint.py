@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from qh3.quic.connection import QuicConnection
 import aqueduct
 from aqueduct import QuicOptions
 from aqueduct.quic.endpoint import ID_LENGTH, Endpoint, ServerEndpoint, destination_id
+from tests.interop.peer import peer_of
+from tests.processes.peers import PATIENCE, eventually
 
 VERSION_1 = b"\x00\x00\x00\x01"
 
@@ -29,7 +31,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def server() -> AsyncIterator[aqueduct.Server[bytes]]:
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as running,
     ):
         task = asyncio.ensure_future(running.run(echo))
@@ -48,13 +50,12 @@ def endpoint_of(server: aqueduct.Server[Any]) -> ServerEndpoint:
 
 
 def connect(server: aqueduct.Server[Any], **options: Any) -> Any:
-    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=5, **options)
+    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=PATIENCE, **options)
 
 
 async def works(connection: aqueduct.Connection[bytes]) -> None:
     await connection.entrypoint.send(b"x")
-    async with asyncio.timeout(5):
-        await connection.entrypoint.flush()
+    await connection.entrypoint.flush()
 
 
 @pytest.mark.parametrize(
@@ -93,12 +94,7 @@ async def test_a_closed_connection_leaves_nothing_in_the_tables(
         async with connect(server) as connection:
             await works(connection)
     endpoint = endpoint_of(server)
-    for _ in range(200):
-        if not endpoint.drivers and not endpoint._by_id:
-            break
-        await asyncio.sleep(0.02)
-    assert not endpoint.drivers
-    assert not endpoint._by_id
+    await eventually(lambda: not endpoint.drivers and not endpoint._by_id, "the tables are empty")
 
 
 async def test_a_client_that_changes_its_connection_id_is_still_known(
@@ -135,7 +131,7 @@ async def test_two_clients_behind_one_address_are_kept_apart(
 async def test_under_load_clients_prove_their_address_first(threshold: int) -> None:
     options = QuicOptions(handshakes_before_retry=threshold)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         task = asyncio.ensure_future(server.run(echo))
@@ -152,10 +148,8 @@ async def test_with_retry_a_forged_address_costs_the_server_nothing() -> None:
         with udp_client() as sock:
             for _ in range(50):
                 sock.sendto(first_packet(), (host, int(port)))
-            await asyncio.sleep(0.2)
+            answers = [await answer(sock) for _ in range(50)]
             assert len(endpoint_of(server).drivers) == 0
-            answers = received(sock)
-        assert answers
         assert all(pull_quic_header(answer, 0, ID_LENGTH)[1] == 3 for answer in answers)
 
 
@@ -169,8 +163,7 @@ async def test_a_bad_token_makes_no_connection(how: str) -> None:
             quic.connect((host, int(port)), 0.0)
             for data, _ in quic.datagrams_to_send(0.0):
                 sock.sendto(data, (host, int(port)))
-            await asyncio.sleep(0.1)
-            (retry, *_) = received(sock)
+            retry = await answer(sock)
             quic.receive_datagram(retry, (host, int(port)), 0.1)
             packets = [data for data, _ in quic.datagrams_to_send(0.1)]
             assert packets
@@ -193,13 +186,12 @@ async def test_another_version_is_answered_with_the_ones_we_speak(
     with udp_client() as sock:
         packet = b"\xc0" + b"\x1a\x2a\x3a\x4a" + b"\x08ABCDEFGH" + b"\x03xyz" + bytes(1_200)
         sock.sendto(packet, (host, int(port)))
-        await asyncio.sleep(0.1)
-        (answer,) = received(sock)
-    assert answer[0] & 0x80
-    assert answer[1:5] == bytes(4)
-    assert answer[5:9] == b"\x03xyz"
-    assert answer[9:18] == b"\x08ABCDEFGH"
-    assert VERSION_1 in [answer[at : at + 4] for at in range(18, len(answer), 4)]
+        told = await answer(sock)
+    assert told[0] & 0x80
+    assert told[1:5] == bytes(4)
+    assert told[5:9] == b"\x03xyz"
+    assert told[9:18] == b"\x08ABCDEFGH"
+    assert VERSION_1 in [told[at : at + 4] for at in range(18, len(told), 4)]
     assert len(endpoint_of(server).drivers) == 0
 
 
@@ -236,7 +228,7 @@ async def test_packets_that_mean_nothing_are_ignored(
 async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() -> None:
     options = QuicOptions(max_connections=2)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         task = asyncio.ensure_future(server.run(echo))
@@ -245,10 +237,46 @@ async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() 
                 with pytest.raises(aqueduct.ConnectError):
                     await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.5)
                 await works(one)
-            await asyncio.sleep(0.5)
+            await eventually(lambda: len(endpoint_of(server).drivers) == 1, "there is room")
             async with connect(server) as another:
                 await works(another)
         task.cancel()
+
+
+async def test_a_handshake_that_nobody_finishes_is_dropped() -> None:
+    options = QuicOptions(handshake_timeout=2.0)
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        endpoint = endpoint_of(server)
+        host, port = server.address.split(":")
+        with udp_client() as sock:
+            for _ in range(20):
+                sock.sendto(first_packet(), (host, int(port)))
+            await eventually(lambda: len(endpoint._handshakes) == 20, "handshakes begin")
+            await eventually(lambda: not endpoint.drivers, "the server gives them up")
+        assert not endpoint._handshakes
+        assert not endpoint._by_id
+        await eventually(lambda: not server._tasks, "nobody waits for their headers")
+
+
+async def test_a_client_that_sends_no_headers_is_told_and_dropped() -> None:
+    options = QuicOptions(handshake_timeout=2.0)
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+        peer_of(server.address) as peer,
+    ):
+        code, reason = await peer.closing()
+        assert (code, reason) == (aqueduct.CloseCode.IDLE, "no connection headers came")
+
+
+async def test_a_handshake_that_is_done_counts_no_more(server: aqueduct.Server[bytes]) -> None:
+    async with connect(server) as connection:
+        await works(connection)
+        assert not endpoint_of(server)._handshakes
+        assert len(endpoint_of(server).drivers) == 1
 
 
 async def test_an_endpoint_ignores_packets_for_nobody() -> None:
@@ -263,6 +291,134 @@ async def test_an_endpoint_ignores_packets_for_nobody() -> None:
     endpoint.close()
 
 
+# -- taking turns -----------------------------------------------------------------------------
+
+
+class Reading:
+    """An endpoint whose socket and clock are ours, and drivers that only note what they read."""
+
+    def __init__(self) -> None:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind(("127.0.0.1", 0))
+        self.endpoint = Endpoint(sock, QuicOptions())
+        self.endpoint.close()
+        self.endpoint._closed = False
+        self.endpoint.udp.receive = self.receive  # type: ignore[method-assign]
+        self.endpoint.loop = self  # type: ignore[assignment]
+        self.queue: list[bytes] = []
+        self.soon: list[Callable[[], None]] = []
+        self.now = 0.0
+        self.read: list[tuple[str, bytes]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def receive(self) -> tuple[bytes, int, tuple[str, int]] | None:
+        if not self.queue:
+            return None
+        data = self.queue.pop(0)
+        return data, len(data), ("192.0.2.1", 1)
+
+    def add(self, name: str, cost: float) -> None:
+        """A connection that takes so many seconds to read a packet."""
+        self.endpoint._by_id[name.encode().ljust(ID_LENGTH)] = FakeDriver(self, name, cost)  # type: ignore[assignment]
+
+    def send(self, name: str, data: bytes = b"") -> None:
+        self.queue.append(b"\x40" + name.encode().ljust(ID_LENGTH) + data)
+
+    def turn(self) -> list[str]:
+        """One turn of the loop: the socket is readable, then what was due. Who read, in order."""
+        self.read.clear()
+        due, self.soon = self.soon, []
+        self.endpoint._readable()
+        for callback in due:
+            callback()
+        return [name for name, _ in self.read]
+
+
+class FakeDriver:
+    def __init__(self, reading: Reading, name: str, cost: float) -> None:
+        self._reading, self._name, self._cost = reading, name, cost
+
+    def receive(self, data: bytes, segment: int, address: tuple[str, int]) -> None:
+        self._reading.now += self._cost
+        self._reading.read.append((self._name, data))
+
+
+async def test_a_turn_of_reading_ends_and_the_flood_waits_behind_the_others() -> None:
+    reading = Reading()
+    reading.add("flood", 0.02)
+    reading.add("good", 0.0)
+    for _ in range(30):
+        reading.send("flood")
+    assert reading.turn() == ["flood"]
+    assert not reading.queue, "the socket is empty, so that others get through"
+    for _ in range(5):
+        reading.send("good")
+        assert reading.turn() == ["good", "flood"]
+
+
+async def test_connections_that_wait_take_turns_and_keep_their_order() -> None:
+    reading = Reading()
+    reading.add("one", 0.003)
+    reading.add("two", 0.003)
+    for number in range(6):
+        reading.send("one", b"%d" % number)
+        reading.send("two", b"%d" % number)
+    everything: list[tuple[str, bytes]] = []
+    while reading.queue or reading.soon or not everything:
+        reading.turn()
+        everything += reading.read
+    names = [name for name, _ in everything]
+    assert names == ["one", "two"] * 6
+    assert [data[-1:] for name, data in everything if name == "two"] == [
+        b"%d" % number for number in range(6)
+    ]
+    assert reading.endpoint._waiting == 0
+    assert not reading.endpoint._inboxes
+
+
+async def test_one_connection_alone_is_read_without_a_detour() -> None:
+    reading = Reading()
+    reading.add("fast", 0.00001)
+    for _ in range(60):
+        reading.send("fast")
+    assert len(reading.turn()) == 60
+    assert not reading.soon
+
+
+async def test_what_waits_for_one_connection_is_bounded() -> None:
+    reading = Reading()
+    reading.add("flood", 0.02)
+    sent = 0
+    for _ in range(20):
+        for _ in range(60):
+            reading.send("flood", bytes(60_000))
+            sent += 1
+        reading.turn()
+    assert reading.endpoint._waiting <= 16 * 1024 * 1024
+    while reading.soon:
+        reading.turn()
+    assert reading.endpoint._waiting == 0
+
+
+async def test_what_waits_for_a_connection_that_ended_is_dropped() -> None:
+    reading = Reading()
+    reading.add("flood", 0.02)
+    for _ in range(30):
+        reading.send("flood")
+    reading.turn()
+    (driver,) = reading.endpoint._inboxes
+    driver.stop = driver.tell = lambda: None  # type: ignore[method-assign]
+    driver.ids = set()
+    reading.endpoint.forget(driver)
+    assert reading.endpoint._waiting == 0
+    assert reading.turn() == []
+
+
 # -- a client by hand -----------------------------------------------------------------------------
 
 
@@ -271,6 +427,12 @@ def udp_client() -> socket.socket:
     sock.bind(("127.0.0.1", 0))
     sock.setblocking(False)
     return sock
+
+
+async def answer(sock: socket.socket) -> bytes:
+    """The next packet that comes."""
+    async with asyncio.timeout(PATIENCE):
+        return await asyncio.get_running_loop().sock_recv(sock, 65_535)
 
 
 def received(sock: socket.socket) -> list[bytes]:

@@ -202,13 +202,6 @@ class RealQuic:
             self._send(side, packet)
         self._set_timer(side)
 
-    def is_stalled(self) -> bool:
-        """Whether both sides wait for acks that qh3 keeps behind data waiting for the window."""
-        cores = [bridge.quic.core for bridge in self.bridges if bridge is not None]
-        return len(cores) == 2 and all(
-            core is not None and core.bytes_in_flight > core.congestion_window for core in cores
-        )
-
     def kill(self, code: int, reason: str, gap: float) -> None:
         """The connection dies: one side knows now, the other ``gap`` seconds later."""
         first = Side(self.random.randrange(2))

@@ -13,6 +13,7 @@ from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, open_trace
 from aqueduct.channel.headers import Headers, to_pairs
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
+from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.quic.endpoint import Driver, QuicOptions, ServerEndpoint
@@ -118,8 +119,15 @@ class Server(Generic[T]):
 
     async def _welcome(self, connection: Connection[T]) -> None:
         try:
-            await connection.wait_ready()
+            async with asyncio.timeout(self._endpoint.options.handshake_timeout):
+                await connection.wait_ready()
         except AqueductError:
+            return
+        except TimeoutError:
+            connection.core.close_connection(
+                CloseCode.IDLE, "no connection headers came", connection.driver.now()
+            )
+            connection.driver.touch()
             return
         try:
             answer = self._accept(connection.headers, connection.peer) if self._accept else None
@@ -233,13 +241,14 @@ def serve(
             sock.close()
             raise ConnectError(f"cannot listen on {address}: {error.strerror}") from None
         config = Config(limits=limits or Limits())
+        early = Budget(config.max_early_total, config.early_allowance)
         server: Server[Any]
         try:
             endpoint = ServerEndpoint(
                 sock,
                 options or QuicOptions(),
                 tls,
-                lambda: Core(Side.SERVER, config),
+                lambda: Core(Side.SERVER, config, early=early),
                 lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
                 ServerTickets() if early_data else None,
             )

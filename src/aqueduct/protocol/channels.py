@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from aqueduct.errors import CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
@@ -35,11 +35,11 @@ class Channels:
         self._graveyard = Graveyard(link.config)
         self._attached = Graveyard(link.config)
         """Channels of the peer's creation whose carrier has arrived."""
-        self._forgets: dict[int, float] = {}
+        self._forgets: OrderedDict[int, float] = OrderedDict()
         self._next_index: dict[int, int] = {}
         self._ours = 0
         self._of_peer = 0
-        self._provoked: dict[int, float] = {}
+        self._provoked: OrderedDict[int, float] = OrderedDict()
         self._ended_senders: dict[int, End] = {}
         """How senders ended that came in messages nobody has taken yet."""
         config = link.config

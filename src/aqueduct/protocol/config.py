@@ -79,6 +79,12 @@ class Config:
     max_early_bytes: int = 24 * MIB
     """Bytes held until the headers were exchanged, 256 a sequence included: 65,536 streams."""
 
+    early_allowance: int = 64 * KIB
+    """Of that, what a server always holds for a client it has not accepted."""
+
+    max_early_total: int = 128 * MIB
+    """What a server holds past that allowance, over all the clients it has not accepted."""
+
     max_streams: int = 131_072
     """Incoming streams open at once: one or two a channel, and one a message in unordered mode."""
 

@@ -15,6 +15,7 @@ from enum import Enum
 
 from aqueduct.errors import ChannelClosed, CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.actions import Action
+from aqueduct.protocol.budget import Budget, Share
 from aqueduct.protocol.channels import Channels
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import ConnectionEnded, Event, PeerHeaders
@@ -82,7 +83,14 @@ class Sent:
 class Connection:
     """The core. See the module's docstring, and `poll_actions` and `poll_events` for what to do."""
 
-    def __init__(self, side: Side, config: Config | None = None, *, headers: Headers = ()) -> None:
+    def __init__(
+        self,
+        side: Side,
+        config: Config | None = None,
+        *,
+        headers: Headers = (),
+        early: Budget | None = None,
+    ) -> None:
         self.side = side
         self.config = config or Config()
         self._link = Link(side, self.config)
@@ -90,6 +98,7 @@ class Connection:
         self._streams: dict[int, Incoming] = {}
         self._early: dict[Incoming, None] = {}
         self._held = 0
+        self._early_share = Share(early) if early is not None else None
         self._version_seen = False
         self._peer_headers: Headers | None = None
         self._ready = False
@@ -460,6 +469,8 @@ class Connection:
         del self._streams[incoming.number]
         self._early.pop(incoming, None)
         self._held -= incoming.held
+        if self._early_share is not None:
+            self._early_share.hold(self._held)
         half = incoming.half
         if isinstance(half, Receiver) and half.sender_control == incoming.number:
             half.handle_sender_control_over()
@@ -479,6 +490,10 @@ class Connection:
             if self._held > early:
                 raise RemoteProtocolError(
                     "AQ-CONN-3", "too much before the headers", CloseCode.LIMIT_EXCEEDED
+                )
+            if self._early_share is not None and not self._early_share.hold(self._held):
+                raise RemoteProtocolError(
+                    "AQ-CONN-3", "too much of all clients at once", CloseCode.LIMIT_EXCEEDED
                 )
         elif self._held > self._max_held():
             raise RemoteProtocolError(
@@ -529,6 +544,7 @@ class Connection:
     def _become_ready(self, now: float) -> None:
         """Both sides know each other: read what came too early."""
         self._ready = True
+        self._release_early()
         for half in list(self._channels.halves.values()):
             if isinstance(half, Sender):
                 half.allow()
@@ -556,9 +572,16 @@ class Connection:
         self._streams.clear()
         self._early.clear()
         self._held = 0
+        self._release_early()
         self._channels.end_all(now)
         self._link.end()
         self._link.events.append(ConnectionEnded(code, reason, by_peer))
+
+    def _release_early(self) -> None:
+        """What is held from here on is bounded by the limits of this connection alone."""
+        if self._early_share is not None:
+            self._early_share.hold(0)
+            self._early_share = None
 
     # -- small things ----------------------------------------------------------------------------
 

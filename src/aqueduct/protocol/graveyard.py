@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from aqueduct.protocol.config import Config
 from aqueduct.wire.chanid import index_of, space_of
 from aqueduct.wire.ranges import RangeSet
@@ -16,7 +18,7 @@ class Graveyard:
         self._cap = config.max_remembered
         self._interval = config.forget_interval
         self._ranges: dict[int, RangeSet] = {}
-        self._recent: dict[int, float] = {}
+        self._recent: OrderedDict[int, float] = OrderedDict()
 
     def __contains__(self, channel: int) -> bool:
         ended = self._ranges.get(space_of(channel))
@@ -32,12 +34,15 @@ class Graveyard:
             return
         expire(self._recent, now - self._interval)
         if self._recent and len(self._recent) >= self._cap:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
         self._recent[channel] = now
 
 
-def expire(times: dict[int, float], before: float) -> None:
-    """Drop the entries of an insertion-ordered map that are as old as ``before``."""
+def expire(times: OrderedDict[int, float], before: float) -> None:
+    """Drop the entries, oldest first, that are as old as ``before``.
+
+    Of a plain dict the first entry is found by going past all that were deleted before it.
+    """
     while times:
         channel = next(iter(times))
         if times[channel] > before:

@@ -6,6 +6,7 @@ virtual time too.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -87,6 +88,8 @@ class Bridge:
         self.tap: Tap | None = None
         self.before_end: Callable[[], None] | None = None
         """Called just before the core learns that the peer is gone."""
+        self.when_connected: Callable[[], None] | None = None
+        """Called when the handshake is done."""
         self._waiting: deque[Write | bytes] = deque()
         """Writes and datagrams that QUIC has no room for yet."""
         self._streams: dict[int, int] = {}
@@ -151,6 +154,7 @@ class Bridge:
                 packets += self.quic.datagrams_to_send(now)
         except FAULTS as fault:
             self._break(fault, now)
+            packets += self._last_words(now)
         return packets
 
     def is_closed(self) -> bool:
@@ -173,9 +177,16 @@ class Bridge:
         """QUIC failed: end the connection rather than leave one that looks alive."""
         if not self.ended:
             self.ended = True
-            self.core.handle_connection_lost(
-                CloseCode.INTERNAL, f"QUIC failed: {fault}", False, now
-            )
+            reason = f"QUIC failed: {fault}"
+            self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
+            with contextlib.suppress(*FAULTS):
+                self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=reason)
+
+    def _last_words(self, now: float) -> list[Packet]:
+        """Tell the peer, if QUIC still can; else it will hear nothing more."""
+        with contextlib.suppress(*FAULTS):
+            return self.quic.datagrams_to_send(now)
+        return []
 
     def _collect(self, now: float) -> None:
         """Take the core's actions; resets and closes overtake what waits."""
@@ -339,6 +350,8 @@ class Bridge:
             for stream, code in self._late_resets:
                 self.quic.reset_stream(stream, code)
             self._late_resets.clear()
+            if self.when_connected is not None:
+                self.when_connected()
             if not self.quic.peer_takes_datagrams:
                 core.close_connection(
                     CloseCode.PROTOCOL_VIOLATION, "AQ-CONN-8: the peer takes no datagrams", now

@@ -7,8 +7,10 @@ import ipaddress
 import os
 import socket
 import ssl
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from qh3._hazmat import pull_quic_header
@@ -18,19 +20,30 @@ from qh3.quic.packet import (
     encode_quic_retry,
     encode_quic_version_negotiation,
 )
-from qh3.quic.retry import QuicRetryTokenHandler
 
 from aqueduct.errors import CloseCode, TLSError
 from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
+from aqueduct.quic.retry import RetryTokens
 from aqueduct.quic.tickets import ServerTickets
 from aqueduct.quic.tls import ServerTLS, Trust, check, system_authorities
 from aqueduct.quic.udp import Address, UdpSocket
 
+Received = tuple[bytes, int, Address]
+"""Packets of one sender, joined, the size of each but the last, and who sent them."""
+
 ID_LENGTH = 8
 _RECEIVES_PER_TURN = 64
+_TURN = 0.005
+"""Seconds of reading after which packets wait, so that one connection's flood delays no other."""
+_MAX_INBOX = 16 * 1024 * 1024
+"""Bytes of packets that wait for one connection: more than its flow control lets it send."""
+_MAX_WAITING = 64 * 1024 * 1024
+"""The same for all connections of a socket. Past either, packets are lost, as packets are."""
+_COST_OF_WAITING = 256
+"""What packets that wait cost besides their bytes."""
 _SMALLEST_INITIAL = 1_200
 
 SAFE_PACKET = 1_452
@@ -54,6 +67,9 @@ class QuicOptions:
     """How often to say something when there is nothing to say; None to let idle connections end."""
     max_packet: int | None = None
     """UDP payload; None for 16,000 bytes on loopback and 1,452 elsewhere."""
+    handshake_timeout: float = 10.0
+    """A client that is not through the handshake, or has not sent its headers, so long after its
+    first packet is dropped."""
     handshakes_before_retry: int = 256
     """Unfinished handshakes above which new clients must prove their address first."""
     max_connections: int = 10_000
@@ -162,6 +178,27 @@ class Driver:
         self._turn()
 
 
+class Inbox:
+    """Packets that wait for their connection's turn."""
+
+    __slots__ = ("runs", "size")
+
+    def __init__(self) -> None:
+        self.runs: deque[tuple[Received, int]] = deque()
+        self.size = 0
+
+    def add(self, received: Received, size: int) -> None:
+        """Behind the others."""
+        self.runs.append((received, size))
+        self.size += size
+
+    def take(self) -> tuple[Received, int]:
+        """The first, and its size."""
+        received, size = self.runs.popleft()
+        self.size -= size
+        return received, size
+
+
 class Endpoint:
     """A UDP socket on the loop, and the connections that share it."""
 
@@ -171,6 +208,11 @@ class Endpoint:
         self.udp = UdpSocket(sock)
         self.drivers: dict[Driver, None] = {}
         self._by_id: dict[bytes, Driver] = {}
+        self._inboxes: OrderedDict[Driver, Inbox] = OrderedDict()
+        """Packets that wait; the connection whose turn it is comes first."""
+        self._waiting = 0
+        self._is_late = False
+        self._turns_due = False
         self._writing = False
         self._closed = False
         self.loop.add_reader(sock, self._readable)
@@ -208,6 +250,9 @@ class Endpoint:
         for one in driver.ids:
             self._by_id.pop(one, None)
         self.drivers.pop(driver, None)
+        inbox = self._inboxes.pop(driver, None)
+        if inbox is not None:
+            self._waiting -= inbox.size
 
     def send(self, packets: list[tuple[bytes, Address]]) -> None:
         """Send packets, or keep them until the socket takes more."""
@@ -246,7 +291,9 @@ class Endpoint:
             self.loop.remove_writer(self.udp.socket)
 
     def _readable(self) -> None:
-        receive = self.udp.receive
+        receive, clock = self.udp.receive, self.loop.time
+        until = clock() + _TURN
+        self._is_late = False
         for _ in range(_RECEIVES_PER_TURN):
             received = receive()
             if received is None:
@@ -261,13 +308,51 @@ class Endpoint:
                 self._route_many(data, segment, address)
             if self._closed:
                 break
+            if clock() > until:
+                # What else is here waits its turn, and nobody's packets wait behind a flood.
+                self._is_late = True
 
     def _route(self, data: bytes, segment: int, address: Address) -> None:
         driver = self._by_id.get(destination_id(data))
         if driver is None:
             driver = self.unknown(data, address)
-        if driver is not None:
+        if driver is None:
+            return
+        if self._is_late or driver in self._inboxes:
+            self._postpone(driver, (data, segment, address))
+        else:
             driver.receive(data, segment, address)
+
+    def _postpone(self, driver: Driver, received: Received) -> None:
+        """Packets wait until the connections before theirs had a turn."""
+        size = len(received[0]) + _COST_OF_WAITING
+        inbox = self._inboxes.get(driver)
+        if inbox is None:
+            if not self._turns_due:
+                self._turns_due = True
+                self.loop.call_soon(self._take_turns)
+            inbox = self._inboxes[driver] = Inbox()
+        if inbox.size + size <= _MAX_INBOX and self._waiting + size <= _MAX_WAITING:
+            inbox.add(received, size)
+            self._waiting += size
+
+    def _take_turns(self) -> None:
+        """Read packets that had to wait: those of one system call for each connection in turn."""
+        inboxes, clock = self._inboxes, self.loop.time
+        until = clock() + _TURN
+        while inboxes:
+            driver, inbox = inboxes.popitem(last=False)
+            if inbox.runs:
+                received, size = inbox.take()
+                self._waiting -= size
+                driver.receive(*received)
+            if inbox.runs:
+                inboxes[driver] = inbox  # behind the others
+            if clock() > until:
+                break
+        self._turns_due = bool(inboxes)
+        if inboxes:
+            self.loop.call_soon(self._take_turns)
 
     def _route_many(self, data: bytes, segment: int, address: Address) -> None:
         """Joined packets of one sender, most often all of one connection."""
@@ -278,14 +363,6 @@ class Endpoint:
                     self._route(data[at : at + segment], segment, address)
                 return
         self._route(data, segment, address)
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """A connection a client opened; its core waits for an answer to the client's headers."""
-
-    driver: Driver
-    address: Address
 
 
 class ServerEndpoint(Endpoint):
@@ -304,10 +381,16 @@ class ServerEndpoint(Endpoint):
         super().__init__(sock, options)
         self._make_core = make_core
         self._on_connection = on_connection
-        self._retry = QuicRetryTokenHandler()
         self._tickets = tickets
+        self._tokens = RetryTokens(self.loop.time)
+        self._handshakes: dict[Driver, asyncio.TimerHandle] = {}
         self.accepting = True
         self.refused = 0
+
+    def forget(self, driver: Driver) -> None:
+        """A connection is over."""
+        self._end_handshake(driver)
+        super().forget(driver)
 
     def unknown(self, data: bytes, address: Address) -> Driver | None:
         """Answer an Initial packet: version negotiation, a retry, or a new connection."""
@@ -335,10 +418,10 @@ class ServerEndpoint(Endpoint):
         original, retried = destination, None
         if token:
             try:
-                original, retried = self._retry.validate_token(address, token)
+                original, retried = self._tokens.open(address, token)
             except ValueError:
                 return None
-        elif self._handshakes() >= self.options.handshakes_before_retry:
+        elif len(self._handshakes) >= self.options.handshakes_before_retry:
             self._send_retry(version, destination, source, address)
             return None
         return self._new(original, retried, destination, address)
@@ -353,18 +436,28 @@ class ServerEndpoint(Endpoint):
             retry_source_connection_id=retried,
             tickets=self._tickets,
         )
-        driver = self.add(Bridge(self._make_core(), quic), destination, quic.host_cid)
+        bridge = Bridge(self._make_core(), quic)
+        driver = self.add(bridge, destination, quic.host_cid)
+        bridge.when_connected = partial(self._end_handshake, driver)
+        timeout = self.options.handshake_timeout
+        self._handshakes[driver] = self.loop.call_later(timeout, self._give_up, driver)
         self._on_connection(driver, address)
         return driver
 
-    def _handshakes(self) -> int:
-        return sum(1 for driver in self.drivers if not driver.bridge.connected)
+    def _end_handshake(self, driver: Driver) -> None:
+        timer = self._handshakes.pop(driver, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _give_up(self, driver: Driver) -> None:
+        driver.abandon("the handshake took too long")
+        self.forget(driver)
 
     def _send_retry(
         self, version: int, destination: bytes, source: bytes, address: Address
     ) -> None:
         fresh = os.urandom(ID_LENGTH)
-        token = self._retry.create_token(address, destination, fresh)
+        token = self._tokens.make(address, destination, fresh)
         packet = encode_quic_retry(
             version=version,
             source_cid=fresh,

@@ -1,0 +1,36 @@
+"""Bytes that connections share."""
+
+from aqueduct.protocol.budget import Budget, Share
+
+
+def test_each_has_its_allowance_and_all_have_the_rest() -> None:
+    budget = Budget(100, 10)
+    one, two = Share(budget), Share(budget)
+    assert one.hold(110)
+    assert budget.used == 100
+    assert two.hold(10)
+    assert not two.hold(11)
+    assert budget.used == 100
+
+
+def test_who_holds_less_gives_the_rest_back() -> None:
+    budget = Budget(100, 10)
+    one, two = Share(budget), Share(budget)
+    assert one.hold(110)
+    assert one.hold(60)
+    assert two.hold(60)
+    assert not one.hold(61)
+    assert one.hold(0)
+    assert budget.used == 50
+    assert two.hold(0)
+    assert budget.used == 0
+
+
+def test_who_is_denied_keeps_what_it_had() -> None:
+    budget = Budget(100, 0)
+    share = Share(budget)
+    assert share.hold(70)
+    assert not share.hold(101)
+    assert budget.used == 70
+    assert share.hold(0)
+    assert budget.used == 0
