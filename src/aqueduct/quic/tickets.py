@@ -8,7 +8,7 @@ die with the server.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import replace
 from threading import Lock
@@ -31,7 +31,7 @@ class ServerTickets:
 
     def __init__(self, limit: int = SERVER_TICKETS) -> None:
         self._limit = limit
-        self._tickets: dict[bytes, SessionTicket] = {}
+        self._tickets: OrderedDict[bytes, SessionTicket] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -41,10 +41,10 @@ class ServerTickets:
         # What the client may remember of the server's limits, the server need not.
         self._tickets[ticket.ticket] = replace(ticket, other_extensions=[])
         while self._tickets:
-            name, oldest = next(iter(self._tickets.items()))
+            oldest = next(iter(self._tickets.values()))
             if oldest.is_valid and len(self._tickets) <= self._limit:
                 break
-            del self._tickets[name]
+            self._tickets.popitem(last=False)
 
     def take(self, name: bytes) -> SessionTicket | None:
         """A ticket that is presented for the first time; from now on nobody knows it."""
@@ -60,7 +60,7 @@ class ClientTickets:
 
     def __init__(self, servers: int = CLIENT_SERVERS) -> None:
         self._servers = servers
-        self._tickets: dict[Hashable, deque[SessionTicket]] = {}
+        self._tickets: OrderedDict[Hashable, deque[SessionTicket]] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class ClientTickets:
             known.append(ticket)
             self._tickets[key] = known  # now the newest
             if len(self._tickets) > self._servers:
-                del self._tickets[next(iter(self._tickets))]
+                self._tickets.popitem(last=False)
 
     def take(self, name: str, address: Address, trust: Trust) -> SessionTicket | None:
         """The newest ticket that may be used, for one connection."""
