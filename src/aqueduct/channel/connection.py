@@ -178,8 +178,7 @@ class Connection(Line, Generic[T]):
         """The connection is not to be: end it, and tell whoever waits for it or uses it."""
         if not self._ready.done():
             self._fail(error)
-            self.core.handle_connection_lost(CloseCode.IDLE, str(error), False, self.driver.now())
-            self.driver.bridge.ended = True
+            self.driver.abandon(str(error))
             self._stop()
 
     def lost(self, channel: int | None = None) -> AqueductError:
