@@ -6,6 +6,7 @@
 
 VENV ?= .venv
 FUZZ_SECONDS ?= 60
+SEEDS ?= 20000
 WORKERS ?= auto
 
 BIN := $(VENV)/bin
@@ -51,8 +52,9 @@ demo: $(INSTALLED)  ## a conversation of two processes over QUIC, drawn in the t
 test: check  ## everything that must pass: check, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-soak: $(INSTALLED)  ## real connections and processes, interoperability, attacks: minutes
-	$(BIN)/python -m pytest -m soak -n $(WORKERS) --dist worksteal
+soak: $(INSTALLED)  ## SEEDS (20000) simulated runs, and a tenth of them over real QUIC: minutes
+	$(BIN)/python -m aqueduct.testing.simulate --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN)
+	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/quic/test_parity.py
 
 check: $(INSTALLED)  ## style, types and import rules
 	$(BIN)/ruff check $(CODE)

@@ -11,7 +11,7 @@ import pytest
 import aqueduct
 from aqueduct import Connection, Message, Receiver, Sender
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Carrier(msgspec.Struct):

@@ -21,7 +21,7 @@ import aqueduct
 from aqueduct import DELIVERED, blocking
 from aqueduct.blocking import Receiver, Sender
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Sum(msgspec.Struct):
@@ -295,7 +295,7 @@ def test_after_fork_the_parents_connection_raises_and_a_new_one_works(address: s
             tx, rx = blocking.channel(int)
             with tx:
                 tx.send_many([1, 2])
-            return connection.entrypoint.call(Sum, numbers=rx, timeout=20)
+            return connection.entrypoint.call(Sum, numbers=rx, timeout=60)
 
         connection = connected(sys.argv[1])
         assert ask(connection) == 3
@@ -323,7 +323,7 @@ def test_a_program_that_ends_without_closing_tells_the_server(own_certificates: 
         """
         ran_well(script, server.address)
         with server.accept(timeout=SECONDS) as connection:
-            connection.wait_closed(timeout=2)
+            connection.wait_closed(timeout=SECONDS)
 
 
 def ran_well(script: str, *arguments: str) -> None:

@@ -15,7 +15,7 @@ from aqueduct import ConnectError, ConnectTimeout, Headers
 from tests.hostile.attacks import first_packet
 from tests.processes.peers import eventually
 
-SECONDS = 30
+SECONDS = 60
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from aqueduct import blocking
 from aqueduct.blocking import Receiver, Sender
 from tests.cli.conftest import Start, interrupt
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Ask(msgspec.Struct):

@@ -6,10 +6,10 @@ import asyncio
 import itertools
 
 from tests.hostile.attacks import MEGABYTE, attacker, first_packet, garbage, shoot, siege
-from tests.processes.peers import within
+from tests.processes.peers import bounded
 
 
-@within(40)
+@bounded
 async def test_garbage_is_ignored() -> None:
     async with siege("20,000 packets of garbage") as (server, watch):
         await shoot(server.address, garbage(1), 20_000, sockets=4)
@@ -17,7 +17,7 @@ async def test_garbage_is_ignored() -> None:
     assert watch.grown < 40 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_half_open_handshakes_do_not_keep_others_out() -> None:
     async with siege("1,500 handshakes that nobody finishes") as (server, watch):
         packets = (first_packet() for _ in itertools.count())
@@ -26,7 +26,7 @@ async def test_half_open_handshakes_do_not_keep_others_out() -> None:
     assert watch.grown < 120 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_the_same_first_packet_again_and_again_is_one_connection() -> None:
     async with siege("5,000 times the same first packet") as (server, watch):
         await shoot(server.address, itertools.repeat(first_packet()), 5_000)
@@ -34,7 +34,7 @@ async def test_the_same_first_packet_again_and_again_is_one_connection() -> None
     assert watch.grown < 30 * MEGABYTE
 
 
-@within(55)
+@bounded
 async def test_connections_that_vanish_without_a_word_are_freed() -> None:
     async with siege("200 connections that vanish", "--idle", "2") as (server, watch):
         for _ in range(10):

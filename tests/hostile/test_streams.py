@@ -9,15 +9,15 @@ import pytest
 
 import aqueduct
 from aqueduct import channel, oneshot
-from tests.hostile.attacks import MEGABYTE, Attacker, attacker, siege
+from tests.hostile.attacks import MEGABYTE, SLOWEST, Attacker, attacker, siege
 from tests.interop.frames import message, route_to, varint, version
 from tests.processes.lab import Produce, Report, Request, Stall
-from tests.processes.peers import connect, within
+from tests.processes.peers import bounded, connect
 
 CLOSED_BY_LIMIT = (aqueduct.CloseCode.LIMIT_EXCEEDED, aqueduct.CloseCode.FLOW_CONTROL)
 
 
-async def closed(rude: Attacker, seconds: float = 10.0) -> tuple[int, str]:
+async def closed(rude: Attacker, seconds: float = SLOWEST) -> tuple[int, str]:
     """How the server closed the connection."""
     async with asyncio.timeout(seconds):
         await rude.connection.wait_closed()
@@ -27,7 +27,7 @@ async def closed(rude: Attacker, seconds: float = 10.0) -> tuple[int, str]:
     return ended.code, ended.reason
 
 
-@within(40)
+@bounded
 async def test_slow_readers_cost_a_window_each() -> None:
     async with (
         siege("40 readers that do not read") as (server, watch),
@@ -47,7 +47,7 @@ async def test_slow_readers_cost_a_window_each() -> None:
     assert watch.grown < 100 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_senders_that_nobody_reads_cost_a_window_each() -> None:
     async with (
         siege("40 senders to a reader that does not read") as (server, watch),
@@ -79,7 +79,7 @@ async def test_senders_that_nobody_reads_cost_a_window_each() -> None:
     assert watch.grown < 100 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_lengths_that_are_announced_and_not_sent_cost_nothing() -> None:
     async with (
         siege("5,000 streams that announce 16 MB each") as (server, watch),
@@ -95,7 +95,7 @@ async def test_lengths_that_are_announced_and_not_sent_cost_nothing() -> None:
     assert watch.grown < 100 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_a_length_over_the_limit_closes_at_once() -> None:
     async with (
         siege("a message of a terabyte") as (server, watch),
@@ -108,7 +108,7 @@ async def test_a_length_over_the_limit_closes_at_once() -> None:
     assert watch.grown < 20 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_unfinished_large_messages_are_bounded_over_all_streams() -> None:
     async with (
         siege("200 unfinished messages of 15 MB") as (server, watch),
@@ -123,11 +123,11 @@ async def test_unfinished_large_messages_are_bounded_over_all_streams() -> None:
     assert watch.grown < 120 * MEGABYTE
 
 
-@within(50)
+@bounded
 async def test_a_flood_of_channels_ends_at_the_limit() -> None:
     async with siege("200,000 channels") as (server, watch), attacker(server.address) as rude:
         flood = asyncio.create_task(open_channels(rude, 200_000))
-        code, reason = await closed(rude, 40)
+        code, reason = await closed(rude)
         flood.cancel()
         assert code == aqueduct.CloseCode.LIMIT_EXCEEDED, reason
     assert watch.grown < 400 * MEGABYTE
@@ -140,7 +140,7 @@ async def open_channels(rude: Attacker, count: int) -> None:
             await asyncio.sleep(0.001)
 
 
-@within(40)
+@bounded
 async def test_a_flood_of_streams_with_a_byte_each_is_bounded() -> None:
     async with (
         siege("100,000 streams of a byte") as (server, watch),
@@ -155,7 +155,7 @@ async def test_a_flood_of_streams_with_a_byte_each_is_bounded() -> None:
     assert watch.grown < 400 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_empty_messages_cost_no_credit_and_little_memory() -> None:
     async with (
         siege("a million empty messages") as (server, watch),
@@ -170,7 +170,7 @@ async def test_empty_messages_cost_no_credit_and_little_memory() -> None:
     assert watch.grown < 60 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_tiny_messages_cost_in_proportion_to_their_credit() -> None:
     async with (
         siege("a window of messages of a byte") as (server, watch),
@@ -185,7 +185,7 @@ async def test_tiny_messages_cost_in_proportion_to_their_credit() -> None:
     assert watch.grown < 80 * MEGABYTE
 
 
-@within(40)
+@bounded
 async def test_a_flood_of_datagrams_is_survived() -> None:
     async with siege("50,000 datagrams") as (server, watch), attacker(server.address) as rude:
         for number in range(50_000):
@@ -197,7 +197,7 @@ async def test_a_flood_of_datagrams_is_survived() -> None:
     assert watch.grown < 60 * MEGABYTE
 
 
-@within(40)
+@bounded
 @pytest.mark.parametrize("frame", [b"\x08\x02\x00\x01", b"\x0c\x01", b"\x0a"])
 async def test_routes_to_channels_that_never_were_are_bounded(frame: bytes) -> None:
     async with (

@@ -10,7 +10,7 @@ import pytest
 
 import aqueduct
 
-LIMIT = 20.0
+LIMIT = 120.0
 
 
 @pytest.fixture(autouse=True)

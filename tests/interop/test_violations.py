@@ -31,7 +31,7 @@ from tests.interop.frames import (
     varint,
     version,
 )
-from tests.interop.peer import ENTRYPOINT, Peer, peer_of
+from tests.interop.peer import ENTRYPOINT, PATIENCE, Peer, peer_of
 
 PROTOCOL_VIOLATION, VERSION_MISMATCH, FLOW_CONTROL, LIMIT_EXCEEDED = 2, 3, 4, 5
 
@@ -289,7 +289,7 @@ async def test_what_comes_before_the_headers_is_bounded(monkeypatch: pytest.Monk
     # Not by its dotted name: `aqueduct.channel` is the function, too.
     monkeypatch.setattr(importlib.import_module("aqueduct.channel.server"), "Config", small)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
         peer_of(server.address) as peer,
     ):
@@ -312,7 +312,7 @@ async def test_the_server_serves_others_after_all_this(server: aqueduct.Server[b
         bad.open(b"nonsense")
         await bad.closing()
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(PATIENCE),
         aqueduct.connect(server.address, trust=aqueduct.dev_trust()) as good,
     ):
         await good.entrypoint.send(b"hello")

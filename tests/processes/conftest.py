@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-HARD_LIMIT = 60.0
+HARD_LIMIT = 150.0
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,27 +17,27 @@ from typing import Any, ParamSpec, TypeVar
 import aqueduct
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 10.0
-"""Seconds within which a process answers."""
+PATIENCE = 60.0
+"""Seconds within which a process answers, however busy the machine is."""
+HANGS = 120.0
+"""Seconds after which a test has no hope."""
+
+QUIC_FAULT = "reserved stream is missing"
+ATTEMPTS = 5
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def within(
-    seconds: float,
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail a test that takes longer than so many seconds."""
+def bounded(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Fail a test that hangs."""
 
-    def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        @functools.wraps(test)
-        async def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-            async with asyncio.timeout(seconds):
-                return await test(*args, **kwargs)
+    @functools.wraps(test)
+    async def limited(*args: P.args, **kwargs: P.kwargs) -> T:
+        async with asyncio.timeout(HANGS):
+            return await test(*args, **kwargs)
 
-        return limited
-
-    return decorate
+    return limited
 
 
 class Peer:
@@ -152,7 +152,26 @@ def lab(*arguments: str, calm: bool = True) -> Peer:
 
 def connect(address: str, kind: Any, **options: Any) -> Any:
     """Connect with the development certificate."""
+    options.setdefault("timeout", PATIENCE)
     return aqueduct.connect(address, kind, trust=aqueduct.dev_trust(), **options)
+
+
+async def despite_quic(scenario: Callable[[Peer, int], Awaitable[None]], *arguments: str) -> None:
+    """Play a scenario with a server and a seed; again if qh3 failed in the way it is known to.
+
+    Under loss qh3 2.1.0 may lose track of a stream, and then the connection ends.
+    """
+    for seed in range(ATTEMPTS):
+        server = lab(*arguments)
+        try:
+            async with server:
+                await scenario(server, seed)
+                return
+        except aqueduct.ConnectionLost as error:
+            told = [str(error), *(str(event.get("error")) for event in server.events)]
+            if not any(QUIC_FAULT in text for text in told):
+                raise
+    raise AssertionError(f"QUIC failed {ATTEMPTS} times")
 
 
 async def eventually(check: Callable[[], Awaitable[bool] | bool], what: str) -> None:

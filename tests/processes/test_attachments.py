@@ -32,10 +32,10 @@ from tests.processes.lab import (
     Request,
     Vitals,
 )
-from tests.processes.peers import connect, eventually, lab, send_for_ever, within
+from tests.processes.peers import PATIENCE, bounded, connect, eventually, lab, send_for_ever
 
 
-@within(15)
+@bounded
 async def test_channels_travel_three_levels_deep_both_ways() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         to_first, first = channel(Level1)
@@ -65,7 +65,7 @@ async def test_channels_travel_three_levels_deep_both_ways() -> None:
             receiver.close()
 
 
-@within(15)
+@bounded
 async def test_headers_come_on_connection_message_and_channel() -> None:
     async with lab() as server:
         headers = [("who", "a test"), ("who", "again")]
@@ -84,7 +84,7 @@ async def test_headers_come_on_connection_message_and_channel() -> None:
         }
 
 
-@within(15)
+@bounded
 async def test_the_servers_headers_come_back() -> None:
     async with lab("--accept", "password") as server:
         headers = {"password": "open sesame"}
@@ -93,24 +93,24 @@ async def test_the_servers_headers_come_back() -> None:
             assert len(connection.headers) == 1
 
 
-@within(15)
+@bounded
 async def test_call_makes_the_oneshot_for_the_answer() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
-        assert await connection.entrypoint.call(Ask, text="hi", timeout=5) == "HI"
+        assert await connection.entrypoint.call(Ask, text="hi", timeout=PATIENCE) == "HI"
         answers = await asyncio.gather(
             *(connection.entrypoint.call(Ask, text=f"n{number}") for number in range(200))
         )
         assert answers == [f"N{number}" for number in range(200)]
 
 
-@within(15)
+@bounded
 async def test_a_call_without_an_answer_times_out_and_leaks_nothing() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         before = await connection.entrypoint.call(Vitals)
         with pytest.raises(TimeoutError):
             await connection.entrypoint.call(Ask, text="never", timeout=0.2)
         with pytest.raises(ChannelCancelled):
-            await connection.entrypoint.call(Ask, text="drop", timeout=5)
+            await connection.entrypoint.call(Ask, text="drop", timeout=PATIENCE)
 
         async def is_clean() -> bool:
             after = await connection.entrypoint.call(Vitals)
@@ -119,7 +119,7 @@ async def test_a_call_without_an_answer_times_out_and_leaks_nothing() -> None:
         await eventually(is_clean, "the channel of the call is gone at the server")
 
 
-@within(15)
+@bounded
 async def test_a_half_can_be_sent_once() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -138,7 +138,7 @@ async def test_a_half_can_be_sent_once() -> None:
         other.cancel()
 
 
-@within(15)
+@bounded
 async def test_a_networked_half_cannot_be_sent_on_and_the_error_says_what_to_do() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -162,7 +162,7 @@ class Unknown(msgspec.Struct, tag="Ask"):
     more: Sender[bytes]
 
 
-@within(15)
+@bounded
 async def test_halves_that_nobody_claims_are_closed_and_the_channel_lives_on() -> None:
     async with lab(calm=False) as server, connect(server.address, Unknown) as connection:
         sender, receiver = channel()
@@ -179,7 +179,7 @@ class Envelope(msgspec.Struct):
     content: Receiver[bytes]
 
 
-@within(15)
+@bounded
 async def test_a_message_that_does_not_decode_spoils_only_itself() -> None:
     async with (
         aqueduct.serve("127.0.0.1:0", Envelope, tls=aqueduct.dev_tls()) as server,

@@ -19,10 +19,10 @@ from tests.processes.lab import (
     Stall,
     numbered,
 )
-from tests.processes.peers import connect, lab, send_for_ever, within
+from tests.processes.peers import bounded, connect, lab, send_for_ever
 
 
-@within(15)
+@bounded
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_receipt_says_that_the_peer_has_the_message(mode: Mode) -> None:
     async with lab() as server, connect(server.address, Request) as connection:
@@ -39,7 +39,7 @@ async def test_a_receipt_says_that_the_peer_has_the_message(mode: Mode) -> None:
         assert result.count == outcomes.count(DELIVERED)
 
 
-@within(15)
+@bounded
 async def test_a_message_to_a_closed_receiver_is_lost_and_its_receipt_says_so() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -57,7 +57,7 @@ async def test_a_message_to_a_closed_receiver_is_lost_and_its_receipt_says_so() 
         assert set(outcomes) <= {DELIVERED, LOST}
 
 
-@within(15)
+@bounded
 async def test_flush_waits_until_the_peer_has_everything() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -72,7 +72,7 @@ async def test_flush_waits_until_the_peer_has_everything() -> None:
         assert (await answer.receive()).count == 500
 
 
-@within(20)
+@bounded
 async def test_a_slow_reader_bounds_what_its_sender_can_send() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -94,7 +94,7 @@ async def test_a_slow_reader_bounds_what_its_sender_can_send() -> None:
         assert (await answer.receive()).total == sent
 
 
-@within(20)
+@bounded
 async def test_our_own_slow_reading_bounds_the_other_process() -> None:
     limits = aqueduct.Limits(channel_window=100_000)
     async with lab() as server, connect(server.address, Request, limits=limits) as connection:
@@ -108,7 +108,7 @@ async def test_our_own_slow_reading_bounds_the_other_process() -> None:
         assert await outcome.receive() == "finish"
 
 
-@within(25)
+@bounded
 async def test_a_cancelled_send_has_sent_all_or_nothing() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -137,7 +137,7 @@ async def test_a_cancelled_send_has_sent_all_or_nothing() -> None:
         assert (result.count, result.ended, result.in_order) == (done, "EndOfChannel", True)
 
 
-@within(25)
+@bounded
 async def test_a_cancelled_receive_loses_nothing() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sink, source = channel()
@@ -161,7 +161,7 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
         assert await outcome.receive() == "finish"
 
 
-@within(20)
+@bounded
 async def test_many_tasks_may_share_a_receiver_and_a_sender() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -189,7 +189,7 @@ async def test_many_tasks_may_share_a_receiver_and_a_sender() -> None:
         assert await outcome.receive() == "finish"
 
 
-@within(15)
+@bounded
 async def test_batches_can_be_received_at_once() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sink, source = channel()

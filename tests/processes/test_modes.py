@@ -8,7 +8,7 @@ import pytest
 
 from aqueduct import Mode, channel, oneshot
 from tests.processes.lab import Collect, Produce, Report, Request, numbered
-from tests.processes.peers import connect, lab, within
+from tests.processes.peers import bounded, connect, lab
 
 COUNT = 2_000
 
@@ -27,7 +27,7 @@ async def upload(mode: Mode, payloads: list[bytes]) -> Report:
         return result
 
 
-@within(20)
+@bounded
 async def test_ordered_messages_arrive_in_order() -> None:
     payloads = [numbered(number, 100) for number in range(COUNT)]
     report = await upload(Mode.ORDERED, payloads)
@@ -36,20 +36,20 @@ async def test_ordered_messages_arrive_in_order() -> None:
     )
 
 
-@within(20)
+@bounded
 async def test_unordered_messages_all_arrive() -> None:
     report = await upload(Mode.UNORDERED, [numbered(number, 100) for number in range(COUNT)])
     assert (report.count, report.total, report.ended) == (COUNT, 100 * COUNT, "EndOfChannel")
 
 
-@within(20)
+@bounded
 async def test_unreliable_messages_mostly_arrive_on_a_good_network_and_the_channel_ends() -> None:
     report = await upload(Mode.UNRELIABLE, [numbered(number, 100) for number in range(COUNT)])
     assert report.ended == "EndOfChannel"
     assert 0 < report.count <= COUNT
 
 
-@within(20)
+@bounded
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_messages_may_be_empty(mode: Mode) -> None:
     report = await upload(mode, [b""] * 100)
@@ -57,7 +57,7 @@ async def test_messages_may_be_empty(mode: Mode) -> None:
     assert report.count == 100 or mode is Mode.UNRELIABLE
 
 
-@within(20)
+@bounded
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_message_may_be_larger_than_the_window(mode: Mode) -> None:
     payloads = [bytes([number]) * 3_000_000 for number in range(3)]
@@ -65,7 +65,7 @@ async def test_a_message_may_be_larger_than_the_window(mode: Mode) -> None:
     assert (report.count, report.total, report.ended) == (3, 9_000_000, "EndOfChannel")
 
 
-@within(20)
+@bounded
 @pytest.mark.parametrize(("count", "size"), [(COUNT, 100), (50, 65_536), (3, 3_000_000), (0, 0)])
 async def test_the_server_sends_too(count: int, size: int) -> None:
     async with lab() as server, connect(server.address, Request) as connection:
@@ -77,7 +77,7 @@ async def test_the_server_sends_too(count: int, size: int) -> None:
         assert await outcome.receive() == "finish"
 
 
-@within(20)
+@bounded
 async def test_what_was_sent_while_the_channel_was_local_goes_along() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
@@ -92,7 +92,7 @@ async def test_what_was_sent_while_the_channel_was_local_goes_along() -> None:
         assert (result.count, result.in_order, result.ended) == (20, True, "EndOfChannel")
 
 
-@within(20)
+@bounded
 async def test_many_channels_of_all_modes_at_once_do_not_disturb_each_other() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         answers = []

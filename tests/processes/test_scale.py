@@ -7,13 +7,13 @@ import time
 
 from aqueduct import channel
 from tests.processes.lab import Ask, Keep, Request, Vitals
-from tests.processes.peers import connect, eventually, lab, within
+from tests.processes.peers import bounded, connect, eventually, lab
 
 CHANNELS = 10_000
 CONNECTIONS = 500
 
 
-@within(50)
+@bounded
 async def test_ten_thousand_channels_live_on_one_connection() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         before = await connection.entrypoint.call(Vitals)
@@ -44,7 +44,6 @@ async def test_ten_thousand_channels_live_on_one_connection() -> None:
             f"the server needs {each:,.0f} bytes each, with a task for two"
         )
         assert each < 20_000
-        assert took < 40
 
         async def freed() -> bool:
             after = await connection.entrypoint.call(Vitals)
@@ -53,17 +52,17 @@ async def test_ten_thousand_channels_live_on_one_connection() -> None:
         await eventually(freed, "the channels are gone at the server")
 
 
-@within(50)
+@bounded
 async def test_five_hundred_connections_at_once() -> None:
     async with lab() as server:
         start = time.perf_counter()
         connections = await asyncio.gather(
-            *(connect(server.address, Request, timeout=40) for _ in range(CONNECTIONS))
+            *(connect(server.address, Request) for _ in range(CONNECTIONS))
         )
         opened = time.perf_counter() - start
         answers = await asyncio.gather(
             *(
-                connection.entrypoint.call(Ask, text=f"n{number}", timeout=20)
+                connection.entrypoint.call(Ask, text=f"n{number}")
                 for number, connection in enumerate(connections)
             )
         )
@@ -78,7 +77,6 @@ async def test_five_hundred_connections_at_once() -> None:
             f"{answered:.1f} s, closed after {took:.1f} s; the server holds "
             f"{vitals['rss'] / 1e6:.0f} MB"
         )
-        assert took < 40
         async with connect(server.address, Request) as connection:
 
             async def freed() -> bool:

@@ -18,7 +18,7 @@ import aqueduct
 from aqueduct import QuicOptions
 from aqueduct.quic.endpoint import ID_LENGTH, Endpoint, ServerEndpoint, destination_id
 from tests.interop.peer import peer_of
-from tests.processes.peers import eventually
+from tests.processes.peers import PATIENCE, eventually
 
 VERSION_1 = b"\x00\x00\x00\x01"
 
@@ -31,7 +31,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def server() -> AsyncIterator[aqueduct.Server[bytes]]:
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as running,
     ):
         task = asyncio.ensure_future(running.run(echo))
@@ -50,13 +50,12 @@ def endpoint_of(server: aqueduct.Server[Any]) -> ServerEndpoint:
 
 
 def connect(server: aqueduct.Server[Any], **options: Any) -> Any:
-    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=5, **options)
+    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=PATIENCE, **options)
 
 
 async def works(connection: aqueduct.Connection[bytes]) -> None:
     await connection.entrypoint.send(b"x")
-    async with asyncio.timeout(5):
-        await connection.entrypoint.flush()
+    await connection.entrypoint.flush()
 
 
 @pytest.mark.parametrize(
@@ -95,12 +94,7 @@ async def test_a_closed_connection_leaves_nothing_in_the_tables(
         async with connect(server) as connection:
             await works(connection)
     endpoint = endpoint_of(server)
-    for _ in range(200):
-        if not endpoint.drivers and not endpoint._by_id:
-            break
-        await asyncio.sleep(0.02)
-    assert not endpoint.drivers
-    assert not endpoint._by_id
+    await eventually(lambda: not endpoint.drivers and not endpoint._by_id, "the tables are empty")
 
 
 async def test_a_client_that_changes_its_connection_id_is_still_known(
@@ -137,7 +131,7 @@ async def test_two_clients_behind_one_address_are_kept_apart(
 async def test_under_load_clients_prove_their_address_first(threshold: int) -> None:
     options = QuicOptions(handshakes_before_retry=threshold)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         task = asyncio.ensure_future(server.run(echo))
@@ -154,10 +148,8 @@ async def test_with_retry_a_forged_address_costs_the_server_nothing() -> None:
         with udp_client() as sock:
             for _ in range(50):
                 sock.sendto(first_packet(), (host, int(port)))
-            await asyncio.sleep(0.2)
+            answers = [await answer(sock) for _ in range(50)]
             assert len(endpoint_of(server).drivers) == 0
-            answers = received(sock)
-        assert answers
         assert all(pull_quic_header(answer, 0, ID_LENGTH)[1] == 3 for answer in answers)
 
 
@@ -171,8 +163,7 @@ async def test_a_bad_token_makes_no_connection(how: str) -> None:
             quic.connect((host, int(port)), 0.0)
             for data, _ in quic.datagrams_to_send(0.0):
                 sock.sendto(data, (host, int(port)))
-            await asyncio.sleep(0.1)
-            (retry, *_) = received(sock)
+            retry = await answer(sock)
             quic.receive_datagram(retry, (host, int(port)), 0.1)
             packets = [data for data, _ in quic.datagrams_to_send(0.1)]
             assert packets
@@ -195,13 +186,12 @@ async def test_another_version_is_answered_with_the_ones_we_speak(
     with udp_client() as sock:
         packet = b"\xc0" + b"\x1a\x2a\x3a\x4a" + b"\x08ABCDEFGH" + b"\x03xyz" + bytes(1_200)
         sock.sendto(packet, (host, int(port)))
-        await asyncio.sleep(0.1)
-        (answer,) = received(sock)
-    assert answer[0] & 0x80
-    assert answer[1:5] == bytes(4)
-    assert answer[5:9] == b"\x03xyz"
-    assert answer[9:18] == b"\x08ABCDEFGH"
-    assert VERSION_1 in [answer[at : at + 4] for at in range(18, len(answer), 4)]
+        told = await answer(sock)
+    assert told[0] & 0x80
+    assert told[1:5] == bytes(4)
+    assert told[5:9] == b"\x03xyz"
+    assert told[9:18] == b"\x08ABCDEFGH"
+    assert VERSION_1 in [told[at : at + 4] for at in range(18, len(told), 4)]
     assert len(endpoint_of(server).drivers) == 0
 
 
@@ -238,7 +228,7 @@ async def test_packets_that_mean_nothing_are_ignored(
 async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() -> None:
     options = QuicOptions(max_connections=2)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         task = asyncio.ensure_future(server.run(echo))
@@ -247,16 +237,16 @@ async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() 
                 with pytest.raises(aqueduct.ConnectError):
                     await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.5)
                 await works(one)
-            await asyncio.sleep(0.5)
+            await eventually(lambda: len(endpoint_of(server).drivers) == 1, "there is room")
             async with connect(server) as another:
                 await works(another)
         task.cancel()
 
 
 async def test_a_handshake_that_nobody_finishes_is_dropped() -> None:
-    options = QuicOptions(handshake_timeout=0.2)
+    options = QuicOptions(handshake_timeout=2.0)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         endpoint = endpoint_of(server)
@@ -272,9 +262,9 @@ async def test_a_handshake_that_nobody_finishes_is_dropped() -> None:
 
 
 async def test_a_client_that_sends_no_headers_is_told_and_dropped() -> None:
-    options = QuicOptions(handshake_timeout=0.2)
+    options = QuicOptions(handshake_timeout=2.0)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
         peer_of(server.address) as peer,
     ):
@@ -435,6 +425,12 @@ def udp_client() -> socket.socket:
     sock.bind(("127.0.0.1", 0))
     sock.setblocking(False)
     return sock
+
+
+async def answer(sock: socket.socket) -> bytes:
+    """The next packet that comes."""
+    async with asyncio.timeout(PATIENCE):
+        return await asyncio.get_running_loop().sock_recv(sock, 65_535)
 
 
 def received(sock: socket.socket) -> list[bytes]:

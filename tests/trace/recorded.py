@@ -27,12 +27,14 @@ class Conversation:
     def __init__(self, client: Path | Trace, server: Path | Trace) -> None:
         self.traces = client, server
         self.taken: list[bytes] = []
+        self.may_close = asyncio.Event()
         self.closed = asyncio.Event()
+        self.heard_cancel = asyncio.Event()
         self._left_open: list[Receiver[bytes]] = []
 
     async def play(self) -> None:
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(120),
             aqueduct.serve(
                 "127.0.0.1:0", Errand, tls=aqueduct.dev_tls(), trace=self.traces[1]
             ) as server,
@@ -57,7 +59,7 @@ class Conversation:
                     await errand.answers.send(b"done", headers={"secret": "hush-header"})
             elif errand.what == "close":
                 if errand.numbers is not None:
-                    await asyncio.sleep(0.1)
+                    await self.may_close.wait()
                     errand.numbers.close()
                 elif errand.carriers is not None:
                     errand.carriers.close()
@@ -66,6 +68,7 @@ class Conversation:
                 with contextlib.suppress(aqueduct.ChannelCancelled):
                     async for one in errand.numbers or nothing():
                         self.taken.append(one)
+                self.heard_cancel.set()
             elif errand.numbers is not None:
                 self._left_open.append(errand.numbers)
 
@@ -99,6 +102,8 @@ class Conversation:
         await connection.entrypoint.send(Errand("close", numbers=rx))
         for _ in range(5):
             await tx.send(b"acked, and never read")
+        await tx.flush()
+        self.may_close.set()
         await self.closed.wait()
         with contextlib.suppress(aqueduct.ChannelError):
             await tx.send(b"nacked")
@@ -124,10 +129,10 @@ class Conversation:
         tx, rx = aqueduct.channel(bytes)
         await connection.entrypoint.send(Errand("cancelled", numbers=rx))
         await tx.send(b"one")
-        await asyncio.sleep(0.05)
+        await tx.flush()
         await tx.send(b"never leaves")
         tx.cancel()
-        await asyncio.sleep(0.05)
+        await self.heard_cancel.wait()
 
 
 async def nothing() -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aqueduct.channel.headers import Headers
@@ -18,6 +19,8 @@ from aqueduct.errors import (
     EncodeError,
     EndOfChannel,
     ForkedConnectionError,
+    LocalProtocolError,
+    MessageTooLarge,
     ReceiverClosed,
     WouldBlock,
 )
@@ -57,7 +60,7 @@ class NetworkSendPort:
         self.undelivered = 0
         self.waiting: deque[Parcel] = deque()
         """What was queued while the channel was local, and has no credit yet."""
-        self._send_plain = line.core.plain_sender(channel)
+        self._send_plain: Callable[[bytes, float], int] = self._find_sender
         self.room = Waiters()
         self.settled = Waiters()
         self.receipts: dict[tuple[bool, int], Receipt] = {}
@@ -86,6 +89,10 @@ class NetworkSendPort:
                 self._send_any(value, (), None)
         except WouldBlock:
             return False
+        except MessageTooLarge:
+            if line.peer_headers is not None:
+                raise
+            return False  # AQ-EARLY-4: it has to wait for the server's limits
         self.sent += 1
         if not line.turn_due:
             line.touch()
@@ -195,6 +202,11 @@ class NetworkSendPort:
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _find_sender(self, payload: bytes, now: float) -> int:
+        """The first plain message: those after it go straight to the core's half."""
+        self._send_plain = self.line.core.plain_sender(self.channel)
+        return self._send_plain(payload, now)
+
     def _refuse(self, ended: SenderEnded) -> None:
         """Raise from now on what everybody has to know."""
         self.ended = ended
@@ -212,12 +224,15 @@ class NetworkSendPort:
             halves: list[ChannelHalf] = []
         else:
             payload, halves = self.codec.encode(value)
-        if halves or headers or receipt is not None:
-            sent = self.line.send(self.channel, payload, headers, halves)
-            if receipt is not None:
-                self.receipts[sent.reliable, sent.number] = receipt
-        else:
-            self._send_plain(payload, self.line.time)
+        try:
+            if halves or headers or receipt is not None:
+                sent = self.line.send(self.channel, payload, headers, halves)
+                if receipt is not None:
+                    self.receipts[sent.reliable, sent.number] = receipt
+            else:
+                self._send_plain(payload, self.line.time)
+        except (MessageTooLarge, LocalProtocolError) as error:
+            raise self.line.too_much(error) from None
         self.line.unflushed += len(payload) + 8
         self.finished = self.finished or self.oneshot
 
