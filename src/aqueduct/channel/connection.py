@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from aqueduct.channel.handles import Receiver, Sender
 from aqueduct.channel.headers import Headers
 from aqueduct.channel.line import Line
-from aqueduct.channel.network import NetworkSendPort
+from aqueduct.channel.outlet import NetworkSendPort
 from aqueduct.channel.waiting import Waiters
 from aqueduct.errors import (
     AqueductError,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from aqueduct.channel.forked import FORKED_REASON
 from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.channel.network import FORKED_REASON, NetworkReceivePort, NetworkSendPort
+from aqueduct.channel.inlet import NetworkReceivePort
+from aqueduct.channel.outlet import NetworkSendPort
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import AqueductError, ConnectionLost, ForkedConnectionError, WouldBlock
 from aqueduct.protocol.connection import Connection as Core
