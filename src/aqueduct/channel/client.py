@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Un
 
 from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, HandshakeFailed, open_trace
+from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import HeadersLike, to_pairs
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectTimeout
 from aqueduct.protocol.config import Config, Limits
@@ -30,17 +31,23 @@ CONNECT_TIMEOUT = 10.0
 RETRY_DELAY = 0.05
 
 
+class ClientConnection(Connection[T]):
+    """A connection as the client has it: messages go out on the entrypoint."""
+
+    entrypoint: Sender[T]
+
+
 class Connecting(Generic[T]):
     """What `connect` returns: use it in `async with`, or await it."""
 
-    def __init__(self, open_: Callable[[], Awaitable[Connection[T]]]) -> None:
+    def __init__(self, open_: Callable[[], Awaitable[ClientConnection[T]]]) -> None:
         self._open = open_
-        self._connection: Connection[T] | None = None
+        self._connection: ClientConnection[T] | None = None
 
-    def __await__(self) -> Generator[Any, None, Connection[T]]:
+    def __await__(self) -> Generator[Any, None, ClientConnection[T]]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> Connection[T]:
+    async def __aenter__(self) -> ClientConnection[T]:
         self._connection = await self._open()
         return self._connection
 
@@ -87,7 +94,7 @@ def connect(
     ``trace`` names a directory for Parquet files that tell what happened, or is a `Trace`.
     """
 
-    async def open_() -> Connection[Any]:
+    async def open_() -> ClientConnection[Any]:
         host, port = split_address(address)
         found = await resolve(host, port)
         chosen = options or QuicOptions()
@@ -141,7 +148,7 @@ async def _connect_to(
     limits: Limits | None,
     options: QuicOptions,
     trace: TraceLike | None = None,
-) -> Connection[Any]:
+) -> ClientConnection[Any]:
     sock = socket.socket(family, socket.SOCK_DGRAM)
     sock.connect(where)
     endpoint = ClientEndpoint(sock, options)
@@ -150,7 +157,7 @@ async def _connect_to(
     core = Core(Side.CLIENT, config, headers=headers)
     driver = endpoint.add(Bridge(core, quic), quic.host_cid)
     recorder = open_trace(trace)
-    connection: Connection[Any] = Connection(driver, kind, where, recorder)
+    connection: ClientConnection[Any] = ClientConnection(driver, kind, where, recorder)
     connection._owns_trace = recorder is not None
     endpoint.connection = connection
     quic.connect(where, driver.now())
