@@ -118,8 +118,9 @@ async def test_a_sender_whose_receiver_was_closed_before_it_arrived_can_be_taken
         (sender,) = message.attachments
         assert isinstance(sender, Sender)
         try:
-            await sender.send(b"x")
-            await sender.flush()
+            async with sender:
+                await sender.send(b"x")
+                await sender.flush()
         except aqueduct.ChannelError as error:
             seen.append(str(error))
 
