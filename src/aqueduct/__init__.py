@@ -4,12 +4,12 @@ Send one half of a channel inside a message on another channel, and it becomes a
 """
 
 from aqueduct import blocking
-from aqueduct.channel.client import connect
+from aqueduct.channel.client import ClientConnection, connect
 from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Channel, Receiver, Sender, channel, oneshot
 from aqueduct.channel.headers import Headers
 from aqueduct.channel.ports import Message, Outcome, Receipt
-from aqueduct.channel.server import Refuse, Server, serve
+from aqueduct.channel.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import (
     AqueductError,
     ChannelCancelled,
@@ -57,6 +57,7 @@ __all__ = [
     "ChannelError",
     "ChannelLostInTransit",
     "ChannelMoved",
+    "ClientConnection",
     "CloseCode",
     "ConnectError",
     "ConnectTimeout",
@@ -84,6 +85,7 @@ __all__ = [
     "RemoteProtocolError",
     "Sender",
     "Server",
+    "ServerConnection",
     "ServerTLS",
     "TLSError",
     "Trust",

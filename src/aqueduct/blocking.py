@@ -6,11 +6,13 @@
 
 from aqueduct.channel.blocking import (
     Channel,
+    ClientConnection,
     Connection,
     Receipt,
     Receiver,
     Sender,
     Server,
+    ServerConnection,
     channel,
     connect,
     oneshot,
@@ -19,11 +21,13 @@ from aqueduct.channel.blocking import (
 
 __all__ = [
     "Channel",
+    "ClientConnection",
     "Connection",
     "Receipt",
     "Receiver",
     "Sender",
     "Server",
+    "ServerConnection",
     "channel",
     "connect",
     "oneshot",

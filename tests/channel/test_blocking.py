@@ -252,7 +252,7 @@ def test_the_server_turns_clients_away_by_their_headers(own_certificates: None) 
                 assert other.headers.text("password") == "secret"
             connection.wait_closed(timeout=SECONDS)
             with pytest.raises(aqueduct.ConnectionLost):
-                connection.entrypoint.send(None)
+                connection.entrypoint.send(None)  # type: ignore[arg-type]
 
 
 def test_a_handler_that_fails_ends_its_connection_and_no_other() -> None:
@@ -284,6 +284,23 @@ def test_nobody_listening_is_an_error_at_once(own_certificates: None) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_whole_message_may_be_taken_without_waiting() -> None:
+    tx, rx = blocking.channel(int)
+    with pytest.raises(aqueduct.WouldBlock):
+        rx.receive_message_nowait()
+    for number in range(3):
+        tx.send(number, headers={"n": str(number)})
+    assert rx.receive() == 0
+    for number in (1, 2):
+        message = rx.receive_message_nowait()
+        assert (message.payload, message.number) == (number, number)
+        assert message.headers.text("n") == str(number)
+    with pytest.raises(aqueduct.WouldBlock):
+        rx.receive_message_nowait()
+    tx.finish()
+    rx.close()
+
+
 def test_after_fork_the_parents_connection_raises_and_a_new_one_works(address: str) -> None:
     script = """
         import os, sys

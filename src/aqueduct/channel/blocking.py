@@ -50,11 +50,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Channel",
+    "ClientConnection",
     "Connection",
     "Receipt",
     "Receiver",
     "Sender",
     "Server",
+    "ServerConnection",
     "channel",
     "connect",
     "oneshot",
@@ -220,6 +222,13 @@ class Receiver(ChannelHalf, Generic[T]):
         if message is not None:
             return message.payload
         return self._background.do(self._half.receive_nowait)
+
+    def receive_message_nowait(self) -> Message[T]:
+        """The next message with its headers and number if there is one, else `WouldBlock`."""
+        message = self._next_ahead()
+        if message is not None:
+            return message
+        return self._background.do(self._half.receive_message_nowait)
 
     def receive_many(self, limit: int = 1024, *, timeout: float | None = None) -> list[T]:
         """At least one message, and as many more as are here, up to a limit; one hop."""
@@ -391,6 +400,11 @@ class Connection(Generic[T]):
         return not self._background.forked and self._connection.is_open
 
     @property
+    def is_ready(self) -> bool:
+        """Whether both sides know each other's headers; an early connection begins without."""
+        return self._connection.is_ready
+
+    @property
     def early_data(self) -> bool:
         """Whether the first messages came, or went, before the handshake was done (0-RTT)."""
         return self._connection.early_data
@@ -433,12 +447,28 @@ class Connection(Generic[T]):
         return repr(self._connection)
 
 
+class ClientConnection(Connection[T]):
+    """A connection as the client has it: messages go out on the entrypoint."""
+
+    entrypoint: Sender[T]
+
+
+class ServerConnection(Connection[T]):
+    """A connection as the server has it: messages come in on the entrypoint."""
+
+    entrypoint: Receiver[T]
+
+
 @overload
-def connect(address: str, **options: Unpack[ConnectOptions]) -> Connection[bytes]: ...
+def connect(address: str, **options: Unpack[ConnectOptions]) -> ClientConnection[bytes]: ...
 @overload
-def connect(address: str, kind: type[T], **options: Unpack[ConnectOptions]) -> Connection[T]: ...
+def connect(
+    address: str, kind: type[T], **options: Unpack[ConnectOptions]
+) -> ClientConnection[T]: ...
 @overload
-def connect(address: str, kind: Any, **options: Unpack[ConnectOptions]) -> Connection[Any]: ...
+def connect(
+    address: str, kind: Any, **options: Unpack[ConnectOptions]
+) -> ClientConnection[Any]: ...
 def connect(
     address: str,
     kind: Any = bytes,
@@ -450,11 +480,11 @@ def connect(
     timeout: float = CONNECT_TIMEOUT,
     trace: TraceLike | None = None,
     early_data: bool = False,
-) -> Connection[Any]:
+) -> ClientConnection[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type."""
     where = background()
 
-    async def open_() -> Connection[Any]:
+    async def open_() -> ClientConnection[Any]:
         made = await client.connect(
             address,
             kind,
@@ -466,7 +496,7 @@ def connect(
             trace=trace,
             early_data=early_data,
         )
-        return Connection(made, where)
+        return ClientConnection(made, where)
 
     return where.run(open_())
 
@@ -483,25 +513,25 @@ class Server(Generic[T]):
         """``host:port`` the server listens on."""
         return self._server.address
 
-    def accept(self, timeout: float | None = None) -> Connection[T]:
+    def accept(self, timeout: float | None = None) -> ServerConnection[T]:
         """The next connection; `EndOfChannel` when the server was closed."""
 
-        async def next_() -> Connection[T]:
+        async def next_() -> ServerConnection[T]:
             connection = await self._server.accept()
             if connection is None:
                 raise EndOfChannel("the server was closed")
-            return Connection(connection, self._background)
+            return ServerConnection(connection, self._background)
 
         return self._background.run(next_(), timeout)
 
-    def __iter__(self) -> Iterator[Connection[T]]:
+    def __iter__(self) -> Iterator[ServerConnection[T]]:
         while True:
             try:
                 yield self.accept()
             except EndOfChannel:
                 return
 
-    def run(self, handler: Callable[[Connection[T]], object], *, threads: int = 64) -> None:
+    def run(self, handler: Callable[[ServerConnection[T]], object], *, threads: int = 64) -> None:
         """Handle each connection in a thread, until the server is closed.
 
         So many connections are handled at once; more wait their turn. A handler that fails ends
@@ -593,7 +623,9 @@ def _size(message: Message[Any]) -> int:
     return len(message.payload) if isinstance(message.payload, bytes) else 0
 
 
-def _handle(handler: Callable[[Connection[Any]], object], connection: Connection[Any]) -> None:
+def _handle(
+    handler: Callable[[ServerConnection[Any]], object], connection: ServerConnection[Any]
+) -> None:
     try:
         handler(connection)
     except ConnectionLost:

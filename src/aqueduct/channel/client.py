@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Un
 
 from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, HandshakeFailed, open_trace
+from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import HeadersLike, to_pairs
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectTimeout
 from aqueduct.protocol.config import Config, Limits
@@ -37,17 +38,23 @@ _tickets = ClientTickets()
 """What servers gave this process for the next time; never written anywhere."""
 
 
+class ClientConnection(Connection[T]):
+    """A connection as the client has it: messages go out on the entrypoint."""
+
+    entrypoint: Sender[T]
+
+
 class Connecting(Generic[T]):
     """What `connect` returns: use it in `async with`, or await it."""
 
-    def __init__(self, open_: Callable[[], Awaitable[Connection[T]]]) -> None:
+    def __init__(self, open_: Callable[[], Awaitable[ClientConnection[T]]]) -> None:
         self._open = open_
-        self._connection: Connection[T] | None = None
+        self._connection: ClientConnection[T] | None = None
 
-    def __await__(self) -> Generator[Any, None, Connection[T]]:
+    def __await__(self) -> Generator[Any, None, ClientConnection[T]]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> Connection[T]:
+    async def __aenter__(self) -> ClientConnection[T]:
         self._connection = await self._open()
         return self._connection
 
@@ -104,7 +111,7 @@ def connect(
     channels, by `Connection.wait_ready` and at the end of ``async with``.
     """
 
-    async def open_() -> Connection[Any]:
+    async def open_() -> ClientConnection[Any]:
         host, port = split_address(address)
         waiting = await resolve(host, port)
         if early_data:
@@ -165,7 +172,7 @@ async def _connect_to(
     options: QuicOptions,
     trace: TraceLike | None,
     tickets: ClientTickets | None,
-) -> Connection[Any]:
+) -> ClientConnection[Any]:
     """A connection that is ready, or that has begun with a ticket and may be used before it is."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     sock.connect(where)
@@ -180,7 +187,7 @@ async def _connect_to(
     core = Core(Side.CLIENT, config, headers=headers)
     driver = endpoint.add(Bridge(core, quic), quic.host_cid)
     recorder = open_trace(trace)
-    connection: Connection[Any] = Connection(driver, kind, where, recorder)
+    connection: ClientConnection[Any] = ClientConnection(driver, kind, where, recorder)
     connection._owns_trace = recorder is not None
     endpoint.connection = connection
     quic.connect(where, driver.now())

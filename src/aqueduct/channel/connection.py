@@ -42,6 +42,7 @@ class Connection(Line, Generic[T]):
     """One connection; `entrypoint` is where it begins."""
 
     entrypoint: Any
+    """A `Sender` at the client and a `Receiver` at the server."""
     _owns_trace = False
 
     def __init__(

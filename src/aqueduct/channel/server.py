@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Un
 
 from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, open_trace
+from aqueduct.channel.handles import Receiver
 from aqueduct.channel.headers import Headers, to_pairs
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
 from aqueduct.protocol.budget import Budget
@@ -38,8 +39,14 @@ class Refuse(Exception):
         self.code = CloseCode.UNAUTHENTICATED if unauthenticated else CloseCode.REFUSED
 
 
+class ServerConnection(Connection[T]):
+    """A connection as the server has it: messages come in on the entrypoint."""
+
+    entrypoint: Receiver[T]
+
+
 AcceptCallback = Callable[[Headers, Address], Any]
-Handler = Callable[[Connection[Any]], Awaitable[None]]
+Handler = Callable[[ServerConnection[Any]], Awaitable[None]]
 
 
 class Server(Generic[T]):
@@ -57,8 +64,8 @@ class Server(Generic[T]):
         self._kind = kind
         self._accept = accept
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ready: asyncio.Queue[Connection[T] | None] = asyncio.Queue()
-        self._connections: set[Connection[T]] = set()
+        self._ready: asyncio.Queue[ServerConnection[T] | None] = asyncio.Queue()
+        self._connections: set[ServerConnection[T]] = set()
 
     @property
     def address(self) -> str:
@@ -67,13 +74,13 @@ class Server(Generic[T]):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
-    def connections(self) -> list[Connection[T]]:
+    def connections(self) -> list[ServerConnection[T]]:
         """The connections that are open now."""
         return list(self._connections)
 
     def incoming(self, driver: Driver, peer: Address) -> None:
         """A client opened a connection; wait for its headers and decide."""
-        connection: Connection[T] = Connection(driver, self._kind, peer, self._trace)
+        connection: ServerConnection[T] = ServerConnection(driver, self._kind, peer, self._trace)
         task = asyncio.get_running_loop().create_task(self._welcome(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -84,14 +91,14 @@ class Server(Generic[T]):
             async for connection in self:
                 group.create_task(_handle(handler, connection))
 
-    async def accept(self) -> Connection[T] | None:
+    async def accept(self) -> ServerConnection[T] | None:
         """The next connection; None when the server was closed."""
         connection = await self._ready.get()
         if connection is None:
             self._ready.put_nowait(None)  # for the next one who asks
         return connection
 
-    async def __aiter__(self) -> AsyncIterator[Connection[T]]:
+    async def __aiter__(self) -> AsyncIterator[ServerConnection[T]]:
         while (connection := await self.accept()) is not None:
             yield connection
 
@@ -117,7 +124,7 @@ class Server(Generic[T]):
             trace, self._trace = self._trace, None
             await asyncio.get_running_loop().run_in_executor(None, release, trace)
 
-    async def _welcome(self, connection: Connection[T]) -> None:
+    async def _welcome(self, connection: ServerConnection[T]) -> None:
         try:
             async with asyncio.timeout(self._endpoint.options.handshake_timeout):
                 await connection.wait_ready()
@@ -152,7 +159,7 @@ class Server(Generic[T]):
         connection._over.add_done_callback(lambda _: self._connections.discard(connection))
 
 
-async def _handle(handler: Handler, connection: Connection[Any]) -> None:
+async def _handle(handler: Handler, connection: ServerConnection[Any]) -> None:
     try:
         await handler(connection)
     except ConnectionLost:

@@ -1,0 +1,124 @@
+"""The public names: listed, documented, and meant."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from enum import Enum
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import pytest
+
+import aqueduct
+from aqueduct import blocking, errors, testing, trace
+
+MODULES = [aqueduct, blocking, errors, testing, trace]
+NAMES = [
+    pytest.param(module, name, id=f"{module.__name__}.{name}")
+    for module in MODULES
+    for name in module.__all__
+]
+VALUES = {"__version__", "DELIVERED", "LOST"}
+"""Names of constants, which say what they are."""
+
+
+def public_members(kind: type[Any]) -> list[tuple[str, Any]]:
+    """What a class of ours adds that people see."""
+    return [
+        (name, member)
+        for name, member in vars(kind).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, property | classmethod))
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_list_of_names_is_sorted_and_without_repetition(module: ModuleType) -> None:
+    names = module.__all__
+    assert len(set(names)) == len(names)
+    groups = [name.isupper() for name in names], [name[0].isupper() for name in names]
+    assert all(list(group) == sorted(group, reverse=True) for group in groups)
+
+
+@pytest.mark.parametrize("module", [aqueduct, blocking], ids=lambda module: module.__name__)
+def test_what_a_user_sees_is_in_the_list(module: ModuleType) -> None:
+    """A name that is imported for use inside begins with an underscore, or is a module."""
+    seen = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert seen <= set(module.__all__)
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_every_name_is_there_and_explained(module: ModuleType, name: str) -> None:
+    value = getattr(module, name)
+    if name in VALUES:
+        return
+    if isinstance(value, type) or inspect.isroutine(value) or isinstance(value, ModuleType):
+        text = inspect.getdoc(value)
+        assert text, f"{name} has no docstring"
+        assert text[0].isupper() or text[0] in "`\"'"
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_every_method_is_explained(module: ModuleType, name: str) -> None:
+    value = getattr(module, name)
+    if not isinstance(value, type) or not value.__module__.startswith("aqueduct.channel"):
+        return
+    missing = [member for member, function in public_members(value) if not inspect.getdoc(function)]
+    assert missing == []
+
+
+def test_the_blocking_twin_has_what_the_original_has() -> None:
+    internal = {"from_port", "prepare_to_move", "move", "incoming", "forked"}
+    internal |= {"on_headers", "on_end", "turned", "expect", "fail", "leave", "lost"}
+    internal |= {"connections"}  # each belongs to the thread that accepted it
+    for name in blocking.__all__:
+        twin, original = getattr(blocking, name), getattr(aqueduct, name)
+        if not isinstance(twin, type) or issubclass(twin, tuple) or name == "Receipt":
+            continue
+        wanted = {member for member, _ in public_members(original)}
+        has = {member for kind in twin.__mro__ for member in vars(kind)}
+        assert wanted - has - internal == set(), name
+
+
+def test_every_error_is_exported_and_in_the_drawing() -> None:
+    drawing = errors.__doc__ or ""
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if issubclass(kind, Enum):
+            continue
+        assert name in drawing
+        assert getattr(aqueduct, name) is kind
+
+
+def test_what_options_take_is_what_functions_take() -> None:
+    """`connect(**options)` for a type checker, and the function that runs, say the same."""
+    client = importlib.import_module("aqueduct.channel.client")
+    server = importlib.import_module("aqueduct.channel.server")
+    handles = importlib.import_module("aqueduct.channel.handles")
+    for function, options in (
+        (aqueduct.connect, client.ConnectOptions),
+        (blocking.connect, client.ConnectOptions),
+        (aqueduct.serve, server.ServeOptions),
+        (blocking.serve, server.ServeOptions),
+        (aqueduct.channel, handles.ChannelOptions),
+        (aqueduct.oneshot, handles.OneshotOptions),
+    ):
+        keywords = {
+            name
+            for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        assert keywords == set(options.__annotations__), function
+
+
+def test_settings_are_documented_field_by_field() -> None:
+    for kind in (aqueduct.Limits, aqueduct.QuicOptions):
+        source = inspect.getsource(kind)
+        for field in get_type_hints(kind):
+            after = source.split(f"    {field}: ", 1)[1]
+            assert after.split("\n", 2)[1].strip().startswith('"""'), f"{kind.__name__}.{field}"

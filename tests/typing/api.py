@@ -1,0 +1,183 @@
+"""The API as a type checker sees it: `mypy --strict` reads this file, and nobody runs it.
+
+What must be wrong says so: an ignore that is not needed is an error, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, assert_type
+
+import msgspec
+
+import aqueduct
+from aqueduct import Channel, Headers, Message, Mode, Outcome, Receipt, Receiver, Sender, blocking
+
+
+class Sum(msgspec.Struct):
+    numbers: Receiver[int]
+    reply: Sender[int]
+
+
+class Ask(msgspec.Struct):
+    text: str
+    reply: Sender[str]
+
+
+# -- channels -------------------------------------------------------------------------------------
+
+
+async def channels() -> None:
+    tx, rx = aqueduct.channel(int)
+    assert_type(tx, Sender[int])
+    assert_type(rx, Receiver[int])
+    await tx.send(1)
+    await tx.send("one")  # type: ignore[arg-type]
+    tx.send_nowait(b"one")  # type: ignore[arg-type]
+    assert_type(await rx.receive(), int)
+    assert_type(rx.receive_nowait(), int)
+    assert_type(await rx.receive_many(10), list[int])
+    assert_type(await rx.receive_message(), Message[int])
+    async for number in rx:
+        assert_type(number, int)
+    async with tx as same:
+        assert_type(same, Sender[int])
+    async with rx as other:
+        assert_type(other, Receiver[int])
+
+    assert_type(aqueduct.channel(), Channel[bytes])
+    assert_type(aqueduct.channel(Sum, mode=Mode.UNORDERED, capacity=2), Channel[Sum])
+    assert_type(aqueduct.oneshot(str).receiver, Receiver[str])
+    assert_type(aqueduct.oneshot(), Channel[bytes])
+    aqueduct.channel(int, mode="ordered")  # type: ignore[call-overload]
+    aqueduct.channel(int, headers={"name": "value"})
+    aqueduct.channel(int, headers=[("name", b"value")])
+
+
+async def unions_and_lists() -> None:
+    """What is no class is still a type of messages, and then nothing is known of them."""
+    either = aqueduct.channel(Sum | Ask)
+    assert_type(await either.receiver.receive(), Any)
+    assert_type(await aqueduct.channel(list[int]).receiver.receive(), list[int])
+
+
+async def receipts(tx: Sender[int]) -> None:
+    receipt = await tx.send(1, headers={"a": "b"}, receipt=True)
+    assert_type(receipt, Receipt | None)
+    assert receipt is not None
+    assert_type(await receipt, Outcome)
+    assert (await receipt) in (aqueduct.DELIVERED, aqueduct.LOST)
+    await tx.flush()
+    tx.finish()
+    tx.cancel()
+    assert_type(tx.statistics(), dict[str, int])
+
+
+async def messages(rx: Receiver[Sum]) -> None:
+    message = await rx.receive_message()
+    assert_type(message.payload, Sum)
+    assert_type(message.headers, Headers)
+    assert_type(message.number, int)
+    assert_type(message.headers.text("name"), str | None)
+    async for request in rx:
+        assert_type(await request.numbers.receive(), int)
+        await request.reply.send("no number")  # type: ignore[arg-type]
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+async def client() -> None:
+    trust = aqueduct.dev_trust()
+    async with aqueduct.connect("localhost:4433", Sum, trust=trust) as connection:
+        assert_type(connection, aqueduct.ClientConnection[Sum])
+        assert_type(connection.entrypoint, Sender[Sum])
+        tx, rx = aqueduct.channel(int)
+        reply, answer = aqueduct.oneshot(int)
+        await connection.entrypoint.send(Sum(rx, reply))
+        await connection.entrypoint.send(17)  # type: ignore[arg-type]
+        assert_type(await answer.receive(), int)
+        assert_type(connection.headers, Headers)
+        assert_type(connection.peer, tuple[str, int])
+        assert_type(connection.statistics(), dict[str, float])
+        tx.finish()
+        await connection.drain(1.0)
+        await connection.close(aqueduct.CloseCode.GOING_AWAY, "done")
+    assert_type(
+        await aqueduct.connect("localhost:4433", trust=aqueduct.pin("ab" * 32)),
+        aqueduct.ClientConnection[bytes],
+    )
+    async with aqueduct.connect("localhost:4433", Sum, trust=trust, early_data=True) as early:
+        await early.wait_ready()
+        assert_type((early.early_data, early.is_ready), tuple[bool, bool])
+    await aqueduct.connect("localhost:4433")  # type: ignore[call-overload]
+
+
+async def handle(connection: aqueduct.ServerConnection[Sum]) -> None:
+    assert_type(connection.entrypoint, Receiver[Sum])
+    async for request in connection.entrypoint:
+        assert_type(request, Sum)
+
+
+async def handle_any(connection: aqueduct.Connection[Any]) -> None:
+    """A handler need not know which side it is on."""
+    await connection.wait_closed()
+
+
+def accept(headers: Headers, peer: tuple[str, int]) -> dict[str, str]:
+    if headers.get("password") is None:
+        raise aqueduct.Refuse("who are you?", unauthenticated=True)
+    return {"hello": peer[0]}
+
+
+async def server() -> None:
+    tls = aqueduct.dev_tls()
+    limits = aqueduct.Limits(channel_window=100_000)
+    async with aqueduct.serve(
+        "127.0.0.1:0",
+        Sum,
+        tls=tls,
+        accept=accept,
+        limits=limits,
+        options=aqueduct.QuicOptions(),
+        early_data=True,
+    ) as running:
+        assert_type(running, aqueduct.Server[Sum])
+        assert_type(running.address, str)
+        async for connection in running:
+            assert_type(connection, aqueduct.ServerConnection[Sum])
+        assert_type(await running.accept(), aqueduct.ServerConnection[Sum] | None)
+        asyncio.ensure_future(running.run(handle_any)).cancel()
+        await running.run(handle)
+        await running.drain(1.0)
+        await running.close()
+
+
+def errors(error: aqueduct.AqueductError) -> None:
+    if isinstance(error, aqueduct.ChannelLostInTransit):
+        assert_type(error.lineage, tuple[int, ...])
+    elif isinstance(error, aqueduct.ConnectionLost):
+        assert_type(error.code, int)
+        assert_type(error.by_peer, bool)
+    elif isinstance(error, aqueduct.RemoteProtocolError):
+        assert_type(error.rule, str)
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+def threads() -> None:
+    tx, rx = blocking.channel(int)
+    assert_type(tx, blocking.Sender[int])
+    assert_type(rx, blocking.Receiver[int])
+    tx.send("one")  # type: ignore[arg-type]
+    tx.send(1, timeout=0.1)
+    assert_type(rx.receive(timeout=0.1), int)
+    for number in rx:
+        assert_type(number, int)
+    with blocking.connect("localhost:4433", Sum, trust=aqueduct.dev_trust()) as connection:
+        assert_type(connection, blocking.ClientConnection[Sum])
+        assert_type(connection.entrypoint, blocking.Sender[Sum])
+    with blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as running:
+        assert_type(running.accept(), blocking.ServerConnection[Sum])
+        assert_type(running.accept().entrypoint, blocking.Receiver[Sum])
