@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 FUZZ_INSTALLED := $(VENV)/.fuzz-installed
+BENCH_INSTALLED := $(VENV)/.bench-installed
 COMPILED := build/compiled/.stamp
 
 CODE := $(wildcard src tests bench examples tools)
@@ -61,8 +62,9 @@ check: $(INSTALLED)  ## style, types and import rules
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED)  ## run the benchmarks
-	@$(BIN)/python -m bench
+bench: $(BENCH_INSTALLED)  ## measure the core, then channels against their peers; a quarter of an hour
+	@$(BIN)/python -m bench core
+	@$(BIN)/python -m bench channels
 
 fuzz: $(FUZZ_INSTALLED)  ## fuzz for FUZZ_SECONDS (60); Linux on x86-64 only
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || { \
@@ -104,6 +106,11 @@ $(INSTALLED): $(LOCKED) pyproject.toml
 $(FUZZ_INSTALLED): $(INSTALLED) requirements/fuzz.lock
 	@echo "setup: installing what requirements/fuzz.lock names"
 	@$(PIP) install --require-hashes -r requirements/fuzz.lock
+	@touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED) requirements/bench.lock
+	@echo "setup: installing what requirements/bench.lock names"
+	@$(PIP) install --require-hashes -r requirements/bench.lock
 	@touch $@
 
 $(COMPILED): $(INSTALLED) $(SOURCES) tools/compile.py

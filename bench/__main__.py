@@ -1,153 +1,24 @@
-"""Measure the core, pure and compiled, and print one table."""
+"""Two kinds of benchmarks: the protocol core by itself, and channels against their peers."""
 
-import argparse
-import json
-import os
-import platform
-import subprocess
 import sys
-import time
-from dataclasses import asdict
-from pathlib import Path
 
-from bench.builds import ROOT, Build, compiled, pure
-from bench.catalogue import all_benchmarks
-from bench.measure import Benchmark, Measured
-from bench.table import Result, render
+from bench import core
+from bench.network import command
 
-RESULTS = ROOT / "build" / "bench"
-
-EXAMPLES = """\
-examples:
-  python -m bench                        everything; a few minutes
-  python -m bench --only send            one benchmark
-  python -m bench --only memory-         all whose names begin so
-  python -m bench --repeat 9             more rounds, on a busy machine
-  python -m bench --only receive --json  for a program to read
+USAGE = """\
+usage: python -m bench core [--help] ...      the protocol core, pure and compiled
+       python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
 """
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    chosen = choose(arguments.only)
-    if not chosen:
-        names = ", ".join(all_benchmarks())
-        text = f"bench: no benchmark begins with {arguments.only!r}; there are {names}"
-        print(text, file=sys.stderr)
-        return 2
-    builds = [pure(), compiled()]
-    started = time.monotonic()
-    rows = [(each, run_in_all(each, builds, arguments.repeat)) for each in chosen]
-    seconds = time.monotonic() - started
-    document = as_document(rows, builds, arguments.repeat, seconds)
-    saved = save(document)
-    if arguments.json:
-        print(json.dumps(document, indent=2))
-    else:
-        print(render(rows, builds, explanation(arguments.repeat)))
-    print(f"bench: {seconds:.0f} s; written to {saved.relative_to(ROOT)}", file=sys.stderr)
-    return 0
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", metavar="NAME", default="", help="those whose names begin so")
-    parser.add_argument(
-        "--repeat", metavar="N", type=positive, default=5, help="rounds after the first (5)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    return parser.parse_args()
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return value
-
-
-def choose(prefix: str) -> list[Benchmark]:
-    """The benchmark of exactly that name, or all that begin with it."""
-    benchmarks = all_benchmarks()
-    if prefix in benchmarks:
-        return [benchmarks[prefix]]
-    return [each for name, each in benchmarks.items() if name.startswith(prefix)]
-
-
-def run_in_all(benchmark: Benchmark, builds: list[Build], repeat: int) -> list[Result]:
-    """One process per build, right after each other, so that both meet the same machine."""
-    results = []
-    for build in builds if benchmark.uses_core else builds[:1]:
-        if build.missing:
-            continue
-        print(f"bench: {benchmark.name}, {build.name} ... ", end="", file=sys.stderr, flush=True)
-        result = run(benchmark, build, repeat)
-        print(f"{result.measured.median:,.4g} {benchmark.unit}", file=sys.stderr, flush=True)
-        results.append(result)
-    return results
-
-
-def run(benchmark: Benchmark, build: Build, repeat: int) -> Result:
-    path = os.pathsep.join([str(build.path), str(ROOT)])
-    process = subprocess.run(
-        [sys.executable, "-m", "bench.worker", benchmark.name, str(repeat)],
-        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found = json.loads(process.stdout)
-    if found["compiled"] != (build.name == "compiled"):
-        raise RuntimeError(f"the {build.name} build was to be measured, Python took another")
-    ratio = Measured(**found["ratio"]) if found["ratio"] else None
-    return Result(benchmark, build, Measured(**found["measured"]), ratio)
-
-
-def explanation(repeat: int) -> str:
-    return (
-        f"Medians of {repeat} rounds after one to warm up, and half the distance between the "
-        "slowest and the fastest; seconds are of processor time. *of ref.*: divided by the bare "
-        "loop that does the same without a protocol, measured in turn in the same process. "
-        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}."
-    )
-
-
-def as_document(
-    rows: list[tuple[Benchmark, list[Result]]], builds: list[Build], repeat: int, seconds: float
-) -> dict[str, object]:
-    return {
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "repeat": repeat,
-        "seconds": round(seconds, 1),
-        "missing": {build.name: build.missing for build in builds if build.missing},
-        "results": [
-            {
-                "name": benchmark.name,
-                "what": benchmark.what,
-                "unit": benchmark.unit,
-                "build": result.build.name,
-                **asdict(result.measured),
-                "of_reference": result.ratio.median if result.ratio else None,
-            }
-            for benchmark, results in rows
-            for result in results
-        ],
-    }
-
-
-def save(document: dict[str, object]) -> Path:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    path.write_text(json.dumps(document, indent=2) + "\n")
-    return path
+def main(words: list[str]) -> int:
+    kinds = {"core": core.main, "channels": command.main}
+    if words and words[0] in kinds:
+        return kinds[words[0]](words[1:])
+    asked = "--help" in words or "-h" in words
+    print(USAGE, end="", file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

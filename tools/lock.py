@@ -10,6 +10,7 @@ OLDEST_PYTHON = "3.11"
 LOCKS = {
     "requirements/dev.lock": ["pyproject.toml", "requirements/dev.in"],
     "requirements/fuzz.lock": ["requirements/fuzz.in"],
+    "requirements/bench.lock": ["requirements/bench.in"],
 }
 
 

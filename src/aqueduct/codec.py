@@ -6,7 +6,9 @@ value becomes the index of an attachment, and the type says what to make of it o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -68,6 +70,20 @@ class Codec(Generic[T]):
             self._claim = None
         return decoded
 
+    def decode_many(self, payloads: list[bytes]) -> tuple[list[T], DecodeError | None]:
+        """The values of messages without channels, up to the first that has none, and why."""
+        values: list[T] = []
+        decode = self._decoder.decode
+        self._claim = no_channels
+        try:
+            for payload in payloads:
+                values.append(decode(payload))  # noqa: PERF401 -- those before the wrong one stay
+        except (msgspec.DecodeError, RecursionError) as error:
+            return values, DecodeError(f"not a {name_of(self.type)}: {error}")
+        finally:
+            self._claim = None
+        return values, None
+
     def _encode_unknown(self, value: Any) -> Any:
         if isinstance(value, ChannelHalf):
             self._found.append(value.to_attach())
@@ -85,9 +101,31 @@ class Codec(Generic[T]):
         raise NotImplementedError(f"{name_of(kind)} is not supported by msgspec")
 
 
+def no_channels(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
+    """The claim of a message that came without attachments."""
+    raise ValueError(f"attachment {index} was not sent")
+
+
+class _Codecs(threading.local):
+    """The codecs of one thread: making one costs as much as hundreds of messages."""
+
+    def __init__(self) -> None:
+        self.get: Callable[[Any], Codec[Any]] = lru_cache(maxsize=256)(Codec)
+
+
+_codecs = _Codecs()
+
+
 def codec_for(kind: Any) -> Codec[Any] | None:
-    """A codec for a type; None for bytes, which need none."""
-    return None if kind is bytes else Codec(kind)
+    """A codec for a type, to be used by this thread; None for bytes, which need none."""
+    if kind is bytes:
+        return None
+    try:
+        return _codecs.get(kind)
+    except TypeError:
+        if isinstance(kind, Hashable):
+            raise
+        return Codec(kind)
 
 
 def name_of(kind: Any) -> str:

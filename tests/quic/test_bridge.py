@@ -66,7 +66,7 @@ def test_all_modes_pass(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
     assert pair.client.events_of(SenderEnded)[0].how is End.FINISHED
 
 
-@pytest.mark.parametrize("where", ["datagrams_to_send", "receive_datagram", "handle_timer"])
+@pytest.mark.parametrize("where", ["datagrams_to_send", "receive_joined", "handle_timer"])
 def test_a_fault_of_quic_ends_both_sides_at_once(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -76,10 +76,10 @@ def test_a_fault_of_quic_ends_both_sides_at_once(
     faults = iter([ValueError("a fault")])
     whole = getattr(bridge.quic, where)
 
-    def fail_once(*arguments: object) -> object:
+    def fail_once(*arguments: object, **named: object) -> object:
         for fault in faults:
             raise fault
-        return whole(*arguments)
+        return whole(*arguments, **named)
 
     monkeypatch.setattr(bridge.quic, where, fail_once)
     pair.client.send(ENTRYPOINT, b"x")

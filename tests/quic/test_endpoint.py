@@ -305,13 +305,11 @@ class Reading:
         self.endpoint._closed = False
         self.endpoint.udp.receive = self.receive  # type: ignore[method-assign]
         self.endpoint.loop = self  # type: ignore[assignment]
+        self.endpoint.clock = lambda: self.now
         self.queue: list[bytes] = []
         self.soon: list[Callable[[], None]] = []
         self.now = 0.0
         self.read: list[tuple[str, bytes]] = []
-
-    def time(self) -> float:
-        return self.now
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)

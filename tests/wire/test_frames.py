@@ -17,8 +17,9 @@ from aqueduct.wire.frames import (
     Version,
     decode_attachments,
     message_head,
+    plain_frames,
 )
-from aqueduct.wire.primitives import decode_varbytes, decode_varint, encode_varbytes
+from aqueduct.wire.primitives import MAX_VARINT, decode_varbytes, decode_varint, encode_varbytes
 from tests.wire.cases import CASES, Case
 from tests.wire.strategies import channel_frames, connection_frames, messages, varints
 
@@ -95,6 +96,19 @@ def test_the_head_of_a_plain_message_is_all_but_its_payload(number: int, size: i
     """AQ-FRAME-7."""
     payload = bytes(size)
     assert message_head(number, size) + payload == Message(number, (), (), payload).encode()
+
+
+@given(
+    st.one_of(st.integers(0, 300), st.integers(2**21 - 150, 2**21 + 10), varints),
+    st.lists(st.sampled_from([b"", b"a", b"bc", bytes(200), bytes(20_000)]), max_size=300),
+)
+def test_plain_messages_are_the_same_encoded_together_or_one_by_one(
+    first: int, payloads: list[bytes]
+) -> None:
+    """AQ-FRAME-7."""
+    first = min(first, MAX_VARINT - len(payloads))
+    each = [Message(first + at, (), (), payload).encode() for at, payload in enumerate(payloads)]
+    assert b"".join(plain_frames(first, payloads)) == b"".join(each)
 
 
 def attachments(*pairs: tuple[int, bytes]) -> bytes:

@@ -31,7 +31,11 @@ async def resolve(host: str, port: int) -> list[tuple[int, Address]]:
     """The addresses of a host, each with its family."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        try:
+            numeric = socket.AI_NUMERICHOST
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=numeric)
+        except socket.gaierror:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except socket.gaierror as error:
         raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
     return [(family, (str(where[0]), int(where[1]))) for family, _, _, _, where in found]

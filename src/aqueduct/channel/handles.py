@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import warnings
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
+from functools import lru_cache
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -15,6 +16,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -80,15 +82,10 @@ class Sender(ChannelHalf, Generic[T]):
         self, value: T, *, headers: HeadersLike | None = None, receipt: bool = False
     ) -> Receipt | None:
         """Send a message; waits for room. Cancelled while it waits, it has sent nothing."""
+        if headers is None and not receipt and self._port.offer(value):
+            return None
         if self._port.is_pressed():
             await asyncio.sleep(0)
-        if headers is None and not receipt:
-            try:
-                self._port.send(value, (), None)
-            except WouldBlock:
-                pass
-            else:
-                return None
         pairs = to_pairs(headers)
         future: Receipt | None = asyncio.get_running_loop().create_future() if receipt else None
         while True:
@@ -249,6 +246,9 @@ class Receiver(ChannelHalf, Generic[T]):
     async def __aiter__(self) -> AsyncIterator[T]:
         """All messages, until the channel is finished; other ends raise."""
         while True:
+            ready = self._port.ready
+            while ready:
+                yield ready.pop()
             try:
                 value = self._port.pop()
             except EndOfChannel:
@@ -394,17 +394,22 @@ def forget(half: object, port: Any, what: str) -> None:
 
 def reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
     """The one `Sender` field of a message type that was not filled, and what it sends."""
-    open_fields = []
-    for name, hint in get_type_hints(kind).items():
-        half = get_origin(hint) or hint
-        if name in fields or not isinstance(half, type):
-            continue
-        if issubclass(half, ChannelHalf) and half.sends:
-            arguments = get_args(hint)
-            open_fields.append((name, arguments[0] if arguments else bytes))
+    open_fields = [field for field in sender_fields(cast(Hashable, kind)) if field[0] not in fields]
     if len(open_fields) != 1:
         raise TypeError(
             f"call() needs a type with exactly one unfilled Sender field; "
             f"{kind.__name__} has {len(open_fields)}"
         )
     return open_fields[0]
+
+
+@lru_cache(maxsize=1024)
+def sender_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """The `Sender` fields of a message type, and what each sends."""
+    found = []
+    for name, hint in get_type_hints(kind).items():
+        half = get_origin(hint) or hint
+        if isinstance(half, type) and issubclass(half, ChannelHalf) and half.sends:
+            arguments = get_args(hint)
+            found.append((name, arguments[0] if arguments else bytes))
+    return tuple(found)

@@ -58,6 +58,13 @@ class LocalSendPort:
         self.channel = channel
         self.oneshot = channel.oneshot
 
+    def offer(self, value: Any) -> bool:
+        try:
+            self.send(value, (), None)
+        except WouldBlock:
+            return False
+        return True
+
     def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
         channel = self.channel
         if channel.finished or channel.cancelled:
@@ -113,6 +120,7 @@ class LocalReceivePort:
     def __init__(self, channel: LocalChannel) -> None:
         self.channel = channel
         self.oneshot = channel.oneshot
+        self.ready: list[Any] = []
 
     def pop(self) -> Any:
         parcel = self._take()

@@ -13,6 +13,7 @@ from aqueduct.errors import (
     AqueductError,
     ChannelCancelled,
     ChannelClosed,
+    ChannelError,
     ChannelLostInTransit,
     EncodeError,
     EndOfChannel,
@@ -56,6 +57,7 @@ class NetworkSendPort:
         self.undelivered = 0
         self.waiting: deque[Parcel] = deque()
         """What was queued while the channel was local, and has no credit yet."""
+        self._send_plain = line.core.plain_sender(channel)
         self.room = Waiters()
         self.settled = Waiters()
         self.receipts: dict[tuple[bool, int], Receipt] = {}
@@ -66,28 +68,35 @@ class NetworkSendPort:
 
     def fork(self) -> None:
         """This is a child process: raise at once what would hang."""
-        self.ended = SenderEnded(self.channel, End.CONNECTION)
         self.line.is_forked = True
         self.core = FORKED
+        self._refuse(SenderEnded(self.channel, End.CONNECTION))
 
     # -- for the handle ---------------------------------------------------------------------------
 
-    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+    def offer(self, value: Any) -> bool:
         line = self.line
-        if self.waiting:
-            raise WouldBlock("messages queued before the channel was sent away go first")
-        if self.codec is None and not headers and receipt is None:
-            if type(value) is not bytes:
-                value = as_bytes(value)
-            if self.ended is not None:
-                raise self._error()
-            self.core.send(self.channel, value, line.time)
-            line.unflushed += len(value) + 8
-        else:
-            self._send_any(value, headers, receipt)
+        if line.unflushed > TURN_BYTES or self.waiting:
+            return False
+        try:
+            if self.codec is None and type(value) is bytes:
+                self._send_plain(value, line.time)
+                line.unflushed += len(value) + 8
+            else:
+                self._send_any(value, (), None)
+        except WouldBlock:
+            return False
         self.sent += 1
         if not line.turn_due:
             line.touch()
+        return True
+
+    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+        if self.waiting:
+            raise WouldBlock("messages queued before the channel was sent away go first")
+        self._send_any(value, headers, receipt)
+        self.sent += 1
+        self.line.touch()
 
     async def wait(self) -> None:
         if self.ended is None:
@@ -175,7 +184,7 @@ class NetworkSendPort:
 
     def handle_end(self, event: SenderEnded) -> None:
         """The last word of the core."""
-        self.ended = event
+        self._refuse(event)
         self._lose(self.waiting)
         for receipt in self.receipts.values():
             if not receipt.done():
@@ -185,6 +194,15 @@ class NetworkSendPort:
         self.settled.wake_all()
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _refuse(self, ended: SenderEnded) -> None:
+        """Raise from now on what everybody has to know."""
+        self.ended = ended
+
+        def refuse(payload: bytes, now: float) -> int:
+            raise self._error()
+
+        self._send_plain = refuse
 
     def _send_any(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
         if self.ended is not None:
@@ -255,18 +273,29 @@ class NetworkReceivePort:
         self.codec: Codec[Any] | None = codec_for(kind)
         self.ended: ReceiverEnded | None = None
         self.closed = False
-        self.received = 0
         self.arrived = Waiters()
         self.leftover: deque[Parcel] = deque()
         """What was queued while the channel was local."""
+        self.ready: list[Any] = []
+        """Values of plain messages that were taken from the core, the next one last."""
+        self._ready_stop = 0
+        """The number behind those."""
+        self._failed: AqueductError | None = None
+        """What is wrong with the message behind them."""
         self._batch: list[WireMessage | MessageRun] = []
+        """What was taken from the core and comes after that, the next one last."""
         self._rescued: deque[WireMessage | MessageRun] = deque()
         """What was taken from the core because the connection ended, and nobody has asked for."""
-        self._failed: AqueductError | None = None
-        """What is wrong with the message after the last batch that was handed out."""
-        self._run: MessageRun | None = None
-        self._next = 0
+        self._is_readable = True
+        """Whether the core may have more."""
+        self._passed = 0
+        """Messages that were handed out, or are ready to be."""
         self._limit = _BATCH
+
+    @property
+    def received(self) -> int:
+        """How many messages were handed out."""
+        return self._passed - len(self.ready)
 
     def set_type(self, kind: Any) -> None:
         """What the handle receives, known when somebody claims it."""
@@ -281,19 +310,7 @@ class NetworkReceivePort:
     # -- for the handle ---------------------------------------------------------------------------
 
     def pop(self) -> Any:
-        if self._failed is not None:
-            error, self._failed = self._failed, None
-            raise error
-        run = self._run
-        if run is not None:
-            at = self._next
-            payloads = run.payloads
-            if at < len(payloads):
-                self._next = at + 1
-                self.received += 1
-                codec = self.codec
-                return payloads[at] if codec is None else codec.decode(payloads[at], no_channels)
-        return self._pop_slowly(False)
+        return self.ready.pop() if self.ready else self._pop_slowly(False)
 
     def pop_message(self) -> Any:
         return self._pop_slowly(True)
@@ -301,19 +318,18 @@ class NetworkReceivePort:
     def pop_many(self, limit: int) -> list[Any]:
         values: list[Any] = []
         while len(values) < limit:
-            run = self._run
-            if run is not None and self.codec is None and self._next < len(run.payloads):
-                stop = min(len(run.payloads), self._next + limit - len(values))
-                values += run.payloads[self._next : stop]
-                self.received += stop - self._next
-                self._next = stop
+            if self.ready:
+                cut = max(0, len(self.ready) - (limit - len(values)))
+                values += self.ready[cut:][::-1]
+                del self.ready[cut:]
                 continue
             try:
                 value = self.pop()
             except AqueductError as error:
                 if not values:
                     raise
-                self._failed = error  # for the next one who asks
+                if self.ended is None or not isinstance(error, ChannelError | EndOfChannel):
+                    self._failed = error  # for the next one who asks
                 break
             if value is NOTHING:
                 break
@@ -323,6 +339,8 @@ class NetworkReceivePort:
     async def wait(self) -> None:
         if self.ended is None and not self.closed:
             await self.arrived.wait()
+            if self.arrived and (self._is_readable or self.ready or self._batch):
+                self.arrived.wake()  # there may be enough for the next in line, too
 
     def close(self) -> None:
         if self.closed:
@@ -331,7 +349,9 @@ class NetworkReceivePort:
         for entry in (*self._batch, *self._rescued):
             if isinstance(entry, WireMessage):
                 self.line.abandon(entry)
-        self._batch, self._run = [], None
+        self._passed -= len(self.ready)
+        self._batch = []
+        self.ready.clear()
         self._rescued.clear()
         self.leftover.clear()
         if self.line.tap is not None and self.ended is None:
@@ -343,7 +363,7 @@ class NetworkReceivePort:
     def is_open(self) -> bool:
         if self.closed or (self.oneshot and self.received) or self.line.ended is not None:
             return False
-        return self.ended is None or bool(self._batch) or self._has_more()
+        return self.ended is None or bool(self._batch) or bool(self.ready)
 
     def abandon(self) -> None:
         self.close()
@@ -351,14 +371,14 @@ class NetworkReceivePort:
     def statistics(self) -> dict[str, int]:
         here = (*self._batch, *self._rescued)
         queued = sum(len(e.payloads) if isinstance(e, MessageRun) else 1 for e in here)
-        if self._run is not None:
-            queued += len(self._run.payloads) - self._next
-        return {"received": self.received, "queued": queued + len(self.leftover)}
+        queued += len(self.ready) + len(self.leftover)
+        return {"received": self.received, "queued": queued}
 
     # -- for the line -----------------------------------------------------------------------------
 
     def handle_readable(self) -> None:
         """The core has messages."""
+        self._is_readable = True
         self.arrived.wake()
 
     def handle_end(self, event: ReceiverEnded) -> None:
@@ -368,41 +388,50 @@ class NetworkReceivePort:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _has_more(self) -> bool:
-        return self._run is not None and self._next < len(self._run.payloads)
-
     def _pop_slowly(self, whole: bool) -> Any:
         if self.closed:
             raise ChannelClosed("this receiver was closed", channel=self.channel)
         if self.leftover:
             parcel = self.leftover.popleft()
-            self.received += 1
-            return self._present(parcel.value, parcel.headers, self.received - 1, whole)
-        while True:
-            if self._has_more():
-                run = self._run
-                assert run is not None
-                number, payload = run.first + self._next, run.payloads[self._next]
-                self._next += 1
-                self.received += 1
-                if self.arrived and (self._has_more() or self._batch):
-                    self.arrived.wake()
-                value = payload if self.codec is None else self.codec.decode(payload, no_channels)
-                return self._present(value, (), number, whole)
-            self._run = None
+            self._passed += 1
+            return self._present(parcel.value, parcel.headers, self._passed - 1, whole)
+        while not self.ready:
+            if self._failed is not None:
+                error, self._failed = self._failed, None
+                raise error
             if not self._batch and not self._refill():
                 if self.ended is not None:
                     raise self._end()
                 return NOTHING
             entry = self._batch.pop()
-            if isinstance(entry, MessageRun):
-                self._run, self._next = entry, 0
-                continue
-            self.received += 1
-            if whole and self.codec is None and entry.attachments:
-                attached = self.line.attached(entry)
-                return Message(entry.payload, Headers(entry.headers), entry.number, attached)
-            return self._present(self._decode(entry), entry.headers, entry.number, whole)
+            if not isinstance(entry, MessageRun):
+                return self._pop_rich(entry, whole)
+            self._unroll(entry)
+        number = self._ready_stop - len(self.ready)
+        return self._present(self.ready.pop(), (), number, whole)
+
+    def _pop_rich(self, entry: WireMessage, whole: bool) -> Any:
+        """A message with headers or channels."""
+        self._passed += 1
+        if whole and self.codec is None and entry.attachments:
+            attached = self.line.attached(entry)
+            return Message(entry.payload, Headers(entry.headers), entry.number, attached)
+        return self._present(self._decode(entry), entry.headers, entry.number, whole)
+
+    def _unroll(self, run: MessageRun) -> None:
+        """Make the values of plain messages ready, up to one that cannot be decoded."""
+        values = run.payloads
+        if self.codec is not None:
+            values, self._failed = self.codec.decode_many(run.payloads)
+        done = len(values)
+        self.ready[:] = values[::-1]
+        self._ready_stop = run.first + done
+        self._passed += done
+        if self._failed is not None:
+            self._passed += 1
+            rest = run.payloads[done + 1 :]
+            if rest:
+                self._batch.append(MessageRun(run.first + done + 1, rest, sum(map(len, rest))))
 
     def rescue(self) -> list[Port]:
         """The connection is about to end: take what arrived. Returns the ports in it."""
@@ -425,23 +454,31 @@ class NetworkReceivePort:
                 self.line.open_ports(entry)
 
     def _refill(self) -> bool:
+        """Take a batch from the core, not larger than the application should have to wait for."""
         line = self.line
         if self._rescued:
             self._batch = [self._rescued.popleft()]
             if line.tap is not None:
                 line.tap.taken(self.channel, self._batch)
             return True
-        batch = self.core.take(self.channel, self._limit, line.time)
+        if not self._is_readable:
+            return False
+        limit = self._limit
+        batch = self.core.take(self.channel, limit, line.time)
+        size = count = 0
+        for entry in batch:
+            size += entry.size
+            count += len(entry.payloads) if isinstance(entry, MessageRun) else 1
+        self._is_readable = count >= limit  # else that was all, and it tells of the next
         if not batch:
             return False
         if line.tap is not None:
             line.tap.taken(self.channel, batch)
         self._open_ports(batch)
-        size = sum(entry.size for entry in batch)
         if size > _BATCH_BYTES:
-            self._limit = max(1, self._limit // 2)
+            self._limit = max(1, limit // 2)
         elif 4 * size < _BATCH_BYTES:
-            self._limit = min(_BATCH, self._limit * 2)
+            self._limit = min(_BATCH, limit * 2)
         batch.reverse()
         self._batch = batch
         line.touch()
@@ -495,9 +532,6 @@ class NetworkReceivePort:
 class ForkedCore:
     """Stands in for the core in a child process."""
 
-    def send(self, channel: int, payload: bytes, now: float) -> int:
-        raise ForkedConnectionError(FORKED_REASON, channel=channel)
-
     def take(self, channel: int, limit: int, now: float) -> list[WireMessage | MessageRun]:
         raise ForkedConnectionError(FORKED_REASON, channel=channel)
 
@@ -521,8 +555,3 @@ def as_bytes(value: Any) -> bytes:
         f"a channel of bytes cannot send {name_of(type(value))}; "
         "give the channel a type: aqueduct.channel(SomeType)"
     )
-
-
-def no_channels(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
-    """The claim of a message that came without attachments."""
-    raise ValueError(f"attachment {index} was not sent")

@@ -70,6 +70,9 @@ class SendPort(Protocol):
 
     oneshot: bool
 
+    def offer(self, value: Any) -> bool:
+        """Queue a message without headers if there is room and no need to yield; the hot path."""
+
     def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
         """Queue a message now, or raise; WouldBlock if there is no room."""
 
@@ -102,6 +105,8 @@ class ReceivePort(Protocol):
     """The receiving side of a port."""
 
     oneshot: bool
+    ready: list[Any]
+    """Values that `pop` would return next, the next one last; to be taken directly."""
 
     def pop(self) -> Any:
         """The next message's value, NOTHING, or the end as an exception."""
@@ -133,10 +138,13 @@ class MovedPort:
 
     oneshot = False
 
+    def __init__(self) -> None:
+        self.ready: list[Any] = []
+
     def _moved(self, *_: Any) -> Any:
         raise ChannelMoved("this half was sent away in a message; the peer holds it now")
 
-    send = pop = pop_message = pop_many = _moved
+    offer = send = pop = pop_message = pop_many = _moved
 
     async def wait(self) -> None:
         """There is nothing to wait for."""

@@ -158,6 +158,8 @@ class Channels:
 
     def update(self, half: Half, now: float) -> None:
         """Something changed: end the half on the wire and in the table if it is time to."""
+        if half.is_open():
+            return
         if isinstance(half, Receiver):
             half.complete(now)
         if half.settle():

@@ -9,7 +9,7 @@ reason that names the rule (AQ-CODE-3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -213,6 +213,10 @@ class Connection:
             return self._sender(channel).send(as_bytes(payload), now)
         return half.send(payload, now)
 
+    def plain_sender(self, channel: int) -> Callable[[bytes, float], int]:
+        """`send` for one channel, for whoever would otherwise look it up for each message."""
+        return self._sender(channel).send
+
     def send_message(
         self,
         channel: int,
@@ -300,6 +304,8 @@ class Connection:
 
     def poll_actions(self) -> list[Action]:
         """What the transport has to do now, in order."""
+        if self._link.overdue:
+            self._ack_overdue()
         return self._link.out.poll()
 
     def poll_events(self) -> list[Event]:
@@ -348,6 +354,14 @@ class Connection:
         if self.held_bytes:
             left.append(f"{self.held_bytes} bytes held")
         return left
+
+    def _ack_overdue(self) -> None:
+        """One ack for all that was read since the last poll, however many packets it came in."""
+        overdue, self._link.overdue = self._link.overdue, {}
+        for channel, now in overdue.items():
+            half = self._channels.halves.get(channel)
+            if isinstance(half, Receiver):
+                half.flush(now)
 
     # -- reading ---------------------------------------------------------------------------------
 

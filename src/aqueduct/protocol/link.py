@@ -35,6 +35,7 @@ class Link:
         "events",
         "lingering",
         "out",
+        "overdue",
         "parser_limits",
         "peer_limits",
         "receive_channel_window",
@@ -83,6 +84,8 @@ class Link:
         """Channels that wait for room in the connection window, oldest first."""
         self.unreported = 0
         """Bytes taken by the application over all channels and not yet reported DEQUEUED."""
+        self.overdue: dict[int, float] = {}
+        """Channels that have many messages to ack, as soon as this turn's input was read."""
         self.reporters: dict[int, None] = {}
         """Channels that have unreported bytes, oldest first."""
 

@@ -11,7 +11,7 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
-from aqueduct.wire.frames import AckVersion, RouteTo, Version
+from aqueduct.wire.frames import AckVersion, RouteTo, Version, plain_frames
 from aqueduct.wire.primitives import varint_size
 
 _VERSION = Version().encode()
@@ -21,15 +21,25 @@ _ACK_VERSION = AckVersion().encode()
 class OutgoingStream:
     """One of our unidirectional streams: what was written and not yet handed to the transport."""
 
-    __slots__ = ("chunks", "fin", "number", "opened", "queued", "was_reset")
+    __slots__ = ("chunks", "fin", "number", "opened", "queued", "run", "run_first", "was_reset")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.chunks: list[bytes] | None = None
+        self.run: list[bytes] | None = None
+        """Payloads of plain messages behind the chunks, which get their heads all at once."""
+        self.run_first = 0
         self.fin = False
         self.opened = False
         self.queued = False
         self.was_reset = False
+
+    def end_run(self) -> None:
+        """Make the run into chunks, as something else comes behind it."""
+        if self.run is not None:
+            frames = plain_frames(self.run_first, self.run)
+            self.chunks = frames if self.chunks is None else self.chunks + frames
+            self.run = None
 
 
 class OutgoingDatagram:
@@ -55,6 +65,8 @@ class Outgoing:
         "_closing",
         "_datagrams",
         "_dirty",
+        "_last_channel",
+        "_last_route",
         "_max_datagram",
         "_next_stream",
         "_resets",
@@ -65,6 +77,8 @@ class Outgoing:
         self.version_acked = False
         self._max_datagram = max_datagram
         self._next_stream = 0
+        self._last_channel = -1
+        self._last_route = b""
         self._dirty: list[OutgoingStream] = []
         self._datagrams: list[OutgoingDatagram] = []
         self._by_channel: dict[int, deque[OutgoingDatagram]] = {}
@@ -73,7 +87,10 @@ class Outgoing:
 
     def prelude(self, channel: int) -> bytes:
         """How a channel's sequence begins (AQ-STREAM-1): VERSION where due (AQ-VERSION-1)."""
-        route = RouteTo(channel).encode()
+        if channel != self._last_channel:
+            self._last_channel = channel
+            self._last_route = RouteTo(channel).encode()
+        route = self._last_route
         return route if self.version_acked else _VERSION + route
 
     def open(self, channel: int) -> OutgoingStream:
@@ -95,10 +112,18 @@ class Outgoing:
         """Append to a stream; one that was reset swallows it."""
         if stream.was_reset:
             return
+        stream.end_run()
         if stream.chunks is None:
             stream.chunks = []
         stream.chunks.append(data)
         self.touch(stream)
+
+    def begin_run(self, stream: OutgoingStream, number: int) -> list[bytes]:
+        """The list to which payloads are to be appended, that of the given number next."""
+        stream.run_first = number
+        stream.run = []
+        self.touch(stream)
+        return stream.run
 
     def finish(self, stream: OutgoingStream) -> None:
         """Finish a stream behind what was written."""
@@ -116,7 +141,7 @@ class Outgoing:
         if stream.was_reset:
             return
         stream.was_reset = True
-        stream.chunks = None
+        stream.chunks = stream.run = None
         if stream.opened:
             self._resets.append(ResetStream(stream.number, code))
 
@@ -178,6 +203,7 @@ class Outgoing:
             stream.queued = False
             if stream.was_reset:
                 continue
+            stream.end_run()
             chunks, stream.chunks = stream.chunks, None
             stream.opened = True
             actions.append(WriteStream(stream.number, b"".join(chunks or ()), stream.fin))

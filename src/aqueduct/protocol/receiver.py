@@ -14,6 +14,7 @@ more while its queue is still to be taken, or its handle is still on its way to 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from aqueduct.errors import CloseCode as Code
 from aqueduct.errors import RemoteProtocolError, StreamCode
@@ -292,6 +293,10 @@ class Receiver:
         self._send_close(now)
         return True
 
+    def is_open(self) -> bool:
+        """Whether nothing has begun to end this half."""
+        return self.state is _OPEN
+
     def is_over(self) -> bool:
         """Whether the wire knows this half no more."""
         return self.state is State.DRAINING or self.state is State.GONE
@@ -468,7 +473,7 @@ class Receiver:
         self._ack_count += count
         if self._ack_count >= self._link.config.ack_every:
             self._ack_count = 0
-            self.flush(now)
+            self._link.overdue[self.channel] = now
         elif self._flush_at == NEVER:
             self._flush_soon(now)
 
@@ -581,3 +586,4 @@ class Receiver:
 
 
 _AWAKE = (State.OPEN, State.FINISHING, State.CLOSING)
+_OPEN: Final = State.OPEN

@@ -165,13 +165,9 @@ class Sender:
         size = len(payload)
         link = self._link
         limits = link.peer_limits
-        if (
-            self.state is not _OPEN
-            or self.mode is not _ORDERED
-            or self.oneshot
-            or size > limits.max_message
-        ):
-            return self.send_message(payload, (), (), now)[0]
+        stream = self.stream
+        if stream is None or self.state is not _OPEN or size > limits.max_message:
+            return self._send_otherwise(payload, size, now)
         window = link.send_window
         outstanding = self.outstanding + size
         if (outstanding > limits.channel_window and outstanding != size) or (
@@ -181,19 +177,37 @@ class Sender:
         if self.wanted >= 0:
             self._stop_waiting()  # for the message that met a full window: it was given up
         number = self.next_reliable
-        stream = self.stream
-        if stream is None:
-            stream = self._open_stream()
         self.next_reliable = number + 1
         self.outstanding = outstanding
         window.outstanding += size
-        chunks = stream.chunks
-        if chunks is None:
-            chunks = stream.chunks = []
-        chunks.append(message_head(number, size))
-        chunks.append(payload)
-        if not stream.queued:
-            link.out.touch(stream)
+        run = stream.run
+        if run is None:
+            run = link.out.begin_run(stream, number)
+        run.append(payload)
+        return number
+
+    def _send_otherwise(self, payload: bytes, size: int, now: float) -> int:
+        """The first message, one that cannot go, or one of another mode."""
+        if (
+            self.mode is _ORDERED
+            or self.state is not _OPEN
+            or self.oneshot
+            or size > self._link.peer_limits.max_message
+        ):
+            return self.send_message(payload, (), (), now)[0]
+        if self._is_crowded():
+            self._block(size)
+        if self.mode is Mode.UNRELIABLE:
+            frame = message_head(self._next_number(), size) + payload
+            if self._link.out.fits_datagram(self.channel, len(frame)):
+                return self._send_unreliable(frame, size, now)
+        if not self._has_credit(size):
+            self._block(size)
+        self._stop_waiting()
+        self._charge(size)
+        number = self.next_reliable
+        self.next_reliable = number + 1
+        self._send_apart(number, message_head(number, size) + payload)
         return number
 
     def send_message(
@@ -228,13 +242,7 @@ class Sender:
             stream = self.stream or self._open_stream()
             self._link.out.write(stream, message.encode())
         else:
-            # AQ-STREAM-3: a stream of its own.
-            stream = self._open()
-            if self._singles is None:
-                self._singles = {}
-            self._singles[number] = stream
-            self._link.out.write(stream, message.encode())
-            self._link.out.finish(stream)
+            self._send_apart(number, message.encode())
         return number, True
 
     def finish(self, now: float) -> None:
@@ -388,6 +396,10 @@ class Sender:
             if kept:
                 self._emit(Delivered(self.channel, False, kept))
 
+    def is_open(self) -> bool:
+        """Whether nothing has begun to end this half."""
+        return self.state is _OPEN
+
     def is_over(self) -> bool:
         """Whether the wire knows this half no more."""
         return self.state is State.CLOSED or self.state is State.GONE
@@ -489,6 +501,14 @@ class Sender:
         limit = self._link.peer_limits.channel_window
         return self.outstanding + size <= limit or self.outstanding == 0  # AQ-FLOW-3
 
+    def _has_credit(self, size: int) -> bool:
+        """`_fits` of a sender that is not crowded."""
+        outstanding = self.outstanding
+        limit = self._link.peer_limits.channel_window
+        if outstanding + size > limit and outstanding:
+            return False
+        return self._link.send_window.fits(size)
+
     def _is_crowded(self) -> bool:
         """Whether the peer owes so many acks that remembering more would be a leak (AQ-LIMIT-6)."""
         undecided = len(self.outbox.sizes) if self.outbox is not None else 0
@@ -526,6 +546,15 @@ class Sender:
             self.control = self._open()
         return self.control
 
+    def _send_apart(self, number: int, frame: bytes) -> None:
+        """AQ-STREAM-3: a stream of its own."""
+        stream = self._open()
+        if self._singles is None:
+            self._singles = {}
+        self._singles[number] = stream
+        self._link.out.write(stream, frame)
+        self._link.out.finish(stream)
+
     def _send_oneshot(self, message: Message) -> None:
         # AQ-SEND-5: the message and the finish, in one stream.
         self._move(Input.FINISH)
@@ -541,7 +570,7 @@ class Sender:
         if self.outbox is None:
             self.outbox = Outbox()
         out = self._link.out
-        while not self._fits(size):
+        while not self._has_credit(size):
             # AQ-UNREL-6: the oldest unsent goes first; its number is announced all the same.
             dropped = out.drop_oldest_datagram(self.channel)
             if dropped is None:
@@ -633,8 +662,9 @@ class Sender:
         self._stop_waiting()
 
     def _stop_waiting(self) -> None:
-        self.wanted = -1
-        self._link.blocked.pop(self.channel, None)
+        if self.wanted >= 0:
+            self.wanted = -1
+            self._link.blocked.pop(self.channel, None)
 
     def _emit(self, event: Delivered | Undelivered | SenderEnded | Writable) -> None:
         if self.owner is Owner.APPLICATION:

@@ -36,6 +36,9 @@ IDLE_REASON = "Idle timeout"
 
 _UNIDIRECTIONAL = 2
 
+ASK_AGAIN = 0.005
+"""QUIC is asked in haste what it has to send, and in full at least so often; seconds."""
+
 FAULTS = (QuicConnectionError, ValueError, AssertionError)
 """What qh3 raises when it has a fault of its own; it cannot go on after that."""
 
@@ -98,6 +101,12 @@ class Bridge:
         """Incoming streams that are over, by their number among the peer's."""
         self._closing: CloseConnection | None = None
         self._closed = False
+        self._stirred = True
+        """Whether QUIC may have something to send besides what it is fed."""
+        self._asked_in_full = True
+        """Whether QUIC said itself that it has nothing more to send."""
+        self._ask_again = 0.0
+        self._has_datagrams = False
 
     # -- inputs -------------------------------------------------------------------------------
 
@@ -106,13 +115,11 @@ class Bridge:
         if self.ended:
             return
         try:
-            if len(data) <= segment:
-                self.quic.receive_datagram(data, address, now)
-            else:
-                self.quic.receive_gro_buffer(data, segment, address, now)
+            self.quic.receive_joined(data, segment, address, now)
         except FAULTS as fault:
             self._break(fault, now)
             return
+        self._stirred = True
         self._read_events(now)
 
     def handle_timer(self, now: float) -> None:
@@ -126,27 +133,33 @@ class Bridge:
             except FAULTS as fault:
                 self._break(fault, now)
                 return
+            self._stirred = True
             self._read_events(now)
         due = self.core.next_timer()
         if due is not None and due <= now:
             self.core.handle_timer(now)
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called."""
-        quic, core = self.quic.get_timer(), self.core.next_timer()
-        if quic is None or core is None:
-            return core if quic is None else quic
-        return min(quic, core)
+        """When `handle_timer` and `flush` want to be called."""
+        at = self.quic.get_timer()
+        core = self.core.next_timer()
+        if core is not None and (at is None or core < at):
+            at = core
+        if not self._asked_in_full and (at is None or self._ask_again < at):
+            at = self._ask_again
+        return at
 
     def flush(self, now: float) -> list[Packet]:
         """Hand what the core has to say to QUIC; returns the packets to send."""
         packets: list[Packet] = []
         try:
             self._collect(now)
-            while self._feed():
-                packets += self.quic.datagrams_to_send(now)
-                self._collect(now)
-            packets += self.quic.datagrams_to_send(now)
+            fed = self._feed()
+            if fed or self._stirred or (now >= self._ask_again and not self._asked_in_full):
+                packets = self._ask(now)
+            while fed and self._waiting:
+                fed = self._feed()
+                packets += self._ask(now)
             if self._closing is not None and not self._waiting and self._is_sent():
                 self._close()
                 packets += self.quic.datagrams_to_send(now)
@@ -154,6 +167,10 @@ class Bridge:
             self._break(fault, now)
             packets += self._last_words(now)
         return packets
+
+    def stir(self) -> None:
+        """QUIC was told to send something."""
+        self._stirred = True
 
     def is_closed(self) -> bool:
         """Whether the connection was closed on the wire, behind what was sent before."""
@@ -171,6 +188,21 @@ class Bridge:
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _ask(self, now: float) -> list[Packet]:
+        """The packets QUIC wants to send; in haste at first, in full a little later."""
+        hasty = self.connected and not self._has_datagrams
+        if hasty and not self._asked_in_full and now >= self._ask_again:
+            hasty = False
+        packets = self.quic.datagrams_to_send(now, until_short=hasty)
+        self._has_datagrams = False
+        self._stirred = False
+        if not hasty:
+            self._asked_in_full = True
+        elif self._asked_in_full and packets:
+            self._asked_in_full = False
+            self._ask_again = now + ASK_AGAIN
+        return packets
+
     def _break(self, fault: Exception, now: float) -> None:
         """QUIC failed: end the connection rather than leave one that looks alive."""
         if not self.ended:
@@ -179,6 +211,7 @@ class Bridge:
             self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
             with contextlib.suppress(*FAULTS):
                 self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=reason)
+                self._stirred = True
 
     def _last_words(self, now: float) -> list[Packet]:
         """Tell the peer, if QUIC still can; else it will hear nothing more."""
@@ -262,6 +295,7 @@ class Bridge:
     def _send_datagram(self, data: bytes) -> None:
         if self.connected:
             self.quic.send_datagram_frame(data)
+            self._has_datagrams = True
             if self.tap is not None:
                 self.tap.datagram_written(data)
 
@@ -274,6 +308,7 @@ class Bridge:
         stream = self._streams.pop(action.stream, -1)
         if stream >= 0:
             self.quic.reset_stream(stream, action.code)
+            self._stirred = True
             if self.tap is not None:
                 self.tap.reset_written(stream, action.code)
 
@@ -281,6 +316,7 @@ class Bridge:
         if self._closing is not None:
             closing, self._closing = self._closing, None
             self._closed = True
+            self._stirred = True
             self.quic.close(error_code=closing.code, reason_phrase=closing.reason)
 
     def _read_events(self, now: float) -> None:

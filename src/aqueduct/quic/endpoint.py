@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 from typing import Protocol
 
 from qh3._hazmat import pull_quic_header
@@ -96,19 +97,21 @@ class Driver:
         self.owner: Owner | None = None
         self.ids: set[bytes] = set()
         self._keep_alive = keep_alive
-        self._last_heard = self.loop.time()
+        self._last_heard = monotonic()
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
 
     def now(self) -> float:
-        """The loop's monotonic time."""
-        return self.loop.time()
+        """The monotonic time; some loops keep only milliseconds."""
+        return monotonic()
 
     def receive(self, data: bytes, segment: int, address: Address) -> None:
         """Packets for this connection."""
-        now = self._last_heard = self.loop.time()
+        now = self._last_heard = monotonic()
         self.bridge.receive(data, segment, address, now)
+        # Whoever waits runs before the turn's end, so that answers go along with the acks.
+        self.tell()
         self.touch()
 
     def touch(self) -> None:
@@ -138,7 +141,7 @@ class Driver:
         self._turn_due = False
         self.tell()
         bridge = self.bridge
-        packets = bridge.flush(self.loop.time())
+        packets = bridge.flush(monotonic())
         if packets:
             self.endpoint.send(packets)
         if self.owner is not None:
@@ -162,17 +165,21 @@ class Driver:
                 return  # it wakes too early once, which is cheaper than a new timer each turn
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self.loop.call_at(at, self._wake)
+        self._timer = self.loop.call_later(max(0.0, at - monotonic()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         self._timer_at = float("inf")
-        now = self.loop.time()
-        self.bridge.handle_timer(now)
+        now = monotonic()
         if self._keep_alive is not None and now - self._last_heard >= self._keep_alive:
             self._last_heard = now
             if self.bridge.connected and not self.bridge.is_closed():
                 self.bridge.quic.send_ping(0)
+                self.bridge.stir()
+        elif (due := self.bridge.next_timer()) is None or due > now:
+            self._rearm()  # what was due then has been put off
+            return
+        self.bridge.handle_timer(now)
         self._turn_due = True
         self._turn()
 
@@ -205,6 +212,8 @@ class Endpoint:
         self.loop = asyncio.get_running_loop()
         self.options = options
         self.udp = UdpSocket(sock)
+        self.clock: Callable[[], float] = monotonic
+        """Not the loop's, which may stand still during a turn."""
         self.drivers: dict[Driver, None] = {}
         self._by_id: dict[bytes, Driver] = {}
         self._inboxes: OrderedDict[Driver, Inbox] = OrderedDict()
@@ -290,9 +299,10 @@ class Endpoint:
             self.loop.remove_writer(self.udp.socket)
 
     def _readable(self) -> None:
-        receive, clock = self.udp.receive, self.loop.time
+        receive, clock = self.udp.receive, self.clock
         until = clock() + _TURN
         self._is_late = False
+        is_alone = self.udp.gro and len(self.drivers) == 1
         for _ in range(_RECEIVES_PER_TURN):
             received = receive()
             if received is None:
@@ -305,8 +315,8 @@ class Endpoint:
                 self._route(data, segment, address)
             else:
                 self._route_many(data, segment, address)
-            if self._closed:
-                break
+            if self._closed or (is_alone and len(data) <= segment):
+                break  # a lone packet of a lone connection: looking for another costs more
             if clock() > until:
                 # What else is here waits its turn, and nobody's packets wait behind a flood.
                 self._is_late = True
@@ -337,7 +347,7 @@ class Endpoint:
 
     def _take_turns(self) -> None:
         """Read packets that had to wait: those of one system call for each connection in turn."""
-        inboxes, clock = self._inboxes, self.loop.time
+        inboxes, clock = self._inboxes, self.clock
         until = clock() + _TURN
         while inboxes:
             driver, inbox = inboxes.popitem(last=False)
@@ -379,7 +389,7 @@ class ServerEndpoint(Endpoint):
         super().__init__(sock, options)
         self._make_core = make_core
         self._on_connection = on_connection
-        self._tokens = RetryTokens(self.loop.time)
+        self._tokens = RetryTokens(monotonic)
         self._handshakes: dict[Driver, asyncio.TimerHandle] = {}
         self.accepting = True
         self.refused = 0

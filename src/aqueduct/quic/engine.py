@@ -74,12 +74,35 @@ class Engine(QuicConnection):
         """Whether the peer offers RFC 9221 datagrams, which we require."""
         return bool(self._remote_max_datagram_frame_size)
 
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
-        """The packets to send now.
+    def receive_joined(self, data: bytes, segment: int, address: Any, now: float) -> None:
+        """Packets of one size, the last perhaps shorter.
+
+        qh3's own way to the native connection is long, and needed only for the handshake.
+        """
+        if self._core is None or not self._handshake_complete:
+            if len(data) <= segment:
+                self.receive_datagram(data, address, now)
+            else:
+                self.receive_gro_buffer(data, segment, address, now)
+            return
+        try:
+            self._core.receive_gro_buffer(data, segment, address, now)
+        except RuntimeError as error:
+            raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
+        self._drain_core()
+
+    def datagrams_to_send(
+        self, now: float, *, until_short: bool = False
+    ) -> list[tuple[bytes, Any]]:
+        """The packets to send now; ``until_short`` stops at one that is not half full.
+
+        qh3's pacer takes the price of a full packet for every time it is asked, even for nothing,
+        so to ask once more than needed can hold up what comes next.
 
         While the peer's address is not proven, qh3 may find no room for a frame and raise. That
         passes with the peer's next packet, so what was made until then is sent.
         """
+        short = self._configuration.max_datagram_size // 2 if until_short else 0
         packets: list[tuple[bytes, Any]] = []
         while self._core is not None:
             try:
@@ -91,6 +114,8 @@ class Engine(QuicConnection):
             if transmit is None:
                 break
             packets.append((transmit[0], transmit[1]))
+            if len(transmit[0]) < short and not self._core.get_send_buffer_size(None):
+                break
         return packets
 
     def _create_core(self, remote_addr: Any, initial_dcid: bytes, now: float) -> None:

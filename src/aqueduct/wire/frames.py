@@ -356,3 +356,33 @@ def message_head(number: int, payload_size: int) -> bytes:
     if payload_size < 0x4000:
         return start + _PLAIN_ENDS[payload_size]
     return start + NO_EXTRAS + encode_varint(payload_size)
+
+
+def plain_frames(first: int, payloads: list[bytes]) -> list[bytes]:
+    """Plain MESSAGEs with consecutive numbers, as heads and payloads in turn.
+
+    Up to 128 heads in a row differ in one byte, and most often in nothing else.
+    """
+    heads: list[bytes] = []
+    while len(heads) < len(payloads):
+        number = first + len(heads)
+        low = number & 0x7F
+        part = payloads[len(heads) : len(heads) + 0x80 - low]
+        if number < 0x80:
+            starts, middle = MESSAGE_STARTS, NO_EXTRAS
+        else:
+            starts, middle = MESSAGE_STARTS_CONTINUED, encode_varint(number >> 7) + NO_EXTRAS
+        sizes = set(map(len, part))
+        ends = {size: middle + encode_varint(size) for size in sizes}
+        if len(ends) == 1:
+            end = ends[len(part[0])]
+            heads += [start + end for start in starts[low : low + len(part)]]
+        else:
+            heads += [
+                start + ends[len(payload)]
+                for start, payload in zip(starts[low:], part, strict=False)
+            ]
+    frames = payloads + payloads
+    frames[0::2] = heads
+    frames[1::2] = payloads
+    return frames

@@ -1,0 +1,184 @@
+"""Measure channels and their peers, two processes each, and print one table."""
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import aqueduct
+from aqueduct.wire import frames
+from bench.builds import ROOT
+from bench.network import certificate, machine, measures, processes
+from bench.network.goals import OURS
+from bench.network.measures import ROWS, Measure
+from bench.network.pair import QUICK, Effort, Pair
+from bench.network.peer import Json
+from bench.network.report import Run, as_document, as_markdown, number
+from bench.network.roster import PEERS, Peer
+
+RESULTS = ROOT / "build" / "bench"
+
+EXAMPLES = """\
+measures: R100, R1K, T64K (streams of 100 bytes, 1 KiB, 64 KiB), L (round trip), H (connect and
+first answer); of ours alone MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
+
+examples:
+  python -m bench channels                          everything, three times; about ten minutes
+  python -m bench channels --quick --runs 1         does everything work? figures mean little
+  python -m bench channels --only R100,L --peer zenoh-tls --runs 1
+  python -m bench channels --peer aqueduct          ours alone
+  PYTHONPATH=build/compiled python -m bench channels  ours with the compiled core (make compile)
+"""
+
+
+def main(words: list[str]) -> int:
+    arguments = parse_arguments(words)
+    effort = QUICK if arguments.quick else Effort()
+    run = Run(
+        arguments.peer,
+        effort,
+        arguments.runs,
+        f"{platform.system()} {platform.machine()}, {machine.CORES} cores",
+        versions(arguments.peer),
+        quick=arguments.quick,
+    )
+    started = time.monotonic()
+    try:
+        measure_all(run, arguments.only)
+    except KeyboardInterrupt:
+        say("\nbench: interrupted; this is what there is")
+    print(as_markdown(run))
+    saved = save(run)
+    seconds = time.monotonic() - started
+    say(f"bench: {seconds:.0f} s; written to {saved.relative_to(ROOT)} and {saved.stem}.md")
+    return 1 if run.failures else 0
+
+
+def parse_arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench channels",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = ", ".join(peer.name for peer in PEERS)
+    parser.add_argument(
+        "--only",
+        metavar="NAME,...",
+        type=choose_measures,
+        default=measures.ALL,
+        help="these measures",
+    )
+    parser.add_argument(
+        "--peer",
+        metavar="NAME,...",
+        type=choose_peers,
+        default=PEERS,
+        help=f"these peers, and ours in any case; there are {names}",
+    )
+    parser.add_argument("--runs", metavar="N", type=positive, default=3, help="of each (3)")
+    parser.add_argument("--quick", action="store_true", help="far too short to mean much")
+    return parser.parse_args(words)
+
+
+def choose_measures(text: str) -> tuple[Measure, ...]:
+    return tuple(each for each in measures.ALL if each.name in chosen(text, measures.ALL))
+
+
+def choose_peers(text: str) -> tuple[Peer, ...]:
+    names = {OURS, *chosen(text, PEERS)}
+    return tuple(peer for peer in PEERS if peer.name in names)
+
+
+def chosen(text: str, all_there: Sequence[Measure] | Sequence[Peer]) -> set[str]:
+    names = {name.strip() for name in text.split(",")}
+    known = [each.name for each in all_there]
+    for name in names - set(known):
+        raise argparse.ArgumentTypeError(f"no {name!r}; there are {', '.join(known)}")
+    return names
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return value
+
+
+def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
+    """A whole round of all peers before the next, so that the medians see the machine's drift."""
+    for peer in run.peers:
+        if peer.missing is not None:
+            run.left_out[peer.name] = peer.missing
+            say(f"bench: {peer.name} is left out: {peer.missing}")
+    present = [peer for peer in run.peers if peer.missing is None]
+    for number_ in range(1, run.rounds + 1):
+        for peer in present:
+            label = f"round {number_} of {run.rounds}, {peer.name}:"
+            mine = [each for each in wanted if peer.name == OURS or not each.ours_only]
+            repeated = [each for each in mine if not each.once]
+            if repeated:
+                measure_one(run, peer, repeated, label)
+            for each in mine:
+                if each.once and number_ == 1:
+                    measure_one(run, peer, [each], label)  # its memory starts small
+            save(run)
+
+
+def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> None:
+    """One pair of processes, from its start to its end."""
+    if run.effort.patience and not machine.wait_until_quiet(run.effort.patience):
+        say("bench: the machine does not become quiet; going on")
+    with tempfile.TemporaryDirectory(prefix="aqueduct-bench-") as directory:
+        setting = certificate.write(Path(directory), peer.options)
+        log = Path(directory) / "log"
+        measurements: Json = {}
+        say(label, end="")
+        try:
+            with processes.started(peer.name, setting, log) as (server, client, info):
+                pair = Pair(server, client, info, run.effort)
+                for each in wanted:
+                    measurements[each.name] = found = pair.measure(each)
+                    say(f" {each.name} {in_short(each, found)}", end="")
+        except processes.Failed as failure:
+            run.failures.append(f"{peer.name}: {failure}")
+            say(f" failed: {failure}\n{log.read_text(errors='replace')[-2000:]}", end="")
+        finally:
+            say("")
+            run.add(peer.name, measurements)
+
+
+def in_short(measure: Measure, found: Json) -> str:
+    row = next(row for row in ROWS if row.measure == measure.name)
+    noisy = "!" if (found.get("disturbance") or 0.0) > 0.1 else ""
+    return f"{number(found[row.figure])} {row.unit}{noisy}"
+
+
+def versions(peers: Sequence[Peer]) -> dict[str, str]:
+    """Of everything that matters; ours with the build of the core that Python finds first."""
+    build = "pure" if str(frames.__file__).endswith(".py") else "compiled"
+    found = {"Aqueduct": f"{aqueduct.__version__} ({build})", "Python": platform.python_version()}
+    names = ["qh3", "uvloop", *(peer.distribution for peer in peers if peer.distribution)]
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def save(run: Run) -> Path:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / "channels.json"
+    path.write_text(json.dumps(as_document(run), indent=2) + "\n")
+    path.with_suffix(".md").write_text(as_markdown(run))
+    return path
+
+
+def say(text: str, end: str = "\n") -> None:
+    print(text, end=end, file=sys.stderr, flush=True)

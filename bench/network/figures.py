@@ -1,0 +1,49 @@
+"""The arithmetic: how long a stream has to be, and what to make of several runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+LONG_ENOUGH = 0.75
+"""Part of the wanted time that a stream has to last to be counted."""
+FEWEST = 100
+
+
+def first_count(large: bool) -> int:
+    return 100 if large else 500
+
+
+def larger_count(count: int, seconds: float, wanted: float) -> int:
+    """After a stream that took less time than wanted: the next one."""
+    factor = 1.5 * wanted / max(seconds, 1e-9)
+    return int(count * min(8.0, max(2.0, factor)))
+
+
+def full_count(rate: float, seconds: float) -> int:
+    """How many messages to send so that the stream takes so long."""
+    return max(FEWEST, int(rate * seconds))
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that so many percent of all are not above."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Median and extremes over the runs."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the extremes, as a part of the median."""
+        return (self.high - self.low) / 2 / self.median if self.median else 0.0
+
+
+def summary(values: Sequence[float]) -> Summary:
+    return Summary(median(values), min(values), max(values), len(values))

@@ -1,0 +1,83 @@
+"""What we want to reach, and whether a run did."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.network.figures import Summary
+from bench.network.measures import CHANNELS
+
+OURS = "aqueduct"
+
+Results = Mapping[str, Mapping[str, Summary]]
+"""By peer, then by the name of the row."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound for one row of ours: absolute, or as a multiple of a peer's figure."""
+
+    row: str
+    what: str
+    limit: float
+    at_least: bool
+    of: str | None = None
+
+    @property
+    def text(self) -> str:
+        sign = "≥" if self.at_least else "≤" if self.of else "<"
+        bound = f"{self.limit:g} times {self.of}" if self.of else f"{self.limit:,g}"
+        return f"{sign} {bound}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a goal; `reached` is None where something it needs was not measured."""
+
+    goal: Goal
+    reached: float | None
+
+    @property
+    def met(self) -> bool | None:
+        if self.reached is None:
+            return None
+        if self.goal.at_least:
+            return self.reached >= self.goal.limit
+        return self.reached <= self.goal.limit if self.goal.of else self.reached < self.goal.limit
+
+    @property
+    def word(self) -> str:
+        return {True: "met", False: "not met", None: "not measured"}[self.met]
+
+
+GOALS = (
+    Goal("R100.rate", "100-byte messages", 1.0, at_least=True, of="zenoh-tls"),
+    Goal("T64K.megabytes", "64-KiB messages", 0.8, at_least=True, of="zenoh-tls"),
+    Goal("T64K.megabytes", "64-KiB messages", 2.0, at_least=True, of="zenoh-quic"),
+    Goal("L.p50", "round trip, p50", 1.0, at_least=False, of="zenoh-tls"),
+    Goal("H.median", "connect and first answer", 0.7, at_least=False, of="zenoh-quic"),
+    Goal("TYPED.rate", "typed messages/s", 250_000, at_least=True),
+    Goal("UNORDERED.rate", "unordered messages/s", 60_000, at_least=True),
+    Goal("UNRELIABLE.rate", "unreliable messages/s", 200_000, at_least=True),
+    Goal("MEMORY.client", f"{CHANNELS:,} live channels, MB in the client", 600, at_least=False),
+    Goal("MEMORY.server", f"{CHANNELS:,} live channels, MB in the server", 600, at_least=False),
+)
+
+
+def ratio(results: Results, row: str, peer: str) -> float | None:
+    """Our median divided by a peer's."""
+    ours = results.get(OURS, {}).get(row)
+    theirs = results.get(peer, {}).get(row)
+    if ours is None or theirs is None or not theirs.median:
+        return None
+    return ours.median / theirs.median
+
+
+def judge(goal: Goal, results: Results) -> Verdict:
+    if goal.of is not None:
+        return Verdict(goal, ratio(results, goal.row, goal.of))
+    ours = results.get(OURS, {}).get(goal.row)
+    return Verdict(goal, ours.median if ours is not None else None)
+
+
+def judge_all(results: Results) -> list[Verdict]:
+    return [judge(goal, results) for goal in GOALS]

@@ -1,0 +1,87 @@
+"""What the machine does meanwhile: other processes, processor time taken away, memory."""
+
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+CORES = os.cpu_count() or 1
+QUIET = 0.1
+"""Busy part of all cores below which the machine is called quiet."""
+GRAIN = 0.02
+"""Seconds by which the counters of two processes may be off."""
+
+
+def process_seconds() -> float:
+    """Processor time of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def peak_megabytes() -> float:
+    """The most memory this process ever had resident, in 10^6 bytes."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def other_process_seconds(process: int | None) -> float:
+    """Processor time of another process, such as a broker; 0 where nobody tells."""
+    if process is None:
+        return 0.0
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def busy_seconds() -> float | None:
+    """Processor time that the whole machine spent or lost since it started."""
+    try:
+        line = Path("/proc/stat").read_text().partition("\n")[0]
+    except OSError:
+        return None
+    user, nice, system, _, _, irq, softirq, stolen = map(int, line.split()[1:9])
+    return (user + nice + system + irq + softirq + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Looks at the machine from now on."""
+
+    busy: float | None
+    since: float
+
+    @classmethod
+    def start(cls) -> "Watch":
+        return cls(busy_seconds(), time.monotonic())
+
+    def disturbance(self, used: float) -> float | None:
+        """The part of the machine that went to others; ``used`` is what the measured had."""
+        now = busy_seconds()
+        if now is None or self.busy is None:
+            return None
+        seconds = time.monotonic() - self.since
+        others = max(0.0, now - self.busy - used - GRAIN)
+        return others / (CORES * max(seconds, GRAIN))
+
+
+def wait_until_quiet(patience: float, step: float = 1.0) -> bool:
+    """Wait until hardly anything else runs; says whether that came."""
+    deadline = time.monotonic() + patience
+    while True:
+        watch = Watch.start()
+        time.sleep(step)
+        busy = watch.disturbance(0.0)
+        if busy is None or busy <= QUIET:
+            return True
+        if time.monotonic() >= deadline:
+            return False

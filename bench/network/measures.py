@@ -1,0 +1,94 @@
+"""What is measured, and the rows of the table that come of it."""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+CHANNELS = 100_000
+"""Live channels whose memory is measured."""
+
+
+class Manner(StrEnum):
+    """How a stream of messages is sent and received; peers have the first one only."""
+
+    PLAIN = "plain"
+    MANY = "many"
+    TYPED = "typed"
+    UNORDERED = "unordered"
+    UNRELIABLE = "unreliable"
+
+
+class Kind(Enum):
+    """What the two processes do."""
+
+    STREAM = "stream"
+    CALLS = "calls"
+    FRESH = "fresh"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measurement of one peer."""
+
+    name: str
+    kind: Kind
+    size: int
+    manner: Manner = Manner.PLAIN
+
+    @property
+    def ours_only(self) -> bool:
+        return self.manner is not Manner.PLAIN or self.kind is Kind.HOLD
+
+    @property
+    def once(self) -> bool:
+        """Whether one run is enough: memory hardly differs, and takes long."""
+        return self.kind is Kind.HOLD
+
+    @property
+    def large(self) -> bool:
+        return self.size > 4096
+
+
+ALL = (
+    Measure("R100", Kind.STREAM, 100),
+    Measure("R1K", Kind.STREAM, 1024),
+    Measure("T64K", Kind.STREAM, 64 * 1024),
+    Measure("L", Kind.CALLS, 100),
+    Measure("H", Kind.FRESH, 100),
+    Measure("MANY", Kind.STREAM, 100, Manner.MANY),
+    Measure("TYPED", Kind.STREAM, 100, Manner.TYPED),
+    Measure("UNORDERED", Kind.STREAM, 100, Manner.UNORDERED),
+    Measure("UNRELIABLE", Kind.STREAM, 100, Manner.UNRELIABLE),
+    Measure("MEMORY", Kind.HOLD, 100),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a figure of a measurement."""
+
+    measure: str
+    figure: str
+    what: str
+    unit: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.measure}.{self.figure}"
+
+
+ROWS = (
+    Row("R100", "rate", "100-byte messages", "messages/s"),
+    Row("R1K", "rate", "1-KiB messages", "messages/s"),
+    Row("T64K", "megabytes", "64-KiB messages", "MB/s"),
+    Row("L", "p50", "round trip of 100 bytes, p50", "µs"),
+    Row("L", "p99", "round trip of 100 bytes, p99", "µs"),
+    Row("H", "median", "connect and first answer", "ms"),
+    Row("MANY", "rate", "100-byte messages, `receive_many`", "messages/s"),
+    Row("TYPED", "rate", "typed messages of 5 fields", "messages/s"),
+    Row("UNORDERED", "rate", "100-byte messages, unordered", "messages/s"),
+    Row("UNRELIABLE", "rate", "100-byte messages, unreliable", "messages/s"),
+    Row("UNRELIABLE", "lost", "of these lost", "%"),
+    Row("MEMORY", "client", "live channels, peak memory of the client", "MB"),
+    Row("MEMORY", "server", "live channels, peak memory of the server", "MB"),
+)

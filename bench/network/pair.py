@@ -1,0 +1,147 @@
+"""Measures one pair of processes."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench.network import figures
+from bench.network.machine import Watch, other_process_seconds
+from bench.network.measures import CHANNELS, Kind, Manner, Measure
+from bench.network.peer import Json
+from bench.network.processes import Failed, Process
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of everything."""
+
+    seconds: float = 3.0
+    """Of one stream."""
+    warm: float = 0.3
+    """A stream this long has let windows grow, and tells well enough how long to make the next."""
+    calls: int = 5_000
+    fresh: int = 30
+    channels: int = CHANNELS
+    tries: int = 2
+    """Measurements at most, if the machine had other things to do."""
+    disturbed: float = 0.03
+    """Part of the machine that others may have before a measurement is repeated."""
+    patience: float = 10.0
+    """Seconds to wait for a quiet machine before each pair."""
+
+
+QUICK = Effort(seconds=0.5, calls=500, fresh=5, channels=5_000, tries=1, patience=0.0)
+
+
+class Pair:
+    """A server and a client that are connected."""
+
+    def __init__(self, server: Process, client: Process, info: Json, effort: Effort) -> None:
+        self.server = server
+        self.client = client
+        self.effort = effort
+        self._broker: int | None = info.get("broker")
+
+    def measure(self, measure: Measure) -> Json:
+        """The figures of one measurement, after warming up."""
+        if measure.kind is Kind.STREAM:
+            return self._stream(measure)
+        if measure.kind is Kind.HOLD:
+            return self._hold(measure)
+        return self._times(measure)
+
+    def _stream(self, measure: Measure) -> Json:
+        count = figures.first_count(measure.large)
+        while (trial := self._pour(measure, count))["seconds"] < self.effort.warm:
+            count = figures.larger_count(count, trial["seconds"], self.effort.warm)
+        rate = trial["rate"]
+
+        def once() -> Json:
+            nonlocal rate
+            while True:
+                found = self._pour(measure, figures.full_count(rate, self.effort.seconds))
+                rate = max(found["rate"], rate)
+                if found["seconds"] >= figures.LONG_ENOUGH * self.effort.seconds:
+                    return found
+                rate *= 1.2  # it became faster once warm
+
+        return self._steady(once)
+
+    def _pour(self, measure: Measure, count: int) -> Json:
+        """One stream of so many messages."""
+        found = self._watched(measure, count)
+        seconds = (found["server"].pop("at") - found["client"].pop("at")) / 1e9
+        received, total = found["server"].pop("count"), found["server"].pop("total")
+        if measure.manner is Manner.UNRELIABLE:
+            found["lost"] = 100 * (count - received) / count
+        elif (received, total) != (count, expected(measure, count)):
+            raise Failed(f"{received} messages and {total} bytes came instead of {count}")
+        rate = received / seconds
+        megabytes = rate * measure.size / 1e6
+        return {**found, "seconds": seconds, "rate": rate, "megabytes": megabytes}
+
+    def _times(self, measure: Measure) -> Json:
+        count = self.effort.calls if measure.kind is Kind.CALLS else self.effort.fresh
+        self._watched(measure, max(3, count // 10))
+
+        def once() -> Json:
+            found = self._watched(measure, count)
+            times = found["client"].pop("times")
+            if measure.kind is Kind.FRESH:
+                return {**found, "median": median(times) / 1e6}
+            p50, p99 = (figures.percentile(times, percent) / 1e3 for percent in (50, 99))
+            return {**found, "p50": p50, "p99": p99}
+
+        return self._steady(once)
+
+    def _hold(self, measure: Measure) -> Json:
+        started = time.monotonic()
+        found = self._watched(measure, self.effort.channels)
+        peaks = {side: found[side]["usage"]["peak"] for side in ("client", "server")}
+        return {"count": found["count"], "seconds": time.monotonic() - started, **peaks}
+
+    def _watched(self, measure: Measure, count: int) -> Json:
+        """Have both sides do it, and look at the machine meanwhile."""
+        order = {
+            "order": measure.kind.value,
+            "manner": measure.manner.value,
+            "size": measure.size,
+            "count": count,
+        }
+        watch = Watch.start()
+        broker = other_process_seconds(self._broker)
+        self.server.write(**order)
+        self.server.read()
+        self.client.write(**order)
+        client = self.client.read()
+        if measure.kind is not Kind.STREAM:
+            self.server.write(order="end")
+        server = self.server.read()
+        self.client.write(order="end")
+        client.update(self.client.read())
+        used = client["usage"]["processor"] + server["usage"]["processor"]
+        used += other_process_seconds(self._broker) - broker
+        found: dict[str, Any] = {"count": count, "disturbance": watch.disturbance(used)}
+        return {**found, "client": client, "server": server}
+
+    def _steady(self, once: Callable[[], Json]) -> Json:
+        """The least disturbed of a few tries."""
+        best: Json | None = None
+        for number in range(1, self.effort.tries + 1):
+            found = once()
+            if best is None or (found["disturbance"] or 0) < best["disturbance"]:
+                best = found
+            best["tries"] = number
+            if (best["disturbance"] or 0) <= self.effort.disturbed:
+                break
+        assert best is not None
+        return best
+
+
+def expected(measure: Measure, count: int) -> int:
+    """The bytes a receiver has to count; of typed messages it adds up the numbers in them."""
+    if measure.manner is Manner.TYPED:
+        return count * (count - 1) // 2
+    return count * measure.size

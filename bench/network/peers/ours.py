@@ -1,0 +1,233 @@
+"""Aqueduct by its public API: a channel for each stream, `call` for each round trip.
+
+The receiver takes messages with ``async for``, the sender awaits ``send`` for each.
+"""
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import msgspec
+
+import aqueduct
+from aqueduct import Mode
+from bench.network import peer
+from bench.network.measures import Manner
+from bench.network.peer import Closing, Counted, Json, Setting
+
+PER_MESSAGE = 200
+"""Channels in one message while many are opened."""
+LIMITS = aqueduct.Limits(max_channels=200_000)
+"""More channels than anybody allows by default; everything else is as everybody has it."""
+
+
+class Reading(msgspec.Struct):
+    """A typed message of five fields."""
+
+    sensor: str
+    number: int
+    value: float
+    unit: str
+    good: bool
+
+
+class Flow(msgspec.Struct, tag=True):
+    """Messages to count, one by one."""
+
+    data: aqueduct.Receiver[bytes]
+    count: int
+
+
+class Batches(msgspec.Struct, tag=True):
+    """Messages to take many at a time, and to count one by one."""
+
+    data: aqueduct.Receiver[bytes]
+
+
+class Datagrams(msgspec.Struct, tag=True):
+    """Messages of which some may not come."""
+
+    data: aqueduct.Receiver[bytes]
+
+
+class Readings(msgspec.Struct, tag=True):
+    data: aqueduct.Receiver[Reading]
+
+
+class Question(msgspec.Struct, tag=True):
+    payload: bytes
+    answer: aqueduct.Sender[bytes]
+
+
+class Keep(msgspec.Struct, tag=True):
+    """Channels to take one message from and to keep."""
+
+    channels: list[aqueduct.Receiver[bytes]]
+    taken: aqueduct.Sender[int]
+
+
+Request = Flow | Batches | Datagrams | Readings | Question | Keep
+
+MODES = {
+    Manner.PLAIN: Mode.ORDERED,
+    Manner.UNORDERED: Mode.UNORDERED,
+    Manner.MANY: Mode.ORDERED,
+    Manner.UNRELIABLE: Mode.UNRELIABLE,
+}
+
+
+class Server(peer.Server):
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._stack = contextlib.AsyncExitStack()
+        self._counted: asyncio.Queue[Counted] = asyncio.Queue()
+        self._kept: list[aqueduct.Receiver[bytes]] = []
+
+    async def start(self) -> Json:
+        tls = aqueduct.tls(self.setting.certificate, self.setting.key)
+        serving = aqueduct.serve(f"{peer.HOST}:0", Request, tls=tls, limits=LIMITS)
+        server = await self._stack.enter_async_context(serving)
+        running = asyncio.create_task(server.run(self._handle))
+        self._stack.callback(running.cancel)
+        return {"address": server.address}
+
+    async def receive(self, manner: Manner, size: int, count: int) -> Counted:
+        return await self._counted.get()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    async def _handle(self, connection: aqueduct.Connection[Any]) -> None:
+        async for request in connection.entrypoint:
+            if isinstance(request, Question):
+                await request.answer.send(request.payload)
+            elif isinstance(request, Keep):
+                await self._keep(request)
+            else:
+                self._counted.put_nowait(await count(request))
+
+    async def _keep(self, request: Keep) -> None:
+        for receiver in request.channels:
+            await receiver.receive()
+        self._kept += request.channels
+        await request.taken.send(len(request.channels))
+
+
+async def count(request: Flow | Batches | Datagrams | Readings) -> Counted:
+    async with request.data:
+        if isinstance(request, Flow):
+            return await count_flow(request)
+        if isinstance(request, Batches):
+            return await count_batches(request.data)
+        if isinstance(request, Datagrams):
+            return await count_datagrams(request.data)
+        return await count_readings(request.data)
+
+
+async def count_flow(flow: Flow) -> Counted:
+    messages = total = at = 0
+    wanted = flow.count
+    async for payload in flow.data:
+        messages += 1
+        total += len(payload)
+        if messages == wanted:
+            at = time.monotonic_ns()
+    return Counted(messages, total, at)
+
+
+async def count_batches(data: aqueduct.Receiver[bytes]) -> Counted:
+    messages = total = at = 0
+    with contextlib.suppress(aqueduct.EndOfChannel):
+        while True:
+            for payload in await data.receive_many():
+                messages += 1
+                total += len(payload)
+            at = time.monotonic_ns()
+    return Counted(messages, total, at)
+
+
+async def count_datagrams(data: aqueduct.Receiver[bytes]) -> Counted:
+    """Nobody knows which one is the last, so the clock is read for each."""
+    messages = total = at = 0
+    async for payload in data:
+        messages += 1
+        total += len(payload)
+        at = time.monotonic_ns()
+    return Counted(messages, total, at)
+
+
+async def count_readings(data: aqueduct.Receiver[Reading]) -> Counted:
+    messages = total = 0
+    async for reading in data:
+        messages += 1
+        total += reading.number
+    return Counted(messages, total, time.monotonic_ns())
+
+
+class Client(peer.Client):
+    _connection: aqueduct.Connection[Any]
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._trust = aqueduct.trust(setting.authority)
+        self._address = ""
+        self._kept: list[aqueduct.Sender[bytes]] = []
+
+    async def open(self, info: Json) -> None:
+        self._address = info["address"]
+        self._connection = await self._connect()
+
+    async def send(self, manner: Manner, payload: bytes, count: int) -> None:
+        if manner is Manner.TYPED:
+            await self._send_readings(count)
+            return
+        sender, receiver = aqueduct.channel(bytes, mode=MODES[manner])
+        request: Any = Flow(receiver, count)
+        if manner is Manner.MANY:
+            request = Batches(receiver)
+        elif manner is Manner.UNRELIABLE:
+            request = Datagrams(receiver)
+        await self._connection.entrypoint.send(request)
+        async with sender:
+            for _ in range(count):
+                await sender.send(payload)
+
+    async def _send_readings(self, count: int) -> None:
+        sender, receiver = aqueduct.channel(Reading)
+        await self._connection.entrypoint.send(Readings(receiver))
+        async with sender:
+            for number in range(count):
+                await sender.send(Reading("north tower", number, 21.5, "°C", True))
+
+    async def call(self, payload: bytes) -> bytes:
+        return await ask(self._connection, payload)
+
+    async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:
+        connection = await self._connect()
+        return await ask(connection, payload), connection.close
+
+    async def hold(self, count: int) -> None:
+        while len(self._kept) < count:
+            pairs = [aqueduct.channel(bytes) for _ in range(PER_MESSAGE)]
+            for sender, _ in pairs:
+                await sender.send(b"hello")
+            channels = [receiver for _, receiver in pairs]
+            entrypoint = self._connection.entrypoint
+            taken = await entrypoint.call(Keep, channels=channels, timeout=30)
+            if taken != PER_MESSAGE:
+                raise RuntimeError(f"{taken} of {PER_MESSAGE} messages were taken")
+            for sender, _ in pairs:
+                await sender.flush()
+                self._kept.append(sender)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def _connect(self) -> aqueduct.Connection[Any]:
+        return await aqueduct.connect(self._address, Request, trust=self._trust, limits=LIMITS)
+
+
+async def ask(connection: aqueduct.Connection[Any], payload: bytes) -> bytes:
+    answer: bytes = await connection.entrypoint.call(Question, payload=payload)
+    return answer

@@ -1,0 +1,93 @@
+"""The orchestrator's hold on the two processes it starts."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+from bench.builds import ROOT
+from bench.network.peer import Json, Setting
+
+ANSWER_SECONDS = 120.0
+END_SECONDS = 5.0
+
+
+class Failed(Exception):
+    """A process ended early, or did not answer."""
+
+
+class Process:
+    """A server or a client, in a session of its own so that nothing it started stays behind."""
+
+    def __init__(self, role: str, peer: str, setting: Setting, log: IO[bytes]) -> None:
+        self.role = role
+        words = [sys.executable, "-m", "bench.network.worker", role, peer]
+        self._process = subprocess.Popen(
+            [*words, json.dumps(asdict(setting))],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._read = b""
+
+    def write(self, **order: object) -> None:
+        try:
+            self._stdin.write(json.dumps(order).encode() + b"\n")
+            self._stdin.flush()
+        except BrokenPipeError:
+            raise Failed(f"the {self.role} ended early") from None
+
+    def read(self) -> Json:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            while b"\n" not in self._read:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise Failed(f"the {self.role} did not answer in {ANSWER_SECONDS:.0f} s")
+                chunk = os.read(self._stdout.fileno(), 1 << 20)
+                if not chunk:
+                    raise Failed(f"the {self.role} ended early")
+                self._read += chunk
+        line, _, self._read = self._read.partition(b"\n")
+        answer: Json = json.loads(line)
+        return answer
+
+    def end(self) -> None:
+        """Ask it to end, and make sure of it."""
+        with contextlib.suppress(Failed):
+            self.write(order="quit")
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._stdout.close()
+
+
+@contextlib.contextmanager
+def started(peer: str, setting: Setting, log_path: Path) -> Iterator[tuple[Process, Process, Json]]:
+    """A server and a client that have met, and what the server said of itself."""
+    with log_path.open("wb") as log, contextlib.ExitStack() as stack:
+        server = Process("server", peer, setting, log)
+        stack.callback(server.end)
+        client = Process("client", peer, setting, log)
+        stack.callback(client.end)
+        info = server.read()["info"]
+        client.write(info=info)
+        client.read()
+        yield server, client, info

@@ -1,0 +1,171 @@
+"""The result of a run, as Markdown and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from bench.network.figures import Summary, summary
+from bench.network.goals import OURS, Results, Verdict, judge_all, ratio
+from bench.network.measures import CHANNELS, ROWS, Row
+from bench.network.pair import Effort
+from bench.network.peer import Json
+from bench.network.roster import Peer
+
+COMPARED = ("zenoh-tls", "zenoh-quic")
+"""Whom our figures are divided by in the table."""
+NOISY = 0.1
+"""Part of the machine that others had, from which on a figure deserves a word."""
+
+
+@dataclass
+class Run:
+    """Everything that was measured, and what was not."""
+
+    peers: Sequence[Peer]
+    effort: Effort
+    rounds: int
+    platform: str
+    versions: Mapping[str, str]
+    quick: bool = False
+    found: dict[str, list[Json]] = field(default_factory=dict)
+    """By peer: the measurements of each round."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, peer: str, measurements: Json) -> None:
+        self.found.setdefault(peer, []).append(measurements)
+
+    def results(self) -> dict[str, dict[str, Summary]]:
+        return {peer: summaries(rounds) for peer, rounds in self.found.items()}
+
+    def verdicts(self) -> list[Verdict]:
+        results = self.results()
+        if self.effort.channels < CHANNELS:
+            # Fewer channels are no proof; so this was not measured.
+            ours = results.get(OURS, {})
+            results[OURS] = {name: ours[name] for name in ours if not name.startswith("MEMORY.")}
+        return judge_all(results)
+
+
+def summaries(rounds: Sequence[Json]) -> dict[str, Summary]:
+    """Each row's median over the rounds that have it."""
+    found = {}
+    for row in ROWS:
+        measured = (one[row.measure] for one in rounds if row.measure in one)
+        values = [float(figures[row.figure]) for figures in measured if row.figure in figures]
+        if values:
+            found[row.name] = summary(values)
+    return found
+
+
+def as_document(run: Run) -> Json:
+    results = run.results()
+    return {
+        "platform": run.platform,
+        "versions": dict(run.versions),
+        "rounds": run.rounds,
+        "quick": run.quick,
+        "effort": asdict(run.effort),
+        "left_out": run.left_out,
+        "failures": run.failures,
+        "goals": [
+            {**asdict(verdict.goal), "reached": verdict.reached, "met": verdict.met}
+            for verdict in run.verdicts()
+        ],
+        "medians": {
+            peer: {name: asdict(found) for name, found in rows.items()}
+            for peer, rows in results.items()
+        },
+        "runs": run.found,
+    }
+
+
+def as_markdown(run: Run) -> str:
+    results = run.results()
+    parts = [
+        figures_table(run, results),
+        goals_table(run.verdicts()),
+        "\n".join(f"- {line}" for line in notes(run)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def figures_table(run: Run, results: Results) -> str:
+    others = [peer.name for peer in run.peers if peer.name in results and peer.name != OURS]
+    compared = [name for name in COMPARED if name in others and OURS in results]
+    ours = [OURS] if OURS in results else []
+    head = ["", "", *ours, *(f"of {name}" for name in compared), *others]
+    lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
+    for row in ROWS:
+        if not any(row.name in rows for rows in results.values()):
+            continue
+        cells = [cell(results[name].get(row.name)) for name in ours]
+        cells += [times(ratio(results, row.name, name)) for name in compared]
+        cells += [cell(results[name].get(row.name)) for name in others]
+        lines.append([what(row, run.effort), row.unit, *cells])
+    return table(lines)
+
+
+def what(row: Row, effort: Effort) -> str:
+    return f"{effort.channels:,} {row.what}" if row.measure == "MEMORY" else row.what
+
+
+def goals_table(verdicts: Sequence[Verdict]) -> str:
+    lines = [["goal", "", "reached", ""], ["---", "---", "---:", "---"]]
+    for verdict in verdicts:
+        reached = times(verdict.reached) if verdict.goal.of else number(verdict.reached)
+        lines.append([verdict.goal.what, verdict.goal.text, reached, verdict.word])
+    return table(lines)
+
+
+def notes(run: Run) -> list[str]:
+    effort = run.effort
+    made = f"medians of {run.rounds} runs" if run.rounds > 1 else "one run"
+    lines = [
+        f"Two processes each, {made}, a stream lasts {effort.seconds:g} s; ± is half the distance "
+        "between the extremes.",
+        f"{run.platform}; {', '.join(f'{name} {text}' for name, text in run.versions.items())}.",
+    ]
+    lines += [f"{peer.name}: {peer.label}." for peer in run.peers if peer.name in run.found]
+    if run.quick:
+        lines.append("A quick run, to see that everything works: its figures mean little.")
+    worst = worst_disturbance(run)
+    if worst > NOISY:
+        lines.append(
+            f"Other work had up to {worst:.0%} of the machine meanwhile: measure again when it "
+            "is quiet."
+        )
+    lines += [f"Left out: {name}, since {why}." for name, why in run.left_out.items()]
+    lines += [f"Failed: {failure}" for failure in run.failures]
+    return lines
+
+
+def worst_disturbance(run: Run) -> float:
+    """Only over what is in the table; 0 where the machine does not tell."""
+    shares = (
+        figures.get("disturbance") or 0.0
+        for rounds in run.found.values()
+        for measurements in rounds
+        for figures in measurements.values()
+    )
+    return max(shares, default=0.0)
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def cell(found: Summary | None) -> str:
+    if found is None:
+        return ""
+    spread = f" ±{100 * found.spread:.0f} %" if found.runs > 1 else ""
+    return number(found.median) + spread
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,82 @@
+"""Who takes part, and why somebody does not."""
+
+import importlib.util
+import shutil
+from dataclasses import dataclass, field
+
+from bench.network.goals import OURS
+from bench.network.peer import Json
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library in one configuration."""
+
+    name: str
+    label: str
+    module: str
+    """Has a `Server` and a `Client`."""
+    package: str | None = None
+    """Must be importable."""
+    distribution: str | None = None
+    """Whose version the report states."""
+    program: str | None = None
+    """Must be on PATH."""
+    options: Json = field(default_factory=dict)
+    uvloop: bool = True
+    """Whether to use uvloop where it is installed."""
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot be measured here."""
+        if self.package is not None and importlib.util.find_spec(self.package) is None:
+            return f"the package {self.distribution} is not installed"
+        if self.program is not None and shutil.which(self.program) is None:
+            return f"there is no {self.program} on PATH"
+        return None
+
+
+def _zenoh(link: str) -> Peer:
+    return Peer(
+        f"zenoh-{link}",
+        f"zenoh publisher and subscriber over {link.upper()}",
+        "bench.network.peers.over_zenoh",
+        "zenoh",
+        "eclipse-zenoh",
+        options={"link": link},
+    )
+
+
+PEERS = (
+    Peer(OURS, "Aqueduct, ordered channel of `bytes`", "bench.network.peers.ours"),
+    _zenoh("tls"),
+    _zenoh("quic"),
+    Peer(
+        "zmq",
+        "pyzmq with asyncio and CURVE, PUSH/PULL and DEALER/ROUTER",
+        "bench.network.peers.over_zmq",
+        "zmq",
+        "pyzmq",
+        uvloop=False,  # measured faster without
+    ),
+    Peer(
+        "grpc",
+        "grpc.aio over TLS, bytes without protobuf",
+        "bench.network.peers.over_grpc",
+        "grpc",
+        "grpcio",
+    ),
+    Peer(
+        "nats",
+        "nats-py over TLS, through a nats-server",
+        "bench.network.peers.over_nats",
+        "nats",
+        "nats-py",
+        "nats-server",
+    ),
+    Peer(
+        "streams",
+        "asyncio streams over TLS, small frames joined by hand",
+        "bench.network.peers.over_streams",
+    ),
+)

@@ -1,0 +1,151 @@
+"""One process of a pair: does what it is told in lines of JSON, and answers the same way.
+
+python -m bench.network.worker server|client NAME '{"authority": ..., ...}'
+"""
+
+import asyncio
+import contextlib
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from bench.network.machine import peak_megabytes, process_seconds
+from bench.network.measures import Manner
+from bench.network.peer import Client, Json, Server, Setting
+from bench.network.roster import PEERS
+
+STOP_SECONDS = 3.0
+
+
+class Control:
+    """This process's end of the pipes."""
+
+    def __init__(self) -> None:
+        # Libraries may print; what we have to say goes through a copy that only we know.
+        self._out: TextIO = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+
+    async def read(self) -> Json:
+        loop = asyncio.get_running_loop()
+        line = await loop.run_in_executor(None, sys.stdin.readline)
+        order: Json = json.loads(line) if line else {"order": "quit"}
+        return order
+
+    def write(self, **answer: object) -> None:
+        self._out.write(json.dumps(answer) + "\n")
+
+
+class Usage:
+    """Processor time of this process from here on, and its peak of memory."""
+
+    def __init__(self) -> None:
+        self._before = process_seconds()
+
+    def now(self) -> Json:
+        return {"processor": process_seconds() - self._before, "peak": peak_megabytes()}
+
+
+async def serve(control: Control, server: Server) -> None:
+    control.write(info=await server.start())
+    while (order := await control.read())["order"] != "quit":
+        usage = Usage()
+        control.write(ready=True)
+        if order["order"] == "stream":
+            counted = await server.receive(Manner(order["manner"]), order["size"], order["count"])
+            control.write(
+                count=counted.count, total=counted.total, at=counted.at, usage=usage.now()
+            )
+        else:
+            await control.read()
+            control.write(usage=usage.now())
+    await stop(server)
+
+
+async def ask(control: Control, client: Client) -> None:
+    await client.open((await control.read())["info"])
+    control.write(ready=True)
+    while (order := await control.read())["order"] != "quit":
+        usage = Usage()
+        answer = await obey(order, client)
+        control.write(**answer)
+        await control.read()  # the server is done as well
+        control.write(usage=usage.now())
+    await stop(client)
+
+
+async def obey(order: Json, client: Client) -> Json:
+    payload = os.urandom(order["size"])
+    count = order["count"]
+    if order["order"] == "stream":
+        started = time.monotonic_ns()
+        await client.send(Manner(order["manner"]), payload, count)
+        return {"at": started}
+    if order["order"] == "calls":
+        return {"times": await time_calls(client, payload, count)}
+    if order["order"] == "fresh":
+        return {"times": await time_fresh(client, payload, count)}
+    await client.hold(count)
+    return {}
+
+
+async def time_calls(client: Client, payload: bytes, count: int) -> list[int]:
+    clock = time.perf_counter_ns
+    times = []
+    for _ in range(count):
+        started = clock()
+        answer = await client.call(payload)
+        times.append(clock() - started)
+        check(answer, payload)
+    return times
+
+
+async def time_fresh(client: Client, payload: bytes, count: int) -> list[int]:
+    clock = time.perf_counter_ns
+    times = []
+    for _ in range(count):
+        started = clock()
+        answer, close = await client.fresh(payload)
+        times.append(clock() - started)
+        check(answer, payload)
+        await close()
+    return times
+
+
+def check(answer: bytes, payload: bytes) -> None:
+    if answer != payload:
+        raise RuntimeError(f"asked with {len(payload)} bytes, and {len(answer)} others came back")
+
+
+async def stop(side: Server | Client) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_SECONDS):
+            await (side.stop() if isinstance(side, Server) else side.close())
+
+
+def loop_factory(uvloop_wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if not uvloop_wanted:
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def main(role: str, name: str, setting: Setting) -> None:
+    (peer,) = (peer for peer in PEERS if peer.name == name)
+    module = importlib.import_module(peer.module)
+    control = Control()
+    with asyncio.Runner(loop_factory=loop_factory(peer.uvloop)) as runner:
+        if role == "server":
+            runner.run(serve(control, module.Server(setting)))
+        else:
+            runner.run(ask(control, module.Client(setting)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Setting(**json.loads(sys.argv[3])))

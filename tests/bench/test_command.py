@@ -1,0 +1,41 @@
+import pytest
+
+from bench.__main__ import main
+from bench.network.command import parse_arguments
+
+
+def test_everything_is_measured_three_times_by_default() -> None:
+    arguments = parse_arguments([])
+    assert len(arguments.only) == 10
+    assert arguments.peer[0].name == "aqueduct"
+    assert arguments.runs == 3
+
+
+def test_measures_and_peers_can_be_chosen_and_ours_is_always_there() -> None:
+    arguments = parse_arguments(["--only", "L,R100", "--peer", "zenoh-tls"])
+    assert [measure.name for measure in arguments.only] == ["R100", "L"]
+    assert [peer.name for peer in arguments.peer] == ["aqueduct", "zenoh-tls"]
+
+
+@pytest.mark.parametrize("words", [["--only", "R99"], ["--peer", "carrier-pigeon"]])
+def test_an_unknown_name_is_answered_with_those_there_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(words)
+    assert "there are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["core", "channels"])
+def test_help_has_examples(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([kind, "--help"])
+    assert f"python -m bench {kind} --only" in capsys.readouterr().out
+
+
+def test_without_a_kind_of_benchmark_the_kinds_are_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 2
+    assert "bench core" in capsys.readouterr().err
+    assert main(["--help"]) == 0

@@ -1,0 +1,38 @@
+"""Real pairs of processes, very briefly, so that the benchmark cannot rot."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.network import certificate, processes
+from bench.network.measures import ALL, ROWS
+from bench.network.pair import QUICK, Pair
+
+BRIEF = replace(QUICK, seconds=0.02, warm=0.01, calls=20, fresh=2, channels=400)
+
+
+@pytest.mark.parametrize("peer", ["aqueduct", "streams"])
+def test_a_pair_yields_every_figure_of_every_measure(peer: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    setting = certificate.write(tmp_path, {})
+    found = {}
+    with processes.started(peer, setting, log) as (server, client, info):
+        pair = Pair(server, client, info, BRIEF)
+        for measure in ALL:
+            if peer == "aqueduct" or not measure.ours_only:
+                found[measure.name] = pair.measure(measure)
+    for row in ROWS:
+        if row.measure in found:
+            assert found[row.measure][row.figure] >= 0, row
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_process_that_ends_early_is_a_failure(tmp_path: Path) -> None:
+    setting = replace(certificate.write(tmp_path, {}), key="/nowhere")
+    with (
+        pytest.raises(processes.Failed, match="server ended early"),
+        processes.started("streams", setting, tmp_path / "log"),
+    ):
+        pass
+    assert "No such file" in (tmp_path / "log").read_text()

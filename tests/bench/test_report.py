@@ -1,0 +1,80 @@
+import json
+
+from bench.network.measures import CHANNELS
+from bench.network.pair import QUICK, Effort
+from bench.network.report import Run, as_document, as_markdown, number
+from bench.network.roster import PEERS
+
+
+def a_run(effort: Effort | None = None, rounds: int = 3) -> Run:
+    run = Run(PEERS, effort or Effort(), rounds, "Linux", {"Python": "3.11"})
+    for extra in range(rounds):
+        run.add("aqueduct", {"R100": {"rate": 600_000.0 + 60_000 * extra, "disturbance": 0.01}})
+        run.add("zenoh-tls", {"R100": {"rate": 550_000.0, "disturbance": None}})
+    run.found["aqueduct"][0]["MEMORY"] = {"client": 500.0, "server": 700.0}
+    run.left_out["nats"] = "there is no nats-server on PATH"
+    return run
+
+
+def test_the_table_has_medians_with_spread_and_ratios() -> None:
+    text = as_markdown(a_run())
+    head, _, first = text.splitlines()[:3]
+    assert head == "|  |  | aqueduct | of zenoh-tls | zenoh-tls |"
+    assert first == "| 100-byte messages | messages/s | 660,000 ±9 % | 1.20 | 550,000 ±0 % |"
+
+
+def test_rows_that_nobody_measured_are_not_in_the_table() -> None:
+    figures = as_markdown(a_run()).partition("| goal |")[0]
+    assert "round trip" not in figures
+    assert "100,000 live channels, peak memory of the client | MB | 500 |  |  |" in figures
+
+
+def test_each_goal_is_met_or_not_or_was_not_measured() -> None:
+    text = as_markdown(a_run())
+    assert "| 100-byte messages | ≥ 1 times zenoh-tls | 1.20 | met |" in text
+    assert "| 100,000 live channels, MB in the server | < 600 | 700 | not met |" in text
+    assert "| round trip, p50 | ≤ 1 times zenoh-tls |  | not measured |" in text
+
+
+def test_fewer_channels_than_the_goal_names_are_no_proof() -> None:
+    assert QUICK.channels < CHANNELS
+    text = as_markdown(a_run(QUICK))
+    assert "5,000 live channels, peak memory of the client | MB | 500" in text
+    assert "| 100,000 live channels, MB in the client | < 600 |  | not measured |" in text
+
+
+def test_what_was_left_out_or_failed_is_said() -> None:
+    run = a_run()
+    run.failures.append("grpc: the server ended early")
+    text = as_markdown(run)
+    assert "- Left out: nats, since there is no nats-server on PATH." in text
+    assert "- Failed: grpc: the server ended early" in text
+
+
+def test_a_busy_machine_is_said() -> None:
+    run = a_run()
+    assert "Other work" not in as_markdown(run)
+    run.found["zenoh-tls"][0]["R100"]["disturbance"] = 0.3
+    assert "Other work had up to 30% of the machine" in as_markdown(run)
+
+
+def test_one_run_has_no_spread() -> None:
+    assert "±" not in as_markdown(a_run(rounds=1)).partition("| goal |")[0]
+
+
+def test_the_document_is_json_with_every_run() -> None:
+    document = json.loads(json.dumps(as_document(a_run())))
+    assert document["medians"]["aqueduct"]["R100.rate"]["median"] == 660_000
+    assert len(document["runs"]["aqueduct"]) == 3
+    assert [goal["met"] for goal in document["goals"]].count(True) == 2
+
+
+def test_a_run_without_anything_can_be_reported() -> None:
+    run = Run((), Effort(), 3, "Linux", {})
+    assert "not measured" in as_markdown(run)
+    assert as_document(run)["medians"] == {}
+
+
+def test_numbers_have_three_digits_or_all_before_the_point() -> None:
+    texts = [number(value) for value in (1234.5, 3.14159, 0.0, None)]
+    assert texts == ["1,234", "3.14", "0", ""]

@@ -1,0 +1,14 @@
+import pytest
+
+from bench.network.peers.over_streams import Splitter, frame
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 1000])
+def test_frames_are_the_same_however_they_are_cut(piece: int) -> None:
+    messages = [bytes([number]) * number for number in range(20)]
+    stream = b"".join(map(frame, messages))
+    splitter = Splitter()
+    found: list[bytes] = []
+    for start in range(0, len(stream), piece):
+        found += splitter.split(stream[start : start + piece])
+    assert found == messages
