@@ -371,7 +371,7 @@ async def main(options: argparse.Namespace) -> None:
         Request,
         tls=aqueduct.dev_tls(),
         accept=check_password if options.accept == "password" else None,
-        limits=aqueduct.Limits(channel_window=WINDOW),
+        limits=aqueduct.Limits(channel_window=WINDOW, max_channels=options.max_channels),
         options=aqueduct.QuicOptions(
             idle_timeout=options.idle,
             keep_alive=options.idle / 3,
@@ -394,6 +394,7 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--accept", default="all")
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--max-packet", type=int)
+    parser.add_argument("--max-channels", type=int, default=65_536)
     return parser.parse_args(arguments)
 
 
