@@ -18,7 +18,7 @@ from qh3.quic.connection import QuicConnection
 
 import aqueduct
 from tests.processes.lab import Ask, Request
-from tests.processes.peers import Peer, connect, lab
+from tests.processes.peers import Peer, connect, eventually, lab
 
 MEGABYTE = 1_000_000
 SLOWEST = 60.0
@@ -160,13 +160,28 @@ class Attacker:
         """Go on with it."""
         if self.connection.is_open:
             self._quic.send_stream_data(stream, data, fin)
-            self.connection.driver.touch()
+            self._send()
 
     def datagram(self, data: bytes) -> None:
         """Send a datagram."""
         if self.connection.is_open:
             self._quic.send_datagram_frame(data)
-            self.connection.driver.touch()
+            self._send()
+
+    async def settle(self) -> None:
+        """Until the server has everything, or has had enough."""
+
+        def is_settled() -> bool:
+            if not self.connection.is_open:
+                return True
+            numbers = self.connection.statistics()
+            return not numbers["send_buffer"] and not numbers["bytes_in_flight"]
+
+        await eventually(is_settled, "the server takes what was sent")
+
+    def _send(self) -> None:
+        self.connection.driver.bridge.stir()
+        self.connection.driver.touch()
 
     def vanish(self) -> None:
         """Close the socket without a word."""

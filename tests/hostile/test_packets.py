@@ -6,7 +6,8 @@ import asyncio
 import itertools
 
 from tests.hostile.attacks import MEGABYTE, attacker, first_packet, garbage, shoot, siege
-from tests.processes.peers import bounded
+from tests.processes.lab import Ask, Request
+from tests.processes.peers import bounded, connect
 
 
 @bounded
@@ -46,5 +47,21 @@ async def test_connections_that_vanish_without_a_word_are_freed() -> None:
             await asyncio.gather(*(come_and_go() for _ in range(20)))
         gone = 0
         while gone < 200:
+            gone += (await server.next_event())["event"] == "gone"
+    assert watch.grown < 80 * MEGABYTE
+
+
+@bounded
+async def test_a_flood_of_connections_is_served_and_forgotten() -> None:
+    async with siege("600 connections, 60 at a time") as (server, watch):
+
+        async def come_and_go() -> None:
+            async with connect(server.address, Request) as connection:
+                assert await connection.entrypoint.call(Ask, text="hi") == "HI"
+
+        for _ in range(10):
+            await asyncio.gather(*(come_and_go() for _ in range(60)))
+        gone = 0
+        while gone < 600:
             gone += (await server.next_event())["event"] == "gone"
     assert watch.grown < 80 * MEGABYTE

@@ -372,7 +372,7 @@ async def main(options: argparse.Namespace) -> None:
         Request,
         tls=aqueduct.dev_tls(),
         accept=check_password if options.accept == "password" else None,
-        limits=aqueduct.Limits(channel_window=WINDOW),
+        limits=aqueduct.Limits(channel_window=WINDOW, max_channels=options.max_channels),
         early_data=options.early_data,
         options=aqueduct.QuicOptions(
             idle_timeout=options.idle,
@@ -397,6 +397,7 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--max-packet", type=int)
     parser.add_argument("--early-data", action="store_true")
+    parser.add_argument("--max-channels", type=int, default=65_536)
     return parser.parse_args(arguments)
 
 

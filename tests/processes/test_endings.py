@@ -16,6 +16,7 @@ from aqueduct import (
     ChannelClosed,
     ConnectionLost,
     EndOfChannel,
+    Mode,
     ReceiverClosed,
     channel,
     oneshot,
@@ -173,6 +174,63 @@ async def test_halves_that_ended_warn_of_nothing(recwarn: pytest.WarningsRecorde
         gc.collect()
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []
+
+
+@bounded
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("ending", ["finish", "cancel", "an error", "forget"])
+async def test_in_every_mode_the_other_process_sees_how_a_sender_ends(
+    mode: Mode, ending: str
+) -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel(mode=mode)
+        report, answer = oneshot(Report)
+        await connection.entrypoint.send(Collect(receiver, report))
+        await sender.send(b"one")
+        await sender.flush()
+        if ending == "finish":
+            sender.finish()
+        elif ending == "cancel":
+            sender.cancel()
+        elif ending == "an error":
+            with pytest.raises(ZeroDivisionError):
+                async with sender:
+                    raise ZeroDivisionError
+        else:
+            with pytest.warns(ResourceWarning, match="Sender was forgotten while open"):
+                del sender
+        result = await answer.receive()
+        assert result.ended == ("EndOfChannel" if ending == "finish" else "ChannelCancelled")
+        assert result.count == 1 or mode is Mode.UNRELIABLE
+
+
+@bounded
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("ending", ["close", "drop"])
+async def test_in_every_mode_a_sender_sees_that_its_receiver_is_gone(
+    mode: Mode, ending: str
+) -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel(mode=mode)
+        await connection.entrypoint.send(CloseAfter(1, ending, receiver))
+        with pytest.raises(ReceiverClosed):
+            await send_for_ever(sender, bytes(1000))
+        with pytest.raises(ReceiverClosed):
+            await sender.flush()
+
+
+@bounded
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_in_every_mode_the_end_of_the_connection_ends_both_halves(mode: Mode) -> None:
+    async with lab() as server, connect(server.address, Request) as connection:
+        sender, receiver = channel(mode=mode)
+        sink, source = channel()
+        await connection.entrypoint.send(Keep(receiver, sink))
+        await connection.entrypoint.send(Leave("close"))
+        with pytest.raises(ConnectionLost, match="enough"):
+            await send_for_ever(sender, bytes(1000))
+        with pytest.raises(ConnectionLost, match="enough"):
+            await receive_for_ever(source)
 
 
 @bounded

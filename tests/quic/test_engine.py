@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from qh3.quic.connection import QuicConnectionError
 from qh3.quic.events import (
     DatagramFrameReceived,
     HandshakeCompleted,
@@ -148,3 +149,15 @@ def test_how_a_connection_was_closed_is_known_at_once() -> None:
     closed = wire.client.closed_with
     assert closed is not None
     assert (closed.error_code, closed.reason_phrase) == (7, "enough")
+
+
+def test_an_engine_that_sends_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Wire().client
+
+    class Endless:
+        def poll_transmit(self, now: float) -> tuple[bytes, object]:
+            return b"again", ADDRESSES[1]
+
+    monkeypatch.setattr(engine, "_core", Endless())
+    with pytest.raises(QuicConnectionError, match="without end"):
+        engine.datagrams_to_send(0.0)

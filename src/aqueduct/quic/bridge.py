@@ -215,7 +215,6 @@ class Bridge:
             self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
             with contextlib.suppress(*FAULTS):
                 self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=reason)
-            self._stirred = True
 
     def _last_words(self, now: float) -> list[Packet]:
         """Tell the peer, if QUIC still can; else it will hear nothing more."""

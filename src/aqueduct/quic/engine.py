@@ -22,6 +22,8 @@ from aqueduct.quic.tickets import ServerTickets
 
 ALPN = "aqueduct"
 MAX_DATAGRAM_FRAME = 65_535
+MAX_PACKETS = 65_536
+"""Packets QUIC may want to send at one instant, which is far more than a congestion window."""
 
 _BIDIRECTIONAL_STREAMS = 1
 """One, so that a peer that opens one is told what it did wrong (AQ-STREAM-6)."""
@@ -244,6 +246,10 @@ class Engine(QuicConnection):
             if transmit is None:
                 break
             packets.append((transmit[0], transmit[1]))
+            if len(packets) > MAX_PACKETS:
+                raise QuicConnectionError(
+                    QuicErrorCode.INTERNAL_ERROR, None, "it sends without end"
+                )
             if len(transmit[0]) < short and not self._core.get_send_buffer_size(None):
                 break
         return packets
