@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from aqueduct.errors import TLSError
 from aqueduct.quic.endpoint import QuicOptions, server_settings
@@ -177,4 +178,15 @@ def test_an_authority_can_sign_and_a_certificate_cannot() -> None:
 
 def test_trust_without_an_argument_is_the_systems() -> None:
     assert trust() == Trust()
-    assert trust(b"PEM").authorities == b"PEM"
+    authority = make_authority("somebody").certificate
+    assert trust(authority).authorities == authority
+
+
+def test_only_an_authority_can_be_trusted_as_one() -> None:
+    with pytest.raises(TLSError, match="not PEM"):
+        trust(b"PEM")
+    leaf = make_certificate(["localhost"], make_authority("somebody"))
+    first = x509.load_pem_x509_certificate(leaf.certificate)
+    alone = first.public_bytes(serialization.Encoding.PEM)
+    with pytest.raises(TLSError, match=rf"pin\('{leaf.fingerprint}'\)"):
+        trust(alone)

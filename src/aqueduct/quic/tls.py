@@ -66,7 +66,17 @@ def trust(ca: str | os.PathLike[str] | bytes | None = None) -> Trust:
     """Trust the authorities in a PEM file, or with no argument those of the system."""
     if ca is None:
         return Trust()
-    return Trust(authorities=ca if isinstance(ca, bytes) else _read(ca, "authority"))
+    authorities = ca if isinstance(ca, bytes) else _read(ca, "authority")
+    try:
+        found = x509.load_pem_x509_certificates(authorities)
+    except ValueError as error:
+        raise TLSError(f"the authority to trust is not PEM: {error}") from None
+    if not any(map(_is_authority, found)):
+        raise TLSError(
+            "what is to be trusted is a server's certificate and no authority; trust it by its "
+            f"fingerprint: pin({fingerprint(authorities)!r})"
+        )
+    return Trust(authorities=authorities)
 
 
 def pin(fingerprint: str) -> Trust:
@@ -81,6 +91,14 @@ def fingerprint(certificate: bytes) -> str:
     """SHA-256 of the first certificate in a PEM text."""
     leaf = x509.load_pem_x509_certificate(certificate)
     return hashlib.sha256(leaf.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except x509.ExtensionNotFound:
+        return certificate.version is x509.Version.v1  # from before there were extensions
+    return constraints.value.ca
 
 
 def check(pair: ServerTLS) -> None:
