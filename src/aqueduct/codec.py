@@ -51,13 +51,15 @@ class Codec(Generic[T]):
 
     def encode(self, value: T) -> tuple[bytes, list[ChannelHalf]]:
         """The payload of a value, and the halves in it in the order of their attachments."""
-        found = self._found = []
+        found = self._found
         try:
-            return self._encoder.encode(value), found
+            payload = self._encoder.encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise EncodeError(f"cannot encode {type(value).__name__}: {error}") from None
-        finally:
             self._found = []
+            raise EncodeError(f"cannot encode {type(value).__name__}: {error}") from None
+        if found:
+            self._found = []
+        return payload, found
 
     def decode(self, payload: bytes, claim: Claim) -> T:
         """The value of a payload; ``claim`` hands out the halves that came with it."""

@@ -19,6 +19,7 @@ from aioquic.quic.events import (
     StreamDataReceived,
     StreamReset,
 )
+from aioquic.tls import SessionTicket
 
 from aqueduct.quic.tls import dev_trust
 from tests.interop.frames import Frame, connection_headers, read_frames, route_to, version
@@ -134,8 +135,14 @@ class Peer(QuicConnectionProtocol):
 
 
 @asynccontextmanager
-async def peer_of(address: str, *, datagrams: int | None = 65_535) -> AsyncIterator[Peer]:
-    """Connect to a server with the development certificate."""
+async def peer_of(
+    address: str,
+    *,
+    datagrams: int | None = 65_535,
+    ticket: SessionTicket | None = None,
+    on_ticket: Callable[[SessionTicket], None] | None = None,
+) -> AsyncIterator[Peer]:
+    """Connect to a server with the development certificate; with a ticket, do not wait."""
     host, _, port = address.rpartition(":")
     authorities = dev_trust().authorities
     configuration = QuicConfiguration(
@@ -146,16 +153,18 @@ async def peer_of(address: str, *, datagrams: int | None = 65_535) -> AsyncItera
         cadata=authorities,
         max_datagram_frame_size=datagrams,
         initial_rtt=0.01,
+        session_ticket=ticket,
     )
-    quic = QuicConnection(configuration=configuration)
+    quic = QuicConnection(configuration=configuration, session_ticket_handler=on_ticket)
     loop = asyncio.get_running_loop()
     transport, peer = await loop.create_datagram_endpoint(
         lambda: Peer(quic), local_addr=("127.0.0.1", 0)
     )
     try:
         peer.connect((host, int(port)))
-        async with asyncio.timeout(PATIENCE):
-            await peer.wait_connected()
+        if ticket is None:
+            async with asyncio.timeout(PATIENCE):
+                await peer.wait_connected()
         yield peer
     finally:
         # Unlike aioquic's own context manager, this does not wait until the close has drained.

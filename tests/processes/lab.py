@@ -178,7 +178,8 @@ class Lab:
         self.server: aqueduct.Server[Any] | None = None
 
     async def handle(self, connection: aqueduct.Connection[Any]) -> None:
-        say("connection", peer=f"{connection.peer[0]}:{connection.peer[1]}")
+        peer = f"{connection.peer[0]}:{connection.peer[1]}"
+        say("connection", peer=peer, early=connection.early_data)
         try:
             while True:
                 try:
@@ -372,6 +373,7 @@ async def main(options: argparse.Namespace) -> None:
         tls=aqueduct.dev_tls(),
         accept=check_password if options.accept == "password" else None,
         limits=aqueduct.Limits(channel_window=WINDOW, max_channels=options.max_channels),
+        early_data=options.early_data,
         options=aqueduct.QuicOptions(
             idle_timeout=options.idle,
             keep_alive=options.idle / 3,
@@ -395,6 +397,7 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--max-packet", type=int)
     parser.add_argument("--max-channels", type=int, default=65_536)
+    parser.add_argument("--early-data", action="store_true")
     return parser.parse_args(arguments)
 
 

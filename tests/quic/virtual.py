@@ -25,7 +25,7 @@ from aqueduct.quic.endpoint import (
     replace_packet_size,
     server_settings,
 )
-from aqueduct.quic.engine import Engine
+from aqueduct.quic.engine import Engine, Settings
 from aqueduct.quic.tls import ServerTLS, Trust, make_authority, make_certificate
 from aqueduct.quic.udp import Packet
 from aqueduct.testing.clock import Clock
@@ -174,9 +174,17 @@ class RealQuic:
         ]
         _, trust = certificates()
         settings = client_settings(trust, self._options, NAME, ADDRESSES[Side.SERVER])
-        quic = Engine(configuration=settings)
+        quic = self.new_client(settings)
         quic.connect(ADDRESSES[Side.SERVER], clock.now)
         self.bridges: list[Bridge | None] = [self._new_bridge(Side.CLIENT, quic), None]
+
+    def new_client(self, settings: Settings) -> Engine:
+        """The client's QUIC connection."""
+        return Engine(configuration=settings)
+
+    def new_server(self, settings: Settings, original: bytes) -> Engine:
+        """The server's, for a client that chose this id for it."""
+        return Engine(configuration=settings, original_destination_connection_id=original)
 
     # -- for the pair -------------------------------------------------------------------------
 
@@ -236,10 +244,7 @@ class RealQuic:
         tls, _ = certificates()
         settings = server_settings(tls, self._options)
         settings = replace_packet_size(settings, self._options, ADDRESSES[Side.CLIENT])
-        quic = Engine(
-            configuration=settings, original_destination_connection_id=destination_id(data)
-        )
-        return self._new_bridge(Side.SERVER, quic)
+        return self._new_bridge(Side.SERVER, self.new_server(settings, destination_id(data)))
 
     def _new_bridge(self, side: Side, quic: Engine) -> Bridge:
         bridge = Bridge(self._taps[side], quic)

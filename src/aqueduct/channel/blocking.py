@@ -399,6 +399,20 @@ class Connection(Generic[T]):
         """Whether the connection lives."""
         return not self._background.forked and self._connection.is_open
 
+    @property
+    def early_data(self) -> bool:
+        """Whether the first messages came, or went, before the handshake was done (0-RTT)."""
+        return self._connection.early_data
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Until both sides know each other's headers; raises what `connect` would."""
+        self._background.run(self._connection.wait_ready(), timeout)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether both sides know each other's headers."""
+        return self._connection.is_ready
+
     def wait_closed(self, timeout: float | None = None) -> None:
         """Until the connection is over."""
         self._background.run(self._connection.wait_closed(), timeout)
@@ -424,7 +438,10 @@ class Connection(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _close_after(self.close, error)
+        if error is None:
+            self._background.run(self._connection.leave())
+        else:
+            _close_after(self.close, error)
 
     def __repr__(self) -> str:
         return repr(self._connection)
@@ -462,6 +479,7 @@ def connect(
     options: QuicOptions | None = None,
     timeout: float = CONNECT_TIMEOUT,
     trace: TraceLike | None = None,
+    early_data: bool = False,
 ) -> ClientConnection[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type."""
     where = background()
@@ -476,6 +494,7 @@ def connect(
             options=options,
             timeout=timeout,
             trace=trace,
+            early_data=early_data,
         )
         return ClientConnection(made, where)
 
@@ -557,6 +576,7 @@ def serve(
     limits: Limits | None = None,
     options: QuicOptions | None = None,
     trace: TraceLike | None = None,
+    early_data: bool = False,
 ) -> Server[Any]:
     """Serve on ``host:port``; ``accept`` is a plain function and may take its time."""
     where = background()
@@ -574,6 +594,7 @@ def serve(
             limits=limits,
             options=options,
             trace=trace,
+            early_data=early_data,
         )
         return Server(made, where)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
 
@@ -18,6 +21,7 @@ from aqueduct.protocol.connection import Connection as Core
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.endpoint import Driver, Endpoint, QuicOptions, client_settings
 from aqueduct.quic.engine import Engine
+from aqueduct.quic.tickets import ClientTickets
 from aqueduct.quic.tls import Trust
 from aqueduct.quic.udp import Address
 from aqueduct.wire.chanid import Side
@@ -29,6 +33,9 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 10.0
 RETRY_DELAY = 0.05
+
+_tickets = ClientTickets()
+"""What servers gave this process for the next time; never written anywhere."""
 
 
 class ClientConnection(Connection[T]):
@@ -58,7 +65,10 @@ class Connecting(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         if self._connection is not None:
-            await self._connection.close()
+            if error is None:
+                await self._connection.leave()
+            else:
+                await self._connection.close()
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -70,6 +80,7 @@ class ConnectOptions(TypedDict, total=False):
     options: QuicOptions | None
     timeout: float
     trace: TraceLike | None
+    early_data: bool
 
 
 @overload
@@ -88,24 +99,35 @@ def connect(
     options: QuicOptions | None = None,
     timeout: float = CONNECT_TIMEOUT,
     trace: TraceLike | None = None,
+    early_data: bool = False,
 ) -> Connecting[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type.
 
     ``trace`` names a directory for Parquet files that tell what happened, or is a `Trace`.
+
+    With ``early_data``, when this process was connected to that server before and the server wants
+    it too, there is no wait: messages go with the first packets, and the answer is there a round
+    trip sooner. What would have been raised here, such as `Refused`, is then raised by the
+    channels, by `Connection.wait_ready` and at the end of ``async with``.
     """
 
     async def open_() -> ClientConnection[Any]:
         host, port = split_address(address)
-        found = await resolve(host, port)
+        waiting = await resolve(host, port)
+        if early_data:
+            waiting.sort(key=lambda one: not _tickets.knows(host, one[1], trust))
         chosen = options or QuicOptions()
         error: AqueductError | None = None
-        waiting = list(found)
+        silence = ConnectTimeout(
+            f"no answer from {address} within {timeout:g} s; "
+            "is the server running, and UDP allowed on the way?"
+        )
         try:
             async with asyncio.timeout(timeout):
                 while waiting:
                     family, where = waiting.pop(0)
                     try:
-                        return await _connect_to(
+                        connection = await _connect_to(
                             host,
                             family,
                             where,
@@ -115,6 +137,7 @@ def connect(
                             limits,
                             chosen,
                             trace,
+                            _tickets if early_data else None,
                         )
                     except Unreachable as problem:
                         error = problem
@@ -122,12 +145,12 @@ def connect(
                         error = problem
                         waiting.append((family, where))  # packets were lost: try again
                         await asyncio.sleep(RETRY_DELAY)
+                    else:
+                        if not connection.is_ready:
+                            connection.expect(timeout, silence)
+                        return connection
         except TimeoutError:
-            reached = error or ConnectTimeout(
-                f"no answer from {address} within {timeout:g} s; "
-                "is the server running, and UDP allowed on the way?"
-            )
-            raise reached from None
+            raise (error or silence) from None
         assert error is not None
         raise error
 
@@ -147,12 +170,19 @@ async def _connect_to(
     headers: Any,
     limits: Limits | None,
     options: QuicOptions,
-    trace: TraceLike | None = None,
+    trace: TraceLike | None,
+    tickets: ClientTickets | None,
 ) -> ClientConnection[Any]:
+    """A connection that is ready, or that has begun with a ticket and may be used before it is."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     sock.connect(where)
     endpoint = ClientEndpoint(sock, options)
-    quic = Engine(configuration=client_settings(trust, options, host, where))
+    settings = client_settings(trust, options, host, where)
+    on_ticket = None
+    if tickets is not None:
+        settings = replace(settings, session_ticket=tickets.take(host, where, trust))
+        on_ticket = partial(tickets.add, host, where, trust)
+    quic = Engine(configuration=settings, on_ticket=on_ticket)
     config = Config(limits=limits or Limits())
     core = Core(Side.CLIENT, config, headers=headers)
     driver = endpoint.add(Bridge(core, quic), quic.host_cid)
@@ -162,6 +192,8 @@ async def _connect_to(
     endpoint.connection = connection
     quic.connect(where, driver.now())
     driver.touch()
+    if quic.is_early:
+        return connection
     try:
         await connection.wait_ready()
     except BaseException:
@@ -186,10 +218,20 @@ class ClientEndpoint(Endpoint):
     def network_error(self, error: OSError) -> None:
         """Nobody listens at the other end, and the handshake is not done: no use to wait."""
         connection = self.connection
-        if connection is not None and not connection._ready.done():
-            connection._ready.set_exception(
+        if connection is not None:
+            connection.fail(
                 Unreachable(
                     f"nobody listens at {connection.peer[0]}:{connection.peer[1]} "
                     f"({error.strerror}); start the server first"
                 )
             )
+
+
+def _after_fork() -> None:
+    """The parent keeps its tickets: each is good for one connection."""
+    global _tickets  # noqa: PLW0603 -- one store for the process
+    _tickets = ClientTickets()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from aqueduct.channel.handles import Receiver, Sender
 from aqueduct.channel.headers import Headers
 from aqueduct.channel.line import Line
+from aqueduct.channel.outlet import NetworkSendPort
 from aqueduct.channel.waiting import Waiters
 from aqueduct.errors import (
     AqueductError,
@@ -21,7 +22,7 @@ from aqueduct.errors import (
     Unauthenticated,
     VersionMismatch,
 )
-from aqueduct.quic.bridge import Bridge
+from aqueduct.quic.bridge import AT_ONCE, Bridge
 from aqueduct.quic.endpoint import Driver
 from aqueduct.quic.udp import Address
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -56,6 +57,12 @@ class Connection(Line, Generic[T]):
         self._ready = self.driver.loop.create_future()
         self._over = self.driver.loop.create_future()
         self._turns = Waiters()
+        self._failure: AqueductError | None = None
+        """Why the connection was never made, if it was used before it was."""
+        self._told = False
+        """Whether somebody heard of that."""
+        self._left = False
+        """Whether this side closed it."""
         port = self.open_port(ENTRYPOINT, kind)
         handle = Sender if self.core.side == Side.CLIENT else Receiver
         self.entrypoint = handle.from_port(port, ())  # type: ignore[arg-type]
@@ -71,9 +78,26 @@ class Connection(Line, Generic[T]):
         """Whether the connection lives."""
         return self.ended is None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether both sides know each other's headers; an early connection begins without."""
+        return self._ready.done() and self._ready.exception() is None
+
+    @property
+    def early_data(self) -> bool:
+        """Whether the first messages came, or went, before the handshake was done (0-RTT).
+
+        A client knows when the server has answered.
+        """
+        return self.driver.bridge.quic.early_data_accepted
+
     async def wait_ready(self) -> None:
-        """Until both sides know each other's headers."""
-        await asyncio.shield(self._ready)
+        """Until both sides know each other's headers; raises what `connect` would."""
+        try:
+            await asyncio.shield(self._ready)
+        except AqueductError:
+            self._told = True
+            raise
 
     async def wait_closed(self) -> None:
         """Until the connection is over."""
@@ -81,6 +105,12 @@ class Connection(Line, Generic[T]):
 
     async def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
         """Close the connection behind what was sent; open channels end with `ConnectionLost`."""
+        self._left = True
+        if not self._ready.done() and code not in AT_ONCE:
+            # A server that hears of the end first does not hand the connection to anybody.
+            with contextlib.suppress(TimeoutError, AqueductError):
+                async with asyncio.timeout(LINGER):
+                    await self.wait_ready()
         self.core.close_connection(code, reason, self.driver.now())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
@@ -91,6 +121,17 @@ class Connection(Line, Generic[T]):
         if self._owns_trace and self.tap is not None:
             self._owns_trace = False
             await self.tap.release()
+
+    async def leave(self) -> None:
+        """Close it at the end of a block that went well.
+
+        If the server has not said yes to what was sent early, wait for that; raise its no.
+        """
+        try:
+            if not self._told and not self._left:
+                await self.wait_ready()
+        finally:
+            await self.close()
 
     async def drain(self, grace: float = 10.0) -> None:
         """Wait for all channels to end, so long; then close."""
@@ -117,15 +158,37 @@ class Connection(Line, Generic[T]):
         """The peer's headers came."""
         if not self._ready.done():
             self._ready.set_result(None)
+        for port in list(self.ports.values()):
+            if isinstance(port, NetworkSendPort):
+                port.pump()  # AQ-EARLY-4: what waited for the server's limits
 
     def on_end(self) -> None:
         """The connection is over."""
         if not self._ready.done():
-            self._ready.set_exception(self._connect_error())
-            self._ready.exception()
+            self._fail(self._connect_error())
         if not self._over.done():
             self._over.set_result(None)
         _live.discard(self)
+
+    def expect(self, seconds: float, error: AqueductError) -> None:
+        """Give up with this error if the connection is not ready by then."""
+        timer = self.driver.loop.call_later(seconds, self.fail, error)
+        self._ready.add_done_callback(lambda _: timer.cancel())
+
+    def fail(self, error: AqueductError) -> None:
+        """The connection is not to be: end it, and tell whoever waits for it or uses it."""
+        if not self._ready.done():
+            self._fail(error)
+            self.driver.abandon(str(error))
+            self._stop()
+
+    def lost(self, channel: int | None = None) -> AqueductError:
+        """The error for whoever uses a channel of an ended connection: if never made, why not."""
+        failure = self._failure
+        if failure is None or self._left or self.is_forked:
+            return super().lost(channel)
+        self._told = True
+        return type(failure)(*failure.args)
 
     def forked(self) -> None:
         """This is a child process: the connection belongs to the parent, and must not hang here."""
@@ -149,6 +212,11 @@ class Connection(Line, Generic[T]):
     def _stop(self) -> None:
         self.driver.endpoint.forget(self.driver)
         self.driver.endpoint.released(self.driver)
+
+    def _fail(self, error: AqueductError) -> None:
+        self._failure = error
+        self._ready.set_exception(error)
+        self._ready.exception()  # nobody has to ask for it
 
     def _connect_error(self) -> AqueductError:
         assert self.ended is not None

@@ -24,8 +24,9 @@ from typing import (
 )
 
 from aqueduct.channel.headers import Headers, HeadersLike, to_pairs
+from aqueduct.channel.inlet import NetworkReceivePort
 from aqueduct.channel.local import LocalChannel, LocalReceivePort, LocalSendPort
-from aqueduct.channel.network import NetworkReceivePort, NetworkSendPort
+from aqueduct.channel.outlet import NetworkSendPort
 from aqueduct.channel.ports import MOVED, NOTHING, Message, Receipt, ReceivePort, SendPort
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import ChannelMoved, EncodeError, EndOfChannel, WouldBlock

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from aqueduct.channel.forked import FORKED_REASON
 from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.channel.network import FORKED_REASON, NetworkReceivePort, NetworkSendPort
+from aqueduct.channel.inlet import NetworkReceivePort
+from aqueduct.channel.outlet import NetworkSendPort
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import ConnectionLost, ForkedConnectionError
+from aqueduct.errors import AqueductError, ConnectionLost, ForkedConnectionError, WouldBlock
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.protocol.connection import Sent
 from aqueduct.protocol.events import (
@@ -81,6 +83,12 @@ class Line:
         for half, made in zip(moving, sent.channels, strict=True):
             half.move(self, made)
         return sent
+
+    def too_much(self, error: AqueductError) -> AqueductError:
+        """What to say of a message over the peer's limits: if they are to come yet, wait."""
+        if self.peer_headers is not None:
+            return error
+        return WouldBlock("AQ-EARLY-4: the message has to wait for the server's limits")
 
     # -- receiving --------------------------------------------------------------------------------
 
@@ -162,7 +170,7 @@ class Line:
     def on_end(self) -> None:
         """The connection is over."""
 
-    def lost(self, channel: int | None = None) -> ConnectionLost:
+    def lost(self, channel: int | None = None) -> AqueductError:
         """The error for whoever uses a channel of an ended connection."""
         ended = self.ended
         if self.is_forked:

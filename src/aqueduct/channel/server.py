@@ -18,6 +18,7 @@ from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.quic.endpoint import Driver, QuicOptions, ServerEndpoint
+from aqueduct.quic.tickets import ServerTickets
 from aqueduct.quic.tls import ServerTLS
 from aqueduct.quic.udp import Address
 from aqueduct.wire.chanid import Side
@@ -208,6 +209,7 @@ class ServeOptions(TypedDict, total=False):
     limits: Limits | None
     options: QuicOptions | None
     trace: TraceLike | None
+    early_data: bool
 
 
 @overload
@@ -225,10 +227,15 @@ def serve(
     limits: Limits | None = None,
     options: QuicOptions | None = None,
     trace: TraceLike | None = None,
+    early_data: bool = False,
 ) -> Serving[Any]:
     """Serve on ``host:port``; each connection's entrypoint receives messages of the given type.
 
     ``trace`` names a directory for Parquet files that tell what happened, or is a `Trace`.
+
+    With ``early_data`` clients that come back, and want it too, send their first messages without
+    waiting for the handshake. Such messages cannot be replayed, but they can be held back, and
+    the address in ``peer`` is not proven when they arrive: see docs/early-data.md.
     """
 
     async def open_() -> Server[Any]:
@@ -250,6 +257,7 @@ def serve(
                 tls,
                 lambda: Core(Side.SERVER, config, early=early),
                 lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
+                ServerTickets() if early_data else None,
             )
         except TLSError:
             sock.close()

@@ -12,7 +12,8 @@ class Waiters:
     __slots__ = ("_futures",)
 
     def __init__(self) -> None:
-        self._futures: deque[asyncio.Future[None]] = deque()
+        self._futures: deque[asyncio.Future[None]] | None = None
+        """Made when somebody waits: an empty deque is larger than all else an idle port has."""
 
     def __bool__(self) -> bool:
         return bool(self._futures)
@@ -20,6 +21,8 @@ class Waiters:
     async def wait(self) -> None:
         """Sleep until woken; the caller then looks again."""
         future = asyncio.get_running_loop().create_future()
+        if self._futures is None:
+            self._futures = deque()
         self._futures.append(future)
         try:
             await future

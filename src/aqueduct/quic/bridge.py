@@ -99,6 +99,8 @@ class Bridge:
         """QUIC's number of each open stream of the core; -1 once the peer wants no more of it."""
         self._finished = RangeSet()
         """Incoming streams that are over, by their number among the peer's."""
+        self._late_resets: list[tuple[int, int]] = []
+        """Streams that were reset before the handshake was done, and the codes."""
         self._closing: CloseConnection | None = None
         self._closed = False
         self._stirred = True
@@ -190,7 +192,7 @@ class Bridge:
 
     def _ask(self, now: float) -> list[Packet]:
         """The packets QUIC wants to send; in haste at first, in full a little later."""
-        hasty = self.connected and not self._has_datagrams
+        hasty = self.connected and not self._has_datagrams and self._closing is None
         if hasty and not self._asked_in_full and now >= self._ask_again:
             hasty = False
         packets = self.quic.datagrams_to_send(now, until_short=hasty)
@@ -206,7 +208,7 @@ class Bridge:
     def _break(self, fault: Exception, now: float) -> None:
         """QUIC failed: end the connection rather than leave one that looks alive."""
         if not self.ended:
-            self.ended = True
+            self.ended = self._stirred = True
             reason = f"QUIC failed: {fault}"
             self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
             with contextlib.suppress(*FAULTS):
@@ -232,9 +234,10 @@ class Bridge:
                 self._reset(action)
             else:
                 self._closing = action
-                if action.code in _AT_ONCE:
+                if action.code in AT_ONCE:
                     self._waiting.clear()
-                    self._close()
+                    if not self._is_handshaking_early():
+                        self._close()
 
     def _feed(self) -> bool:
         """Give QUIC as much as its congestion window takes now; whether that was anything.
@@ -249,6 +252,8 @@ class Bridge:
         while room > 0 and self._waiting:
             entry = self._waiting[0]
             if isinstance(entry, bytes):
+                if not self.connected:
+                    break  # AQ-EARLY-3: neither it nor what is behind it
                 self._waiting.popleft()
                 room -= len(entry)
                 self._send_datagram(entry)
@@ -259,12 +264,22 @@ class Bridge:
 
     def _room(self) -> int:
         native = self.quic.core
-        if native is None or not self.connected or self.quic.get_send_buffer_size():
+        if native is None or not (self.connected or self.quic.is_early):
+            return 0
+        if self.quic.get_send_buffer_size():
             return 0
         return native.congestion_window - native.bytes_in_flight
 
     def _is_sent(self) -> bool:
-        return not self.quic.get_send_buffer_size()
+        return not self._is_handshaking_early() and not self.quic.get_send_buffer_size()
+
+    def _is_handshaking_early(self) -> bool:
+        """Whether a close has to wait for the handshake (AQ-EARLY-5).
+
+        What was sent early may have to be sent again (AQ-EARLY-2), which qh3 does by itself, and
+        the peer may not be able to read a close yet.
+        """
+        return not self.connected and self.quic.is_early
 
     def _send_stream(self, write: Write, room: int) -> int:
         """Write to a stream, as much as there is room for; returns how much that was."""
@@ -307,8 +322,12 @@ class Bridge:
         )
         stream = self._streams.pop(action.stream, -1)
         if stream >= 0:
-            self.quic.reset_stream(stream, action.code)
-            self._stirred = True
+            if self.connected:
+                self.quic.reset_stream(stream, action.code)
+                self._stirred = True
+            else:
+                # qh3 may have to begin anew, and then forgets resets but not what was written.
+                self._late_resets.append((stream, action.code))
             if self.tap is not None:
                 self.tap.reset_written(stream, action.code)
 
@@ -360,8 +379,13 @@ class Bridge:
                 if stream == event.stream_id:
                     self._streams[number] = -1
                     break
+            self._late_resets = [one for one in self._late_resets if one[0] != event.stream_id]
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
+            self.quic.keep_tickets()
+            for stream, code in self._late_resets:
+                self.quic.reset_stream(stream, code)
+            self._late_resets.clear()
             if self.when_connected is not None:
                 self.when_connected()
             if not self.quic.peer_takes_datagrams:
@@ -386,4 +410,5 @@ class Bridge:
             self.core.handle_connection_lost(event.error_code, event.reason_phrase, True, now)
 
 
-_AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
+AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
+"""What a connection is closed with without waiting for what was sent to leave."""

@@ -28,6 +28,7 @@ from aqueduct.protocol.events import Event
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
 from aqueduct.quic.retry import RetryTokens
+from aqueduct.quic.tickets import ServerTickets
 from aqueduct.quic.tls import ServerTLS, Trust, check, system_authorities
 from aqueduct.quic.udp import Address, UdpSocket
 
@@ -384,11 +385,13 @@ class ServerEndpoint(Endpoint):
         tls: ServerTLS,
         make_core: Callable[[], Connection],
         on_connection: Callable[[Driver, Address], None],
+        tickets: ServerTickets | None = None,
     ) -> None:
         self._settings = server_settings(tls, options)
         super().__init__(sock, options)
         self._make_core = make_core
         self._on_connection = on_connection
+        self._tickets = tickets
         self._tokens = RetryTokens(monotonic)
         self._handshakes: dict[Driver, asyncio.TimerHandle] = {}
         self.accepting = True
@@ -441,6 +444,7 @@ class ServerEndpoint(Endpoint):
             configuration=settings,
             original_destination_connection_id=original,
             retry_source_connection_id=retried,
+            tickets=self._tickets,
         )
         bridge = Bridge(self._make_core(), quic)
         driver = self.add(bridge, destination, quic.host_cid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,13 @@ from qh3.quic.packet import (
     pull_quic_transport_parameters,
     push_quic_transport_parameters,
 )
-from qh3.quic.tls_bridge import QuicTlsBridge
+from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsCryptoData
+from qh3.tls import Epoch, SessionTicket
+
+from aqueduct.quic.tickets import ServerTickets
+
+# qh3 logs what its peers do wrong. Who configures logging sees it, and nobody else.
+logging.getLogger("quic").addHandler(logging.NullHandler())
 
 ALPN = "aqueduct"
 MAX_DATAGRAM_FRAME = 65_535
@@ -24,6 +32,9 @@ MAX_PACKETS = 65_536
 _BIDIRECTIONAL_STREAMS = 1
 """One, so that a peer that opens one is told what it did wrong (AQ-STREAM-6)."""
 _ACK_DELAY_EXPONENT = 3
+
+KNOCK_AFTER = 0.3
+"""How long a client waits in silence for the rest of the server's handshake, at first; seconds."""
 
 
 @dataclass
@@ -40,6 +51,15 @@ class TlsBridge(QuicTlsBridge):
     """States our stream limits and packet size in the transport parameters."""
 
     configuration: Settings
+    hello: QuicTlsCryptoData | None = None
+    """The first thing a client says, should it have to say it again."""
+
+    def next_crypto_data(self) -> QuicTlsCryptoData | None:
+        """What TLS wants to send."""
+        data = super().next_crypto_data()
+        if self.hello is None:
+            self.hello = data
+        return data
 
     def serialize_transport_parameters(self) -> bytes:
         """The parameters qh3 would state, with ours in them."""
@@ -57,9 +77,35 @@ class TlsBridge(QuicTlsBridge):
 
 
 class Engine(QuicConnection):
-    """A QUIC connection that allows as many streams as its settings say."""
+    """A QUIC connection that allows as many streams as its settings say.
+
+    A server with ``tickets`` lets clients come back with early data; a client gives each ticket it
+    gets to ``on_ticket``, and uses the one in its settings.
+    """
 
     _configuration: Settings
+
+    def __init__(
+        self,
+        *,
+        configuration: Settings,
+        original_destination_connection_id: bytes | None = None,
+        retry_source_connection_id: bytes | None = None,
+        tickets: ServerTickets | None = None,
+        on_ticket: Callable[[SessionTicket], None] | None = None,
+    ) -> None:
+        self._tickets = tickets
+        self._issued: list[SessionTicket] = []
+        self._probes = 0
+        self._knocks = 0
+        self._knock_at = 0.0
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_destination_connection_id,
+            retry_source_connection_id=retry_source_connection_id,
+            session_ticket_fetcher=tickets.take if tickets is not None else None,
+            session_ticket_handler=self._issued.append if tickets is not None else on_ticket,
+        )
 
     @property
     def core(self) -> QuicConnectionCore | None:
@@ -75,6 +121,85 @@ class Engine(QuicConnection):
     def peer_takes_datagrams(self) -> bool:
         """Whether the peer offers RFC 9221 datagrams, which we require."""
         return bool(self._remote_max_datagram_frame_size)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether there are keys for early data: the client's to send it, the server's to read."""
+        return self._early_data_attempted
+
+    @property
+    def early_data_accepted(self) -> bool:
+        """Whether the server took early data; a client knows when the server has answered."""
+        return self.tls is not None and self.tls.early_data_accepted
+
+    def keep_tickets(self) -> None:
+        """The handshake is done: the client is real, and its ticket is worth its place."""
+        if self._tickets is not None:
+            for ticket in self._issued:
+                self._tickets.add(ticket)
+            self._issued.clear()
+
+    def connect(self, addr: Any, now: float) -> None:
+        """Begin the handshake."""
+        self._knock_at = now + KNOCK_AFTER
+        super().connect(addr, now)
+
+    def receive_datagram(self, data: bytes, addr: Any, now: float) -> None:
+        """A packet came."""
+        if not self._handshake_complete:
+            self._knock_at = now + KNOCK_AFTER * 2**self._knocks
+        super().receive_datagram(data, addr, now)
+
+    def get_timer(self) -> float | None:
+        """When `handle_timer` wants to be called."""
+        timer = super().get_timer()
+        if self._handshake_complete or timer is None or not self._is_waiting():
+            return timer
+        return min(timer, self._knock_at)
+
+    def handle_timer(self, now: float) -> None:
+        """Time has passed.
+
+        A client whose hello was acked, and who has nothing else to send, waits for the server to
+        go on. But the server may have sent all that it may to an address that is not proven: then
+        it waits for the client. RFC 9002 has the client speak (6.2.2.1); qh3 does not.
+        """
+        super().handle_timer(now)
+        if self._knock_at <= now and self._is_waiting():
+            self._knocks += 1
+            self._knock_at = now + KNOCK_AFTER * 2**self._knocks
+            assert isinstance(self._tls, TlsBridge)
+            hello = self._tls.hello
+            if hello is not None and self._core is not None:
+                self._core.send_crypto(int(Epoch.INITIAL), hello.offset, hello.data)
+
+    def _drain_tls(self) -> None:
+        before = self._handshake_complete
+        super()._drain_tls()
+        if self._is_client and self._handshake_complete and not before:
+            core = self._require_core()
+            if core.pto_total:
+                self._make_room(core)
+
+    def _make_room(self, core: QuicConnectionCore) -> None:
+        """The handshake is done, with losses: forget what fills the congestion window since then.
+
+        Else there may be no room for the packet that tells the server, and it is the server's
+        answer to that which would make room.
+        """
+        core.discard_keys(int(Epoch.INITIAL))
+        room = core.congestion_window - core.bytes_in_flight
+        if self._early_data_attempted and room < self._configuration.max_datagram_size:
+            # qh3 sends it again, and takes the server's limits anew.
+            core.reject_zero_rtt()
+            self._applied_transport_parameters = None
+            super()._drain_tls()
+
+    def _is_waiting(self) -> bool:
+        if not self._is_client or self._handshake_complete or self._core is None:
+            return False
+        timer = self._core.get_timer()
+        return timer is not None and timer[0] == "idle"
 
     def receive_joined(self, data: bytes, segment: int, address: Any, now: float) -> None:
         """Packets of one size, the last perhaps shorter.
@@ -103,6 +228,10 @@ class Engine(QuicConnection):
 
         While the peer's address is not proven, qh3 may find no room for a frame and raise. That
         passes with the peer's next packet, so what was made until then is sent.
+
+        A client that has waited too long for the server's first answer probes with keys it has
+        not got. What it made for that leaves as early data, if there is such a thing here, or
+        waits for the keys.
         """
         short = self._configuration.max_datagram_size // 2 if until_short else 0
         packets: list[tuple[bytes, Any]] = []
@@ -112,6 +241,11 @@ class Engine(QuicConnection):
             except RuntimeError as error:
                 if "capacity exhausted" in str(error):
                     break
+                if "missing OneRtt packet key" in str(error):
+                    if self._probes == self._core.pto_total:
+                        break
+                    self._probes = self._core.pto_total
+                    continue
                 raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
             if transmit is None:
                 break
@@ -130,7 +264,7 @@ class Engine(QuicConnection):
         remembered = self._remembered_transport_parameters()
 
         def early(name: str) -> int:
-            """What the peer allowed the last time, for data before the handshake."""
+            """What the peer allowed the last time, for data before the handshake (AQ-EARLY-4)."""
             return getattr(remembered, name) or 0 if remembered is not None else 0
 
         self._core = QuicConnectionCore(

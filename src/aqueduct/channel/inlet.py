@@ -1,28 +1,25 @@
-"""Ports of networked channels: handles on one side, the protocol core on the other."""
+"""The receiving port of a networked channel: the core on one side, a handle on the other."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from aqueduct.channel.forked import FORKED, ForkedCore
 from aqueduct.channel.headers import Headers
-from aqueduct.channel.ports import NOTHING, Message, Outcome, Parcel, Receipt
+from aqueduct.channel.ports import NOTHING, Message, Parcel
 from aqueduct.channel.waiting import Waiters
-from aqueduct.codec import ChannelHalf, Codec, codec_for, name_of
+from aqueduct.codec import ChannelHalf, Codec, codec_for
 from aqueduct.errors import (
     AqueductError,
     ChannelCancelled,
     ChannelClosed,
     ChannelError,
     ChannelLostInTransit,
-    EncodeError,
     EndOfChannel,
-    ForkedConnectionError,
-    ReceiverClosed,
-    WouldBlock,
 )
 from aqueduct.protocol.connection import Connection as Core
-from aqueduct.protocol.events import Delivered, End, ReceiverEnded, SenderEnded, Undelivered
+from aqueduct.protocol.events import End, ReceiverEnded
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.frames import Message as WireMessage
 from aqueduct.wire.frames import MessageRun
@@ -31,239 +28,34 @@ from aqueduct.wire.primitives import Headers as Pairs
 if TYPE_CHECKING:
     from aqueduct.channel.line import Line, Port
 
-TURN_BYTES = 64 * 1024
-"""What one turn of the loop may queue before the loop gets to send it."""
-
 EVERYTHING = 1 << 62
 _BATCH = 256
 _BATCH_BYTES = 256 * 1024
 """What a receiver takes from the core at a time: enough to be fast, little enough to pace."""
 
 
-class NetworkSendPort:
-    """A sender whose receiver is at the peer."""
-
-    def __init__(self, line: Line, channel: int, kind: Any) -> None:
-        self.line = line
-        self.core: Core | ForkedCore = line.core
-        self.channel = channel
-        self.oneshot = is_oneshot(channel)
-        self.codec: Codec[Any] | None = codec_for(kind)
-        self.ended: SenderEnded | None = None
-        self.finished = False
-        self.cancelled = False
-        self.sent = 0
-        self.delivered = 0
-        self.undelivered = 0
-        self.waiting: deque[Parcel] = deque()
-        """What was queued while the channel was local, and has no credit yet."""
-        self._send_plain = line.core.plain_sender(channel)
-        self.room = Waiters()
-        self.settled = Waiters()
-        self.receipts: dict[tuple[bool, int], Receipt] = {}
-
-    def set_type(self, kind: Any) -> None:
-        """What the handle sends, known when somebody claims it."""
-        self.codec = codec_for(kind)
-
-    def fork(self) -> None:
-        """This is a child process: raise at once what would hang."""
-        self.line.is_forked = True
-        self.core = FORKED
-        self._refuse(SenderEnded(self.channel, End.CONNECTION))
-
-    # -- for the handle ---------------------------------------------------------------------------
-
-    def offer(self, value: Any) -> bool:
-        line = self.line
-        if line.unflushed > TURN_BYTES or self.waiting:
-            return False
-        try:
-            if self.codec is None and type(value) is bytes:
-                self._send_plain(value, line.time)
-                line.unflushed += len(value) + 8
-            else:
-                self._send_any(value, (), None)
-        except WouldBlock:
-            return False
-        self.sent += 1
-        if not line.turn_due:
-            line.touch()
-        return True
-
-    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
-        if self.waiting:
-            raise WouldBlock("messages queued before the channel was sent away go first")
-        self._send_any(value, headers, receipt)
-        self.sent += 1
-        self.line.touch()
-
-    async def wait(self) -> None:
-        if self.ended is None:
-            await self.room.wait()
-
-    def is_pressed(self) -> bool:
-        return self.line.unflushed > TURN_BYTES
-
-    def finish(self) -> None:
-        if not self.finished and not self.cancelled:
-            self.finished = True
-            if not self.waiting:
-                self._finish()
-
-    def cancel(self) -> None:
-        if not self.finished and not self.cancelled:
-            self.cancelled = True
-            self._lose(self.waiting)
-            self.core.cancel(self.channel, self.line.time)
-            self.line.touch()
-            self.room.wake_all()
-
-    async def flush(self) -> None:
-        while self.ended is None and (
-            self.waiting or self.delivered + self.undelivered < self.sent
-        ):
-            await self.settled.wait()
-        if self.ended is not None and self.ended.how is not End.FINISHED:
-            if self.delivered + self.undelivered < self.sent or self.ended.how is not End.CANCELLED:
-                raise self._error()
-
-    def is_open(self) -> bool:
-        return self.ended is None and not self.finished and not self.cancelled
-
-    def abandon(self) -> None:
-        self.cancel()
-
-    def statistics(self) -> dict[str, int]:
-        return {
-            "sent": self.sent,
-            "delivered": self.delivered,
-            "undelivered": self.undelivered,
-            "queued": len(self.waiting),
-        }
-
-    # -- for the line -----------------------------------------------------------------------------
-
-    def adopt(self, parcels: deque[Parcel], finished: bool) -> None:
-        """Take over what was queued while the channel was local."""
-        self.waiting = parcels
-        self.finished = finished
-        self.pump()
-
-    def pump(self) -> None:
-        """Send what waits, as far as there is credit; then wake who wants to send more."""
-        while self.waiting:
-            parcel = self.waiting[0]
-            try:
-                self._send_any(parcel.value, parcel.headers, parcel.receipt)
-            except WouldBlock:
-                return
-            except AqueductError:
-                self._lose((parcel,))
-            else:
-                self.sent += 1
-            self.waiting.popleft()
-            self.line.touch()
-        if self.finished and self.ended is None:
-            self._finish()
-        # All of them: there is one word of room for any number of tasks that wait for it.
-        self.room.wake_all()
-
-    def handle_fate(self, event: Delivered | Undelivered) -> None:
-        """Acks and nacks."""
-        good = isinstance(event, Delivered)
-        for start, stop in event.ranges:
-            if good:
-                self.delivered += stop - start
-            else:
-                self.undelivered += stop - start
-            if self.receipts:
-                self._settle(event.reliable, start, stop, good)
-        if self.settled and self.delivered + self.undelivered >= self.sent:
-            self.settled.wake_all()
-
-    def handle_end(self, event: SenderEnded) -> None:
-        """The last word of the core."""
-        self._refuse(event)
-        self._lose(self.waiting)
-        for receipt in self.receipts.values():
-            if not receipt.done():
-                receipt.set_result(Outcome.LOST)
-        self.receipts.clear()
-        self.room.wake_all()
-        self.settled.wake_all()
-
-    # -- inside -----------------------------------------------------------------------------------
-
-    def _refuse(self, ended: SenderEnded) -> None:
-        """Raise from now on what everybody has to know."""
-        self.ended = ended
-
-        def refuse(payload: bytes, now: float) -> int:
-            raise self._error()
-
-        self._send_plain = refuse
-
-    def _send_any(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
-        if self.ended is not None:
-            raise self._error()
-        if self.codec is None:
-            payload = as_bytes(value)
-            halves: list[ChannelHalf] = []
-        else:
-            payload, halves = self.codec.encode(value)
-        sent = self.line.send(self.channel, payload, headers, halves)
-        if receipt is not None:
-            self.receipts[sent.reliable, sent.number] = receipt
-        self.line.unflushed += len(payload) + 8
-        self.finished = self.finished or self.oneshot
-
-    def _finish(self) -> None:
-        self.core.finish(self.channel, self.line.time)
-        self.line.touch()
-
-    def _settle(self, reliable: bool, start: int, stop: int, good: bool) -> None:
-        outcome = Outcome.DELIVERED if good else Outcome.LOST
-        for key in [k for k in self.receipts if k[0] == reliable and start <= k[1] < stop]:
-            receipt = self.receipts.pop(key)
-            if not receipt.done():
-                receipt.set_result(outcome)
-
-    @staticmethod
-    def _lose(parcels: Any) -> None:
-        for parcel in parcels:
-            if parcel.receipt is not None and not parcel.receipt.done():
-                parcel.receipt.set_result(Outcome.LOST)
-        if isinstance(parcels, deque):
-            parcels.clear()
-
-    def error(self) -> AqueductError | None:
-        """Why nothing can be sent, if so."""
-        if self.ended is not None:
-            return self._error()
-        if self.finished or self.cancelled:
-            return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
-        return None
-
-    def _error(self) -> AqueductError:
-        ended = self.ended
-        assert ended is not None
-        name = describe(self.channel)
-        if ended.how is End.RECEIVER_CLOSED:
-            return ReceiverClosed(f"the peer stopped receiving on {name}", channel=self.channel)
-        if ended.how is End.LOST:
-            return ChannelLostInTransit(
-                f"the message that carried {name} was lost",
-                channel=self.channel,
-                lineage=ended.lineage,
-            )
-        if ended.how is End.CONNECTION:
-            return self.line.lost(self.channel)
-        return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
-
-
 class NetworkReceivePort:
     """A receiver whose sender is at the peer."""
+
+    __slots__ = (
+        "_batch",
+        "_failed",
+        "_is_readable",
+        "_limit",
+        "_passed",
+        "_ready_stop",
+        "_rescued",
+        "arrived",
+        "channel",
+        "closed",
+        "codec",
+        "core",
+        "ended",
+        "leftover",
+        "line",
+        "oneshot",
+        "ready",
+    )
 
     def __init__(self, line: Line, channel: int, kind: Any) -> None:
         self.line = line
@@ -274,7 +66,7 @@ class NetworkReceivePort:
         self.ended: ReceiverEnded | None = None
         self.closed = False
         self.arrived = Waiters()
-        self.leftover: deque[Parcel] = deque()
+        self.leftover: deque[Parcel] | None = None
         """What was queued while the channel was local."""
         self.ready: list[Any] = []
         """Values of plain messages that were taken from the core, the next one last."""
@@ -284,7 +76,7 @@ class NetworkReceivePort:
         """What is wrong with the message behind them."""
         self._batch: list[WireMessage | MessageRun] = []
         """What was taken from the core and comes after that, the next one last."""
-        self._rescued: deque[WireMessage | MessageRun] = deque()
+        self._rescued: deque[WireMessage | MessageRun] | None = None
         """What was taken from the core because the connection ended, and nobody has asked for."""
         self._is_readable = True
         """Whether the core may have more."""
@@ -346,14 +138,13 @@ class NetworkReceivePort:
         if self.closed:
             return
         self.closed = True
-        for entry in (*self._batch, *self._rescued):
+        for entry in (*self._batch, *(self._rescued or ())):
             if isinstance(entry, WireMessage):
                 self.line.abandon(entry)
         self._passed -= len(self.ready)
         self._batch = []
         self.ready.clear()
-        self._rescued.clear()
-        self.leftover.clear()
+        self._rescued = self.leftover = None
         if self.line.tap is not None and self.ended is None:
             self.line.tap.closed(self.channel)
         self.core.close(self.channel, self.line.time)
@@ -369,9 +160,9 @@ class NetworkReceivePort:
         self.close()
 
     def statistics(self) -> dict[str, int]:
-        here = (*self._batch, *self._rescued)
+        here = (*self._batch, *(self._rescued or ()))
         queued = sum(len(e.payloads) if isinstance(e, MessageRun) else 1 for e in here)
-        queued += len(self.ready) + len(self.leftover)
+        queued += len(self.ready) + len(self.leftover or ())
         return {"received": self.received, "queued": queued}
 
     # -- for the line -----------------------------------------------------------------------------
@@ -439,7 +230,7 @@ class NetworkReceivePort:
         if batch and self.line.tap is not None:
             self.line.tap.rescued(self.channel, batch)
         self._open_ports(batch)
-        self._rescued.extend(batch)
+        self._rescued = deque(batch)
         return [
             self.line.ports[attachment.channel]
             for entry in batch
@@ -527,31 +318,3 @@ class NetworkReceivePort:
                 lineage=ended.lineage,
             )
         return self.line.lost(self.channel)
-
-
-class ForkedCore:
-    """Stands in for the core in a child process."""
-
-    def take(self, channel: int, limit: int, now: float) -> list[WireMessage | MessageRun]:
-        raise ForkedConnectionError(FORKED_REASON, channel=channel)
-
-    def finish(self, channel: int, now: float) -> None:
-        """The parent's business."""
-
-    cancel = close = finish
-
-
-FORKED = ForkedCore()
-FORKED_REASON = "this connection was made before fork(); connect again in the child process"
-
-
-def as_bytes(value: Any) -> bytes:
-    """A payload for a channel of bytes."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise EncodeError(
-        f"a channel of bytes cannot send {name_of(type(value))}; "
-        "give the channel a type: aqueduct.channel(SomeType)"
-    )

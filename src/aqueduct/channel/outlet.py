@@ -1,0 +1,299 @@
+"""The sending port of a networked channel: a handle on one side, the core on the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from aqueduct.channel.forked import FORKED, ForkedCore
+from aqueduct.channel.ports import Outcome, Parcel, Receipt
+from aqueduct.channel.waiting import Waiters
+from aqueduct.codec import ChannelHalf, Codec, codec_for, name_of
+from aqueduct.errors import (
+    AqueductError,
+    ChannelClosed,
+    ChannelLostInTransit,
+    EncodeError,
+    LocalProtocolError,
+    MessageTooLarge,
+    ReceiverClosed,
+    WouldBlock,
+)
+from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
+from aqueduct.wire.chanid import describe, is_oneshot
+from aqueduct.wire.primitives import Headers as Pairs
+
+if TYPE_CHECKING:
+    from aqueduct.channel.line import Line
+
+TURN_BYTES = 64 * 1024
+"""What one turn of the loop may queue before the loop gets to send it."""
+
+
+class NetworkSendPort:
+    """A sender whose receiver is at the peer."""
+
+    __slots__ = (
+        "_send_plain",
+        "cancelled",
+        "channel",
+        "codec",
+        "core",
+        "delivered",
+        "ended",
+        "finished",
+        "line",
+        "oneshot",
+        "receipts",
+        "room",
+        "sent",
+        "settled",
+        "undelivered",
+        "waiting",
+    )
+
+    def __init__(self, line: Line, channel: int, kind: Any) -> None:
+        self.line = line
+        self.core: Core | ForkedCore = line.core
+        self.channel = channel
+        self.oneshot = is_oneshot(channel)
+        self.codec: Codec[Any] | None = codec_for(kind)
+        self.ended: SenderEnded | None = None
+        self.finished = False
+        self.cancelled = False
+        self.sent = 0
+        self.delivered = 0
+        self.undelivered = 0
+        self.waiting: deque[Parcel] | None = None
+        """What was queued while the channel was local, and has no credit yet."""
+        self._send_plain: Callable[[bytes, float], int] | None = None
+        """Sends payloads without a look at anything else, once one went."""
+        self.room = Waiters()
+        self.settled = Waiters()
+        self.receipts: dict[tuple[bool, int], Receipt] = {}
+
+    def set_type(self, kind: Any) -> None:
+        """What the handle sends, known when somebody claims it."""
+        self.codec = codec_for(kind)
+
+    def fork(self) -> None:
+        """This is a child process: raise at once what would hang."""
+        self.line.is_forked = True
+        self.core = FORKED
+        self.ended = SenderEnded(self.channel, End.CONNECTION)
+        self._send_plain = None
+
+    # -- for the handle ---------------------------------------------------------------------------
+
+    def offer(self, value: Any) -> bool:
+        line = self.line
+        if line.unflushed > TURN_BYTES or self.waiting:
+            return False
+        send = self._send_plain
+        try:
+            if send is not None and self.codec is None and type(value) is bytes:
+                send(value, line.time)
+                line.unflushed += len(value) + 8
+            else:
+                self._send_any(value, (), None)
+        except WouldBlock:
+            return False
+        except MessageTooLarge:
+            if line.peer_headers is not None:
+                raise
+            return False  # AQ-EARLY-4: it has to wait for the server's limits
+        self.sent += 1
+        if not line.turn_due:
+            line.touch()
+        return True
+
+    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+        if self.waiting:
+            raise WouldBlock("messages queued before the channel was sent away go first")
+        self._send_any(value, headers, receipt)
+        self.sent += 1
+        self.line.touch()
+
+    async def wait(self) -> None:
+        if self.ended is None:
+            await self.room.wait()
+
+    def is_pressed(self) -> bool:
+        return self.line.unflushed > TURN_BYTES
+
+    def finish(self) -> None:
+        if not self.finished and not self.cancelled:
+            self.finished = True
+            if not self.waiting:
+                self._finish()
+
+    def cancel(self) -> None:
+        if not self.finished and not self.cancelled:
+            self.cancelled = True
+            self._lose_waiting()
+            self.core.cancel(self.channel, self.line.time)
+            self.line.touch()
+            self.room.wake_all()
+
+    async def flush(self) -> None:
+        while self.ended is None and (
+            self.waiting or self.delivered + self.undelivered < self.sent
+        ):
+            await self.settled.wait()
+        if self.ended is not None and self.ended.how is not End.FINISHED:
+            if self.delivered + self.undelivered < self.sent or self.ended.how is not End.CANCELLED:
+                raise self._error()
+
+    def is_open(self) -> bool:
+        return self.ended is None and not self.finished and not self.cancelled
+
+    def abandon(self) -> None:
+        self.cancel()
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "sent": self.sent,
+            "delivered": self.delivered,
+            "undelivered": self.undelivered,
+            "queued": len(self.waiting or ()),
+        }
+
+    # -- for the line -----------------------------------------------------------------------------
+
+    def adopt(self, parcels: deque[Parcel], finished: bool) -> None:
+        """Take over what was queued while the channel was local."""
+        self.waiting = parcels
+        self.finished = finished
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what waits, as far as there is credit; then wake who wants to send more."""
+        while self.waiting:
+            parcel = self.waiting[0]
+            try:
+                self._send_any(parcel.value, parcel.headers, parcel.receipt)
+            except WouldBlock:
+                return
+            except AqueductError:
+                lose((parcel,))
+            else:
+                self.sent += 1
+            self.waiting.popleft()
+            self.line.touch()
+        if self.finished and self.ended is None:
+            self._finish()
+        # All of them: there is one word of room for any number of tasks that wait for it.
+        self.room.wake_all()
+
+    def handle_fate(self, event: Delivered | Undelivered) -> None:
+        """Acks and nacks."""
+        good = isinstance(event, Delivered)
+        for start, stop in event.ranges:
+            if good:
+                self.delivered += stop - start
+            else:
+                self.undelivered += stop - start
+            if self.receipts:
+                self._settle(event.reliable, start, stop, good)
+        if self.settled and self.delivered + self.undelivered >= self.sent:
+            self.settled.wake_all()
+
+    def handle_end(self, event: SenderEnded) -> None:
+        """The last word of the core."""
+        self.ended = event
+        self._send_plain = None
+        self._lose_waiting()
+        for receipt in self.receipts.values():
+            if not receipt.done():
+                receipt.set_result(Outcome.LOST)
+        self.receipts.clear()
+        self.room.wake_all()
+        self.settled.wake_all()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _send_any(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+        if self.ended is not None:
+            raise self._error()
+        if self.codec is None:
+            payload = as_bytes(value)
+            halves: list[ChannelHalf] = []
+        else:
+            payload, halves = self.codec.encode(value)
+        try:
+            if halves or headers or receipt is not None:
+                sent = self.line.send(self.channel, payload, headers, halves)
+                if receipt is not None:
+                    self.receipts[sent.reliable, sent.number] = receipt
+            elif self._send_plain is not None:
+                self._send_plain(payload, self.line.time)
+            else:
+                send = self.line.core.plain_sender(self.channel)
+                send(payload, self.line.time)
+                if not self.oneshot:
+                    self._send_plain = send
+        except (MessageTooLarge, LocalProtocolError) as error:
+            raise self.line.too_much(error) from None
+        self.line.unflushed += len(payload) + 8
+        self.finished = self.finished or self.oneshot
+
+    def _finish(self) -> None:
+        self.core.finish(self.channel, self.line.time)
+        self.line.touch()
+
+    def _settle(self, reliable: bool, start: int, stop: int, good: bool) -> None:
+        outcome = Outcome.DELIVERED if good else Outcome.LOST
+        for key in [k for k in self.receipts if k[0] == reliable and start <= k[1] < stop]:
+            receipt = self.receipts.pop(key)
+            if not receipt.done():
+                receipt.set_result(outcome)
+
+    def _lose_waiting(self) -> None:
+        if self.waiting is not None:
+            lose(self.waiting)
+            self.waiting = None
+
+    def error(self) -> AqueductError | None:
+        """Why nothing can be sent, if so."""
+        if self.ended is not None:
+            return self._error()
+        if self.finished or self.cancelled:
+            return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
+        return None
+
+    def _error(self) -> AqueductError:
+        ended = self.ended
+        assert ended is not None
+        name = describe(self.channel)
+        if ended.how is End.RECEIVER_CLOSED:
+            return ReceiverClosed(f"the peer stopped receiving on {name}", channel=self.channel)
+        if ended.how is End.LOST:
+            return ChannelLostInTransit(
+                f"the message that carried {name} was lost",
+                channel=self.channel,
+                lineage=ended.lineage,
+            )
+        if ended.how is End.CONNECTION:
+            return self.line.lost(self.channel)
+        return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
+
+
+def lose(parcels: Iterable[Parcel]) -> None:
+    """Tell whoever waits for receipts."""
+    for parcel in parcels:
+        if parcel.receipt is not None and not parcel.receipt.done():
+            parcel.receipt.set_result(Outcome.LOST)
+
+
+def as_bytes(value: Any) -> bytes:
+    """A payload for a channel of bytes."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise EncodeError(
+        f"a channel of bytes cannot send {name_of(type(value))}; "
+        "give the channel a type: aqueduct.channel(SomeType)"
+    )
