@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qh3.quic.events import HandshakeCompleted
 
 import aqueduct
+from aqueduct.quic.bridge import Bridge
+from aqueduct.wire.chanid import Side
 from tests.processes.peers import PATIENCE, eventually
 
 
@@ -49,6 +52,29 @@ async def test_a_connect_that_times_out_leaves_no_socket_and_no_warning() -> Non
         with pytest.raises(aqueduct.ConnectTimeout, match="no answer from"):
             await connect(f"127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
     gc.collect()
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_a_fault_of_quic_before_the_headers_is_no_reason_to_give_up(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Bridge._handle_rare
+    failed: list[Bridge] = []
+
+    def fail_once(bridge: Bridge, event: Any, now: float) -> None:
+        whole(bridge, event, now)
+        is_ours = (bridge.core.side == Side.CLIENT) == (side == "client")
+        if isinstance(event, HandshakeCompleted) and is_ours and not failed:
+            failed.append(bridge)
+            bridge._break(ValueError("a fault"), now)
+
+    monkeypatch.setattr(Bridge, "_handle_rare", fail_once)
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        connect(server.address) as connection,
+    ):
+        assert connection.is_open
+        assert failed
 
 
 async def test_a_server_at_an_address_written_by_name_is_found() -> None:
