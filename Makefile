@@ -16,7 +16,7 @@ FUZZ_INSTALLED := $(VENV)/.fuzz-installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 COMPILED := build/compiled/.stamp
 
-CODE := $(wildcard src tests bench examples tools)
+CODE := $(wildcard src tests bench examples tools setup.py)
 SOURCES := $(shell find src/aqueduct -name '*.py')
 # -qq leaves errors and nothing else.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
@@ -113,6 +113,6 @@ $(BENCH_INSTALLED): $(INSTALLED) requirements/bench.lock
 	@$(PIP) install --require-hashes -r requirements/bench.lock
 	@touch $@
 
-$(COMPILED): $(INSTALLED) $(SOURCES) tools/compile.py
+$(COMPILED): $(INSTALLED) $(SOURCES) setup.py tools/compile.py
 	@$(BIN)/python tools/compile.py
 	@touch $@

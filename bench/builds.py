@@ -31,8 +31,14 @@ def compiled() -> Build:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             lines = result.stderr.strip().splitlines() or ["tools/compile.py failed"]
-            return Build("compiled", COMPILED, lines[-1].removeprefix("compile: "))
+            return Build("compiled", COMPILED, lines[-1].removeprefix("compile: aqueduct: "))
     return Build("compiled", COMPILED)
+
+
+def best() -> Build:
+    """What pip installs here: compiled, or the sources, and then why."""
+    build = compiled()
+    return Build("pure", SOURCES, build.missing) if build.missing else build
 
 
 def is_up_to_date() -> bool:

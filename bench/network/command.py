@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import aqueduct
-from aqueduct.wire import frames
-from bench.builds import ROOT
+from bench.builds import ROOT, SOURCES, best
 from bench.network import certificate, machine, measures, processes
-from bench.network.goals import OURS
+from bench.network.goals import OURS, PURE
 from bench.network.measures import ROWS, Measure
 from bench.network.pair import QUICK, Effort, Pair
 from bench.network.peer import Json
@@ -25,14 +24,13 @@ RESULTS = ROOT / "build" / "bench"
 
 EXAMPLES = """\
 measures: R100, R1K, T64K (streams of 100 bytes, 1 KiB, 64 KiB), L (round trip), H (connect and
-first answer); of ours alone MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
+first answer); of ours alone CALL, MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
 
 examples:
   python -m bench channels                          everything, three times; about ten minutes
   python -m bench channels --quick --runs 1         does everything work? figures mean little
   python -m bench channels --only R100,L --peer zenoh-tls --runs 1
   python -m bench channels --peer aqueduct          ours alone
-  PYTHONPATH=build/compiled python -m bench channels  ours with the compiled core (make compile)
 """
 
 
@@ -45,6 +43,7 @@ def main(words: list[str]) -> int:
         arguments.runs,
         f"{platform.system()} {platform.machine()}, {machine.CORES} cores",
         versions(arguments.peer),
+        best(),
         quick=arguments.quick,
     )
     started = time.monotonic()
@@ -120,12 +119,12 @@ def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
     for number_ in range(1, run.rounds + 1):
         for peer in present:
             label = f"round {number_} of {run.rounds}, {peer.name}:"
-            mine = [each for each in wanted if peer.name == OURS or not each.ours_only]
+            mine = [each for each in wanted if peer.name in (OURS, PURE) or not each.ours_only]
             repeated = [each for each in mine if not each.once]
             if repeated:
                 measure_one(run, peer, repeated, label)
             for each in mine:
-                if each.once and number_ == 1:
+                if each.once and number_ == 1 and peer.name == OURS:
                     measure_one(run, peer, [each], label)  # its memory starts small
             save(run)
 
@@ -140,7 +139,8 @@ def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> 
         measurements: Json = {}
         say(label, end="")
         try:
-            with processes.started(peer.name, setting, log) as (server, client, info):
+            sources = run.build.path if peer.name == OURS else SOURCES
+            with processes.started(peer.name, setting, log, sources) as (server, client, info):
                 pair = Pair(server, client, info, run.effort)
                 for each in wanted:
                     measurements[each.name] = found = pair.measure(each)
@@ -160,9 +160,8 @@ def in_short(measure: Measure, found: Json) -> str:
 
 
 def versions(peers: Sequence[Peer]) -> dict[str, str]:
-    """Of everything that matters; ours with the build of the core that Python finds first."""
-    build = "pure" if str(frames.__file__).endswith(".py") else "compiled"
-    found = {"Aqueduct": f"{aqueduct.__version__} ({build})", "Python": platform.python_version()}
+    """Of everything that matters."""
+    found = {"Aqueduct": aqueduct.__version__, "Python": platform.python_version()}
     names = ["qh3", "uvloop", *(peer.distribution for peer in peers if peer.distribution)]
     for name in names:
         try:

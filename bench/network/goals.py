@@ -7,6 +7,9 @@ from bench.network.figures import Summary
 from bench.network.measures import CHANNELS
 
 OURS = "aqueduct"
+"""As pip installs it here: with its core compiled, where there is a compiler."""
+PURE = "aqueduct-pure"
+"""The sources as they are."""
 
 Results = Mapping[str, Mapping[str, Summary]]
 """By peer, then by the name of the row."""

@@ -21,6 +21,7 @@ class Kind(Enum):
     """What the two processes do."""
 
     STREAM = "stream"
+    TRIPS = "trips"
     CALLS = "calls"
     FRESH = "fresh"
     HOLD = "hold"
@@ -37,7 +38,7 @@ class Measure:
 
     @property
     def ours_only(self) -> bool:
-        return self.manner is not Manner.PLAIN or self.kind is Kind.HOLD
+        return self.manner is not Manner.PLAIN or self.kind in (Kind.CALLS, Kind.HOLD)
 
     @property
     def once(self) -> bool:
@@ -53,8 +54,9 @@ ALL = (
     Measure("R100", Kind.STREAM, 100),
     Measure("R1K", Kind.STREAM, 1024),
     Measure("T64K", Kind.STREAM, 64 * 1024),
-    Measure("L", Kind.CALLS, 100),
+    Measure("L", Kind.TRIPS, 100),
     Measure("H", Kind.FRESH, 100),
+    Measure("CALL", Kind.CALLS, 100),
     Measure("MANY", Kind.STREAM, 100, Manner.MANY),
     Measure("TYPED", Kind.STREAM, 100, Manner.TYPED),
     Measure("UNORDERED", Kind.STREAM, 100, Manner.UNORDERED),
@@ -84,6 +86,7 @@ ROWS = (
     Row("L", "p50", "round trip of 100 bytes, p50", "µs"),
     Row("L", "p99", "round trip of 100 bytes, p99", "µs"),
     Row("H", "median", "connect and first answer", "ms"),
+    Row("CALL", "p50", "`call` with a channel for the answer, p50", "µs"),
     Row("MANY", "rate", "100-byte messages, `receive_many`", "messages/s"),
     Row("TYPED", "rate", "typed messages of 5 fields", "messages/s"),
     Row("UNORDERED", "rate", "100-byte messages, unordered", "messages/s"),

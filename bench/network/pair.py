@@ -83,7 +83,7 @@ class Pair:
         return {**found, "seconds": seconds, "rate": rate, "megabytes": megabytes}
 
     def _times(self, measure: Measure) -> Json:
-        count = self.effort.calls if measure.kind is Kind.CALLS else self.effort.fresh
+        count = self.effort.fresh if measure.kind is Kind.FRESH else self.effort.calls
         self._watched(measure, max(3, count // 10))
 
         def once() -> Json:

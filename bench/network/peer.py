@@ -62,8 +62,12 @@ class Client:
     async def send(self, manner: Manner, payload: bytes, count: int) -> None:
         raise NotImplementedError
 
+    async def trip(self, payload: bytes) -> bytes:
+        """Send it and wait until it comes back, on the open connection."""
+        raise NotImplementedError
+
     async def call(self, payload: bytes) -> bytes:
-        """Ask and wait for the answer on the open connection."""
+        """The same as a call of its own, where that is something else."""
         raise NotImplementedError
 
     async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from bench.builds import ROOT
+from bench.builds import ROOT, SOURCES
 from bench.network.peer import Json, Setting
 
 ANSWER_SECONDS = 120.0
@@ -27,7 +27,9 @@ class Failed(Exception):
 class Process:
     """A server or a client, in a session of its own so that nothing it started stays behind."""
 
-    def __init__(self, role: str, peer: str, setting: Setting, log: IO[bytes]) -> None:
+    def __init__(
+        self, role: str, peer: str, setting: Setting, log: IO[bytes], sources: Path
+    ) -> None:
         self.role = role
         words = [sys.executable, "-m", "bench.network.worker", role, peer]
         self._process = subprocess.Popen(
@@ -36,6 +38,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
+            env={**os.environ, "PYTHONPATH": str(sources)},
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -80,12 +83,14 @@ class Process:
 
 
 @contextlib.contextmanager
-def started(peer: str, setting: Setting, log_path: Path) -> Iterator[tuple[Process, Process, Json]]:
+def started(
+    peer: str, setting: Setting, log_path: Path, sources: Path = SOURCES
+) -> Iterator[tuple[Process, Process, Json]]:
     """A server and a client that have met, and what the server said of itself."""
     with log_path.open("wb") as log, contextlib.ExitStack() as stack:
-        server = Process("server", peer, setting, log)
+        server = Process("server", peer, setting, log, sources)
         stack.callback(server.end)
-        client = Process("client", peer, setting, log)
+        client = Process("client", peer, setting, log, sources)
         stack.callback(client.end)
         info = server.read()["info"]
         client.write(info=info)

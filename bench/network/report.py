@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from bench.builds import Build
 from bench.network.figures import Summary, summary
 from bench.network.goals import OURS, Results, Verdict, judge_all, ratio
 from bench.network.measures import CHANNELS, ROWS, Row
@@ -25,6 +26,8 @@ class Run:
     rounds: int
     platform: str
     versions: Mapping[str, str]
+    build: Build
+    """Of ours."""
     quick: bool = False
     found: dict[str, list[Json]] = field(default_factory=dict)
     """By peer: the measurements of each round."""
@@ -126,6 +129,8 @@ def notes(run: Run) -> list[str]:
         f"{run.platform}; {', '.join(f'{name} {text}' for name, text in run.versions.items())}.",
     ]
     lines += [f"{peer.name}: {peer.label}." for peer in run.peers if peer.name in run.found]
+    if run.build.missing:
+        lines.append(f"The core of {OURS} is not compiled: {run.build.missing}.")
     if run.quick:
         lines.append("A quick run, to see that everything works: its figures mean little.")
     worst = worst_disturbance(run)

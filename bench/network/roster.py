@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 from dataclasses import dataclass, field
 
-from bench.network.goals import OURS
+from bench.network.goals import OURS, PURE
 from bench.network.peer import Json
 
 
@@ -49,6 +49,7 @@ def _zenoh(link: str) -> Peer:
 
 PEERS = (
     Peer(OURS, "Aqueduct, ordered channel of `bytes`", "bench.network.peers.ours"),
+    Peer(PURE, "the same without a compiled core", "bench.network.peers.ours"),
     _zenoh("tls"),
     _zenoh("quic"),
     Peer(

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TextIO
 
 from bench.network.machine import peak_megabytes, process_seconds
@@ -84,20 +84,24 @@ async def obey(order: Json, client: Client) -> Json:
         started = time.monotonic_ns()
         await client.send(Manner(order["manner"]), payload, count)
         return {"at": started}
+    if order["order"] == "trips":
+        return {"times": await time_calls(client.trip, payload, count)}
     if order["order"] == "calls":
-        return {"times": await time_calls(client, payload, count)}
+        return {"times": await time_calls(client.call, payload, count)}
     if order["order"] == "fresh":
         return {"times": await time_fresh(client, payload, count)}
     await client.hold(count)
     return {}
 
 
-async def time_calls(client: Client, payload: bytes, count: int) -> list[int]:
+async def time_calls(
+    call: Callable[[bytes], Awaitable[bytes]], payload: bytes, count: int
+) -> list[int]:
     clock = time.perf_counter_ns
     times = []
     for _ in range(count):
         started = clock()
-        answer = await client.call(payload)
+        answer = await call(payload)
         times.append(clock() - started)
         check(answer, payload)
     return times

@@ -6,7 +6,7 @@ from bench.network.command import parse_arguments
 
 def test_everything_is_measured_three_times_by_default() -> None:
     arguments = parse_arguments([])
-    assert len(arguments.only) == 10
+    assert len(arguments.only) == 11
     assert arguments.peer[0].name == "aqueduct"
     assert arguments.runs == 3
 

@@ -1,5 +1,6 @@
 import json
 
+from bench.builds import pure
 from bench.network.measures import CHANNELS
 from bench.network.pair import QUICK, Effort
 from bench.network.report import Run, as_document, as_markdown, number
@@ -7,7 +8,7 @@ from bench.network.roster import PEERS
 
 
 def a_run(effort: Effort | None = None, rounds: int = 3) -> Run:
-    run = Run(PEERS, effort or Effort(), rounds, "Linux", {"Python": "3.11"})
+    run = Run(PEERS, effort or Effort(), rounds, "Linux", {"Python": "3.11"}, pure())
     for extra in range(rounds):
         run.add("aqueduct", {"R100": {"rate": 600_000.0 + 60_000 * extra, "disturbance": 0.01}})
         run.add("zenoh-tls", {"R100": {"rate": 550_000.0, "disturbance": None}})
@@ -70,7 +71,7 @@ def test_the_document_is_json_with_every_run() -> None:
 
 
 def test_a_run_without_anything_can_be_reported() -> None:
-    run = Run((), Effort(), 3, "Linux", {})
+    run = Run((), Effort(), 3, "Linux", {}, pure())
     assert "not measured" in as_markdown(run)
     assert as_document(run)["medians"] == {}
 

@@ -19,6 +19,10 @@ class Carrier(msgspec.Struct):
     reply: Sender[bytes]
 
 
+class Lone(msgspec.Struct):
+    reply: Sender[bytes]
+
+
 @pytest.fixture(autouse=True)
 def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
@@ -103,3 +107,30 @@ async def test_a_typed_message_has_its_halves_in_its_fields_alone() -> None:
     _, reply, _ = await carry(handle, Carrier)
     with pytest.raises(aqueduct.EndOfChannel):
         await reply.receive()
+
+
+async def test_a_sender_whose_receiver_was_closed_before_it_arrived_can_be_taken() -> None:
+    seen: list[str] = []
+
+    async def handle(connection: Connection[bytes]) -> None:
+        await asyncio.sleep(0.2)  # the close is here before the message is taken
+        message = await connection.entrypoint.receive_message()
+        (sender,) = message.attachments
+        assert isinstance(sender, Sender)
+        try:
+            async with sender:
+                await sender.send(b"x")
+                await sender.flush()
+        except aqueduct.ChannelError as error:
+            seen.append(str(error))
+
+    async with aqueduct.serve("127.0.0.1:0", bytes, tls=aqueduct.dev_tls()) as server:
+        serving = asyncio.create_task(server.run(handle))
+        async with aqueduct.connect(server.address, Lone, trust=aqueduct.dev_trust()) as connection:
+            sender, receiver = aqueduct.channel(bytes)
+            receiver.close()
+            await connection.entrypoint.send(Lone(sender))
+            async with asyncio.timeout(SECONDS):
+                await connection.wait_closed()
+        serving.cancel()
+    assert len(seen) == 1

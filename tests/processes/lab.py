@@ -396,8 +396,8 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--accept", default="all")
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--max-packet", type=int)
-    parser.add_argument("--max-channels", type=int, default=65_536)
     parser.add_argument("--early-data", action="store_true")
+    parser.add_argument("--max-channels", type=int, default=65_536)
     return parser.parse_args(arguments)
 
 

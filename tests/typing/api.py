@@ -107,6 +107,9 @@ async def client() -> None:
         await aqueduct.connect("localhost:4433", trust=aqueduct.pin("ab" * 32)),
         aqueduct.ClientConnection[bytes],
     )
+    async with aqueduct.connect("localhost:4433", Sum, trust=trust, early_data=True) as early:
+        await early.wait_ready()
+        assert_type((early.early_data, early.is_ready), tuple[bool, bool])
     await aqueduct.connect("localhost:4433")  # type: ignore[call-overload]
 
 
@@ -131,7 +134,13 @@ async def server() -> None:
     tls = aqueduct.dev_tls()
     limits = aqueduct.Limits(channel_window=100_000)
     async with aqueduct.serve(
-        "127.0.0.1:0", Sum, tls=tls, accept=accept, limits=limits, options=aqueduct.QuicOptions()
+        "127.0.0.1:0",
+        Sum,
+        tls=tls,
+        accept=accept,
+        limits=limits,
+        options=aqueduct.QuicOptions(),
+        early_data=True,
     ) as running:
         assert_type(running, aqueduct.Server[Sum])
         assert_type(running.address, str)

@@ -1,4 +1,4 @@
-"""Aqueduct by its public API: a channel for each stream, `call` for each round trip.
+"""Aqueduct by its public API: a channel for each stream, a pair of them for round trips.
 
 The receiver takes messages with ``async for``, the sender awaits ``send`` for each.
 """
@@ -55,6 +55,13 @@ class Readings(msgspec.Struct, tag=True):
     data: aqueduct.Receiver[Reading]
 
 
+class Echo(msgspec.Struct, tag=True):
+    """Messages to send back."""
+
+    data: aqueduct.Receiver[bytes]
+    back: aqueduct.Sender[bytes]
+
+
 class Question(msgspec.Struct, tag=True):
     payload: bytes
     answer: aqueduct.Sender[bytes]
@@ -67,7 +74,7 @@ class Keep(msgspec.Struct, tag=True):
     taken: aqueduct.Sender[int]
 
 
-Request = Flow | Batches | Datagrams | Readings | Question | Keep
+Request = Flow | Batches | Datagrams | Readings | Echo | Question | Keep
 
 MODES = {
     Manner.PLAIN: Mode.ORDERED,
@@ -83,6 +90,7 @@ class Server(peer.Server):
         self._stack = contextlib.AsyncExitStack()
         self._counted: asyncio.Queue[Counted] = asyncio.Queue()
         self._kept: list[aqueduct.Receiver[bytes]] = []
+        self._echoes: list[asyncio.Task[None]] = []
 
     async def start(self) -> Json:
         tls = aqueduct.tls(self.setting.certificate, self.setting.key)
@@ -102,6 +110,8 @@ class Server(peer.Server):
         async for request in connection.entrypoint:
             if isinstance(request, Question):
                 await request.answer.send(request.payload)
+            elif isinstance(request, Echo):
+                self._echoes.append(asyncio.create_task(echo(request)))
             elif isinstance(request, Keep):
                 await self._keep(request)
             else:
@@ -112,6 +122,12 @@ class Server(peer.Server):
             await receiver.receive()
         self._kept += request.channels
         await request.taken.send(len(request.channels))
+
+
+async def echo(request: Echo) -> None:
+    async with request.data, request.back:
+        async for payload in request.data:
+            await request.back.send(payload)
 
 
 async def count(request: Flow | Batches | Datagrams | Readings) -> Counted:
@@ -177,6 +193,9 @@ class Client(peer.Client):
     async def open(self, info: Json) -> None:
         self._address = info["address"]
         self._connection = await self._connect()
+        self._ping, data = aqueduct.channel(bytes)
+        back, self._pong = aqueduct.channel(bytes)
+        await self._connection.entrypoint.send(Echo(data, back))
 
     async def send(self, manner: Manner, payload: bytes, count: int) -> None:
         if manner is Manner.TYPED:
@@ -200,6 +219,10 @@ class Client(peer.Client):
             for number in range(count):
                 await sender.send(Reading("north tower", number, 21.5, "°C", True))
 
+    async def trip(self, payload: bytes) -> bytes:
+        await self._ping.send(payload)
+        return await self._pong.receive()
+
     async def call(self, payload: bytes) -> bytes:
         return await ask(self._connection, payload)
 
@@ -222,6 +245,8 @@ class Client(peer.Client):
                 self._kept.append(sender)
 
     async def close(self) -> None:
+        self._ping.finish()
+        self._pong.close()
         await self._connection.close()
 
     async def _connect(self) -> aqueduct.Connection[Any]:

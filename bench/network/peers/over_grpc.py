@@ -88,7 +88,7 @@ class Client(peer.Client):
         await call.done_writing()
         await call
 
-    async def call(self, payload: bytes) -> bytes:
+    async def trip(self, payload: bytes) -> bytes:
         await self._ping.write(payload)
         answer: bytes = await self._ping.read()
         return answer

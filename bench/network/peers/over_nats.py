@@ -98,7 +98,7 @@ class Client(peer.Client):
         for _ in range(count // step - (ahead // step - 4)):
             await self._credit.acquire()
 
-    async def call(self, payload: bytes) -> bytes:
+    async def trip(self, payload: bytes) -> bytes:
         return await ask(self._connection, payload)
 
     async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:

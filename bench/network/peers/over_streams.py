@@ -128,7 +128,7 @@ class Client(peer.Client):
         writer.write(b"".join(frames))
         await writer.drain()
 
-    async def call(self, payload: bytes) -> bytes:
+    async def trip(self, payload: bytes) -> bytes:
         self._writer.write(frame(payload))
         return await read_frame(self._reader)
 

@@ -105,7 +105,7 @@ class Client(peer.Client):
         for _ in range(count):
             put(payload)
 
-    async def call(self, payload: bytes) -> bytes:
+    async def trip(self, payload: bytes) -> bytes:
         self._pings.put(payload)
         answer: bytes = self._pongs.recv().payload.to_bytes()
         return answer

@@ -64,7 +64,7 @@ class Client(peer.Client):
         for _ in range(count):
             await send(payload)
 
-    async def call(self, payload: bytes) -> bytes:
+    async def trip(self, payload: bytes) -> bytes:
         return await ask(self._dealer, payload)
 
     async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:

@@ -400,6 +400,11 @@ class Connection(Generic[T]):
         return not self._background.forked and self._connection.is_open
 
     @property
+    def is_ready(self) -> bool:
+        """Whether both sides know each other's headers; an early connection begins without."""
+        return self._connection.is_ready
+
+    @property
     def early_data(self) -> bool:
         """Whether the first messages came, or went, before the handshake was done (0-RTT)."""
         return self._connection.early_data

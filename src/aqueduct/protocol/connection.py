@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from aqueduct.errors import ChannelClosed, CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.actions import Action
@@ -215,7 +216,9 @@ class Connection:
 
     def plain_sender(self, channel: int) -> Callable[[bytes, float], int]:
         """`send` for one channel, for whoever would otherwise look it up for each message."""
-        return self._sender(channel).send
+        half = self._channels.halves.get(channel)
+        # It may have ended before the message that carried it was taken.
+        return half.send if isinstance(half, Sender) else partial(self.send, channel)
 
     def send_message(
         self,

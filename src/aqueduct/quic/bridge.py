@@ -166,6 +166,8 @@ class Bridge:
                 fed = self._feed()
                 packets += self._ask(now)
             if self._closing is not None and not self._waiting and self._is_sent():
+                # In full: what has to be sent again counts nowhere (AQ-EARLY-2).
+                packets += self.quic.datagrams_to_send(now)
                 self._close()
                 packets += self.quic.datagrams_to_send(now)
         except FAULTS as fault:
@@ -216,7 +218,6 @@ class Bridge:
             self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
             with contextlib.suppress(*FAULTS):
                 self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=reason)
-                self._stirred = True
 
     def _last_words(self, now: float) -> list[Packet]:
         """Tell the peer, if QUIC still can; else it will hear nothing more."""
