@@ -413,11 +413,6 @@ class Connection(Generic[T]):
         """Until both sides know each other's headers; raises what `connect` would."""
         self._background.run(self._connection.wait_ready(), timeout)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether both sides know each other's headers."""
-        return self._connection.is_ready
-
     def wait_closed(self, timeout: float | None = None) -> None:
         """Until the connection is over."""
         self._background.run(self._connection.wait_closed(), timeout)
