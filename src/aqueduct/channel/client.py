@@ -143,7 +143,7 @@ def connect(
                         error = problem
                     except HandshakeFailed as problem:
                         error = problem
-                        waiting.append((family, where))  # packets were lost: try again
+                        waiting.append((family, where))  # not the server's word: try again
                         await asyncio.sleep(RETRY_DELAY)
                     else:
                         if not connection.is_ready:

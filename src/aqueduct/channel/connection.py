@@ -22,7 +22,7 @@ from aqueduct.errors import (
     Unauthenticated,
     VersionMismatch,
 )
-from aqueduct.quic.bridge import AT_ONCE, Bridge
+from aqueduct.quic.bridge import AT_ONCE, FAILED, Bridge
 from aqueduct.quic.endpoint import Driver
 from aqueduct.quic.udp import Address
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -237,6 +237,8 @@ class HandshakeFailed(ConnectError):
 def connect_error(code: int, reason: str, peer: Address, bridge: Bridge) -> AqueductError:
     """Why a connection could not be made, in the words of its class."""
     where = f"{peer[0]}:{peer[1]}"
+    if code == CloseCode.INTERNAL and reason.startswith(FAILED):
+        return HandshakeFailed(f"cannot connect to {where}: {reason}")
     if bridge.connected:
         kinds: dict[int, type[ConnectError]] = {
             CloseCode.VERSION_MISMATCH: VersionMismatch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import overload
 
 from aqueduct.wire.primitives import Headers as Pairs
@@ -12,8 +12,12 @@ HeadersLike = Mapping[str, Text] | Iterable[tuple[Text, Text]]
 """What may be given where headers are asked for."""
 
 
-class Headers(Sequence[tuple[bytes, bytes]]):
-    """Pairs in the order they came; `get`, `all` and `in` take names as text or bytes."""
+class Headers:
+    """Pairs in the order they came; `get`, `all` and `in` take names as text or bytes.
+
+    A sequence in all but its base class, of which type checkers would conclude that a name cannot
+    be `in` it.
+    """
 
     __slots__ = ("pairs",)
 
@@ -76,4 +80,8 @@ def to_pairs(headers: HeadersLike | None) -> Pairs:
 
 
 def _bytes(text: Text) -> bytes:
-    return text.encode() if isinstance(text, str) else bytes(text)
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes | bytearray | memoryview):
+        return bytes(text)
+    raise TypeError(f"headers are text or bytes, not {type(text).__name__}")

@@ -39,6 +39,9 @@ _UNIDIRECTIONAL = 2
 ASK_AGAIN = 0.005
 """QUIC is asked in haste what it has to send, and in full at least so often; seconds."""
 
+FAILED = "QUIC failed"
+"""How a close begins, at either side, for which nobody but QUIC is to blame."""
+
 FAULTS = (QuicConnectionError, ValueError, AssertionError)
 """What qh3 raises when it has a fault of its own; it cannot go on after that."""
 
@@ -211,7 +214,7 @@ class Bridge:
         """QUIC failed: end the connection rather than leave one that looks alive."""
         if not self.ended:
             self.ended = self._stirred = True
-            reason = f"QUIC failed: {fault}"
+            reason = f"{FAILED}: {fault}"
             self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
             with contextlib.suppress(*FAULTS):
                 self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsCryptoData
 from qh3.tls import Epoch, SessionTicket
 
 from aqueduct.quic.tickets import ServerTickets
+
+# qh3 logs what its peers do wrong. Who configures logging sees it, and nobody else.
+logging.getLogger("quic").addHandler(logging.NullHandler())
 
 ALPN = "aqueduct"
 MAX_DATAGRAM_FRAME = 65_535

@@ -1,0 +1,203 @@
+"""Channels between tasks of one process: the same promises, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import aqueduct
+from aqueduct import (
+    DELIVERED,
+    LOST,
+    ChannelCancelled,
+    ChannelClosed,
+    EndOfChannel,
+    ReceiverClosed,
+    WouldBlock,
+    channel,
+    oneshot,
+)
+
+
+async def test_messages_come_in_order_and_then_the_end() -> None:
+    tx, rx = channel(int)
+    for number in range(3):
+        await tx.send(number)
+    tx.finish()
+    assert [number async for number in rx] == [0, 1, 2]
+    with pytest.raises(EndOfChannel):
+        await rx.receive()
+    with pytest.raises(ChannelClosed):
+        await tx.send(4)
+
+
+async def test_a_full_channel_makes_its_sender_wait() -> None:
+    tx, rx = channel(int, capacity=2)
+    tx.send_nowait(0)
+    tx.send_nowait(1)
+    with pytest.raises(WouldBlock):
+        tx.send_nowait(2)
+    sending = asyncio.create_task(tx.send(2))
+    await asyncio.sleep(0)
+    assert not sending.done()
+    assert await rx.receive() == 0
+    await sending
+    tx.finish()
+    assert [number async for number in rx] == [1, 2]
+
+
+async def test_a_send_that_is_cancelled_while_it_waits_has_sent_nothing() -> None:
+    tx, rx = channel(int, capacity=1)
+    tx.send_nowait(0)
+    sending = asyncio.create_task(tx.send(1))
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    tx.finish()
+    assert [number async for number in rx] == [0]
+
+
+async def test_an_empty_channel_makes_its_receiver_wait() -> None:
+    tx, rx = channel(int)
+    with pytest.raises(WouldBlock):
+        rx.receive_nowait()
+    receiving = asyncio.create_task(rx.receive())
+    await asyncio.sleep(0)
+    assert not receiving.done()
+    tx.send_nowait(7)
+    assert await receiving == 7
+    tx.finish()
+    with pytest.raises(EndOfChannel):
+        rx.receive_nowait()
+
+
+async def test_a_cancel_drops_what_was_not_taken() -> None:
+    tx, rx = channel(int)
+    receipt = await tx.send(1, receipt=True)
+    assert receipt is not None
+    tx.cancel()
+    assert await receipt is LOST
+    with pytest.raises(ChannelCancelled):
+        await rx.receive()
+    tx.finish()
+    with pytest.raises(ChannelCancelled):
+        await rx.receive()
+
+
+async def test_a_close_is_heard_by_the_sender() -> None:
+    tx, rx = channel(int, capacity=1)
+    receipt = await tx.send(1, receipt=True)
+    assert receipt is not None
+    waiting = asyncio.create_task(tx.send(2))
+    await asyncio.sleep(0)
+    rx.close()
+    with pytest.raises(ReceiverClosed):
+        await waiting
+    assert await receipt is LOST
+    with pytest.raises(ReceiverClosed):
+        await tx.flush()
+    with pytest.raises(ChannelClosed):
+        await rx.receive()
+
+
+async def test_a_receipt_and_a_flush_wait_until_the_message_is_taken() -> None:
+    tx, rx = channel(int)
+    receipt = await tx.send(1, receipt=True)
+    assert receipt is not None
+    flushing = asyncio.create_task(tx.flush())
+    await asyncio.sleep(0)
+    assert not receipt.done()
+    assert not flushing.done()
+    assert await rx.receive() == 1
+    assert await receipt is DELIVERED
+    await flushing
+    assert tx.statistics() == {"sent": 1, "queued": 0}
+    assert rx.statistics() == {"received": 1, "queued": 0}
+    tx.finish()
+
+
+async def test_a_oneshot_takes_one_message_and_is_finished() -> None:
+    tx, rx = oneshot(str)
+    await tx.send("only")
+    with pytest.raises(ChannelClosed):
+        await tx.send("again")
+    assert await rx.receive() == "only"
+    with pytest.raises(EndOfChannel):
+        await rx.receive()
+
+
+async def test_messages_have_numbers_and_headers_and_come_in_batches() -> None:
+    tx, rx = channel(int)
+    for number in range(5):
+        await tx.send(number, headers={"n": str(number)})
+    tx.finish()
+    first = await rx.receive_message()
+    assert (first.payload, first.number, first.headers.text("n")) == (0, 0, "0")
+    assert first.attachments == ()
+    assert rx.receive_message_nowait().payload == 1
+    assert await rx.receive_many(2) == [2, 3]
+    assert await rx.receive_many() == [4]
+    with pytest.raises(EndOfChannel):
+        await rx.receive_many()
+
+
+async def test_leaving_a_block_finishes_and_an_error_cancels() -> None:
+    tx, rx = channel(int)
+    async with tx:
+        await tx.send(1)
+    assert [number async for number in rx] == [1]
+    tx, rx = channel(int)
+    with pytest.raises(ZeroDivisionError):
+        async with tx:
+            raise ZeroDivisionError
+    with pytest.raises(ChannelCancelled):
+        await rx.receive()
+    tx, rx = channel(int)
+    async with rx:
+        pass
+    with pytest.raises(ReceiverClosed):
+        await tx.send(1)
+
+
+async def test_a_half_that_is_forgotten_warns_and_ends_the_channel() -> None:
+    tx, rx = channel(int)
+    with pytest.warns(ResourceWarning, match="Sender was forgotten"):
+        del tx
+    with pytest.raises(ChannelCancelled):
+        await rx.receive()
+    tx, rx = channel(int)
+    with pytest.warns(ResourceWarning, match="Receiver was forgotten"):
+        del rx
+    with pytest.raises(ReceiverClosed):
+        await tx.send(1)
+
+
+async def test_a_channel_has_room_for_something() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        channel(int, capacity=0)
+
+
+async def test_many_senders_and_receivers_share_a_channel() -> None:
+    tx, rx = channel(int, capacity=3)
+
+    async def send(start: int) -> None:
+        for number in range(start, start + 100):
+            await tx.send(number)
+
+    async def receive() -> list[int]:
+        return [number async for number in rx]
+
+    receiving = [asyncio.create_task(receive()) for _ in range(3)]
+    await asyncio.gather(*(send(start) for start in range(0, 500, 100)))
+    tx.finish()
+    got = [number for part in await asyncio.gather(*receiving) for number in part]
+    assert sorted(got) == list(range(500))
+
+
+async def test_headers_of_a_channel_are_seen_at_both_halves() -> None:
+    tx, rx = aqueduct.channel(int, headers={"a": "b"})
+    assert tx.headers.text("a") == rx.headers.text("a") == "b"
+    tx.finish()
+    rx.close()
