@@ -36,6 +36,12 @@ IDLE_REASON = "Idle timeout"
 
 _UNIDIRECTIONAL = 2
 
+_PIECES = 256
+"""Writes QUIC gets before it is asked for packets: when it probes after a loss, it goes through all
+it has not sent, once for each packet."""
+_PIECES_IN_HASTE = 16
+"""Frames of so many streams fit one packet, as far as qh3 is concerned."""
+
 ASK_AGAIN = 0.005
 """QUIC is asked in haste what it has to send, and in full at least so often; seconds."""
 
@@ -111,7 +117,11 @@ class Bridge:
         self._asked_in_full = True
         """Whether QUIC said itself that it has nothing more to send."""
         self._ask_again = 0.0
-        self._has_datagrams = False
+        self.paced_until = 0.0
+        """When QUIC's pacer lets go of what it holds back, if it does."""
+        self._unsent = self._pieces = 0
+        """Bytes, and writes and datagrams, that QUIC was fed and may not have sent; qh3 would have
+        to go through all its streams to tell."""
 
     # -- inputs -------------------------------------------------------------------------------
 
@@ -197,18 +207,36 @@ class Bridge:
 
     def _ask(self, now: float) -> list[Packet]:
         """The packets QUIC wants to send; in haste at first, in full a little later."""
-        hasty = self.connected and not self._has_datagrams and self._closing is None
-        if hasty and not self._asked_in_full and now >= self._ask_again:
-            hasty = False
+        hasty = (
+            self.connected
+            and self._pieces <= _PIECES_IN_HASTE
+            and self._closing is None
+            and (self._asked_in_full or now < self._ask_again)
+        )
         packets = self.quic.datagrams_to_send(now, until_short=hasty)
-        self._has_datagrams = False
         self._stirred = False
         if not hasty:
             self._asked_in_full = True
         elif self._asked_in_full and packets:
             self._asked_in_full = False
             self._ask_again = now + ASK_AGAIN
+        if self._unsent:
+            for data, _ in packets:
+                self._unsent -= len(data)
+            self.paced_until = 0.0
+            if self._unsent <= 0 or not self._is_held_back(now):
+                self._unsent = self._pieces = 0
         return packets
+
+    def _is_held_back(self, now: float) -> bool:
+        """Whether QUIC may have data that it does not send yet."""
+        native = self.quic.core
+        assert native is not None
+        timer = native.get_timer()
+        if timer is not None and timer[0] == "pacing" and timer[1] > now:
+            self.paced_until = timer[1]
+            return True
+        return native.congestion_window - native.bytes_in_flight < self.quic.packet_size
 
     def _break(self, fault: Exception, now: float) -> None:
         """QUIC failed: end the connection rather than leave one that looks alive."""
@@ -251,26 +279,29 @@ class Bridge:
         """
         if not self._waiting or self.is_closed():
             return False
-        room = self._room()
-        fed = False
-        while room > 0 and self._waiting:
+        room = left = self._room()
+        pieces = 0
+        while left > 0 and self._waiting and pieces < _PIECES:
             entry = self._waiting[0]
             if isinstance(entry, bytes):
                 if not self.connected:
                     break  # AQ-EARLY-3: neither it nor what is behind it
                 self._waiting.popleft()
-                room -= len(entry)
+                left -= len(entry)
                 self._send_datagram(entry)
+                self._pieces = _PIECES  # it may not fit where other frames do
             else:
-                room -= self._send_stream(entry, room)
-            fed = True
-        return fed
+                left -= self._send_stream(entry, left)
+            pieces += 1
+        self._unsent += room - left
+        self._pieces += pieces
+        return pieces > 0
 
     def _room(self) -> int:
         native = self.quic.core
         if native is None or not (self.connected or self.quic.is_early):
             return 0
-        if self.quic.get_send_buffer_size():
+        if self._unsent:
             return 0
         return native.congestion_window - native.bytes_in_flight
 
@@ -314,7 +345,6 @@ class Bridge:
     def _send_datagram(self, data: bytes) -> None:
         if self.connected:
             self.quic.send_datagram_frame(data)
-            self._has_datagrams = True
             if self.tap is not None:
                 self.tap.datagram_written(data)
 
@@ -386,6 +416,8 @@ class Bridge:
             self._late_resets = [one for one in self._late_resets if one[0] != event.stream_id]
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
+            self._asked_in_full = False  # several kinds of packets are due now
+            self._ask_again = now
             self.quic.keep_tickets()
             for stream, code in self._late_resets:
                 self.quic.reset_stream(stream, code)

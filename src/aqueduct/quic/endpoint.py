@@ -58,6 +58,10 @@ LOOPBACK_ACK_DELAY = 0.25
 again for nothing costs more than the wait: it also brings out faults in qh3."""
 
 
+PACE_BY_HAND = 0.001
+"""Seconds; loops round their timers up to this."""
+
+
 @dataclass(frozen=True)
 class QuicOptions:
     """How QUIC behaves; times are seconds."""
@@ -100,6 +104,7 @@ class Driver:
         self._keep_alive = keep_alive
         self._last_heard = monotonic()
         self._turn_due = False
+        self._is_pacing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
 
@@ -151,8 +156,24 @@ class Driver:
             self.endpoint.reroute(self)
         if bridge.ended:
             self.endpoint.forget(self)
+            return
+        self._rearm()
+        if bridge.paced_until and not self._is_pacing:
+            self._is_pacing = True
+            self._pace()
+
+    def _pace(self) -> None:
+        """Go on when the pacer does: a timer of the loop would take a millisecond or more."""
+        bridge = self.bridge
+        now = monotonic()
+        if now >= bridge.paced_until or bridge.paced_until - now > PACE_BY_HAND:
+            self._is_pacing = False
+            if bridge.paced_until and now >= bridge.paced_until and not bridge.ended:
+                bridge.paced_until = 0.0
+                bridge.handle_timer(now)
+                self.touch()
         else:
-            self._rearm()
+            self.loop.call_soon(self._pace)
 
     def _rearm(self) -> None:
         at = self.bridge.next_timer()

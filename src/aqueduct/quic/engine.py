@@ -113,6 +113,11 @@ class Engine(QuicConnection):
         return self._core
 
     @property
+    def packet_size(self) -> int:
+        """The UDP payload of a full packet, more or less: the path may allow more."""
+        return self._configuration.max_datagram_size
+
+    @property
     def closed_with(self) -> ConnectionTerminated | None:
         """Why the connection ended, from the moment it did."""
         return self._close_event
@@ -223,6 +228,9 @@ class Engine(QuicConnection):
     ) -> list[tuple[bytes, Any]]:
         """The packets to send now; ``until_short`` stops at one that is not half full.
 
+        Such a packet holds all that qh3 had to send, unless that was frames of more than 16 streams
+        or a datagram that did not fit.
+
         qh3's pacer takes the price of a full packet for every time it is asked, even for nothing,
         so to ask once more than needed can hold up what comes next.
 
@@ -254,7 +262,7 @@ class Engine(QuicConnection):
                 raise QuicConnectionError(
                     QuicErrorCode.INTERNAL_ERROR, None, "it sends without end"
                 )
-            if len(transmit[0]) < short and not self._core.get_send_buffer_size(None):
+            if len(transmit[0]) < short:
                 break
         return packets
 
