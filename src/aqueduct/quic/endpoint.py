@@ -105,6 +105,7 @@ class Driver:
         self._last_heard = monotonic()
         self._turn_due = False
         self._is_pacing = False
+        self._is_time = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
 
@@ -145,9 +146,13 @@ class Driver:
 
     def _turn(self) -> None:
         self._turn_due = False
-        self.tell()
         bridge = self.bridge
-        packets = bridge.flush(monotonic())
+        now = monotonic()
+        if self._is_time:
+            self._is_time = False
+            bridge.handle_timer(now)
+        self.tell()
+        packets = bridge.flush(now)
         if packets:
             self.endpoint.send(packets)
         if self.owner is not None:
@@ -170,7 +175,7 @@ class Driver:
             self._is_pacing = False
             if bridge.paced_until and now >= bridge.paced_until and not bridge.ended:
                 bridge.paced_until = 0.0
-                bridge.handle_timer(now)
+                bridge.stir()
                 self.touch()
         else:
             self.loop.call_soon(self._pace)
@@ -187,11 +192,15 @@ class Driver:
                 return  # it wakes too early once, which is cheaper than a new timer each turn
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self.loop.call_later(max(0.0, at - monotonic()), self._wake)
+        # Some loops round to milliseconds, and would be early for less than one, again and again.
+        self._timer = self.loop.call_later(max(0.001, at - monotonic()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         self._timer_at = float("inf")
+        if self._turn_due:
+            self._is_time = True  # the turn sees to it, and all leaves together
+            return
         now = monotonic()
         if self._keep_alive is not None and now - self._last_heard >= self._keep_alive:
             self._last_heard = now

@@ -26,6 +26,8 @@ logging.getLogger("quic").addHandler(logging.NullHandler())
 
 ALPN = "aqueduct"
 MAX_DATAGRAM_FRAME = 65_535
+PACING_GRAIN = 0.001
+"""Seconds between two looks at the pacer."""
 MAX_PACKETS = 65_536
 """Packets QUIC may want to send at one instant, which is far more than a congestion window."""
 
@@ -99,6 +101,7 @@ class Engine(QuicConnection):
         self._probes = 0
         self._knocks = 0
         self._knock_at = 0.0
+        self._asked_at = 0.0
         super().__init__(
             configuration=configuration,
             original_destination_connection_id=original_destination_connection_id,
@@ -157,10 +160,14 @@ class Engine(QuicConnection):
 
     def get_timer(self) -> float | None:
         """When `handle_timer` wants to be called."""
-        timer = super().get_timer()
-        if self._handshake_complete or timer is None or not self._is_waiting():
-            return timer
-        return min(timer, self._knock_at)
+        if self._core is None or (timer := self._core.get_timer()) is None:
+            return None
+        if timer[0] == "pacing":
+            # It is set even when nothing is held back, and then looked at in vain.
+            return max(timer[1], self._asked_at + PACING_GRAIN)
+        if self._handshake_complete or not self._is_waiting():
+            return timer[1]
+        return min(timer[1], self._knock_at)
 
     def handle_timer(self, now: float) -> None:
         """Time has passed.
@@ -241,6 +248,7 @@ class Engine(QuicConnection):
         not got. What it made for that leaves as early data, if there is such a thing here, or
         waits for the keys.
         """
+        self._asked_at = now
         short = self._configuration.max_datagram_size // 2 if until_short else 0
         packets: list[tuple[bytes, Any]] = []
         while self._core is not None:
