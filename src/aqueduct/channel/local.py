@@ -45,9 +45,7 @@ class LocalChannel:
     def drop(self) -> None:
         """Nobody will take what is queued."""
         while self.queue:
-            receipt = self.queue.popleft().receipt
-            if receipt is not None and not receipt.done():
-                receipt.set_result(Outcome.LOST)
+            self.queue.popleft().settle(Outcome.LOST)
         self.wake_all()
 
 
@@ -175,8 +173,7 @@ class LocalReceivePort:
             return None
         parcel = channel.queue.popleft()
         channel.taken += 1
-        if parcel.receipt is not None and not parcel.receipt.done():
-            parcel.receipt.set_result(Outcome.DELIVERED)
+        parcel.settle(Outcome.DELIVERED)
         channel.room.wake()
         if channel.queue:
             channel.arrived.wake()

@@ -283,8 +283,7 @@ class NetworkSendPort:
 def lose(parcels: Iterable[Parcel]) -> None:
     """Tell whoever waits for receipts."""
     for parcel in parcels:
-        if parcel.receipt is not None and not parcel.receipt.done():
-            parcel.receipt.set_result(Outcome.LOST)
+        parcel.settle(Outcome.LOST)
 
 
 def as_bytes(value: Any) -> bytes:
