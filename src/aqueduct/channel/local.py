@@ -42,6 +42,11 @@ class LocalChannel:
         self.arrived.wake_all()
         self.emptied.wake_all()
 
+    def hand_over(self) -> deque[Parcel]:
+        """What is queued, for the port that takes this channel's place."""
+        parcels, self.queue = self.queue, deque()
+        return parcels
+
     def drop(self) -> None:
         """Nobody will take what is queued."""
         while self.queue:
@@ -101,6 +106,10 @@ class LocalSendPort:
         if channel.closed and channel.taken < channel.sent:
             raise ReceiverClosed("the receiver was closed before it took everything")
 
+    def is_over(self) -> bool:
+        """Whether this half was ended, and cannot be sent away."""
+        return self.channel.finished or self.channel.cancelled
+
     def is_open(self) -> bool:
         channel = self.channel
         return not (channel.finished or channel.cancelled or channel.closed)
@@ -149,6 +158,10 @@ class LocalReceivePort:
         if not channel.closed:
             channel.closed = True
             channel.drop()
+
+    def is_over(self) -> bool:
+        """Whether this half was ended, and cannot be sent away."""
+        return self.channel.closed
 
     def is_open(self) -> bool:
         channel = self.channel
