@@ -142,17 +142,22 @@ class Connection(Line, Generic[T]):
         await self.close(CloseCode.GOING_AWAY, "drained")
 
     def statistics(self) -> dict[str, float]:
-        """What QUIC and the core count."""
-        native = self.driver.bridge.quic.core
-        numbers: dict[str, float] = {"channels": self.core.channel_count}
-        numbers["held_bytes"] = self.core.held_bytes
-        numbers.update(self.driver.bridge.statistics())
-        if native is not None:
-            numbers["rtt"] = native.smoothed_rtt or 0.0
-            numbers["lost_packets"] = native.loss_total
-            numbers["congestion_window"] = native.congestion_window
-            numbers["bytes_in_flight"] = native.bytes_in_flight
-        return numbers
+        """What UDP, QUIC and the core count; times are seconds."""
+        driver = self.driver
+        native = driver.bridge.quic.core
+        return {
+            "rtt": (native.smoothed_rtt or 0.0) if native is not None else 0.0,
+            "bytes_sent": driver.bytes_sent,
+            "bytes_received": driver.bytes_received,
+            "packets_sent": driver.packets_sent,
+            "packets_received": driver.packets_received,
+            "lost_packets": native.loss_total if native is not None else 0,
+            "congestion_window": native.congestion_window if native is not None else 0,
+            "bytes_in_flight": native.bytes_in_flight if native is not None else 0,
+            "channels": self.core.channel_count,
+            "held_bytes": self.core.held_bytes,
+            **driver.bridge.statistics(),
+        }
 
     def on_headers(self) -> None:
         """The peer's headers came."""
