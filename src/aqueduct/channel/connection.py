@@ -101,10 +101,13 @@ class Connection(Line, Generic[T]):
 
     async def wait_closed(self) -> None:
         """Until the connection is over."""
+        self._check_process()
         await asyncio.shield(self._over)
 
     async def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
         """Close the connection behind what was sent; open channels end with `ConnectionLost`."""
+        if self.is_forked:
+            return  # the parent's business, and its socket
         self._left = True
         if not self._ready.done() and code not in AT_ONCE:
             # A server that hears of the end first does not hand the connection to anybody.
@@ -128,13 +131,14 @@ class Connection(Line, Generic[T]):
         If the server has not said yes to what was sent early, wait for that; raise its no.
         """
         try:
-            if not self._told and not self._left:
+            if not self._told and not self._left and not self.is_forked:
                 await self.wait_ready()
         finally:
             await self.close()
 
     async def drain(self, grace: float = 10.0) -> None:
         """Wait for all channels to end, so long; then close."""
+        self._check_process()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 while self.is_open and self.core.channel_count:
@@ -197,8 +201,13 @@ class Connection(Line, Generic[T]):
 
     def forked(self) -> None:
         """This is a child process: the connection belongs to the parent, and must not hang here."""
+        self.is_forked = True
         for port in self.ports.values():
             port.fork()
+
+    def _check_process(self) -> None:
+        if self.is_forked:
+            raise self.lost()
 
     def turned(self) -> None:
         """The loop's turn is over; whoever waits for the connection to change looks again."""

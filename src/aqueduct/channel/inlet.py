@@ -96,7 +96,6 @@ class NetworkReceivePort:
     def fork(self) -> None:
         """This is a child process: raise at once what would hang."""
         self.ended = ReceiverEnded(self.channel, End.CONNECTION)
-        self.line.is_forked = True
         self.core = FORKED
         self._drop()  # the parent hands it out
 

@@ -86,7 +86,6 @@ class NetworkSendPort:
 
     def fork(self) -> None:
         """This is a child process: raise at once what would hang."""
-        self.line.is_forked = True
         self.core = FORKED
         self.ended = SenderEnded(self.channel, End.CONNECTION)
         self.waiting = None  # the parent sends it
