@@ -127,9 +127,16 @@ class Line:
             raise ValueError(f"the attachment is no {half.__name__}, but the other half")
         del self._unclaimed[attachment.channel]
         port.set_type(kind)
+        handle: ChannelHalf
         if isinstance(port, NetworkSendPort):
-            return self.present(Sender.from_port(port, attachment.headers), half)
-        return self.present(Receiver.from_port(port, attachment.headers), half)
+            handle = Sender.from_port(port, attachment.headers)
+        else:
+            handle = Receiver.from_port(port, attachment.headers)
+        try:
+            return self.present(handle, half)
+        except ValueError:
+            port.abandon()
+            raise
 
     def attached(self, message: WireMessage) -> Unclaimed:
         """The halves of a message that nobody decodes."""
