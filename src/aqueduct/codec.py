@@ -7,7 +7,7 @@ value becomes the index of an attachment, and the type says what to make of it o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
@@ -16,6 +16,9 @@ import msgspec
 from aqueduct.errors import DecodeError, EncodeError
 
 T = TypeVar("T")
+
+EXPECTED = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+"""What msgspec raises; anything else comes from code of the application's types."""
 
 
 class ChannelHalf:
@@ -54,9 +57,11 @@ class Codec(Generic[T]):
         found = self._found
         try:
             payload = self._encoder.encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            self._found = []
-            raise EncodeError(f"cannot encode {type(value).__name__}: {error}") from None
+        except BaseException as error:
+            self._found = []  # not for the next message
+            if not isinstance(error, Exception):
+                raise
+            raise EncodeError(f"cannot encode {type(value).__name__}: {error}") from cause(error)
         if found:
             self._found = []
         return payload, found
@@ -66,8 +71,8 @@ class Codec(Generic[T]):
         self._claim = claim
         try:
             decoded: T = self._decoder.decode(payload)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise DecodeError(f"not a {name_of(self.type)}: {error}") from None
+        except Exception as error:  # noqa: BLE001 -- whatever a type's own code raises
+            raise self._not_decoded(error) from cause(error)
         finally:
             self._claim = None
         return decoded
@@ -80,11 +85,18 @@ class Codec(Generic[T]):
         try:
             for payload in payloads:
                 values.append(decode(payload))  # noqa: PERF401 -- those before the wrong one stay
-        except (msgspec.DecodeError, RecursionError) as error:
-            return values, DecodeError(f"not a {name_of(self.type)}: {error}")
+        except Exception as error:  # noqa: BLE001 -- whatever a type's own code raises
+            failed = self._not_decoded(error)
+            failed.__cause__ = cause(error)
+            return values, failed
         finally:
             self._claim = None
         return values, None
+
+    def _not_decoded(self, error: Exception) -> DecodeError:
+        """What is wrong with one message; those behind it are none the worse for it."""
+        reason = repr(error) if cause(error) else str(error)
+        return DecodeError(f"not a {name_of(self.type)}: {reason}")
 
     def _encode_unknown(self, value: Any) -> Any:
         if isinstance(value, ChannelHalf):
@@ -101,6 +113,11 @@ class Codec(Generic[T]):
             arguments = get_args(kind)
             return self._claim(value, origin, arguments[0] if arguments else bytes)
         raise NotImplementedError(f"{name_of(kind)} is not supported by msgspec")
+
+
+def cause(error: Exception) -> Exception | None:
+    """What people need to see to find their own mistake; msgspec's words are in ours."""
+    return None if isinstance(error, EXPECTED) else error
 
 
 def no_channels(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
@@ -123,11 +140,10 @@ def codec_for(kind: Any) -> Codec[Any] | None:
     if kind is bytes:
         return None
     try:
-        return _codecs.get(kind)
+        hash(kind)
     except TypeError:
-        if isinstance(kind, Hashable):
-            raise
-        return Codec(kind)
+        return Codec(kind)  # such as Annotated with a dict; an instance of Hashable all the same
+    return _codecs.get(kind)
 
 
 def name_of(kind: Any) -> str:

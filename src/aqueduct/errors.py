@@ -3,7 +3,7 @@
 ::
 
     AqueductError
-     +- ChannelError (.channel, .reason)
+     +- ChannelError (.channel, .reason, .payload of a send)
      |   +- ChannelClosed          this side closed or finished it
      |   +- ReceiverClosed         the peer stopped receiving
      |   +- ChannelCancelled       the peer's sender gave up; not asyncio's CancelledError
@@ -31,6 +31,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 __all__ = [
     "AqueductError",
@@ -95,6 +96,8 @@ class ChannelError(AqueductError):
         super().__init__(reason)
         self.channel = channel
         self.reason = reason
+        self.payload: Any = None
+        """The message that could not be sent, if this came from sending."""
 
 
 class ChannelClosed(ChannelError):

@@ -95,3 +95,8 @@ async def test_connections_are_closed_when_their_server_drains() -> None:
                 await draining
             assert connection.ended.code == aqueduct.CloseCode.GOING_AWAY
         assert await server.accept() is None
+
+
+async def test_a_type_that_cannot_be_one_is_refused_before_anything_is_opened() -> None:
+    with pytest.raises(TypeError, match="cannot be the type of a channel"):
+        aqueduct.connect("localhost:1", list[int] | set[int], trust=aqueduct.dev_trust())

@@ -137,3 +137,8 @@ async def test_what_arrived_before_the_end_can_be_received_after_it() -> None:
         assert [await accepted.entrypoint.receive() for _ in range(3)] == [b"0", b"1", b"2"]
         with pytest.raises(aqueduct.ConnectionLost):
             await accepted.entrypoint.receive()
+
+
+async def test_a_type_that_cannot_be_one_is_refused_before_anything_is_opened() -> None:
+    with pytest.raises(TypeError, match="cannot be the type of a channel"):
+        aqueduct.serve("127.0.0.1:0", list[int] | set[int], tls=aqueduct.dev_tls())

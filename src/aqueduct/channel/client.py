@@ -15,6 +15,7 @@ from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, HandshakeFailed, open_trace
 from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import HeadersLike, to_pairs
+from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectTimeout
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
@@ -110,6 +111,7 @@ def connect(
     trip sooner. What would have been raised here, such as `Refused`, is then raised by the
     channels, by `Connection.wait_ready` and at the end of ``async with``.
     """
+    codec_for(kind)  # say now what is wrong with it
 
     async def open_() -> ClientConnection[Any]:
         host, port = split_address(address)

@@ -101,10 +101,13 @@ class Connection(Line, Generic[T]):
 
     async def wait_closed(self) -> None:
         """Until the connection is over."""
+        self._check_process()
         await asyncio.shield(self._over)
 
     async def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
         """Close the connection behind what was sent; open channels end with `ConnectionLost`."""
+        if self.is_forked:
+            return  # the parent's business, and its socket
         self._left = True
         if not self._ready.done() and code not in AT_ONCE:
             # A server that hears of the end first does not hand the connection to anybody.
@@ -128,13 +131,14 @@ class Connection(Line, Generic[T]):
         If the server has not said yes to what was sent early, wait for that; raise its no.
         """
         try:
-            if not self._told and not self._left:
+            if not self._told and not self._left and not self.is_forked:
                 await self.wait_ready()
         finally:
             await self.close()
 
     async def drain(self, grace: float = 10.0) -> None:
         """Wait for all channels to end, so long; then close."""
+        self._check_process()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 while self.is_open and self.core.channel_count:
@@ -142,17 +146,22 @@ class Connection(Line, Generic[T]):
         await self.close(CloseCode.GOING_AWAY, "drained")
 
     def statistics(self) -> dict[str, float]:
-        """What QUIC and the core count."""
-        native = self.driver.bridge.quic.core
-        numbers: dict[str, float] = {"channels": self.core.channel_count}
-        numbers["held_bytes"] = self.core.held_bytes
-        numbers.update(self.driver.bridge.statistics())
-        if native is not None:
-            numbers["rtt"] = native.smoothed_rtt or 0.0
-            numbers["lost_packets"] = native.loss_total
-            numbers["congestion_window"] = native.congestion_window
-            numbers["bytes_in_flight"] = native.bytes_in_flight
-        return numbers
+        """What UDP, QUIC and the core count; times are seconds."""
+        driver = self.driver
+        native = driver.bridge.quic.core
+        return {
+            "rtt": (native.smoothed_rtt or 0.0) if native is not None else 0.0,
+            "bytes_sent": driver.bytes_sent,
+            "bytes_received": driver.bytes_received,
+            "packets_sent": driver.packets_sent,
+            "packets_received": driver.packets_received,
+            "lost_packets": native.loss_total if native is not None else 0,
+            "congestion_window": native.congestion_window if native is not None else 0,
+            "bytes_in_flight": native.bytes_in_flight if native is not None else 0,
+            "channels": self.core.channel_count,
+            "held_bytes": self.core.held_bytes,
+            **driver.bridge.statistics(),
+        }
 
     def on_headers(self) -> None:
         """The peer's headers came."""
@@ -192,8 +201,13 @@ class Connection(Line, Generic[T]):
 
     def forked(self) -> None:
         """This is a child process: the connection belongs to the parent, and must not hang here."""
+        self.is_forked = True
         for port in self.ports.values():
             port.fork()
+
+    def _check_process(self) -> None:
+        if self.is_forked:
+            raise self.lost()
 
     def turned(self) -> None:
         """The loop's turn is over; whoever waits for the connection to change looks again."""

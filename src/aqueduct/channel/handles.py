@@ -29,7 +29,14 @@ from aqueduct.channel.local import LocalChannel, LocalReceivePort, LocalSendPort
 from aqueduct.channel.outlet import NetworkSendPort
 from aqueduct.channel.ports import MOVED, NOTHING, Message, Receipt, ReceivePort, SendPort
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import ChannelMoved, EncodeError, EndOfChannel, WouldBlock
+from aqueduct.errors import (
+    ChannelClosed,
+    ChannelError,
+    ChannelMoved,
+    EncodeError,
+    EndOfChannel,
+    WouldBlock,
+)
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.wire.primitives import Headers as Pairs
 
@@ -83,23 +90,31 @@ class Sender(ChannelHalf, Generic[T]):
         self, value: T, *, headers: HeadersLike | None = None, receipt: bool = False
     ) -> Receipt | None:
         """Send a message; waits for room. Cancelled while it waits, it has sent nothing."""
-        if headers is None and not receipt and self._port.offer(value):
-            return None
-        if self._port.is_pressed():
-            await asyncio.sleep(0)
-        pairs = to_pairs(headers)
-        future: Receipt | None = asyncio.get_running_loop().create_future() if receipt else None
-        while True:
-            try:
-                self._port.send(value, pairs, future)
-            except WouldBlock:
-                await self._port.wait()
-            else:
-                return future
+        try:
+            if headers is None and not receipt and self._port.offer(value):
+                return None
+            if self._port.is_pressed():
+                await asyncio.sleep(0)
+            pairs = to_pairs(headers)
+            future: Receipt | None = asyncio.get_running_loop().create_future() if receipt else None
+            while True:
+                try:
+                    self._port.send(value, pairs, future)
+                except WouldBlock:
+                    await self._port.wait()
+                else:
+                    return future
+        except ChannelError as error:
+            error.payload = value
+            raise
 
     def send_nowait(self, value: T, *, headers: HeadersLike | None = None) -> None:
         """Send a message now, or raise `WouldBlock`."""
-        self._port.send(value, to_pairs(headers), None)
+        try:
+            self._port.send(value, to_pairs(headers), None)
+        except ChannelError as error:
+            error.payload = value
+            raise
 
     def finish(self) -> None:
         """No more messages: the receiver sees the end after the last one."""
@@ -111,7 +126,10 @@ class Sender(ChannelHalf, Generic[T]):
 
     async def flush(self) -> None:
         """Wait until the peer has everything sent so far, or raise what happened instead."""
-        await self._port.flush()
+        port = None
+        while port is not self._port:  # else the channel was local, and went on as another
+            port = self._port
+            await port.flush()
 
     async def call(
         self,
@@ -171,7 +189,7 @@ class Sender(ChannelHalf, Generic[T]):
         local = port.channel
         network = line.open_port(channel, origin.kind)
         assert isinstance(network, NetworkReceivePort)
-        network.leftover = local.queue
+        network.leftover = local.hand_over()
         receiver = origin.receiver() if origin.receiver is not None else None
         if receiver is None or local.closed:
             network.close()
@@ -238,6 +256,8 @@ class Receiver(ChannelHalf, Generic[T]):
 
     async def receive_many(self, limit: int = 1024) -> list[T]:
         """At least one message, and as many more as are here, up to a limit."""
+        if limit < 1:
+            raise ValueError("a batch has room for at least one message")
         while True:
             values = self._port.pop_many(limit)
             if values:
@@ -304,7 +324,7 @@ class Receiver(ChannelHalf, Generic[T]):
         if local.cancelled or (sender is None and not local.finished):
             network.cancel()
         else:
-            network.adopt(local.queue, local.finished)
+            network.adopt(local.hand_over(), local.finished)
         local.wake_all()
 
 
@@ -375,6 +395,8 @@ def _prepare(half: Sender[Any] | Receiver[Any], give: Give) -> Attach:
         raise EncodeError(
             "a networked half cannot be sent on; make a new channel and copy the messages"
         )
+    if port.is_over():
+        raise ChannelClosed("this half was finished, cancelled or closed; send one that is open")
     return Attach(give, port.oneshot, origin.headers, origin.mode)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aqueduct.channel.forked import FORKED, ForkedCore
 from aqueduct.channel.headers import Headers
-from aqueduct.channel.ports import NOTHING, Message, Parcel
+from aqueduct.channel.ports import NOTHING, Message, Outcome, Parcel
 from aqueduct.channel.waiting import Waiters
 from aqueduct.codec import ChannelHalf, Codec, codec_for
 from aqueduct.errors import (
@@ -96,8 +96,8 @@ class NetworkReceivePort:
     def fork(self) -> None:
         """This is a child process: raise at once what would hang."""
         self.ended = ReceiverEnded(self.channel, End.CONNECTION)
-        self.line.is_forked = True
         self.core = FORKED
+        self._drop()  # the parent hands it out
 
     # -- for the handle ---------------------------------------------------------------------------
 
@@ -141,10 +141,9 @@ class NetworkReceivePort:
         for entry in (*self._batch, *(self._rescued or ())):
             if isinstance(entry, WireMessage):
                 self.line.abandon(entry)
-        self._passed -= len(self.ready)
-        self._batch = []
-        self.ready.clear()
-        self._rescued = self.leftover = None
+        for parcel in self.leftover or ():
+            parcel.settle(Outcome.LOST)
+        self._drop()
         if self.line.tap is not None and self.ended is None:
             self.line.tap.closed(self.channel)
         self.core.close(self.channel, self.line.time)
@@ -179,11 +178,19 @@ class NetworkReceivePort:
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _drop(self) -> None:
+        """Forget what was taken and not handed out."""
+        self._passed -= len(self.ready)
+        self._batch = []
+        self.ready.clear()
+        self._rescued = self.leftover = self._failed = None
+
     def _pop_slowly(self, whole: bool) -> Any:
         if self.closed:
             raise ChannelClosed("this receiver was closed", channel=self.channel)
         if self.leftover:
             parcel = self.leftover.popleft()
+            parcel.settle(Outcome.DELIVERED)
             self._passed += 1
             return self._present(parcel.value, parcel.headers, self._passed - 1, whole)
         while not self.ready:
@@ -285,13 +292,14 @@ class NetworkReceivePort:
             self.line.abandon(message)
             return message.payload
 
-        claimed: list[int] = []
+        claimed: dict[int, ChannelHalf] = {}
+        """Held, so that none looks forgotten when the rest of the message is wrong."""
 
         def claim(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
             if not 0 <= index < len(message.attachments):
                 raise ValueError(f"there is no attachment {index}")
-            handle = self.line.claim(message.attachments[index], half, kind)
-            claimed.append(message.attachments[index].channel)
+            attachment = message.attachments[index]
+            handle = claimed[attachment.channel] = self.line.claim(attachment, half, kind)
             return handle
 
         try:

@@ -10,7 +10,13 @@ from aqueduct.channel.handles import Receiver, Sender
 from aqueduct.channel.inlet import NetworkReceivePort
 from aqueduct.channel.outlet import NetworkSendPort
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import AqueductError, ConnectionLost, ForkedConnectionError, WouldBlock
+from aqueduct.errors import (
+    AqueductError,
+    ConnectionLost,
+    EncodeError,
+    ForkedConnectionError,
+    WouldBlock,
+)
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.protocol.connection import Sent
 from aqueduct.protocol.events import (
@@ -76,6 +82,8 @@ class Line:
             return self.core.send_message(channel, payload, self.time, headers=headers)
         moving = [half for half in halves if isinstance(half, Sender | Receiver)]
         attach = [half.prepare_to_move() for half in moving]
+        if len({half._origin for half in moving}) < len(moving):
+            raise EncodeError("a message cannot hold a half twice, nor both halves of a channel")
         sent = self.core.send_message(channel, payload, self.time, headers=headers, attach=attach)
         if self.tap is not None:
             modes = [one.mode.value for one in attach]
@@ -119,9 +127,16 @@ class Line:
             raise ValueError(f"the attachment is no {half.__name__}, but the other half")
         del self._unclaimed[attachment.channel]
         port.set_type(kind)
+        handle: ChannelHalf
         if isinstance(port, NetworkSendPort):
-            return self.present(Sender.from_port(port, attachment.headers), half)
-        return self.present(Receiver.from_port(port, attachment.headers), half)
+            handle = Sender.from_port(port, attachment.headers)
+        else:
+            handle = Receiver.from_port(port, attachment.headers)
+        try:
+            return self.present(handle, half)
+        except ValueError:
+            port.abandon()
+            raise
 
     def attached(self, message: WireMessage) -> Unclaimed:
         """The halves of a message that nobody decodes."""

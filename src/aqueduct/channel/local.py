@@ -42,12 +42,15 @@ class LocalChannel:
         self.arrived.wake_all()
         self.emptied.wake_all()
 
+    def hand_over(self) -> deque[Parcel]:
+        """What is queued, for the port that takes this channel's place."""
+        parcels, self.queue = self.queue, deque()
+        return parcels
+
     def drop(self) -> None:
         """Nobody will take what is queued."""
         while self.queue:
-            receipt = self.queue.popleft().receipt
-            if receipt is not None and not receipt.done():
-                receipt.set_result(Outcome.LOST)
+            self.queue.popleft().settle(Outcome.LOST)
         self.wake_all()
 
 
@@ -103,6 +106,10 @@ class LocalSendPort:
         if channel.closed and channel.taken < channel.sent:
             raise ReceiverClosed("the receiver was closed before it took everything")
 
+    def is_over(self) -> bool:
+        """Whether this half was ended, and cannot be sent away."""
+        return self.channel.finished or self.channel.cancelled
+
     def is_open(self) -> bool:
         channel = self.channel
         return not (channel.finished or channel.cancelled or channel.closed)
@@ -152,6 +159,10 @@ class LocalReceivePort:
             channel.closed = True
             channel.drop()
 
+    def is_over(self) -> bool:
+        """Whether this half was ended, and cannot be sent away."""
+        return self.channel.closed
+
     def is_open(self) -> bool:
         channel = self.channel
         ended = (channel.finished and not channel.queue) or channel.cancelled
@@ -175,8 +186,7 @@ class LocalReceivePort:
             return None
         parcel = channel.queue.popleft()
         channel.taken += 1
-        if parcel.receipt is not None and not parcel.receipt.done():
-            parcel.receipt.set_result(Outcome.DELIVERED)
+        parcel.settle(Outcome.DELIVERED)
         channel.room.wake()
         if channel.queue:
             channel.arrived.wake()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aqueduct.channel.forked import FORKED, ForkedCore
@@ -36,6 +36,8 @@ class NetworkSendPort:
     """A sender whose receiver is at the peer."""
 
     __slots__ = (
+        "_ending",
+        "_refused",
         "_send_plain",
         "cancelled",
         "channel",
@@ -70,6 +72,10 @@ class NetworkSendPort:
         """What was queued while the channel was local, and has no credit yet."""
         self._send_plain: Callable[[bytes, float], int] | None = None
         """Sends payloads without a look at anything else, once one went."""
+        self._ending = False
+        """Whether something was lost that is never lost but by an end, which is told later."""
+        self._refused: AqueductError | None = None
+        """Why something that was queued while the channel was local could not be sent."""
         self.room = Waiters()
         self.settled = Waiters()
         self.receipts: dict[tuple[bool, int], Receipt] = {}
@@ -80,9 +86,9 @@ class NetworkSendPort:
 
     def fork(self) -> None:
         """This is a child process: raise at once what would hang."""
-        self.line.is_forked = True
         self.core = FORKED
         self.ended = SenderEnded(self.channel, End.CONNECTION)
+        self.waiting = None  # the parent sends it
         self._send_plain = None
 
     # -- for the handle ---------------------------------------------------------------------------
@@ -111,6 +117,8 @@ class NetworkSendPort:
 
     def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
         if self.waiting:
+            if self.finished:
+                raise self._closed()
             raise WouldBlock("messages queued before the channel was sent away go first")
         self._send_any(value, headers, receipt)
         self.sent += 1
@@ -139,12 +147,14 @@ class NetworkSendPort:
 
     async def flush(self) -> None:
         while self.ended is None and (
-            self.waiting or self.delivered + self.undelivered < self.sent
+            self.waiting or self._ending or self.delivered + self.undelivered < self.sent
         ):
             await self.settled.wait()
-        if self.ended is not None and self.ended.how is not End.FINISHED:
-            if self.delivered + self.undelivered < self.sent or self.ended.how is not End.CANCELLED:
-                raise self._error()
+        if self._refused is not None:
+            error, self._refused = self._refused, None
+            raise error
+        if self.ended is not None and self._is_lost(self.ended.how):
+            raise self._error()
 
     def is_open(self) -> bool:
         return self.ended is None and not self.finished and not self.cancelled
@@ -176,8 +186,9 @@ class NetworkSendPort:
                 self._send_any(parcel.value, parcel.headers, parcel.receipt)
             except WouldBlock:
                 return
-            except AqueductError:
-                lose((parcel,))
+            except AqueductError as error:
+                parcel.settle(Outcome.LOST)
+                self._refused = error
             else:
                 self.sent += 1
             self.waiting.popleft()
@@ -190,6 +201,8 @@ class NetworkSendPort:
     def handle_fate(self, event: Delivered | Undelivered) -> None:
         """Acks and nacks."""
         good = isinstance(event, Delivered)
+        if event.reliable and not good:
+            self._ending = True
         for start, stop in event.ranges:
             if good:
                 self.delivered += stop - start
@@ -239,6 +252,16 @@ class NetworkSendPort:
         self.line.unflushed += len(payload) + 8
         self.finished = self.finished or self.oneshot
 
+    def _is_lost(self, end: End) -> bool:
+        """Whether an end is bad news for whoever wants everything to have arrived."""
+        if end is End.FINISHED:
+            return False
+        if end is End.RECEIVER_CLOSED:
+            return self.delivered < self.sent
+        if end is End.CANCELLED:
+            return self.delivered + self.undelivered < self.sent
+        return True
+
     def _finish(self) -> None:
         self.core.finish(self.channel, self.line.time)
         self.line.touch()
@@ -252,7 +275,10 @@ class NetworkSendPort:
 
     def _lose_waiting(self) -> None:
         if self.waiting is not None:
-            lose(self.waiting)
+            for parcel in self.waiting:
+                parcel.settle(Outcome.LOST)
+            self.sent += len(self.waiting)
+            self.undelivered += len(self.waiting)
             self.waiting = None
 
     def error(self) -> AqueductError | None:
@@ -260,8 +286,11 @@ class NetworkSendPort:
         if self.ended is not None:
             return self._error()
         if self.finished or self.cancelled:
-            return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
+            return self._closed()
         return None
+
+    def _closed(self) -> ChannelClosed:
+        return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
 
     def _error(self) -> AqueductError:
         ended = self.ended
@@ -277,14 +306,7 @@ class NetworkSendPort:
             )
         if ended.how is End.CONNECTION:
             return self.line.lost(self.channel)
-        return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
-
-
-def lose(parcels: Iterable[Parcel]) -> None:
-    """Tell whoever waits for receipts."""
-    for parcel in parcels:
-        if parcel.receipt is not None and not parcel.receipt.done():
-            parcel.receipt.set_result(Outcome.LOST)
+        return self._closed()
 
 
 def as_bytes(value: Any) -> bytes:

@@ -60,6 +60,11 @@ class Parcel:
     headers: Pairs
     receipt: Receipt | None
 
+    def settle(self, outcome: Outcome) -> None:
+        """Tell whoever waits for the receipt, if anybody does."""
+        if self.receipt is not None and not self.receipt.done():
+            self.receipt.set_result(outcome)
+
 
 NOTHING = object()
 """What `pop` returns when there is no message right now."""

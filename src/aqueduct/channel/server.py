@@ -13,6 +13,7 @@ from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, open_trace
 from aqueduct.channel.handles import Receiver
 from aqueduct.channel.headers import Headers, to_pairs
+from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
@@ -237,6 +238,7 @@ def serve(
     waiting for the handshake. Such messages cannot be replayed, but they can be held back, and
     the address in ``peer`` is not proven when they arrive: see docs/early-data.md.
     """
+    codec_for(kind)  # say now what is wrong with it
 
     async def open_() -> Server[Any]:
         host, port = split_address(address)

@@ -108,6 +108,9 @@ class Driver:
         self._is_time = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self.packets_sent = self.bytes_sent = 0
+        self.packets_received = self.bytes_received = 0
+        """Of UDP, as the socket has them."""
 
     def now(self) -> float:
         """The monotonic time; some loops keep only milliseconds."""
@@ -116,6 +119,9 @@ class Driver:
     def receive(self, data: bytes, segment: int, address: Address) -> None:
         """Packets for this connection."""
         now = self._last_heard = monotonic()
+        size = len(data)
+        self.bytes_received += size
+        self.packets_received += 1 if size <= segment else -(-size // segment)
         self.bridge.receive(data, segment, address, now)
         # Whoever waits runs before the turn's end, so that answers go along with the acks.
         self.tell()
@@ -154,6 +160,9 @@ class Driver:
         self.tell()
         packets = bridge.flush(now)
         if packets:
+            self.packets_sent += len(packets)
+            for data, _ in packets:
+                self.bytes_sent += len(data)
             self.endpoint.send(packets)
         if self.owner is not None:
             self.owner.turned()

@@ -1,0 +1,92 @@
+"""Two ends of a connection in one process, and channels between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+import aqueduct
+from aqueduct import ClientConnection, Limits, Receiver, Sender, ServerConnection
+
+SECONDS = 60
+"""In which everything happens, however busy the machine is."""
+
+T = TypeVar("T")
+
+
+class GiveReceiver(msgspec.Struct, Generic[T]):
+    half: Receiver[T]
+
+
+class GiveSender(msgspec.Struct, Generic[T]):
+    half: Sender[T]
+
+
+give_receiver: Any = GiveReceiver
+give_sender: Any = GiveSender
+"""The same, to be given a type at run time."""
+
+
+class Ends(NamedTuple):
+    """Both connections: what the client sends on its entrypoint, the server receives."""
+
+    client: ClientConnection[Any]
+    server: ServerConnection[Any]
+
+
+@asynccontextmanager
+async def joined(
+    kind: Any = bytes,
+    server_kind: Any = None,
+    *,
+    limits: Limits | None = None,
+    **options: Any,
+) -> AsyncIterator[Ends]:
+    """Connect; the server has other types and limits than the client if so told."""
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve(
+            "127.0.0.1:0", server_kind or kind, tls=aqueduct.dev_tls(), limits=limits
+        ) as server,
+        aqueduct.connect(
+            server.address, kind, trust=aqueduct.dev_trust(), timeout=SECONDS, **options
+        ) as client,
+    ):
+        accepted = await server.accept()
+        assert accepted is not None
+        yield Ends(client, accepted)
+
+
+@asynccontextmanager
+async def sending(
+    kind: Any = bytes, their_kind: Any = None, *, limits: Limits | None = None, **options: Any
+) -> AsyncIterator[tuple[Sender[Any], Receiver[Any]]]:
+    """A sender here and its receiver at the server."""
+    async with joined(give_receiver[kind], give_receiver[their_kind or kind], limits=limits) as (
+        client,
+        server,
+    ):
+        sender, receiver = aqueduct.channel(kind, **options)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        async with theirs:
+            yield sender, theirs
+        sender.cancel()
+
+
+@asynccontextmanager
+async def receiving(
+    kind: Any = bytes, their_kind: Any = None
+) -> AsyncIterator[tuple[Sender[Any], Receiver[Any]]]:
+    """A sender at the server and its receiver here."""
+    async with joined(give_sender[kind], give_sender[their_kind or kind]) as (client, server):
+        sender, receiver = aqueduct.channel(kind)
+        await client.entrypoint.send(GiveSender(sender))
+        theirs = (await server.entrypoint.receive()).half
+        async with receiver:
+            yield theirs, receiver
+        theirs.cancel()
