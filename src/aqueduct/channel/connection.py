@@ -57,6 +57,8 @@ class Connection(Line, Generic[T]):
         self._ready = self.driver.loop.create_future()
         self._over = self.driver.loop.create_future()
         self._turns = Waiters()
+        self._unready = Waiters()
+        """Who waits for that; woken within the turn, so that a server's yes leaves with it."""
         self._failure: AqueductError | None = None
         """Why the connection was never made, if it was used before it was."""
         self._told = False
@@ -93,8 +95,10 @@ class Connection(Line, Generic[T]):
 
     async def wait_ready(self) -> None:
         """Until both sides know each other's headers; raises what `connect` would."""
+        while not self._ready.done():
+            await self._unready.wait()
         try:
-            await asyncio.shield(self._ready)
+            self._ready.result()
         except AqueductError:
             self._told = True
             raise
@@ -167,6 +171,7 @@ class Connection(Line, Generic[T]):
         """The peer's headers came."""
         if not self._ready.done():
             self._ready.set_result(None)
+            self._unready.wake_all()
         for port in list(self.ports.values()):
             if isinstance(port, NetworkSendPort):
                 port.pump()  # AQ-EARLY-4: what waited for the server's limits
@@ -231,6 +236,7 @@ class Connection(Line, Generic[T]):
         self._failure = error
         self._ready.set_exception(error)
         self._ready.exception()  # nobody has to ask for it
+        self._unready.wake_all()
 
     def _connect_error(self) -> AqueductError:
         assert self.ended is not None

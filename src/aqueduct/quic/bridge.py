@@ -42,6 +42,9 @@ it has not sent, once for each packet."""
 _PIECES_IN_HASTE = 16
 """Frames of so many streams fit one packet, as far as qh3 is concerned."""
 
+_LEAST_OVERHEAD = 25
+"""Bytes of a packet that carries data, besides the data."""
+
 ASK_AGAIN = 0.005
 """QUIC is asked in haste what it has to send, and in full at least so often; seconds."""
 
@@ -221,11 +224,12 @@ class Bridge:
             self._asked_in_full = False
             self._ask_again = now + ASK_AGAIN
         if self._unsent:
-            for data, _ in packets:
-                self._unsent -= len(data)
             self.paced_until = 0.0
-            if self._unsent <= 0 or not self._is_held_back(now):
+            sent = sum(len(data) for data, _ in packets)
+            if sent >= self._unsent + _LEAST_OVERHEAD or not self._is_held_back(now):
                 self._unsent = self._pieces = 0
+            else:
+                self._unsent = max(1, self._unsent - sent)
         return packets
 
     def _is_held_back(self, now: float) -> bool:

@@ -58,8 +58,8 @@ LOOPBACK_ACK_DELAY = 0.25
 again for nothing costs more than the wait: it also brings out faults in qh3."""
 
 
-PACE_BY_HAND = 0.001
-"""Seconds; loops round their timers up to this."""
+TIMER_GRAIN = 0.001
+"""Seconds. Loops round their timers to this: some up, and some down, again and again for less."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Driver:
         if bridge.ended:
             self.endpoint.forget(self)
             return
-        self._rearm()
+        self._rearm(now)
         if bridge.paced_until and not self._is_pacing:
             self._is_pacing = True
             self._pace()
@@ -180,7 +180,7 @@ class Driver:
         """Go on when the pacer does: a timer of the loop would take a millisecond or more."""
         bridge = self.bridge
         now = monotonic()
-        if now >= bridge.paced_until or bridge.paced_until - now > PACE_BY_HAND:
+        if now >= bridge.paced_until or bridge.paced_until - now > TIMER_GRAIN:
             self._is_pacing = False
             if bridge.paced_until and now >= bridge.paced_until and not bridge.ended:
                 bridge.paced_until = 0.0
@@ -189,7 +189,9 @@ class Driver:
         else:
             self.loop.call_soon(self._pace)
 
-    def _rearm(self) -> None:
+    def _rearm(self, now: float) -> None:
+        if self._timer_at <= now + TIMER_GRAIN:
+            return  # it looks again in a moment
         at = self.bridge.next_timer()
         if self._keep_alive is not None:
             alive = self._last_heard + self._keep_alive
@@ -201,8 +203,7 @@ class Driver:
                 return  # it wakes too early once, which is cheaper than a new timer each turn
             self._timer.cancel()
         self._timer_at = at
-        # Some loops round to milliseconds, and would be early for less than one, again and again.
-        self._timer = self.loop.call_later(max(0.001, at - monotonic()), self._wake)
+        self._timer = self.loop.call_later(max(TIMER_GRAIN, at - now), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
@@ -217,7 +218,7 @@ class Driver:
                 self.bridge.quic.send_ping(0)
                 self.bridge.stir()
         elif (due := self.bridge.next_timer()) is None or due > now:
-            self._rearm()  # what was due then has been put off
+            self._rearm(now)  # what was due then has been put off
             return
         self.bridge.handle_timer(now)
         self._turn_due = True

@@ -57,6 +57,13 @@ class UdpSocket:
 
     def send(self, packets: Sequence[Packet]) -> bool:
         """Send packets, behind those that were left; False if the socket is full."""
+        if len(packets) == 1 and self._connected and not self._unsent:
+            try:
+                self.socket.send(packets[0][0])
+            except OSError:
+                pass  # again, the long way
+            else:
+                return True
         queue = [*self._unsent, *packets] if self._unsent else packets
         self._unsent = []
         at = 0
