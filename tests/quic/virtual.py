@@ -198,9 +198,12 @@ class RealQuic:
         if bridge is None:
             return
         self.spoken_to = side
+        had_ended = bridge.ended
         for packet in bridge.flush(self.clock.now):
             self._send(side, packet)
         self._set_timer(side)
+        if bridge.ended and not had_ended:
+            self._after_input(side)  # as a driver does whose bridge failed
 
     def kill(self, code: int, reason: str, gap: float) -> None:
         """The connection dies: one side knows now, the other ``gap`` seconds later."""
