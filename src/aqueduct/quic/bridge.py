@@ -214,6 +214,7 @@ class Bridge:
             self.connected
             and self._pieces <= _PIECES_IN_HASTE
             and self._closing is None
+            and not self.quic.has_lost
             and (self._asked_in_full or now < self._ask_again)
         )
         packets = self.quic.datagrams_to_send(now, until_short=hasty)
@@ -240,7 +241,7 @@ class Bridge:
         if timer is not None and timer[0] == "pacing" and timer[1] > now:
             self.paced_until = timer[1]
             return True
-        return native.congestion_window - native.bytes_in_flight < self.quic.packet_size
+        return self.quic.is_window_full()
 
     def _break(self, fault: Exception, now: float) -> None:
         """QUIC failed: end the connection rather than leave one that looks alive."""

@@ -28,6 +28,8 @@ ALPN = "aqueduct"
 MAX_DATAGRAM_FRAME = 65_535
 PACING_GRAIN = 0.001
 """Seconds between two looks at the pacer."""
+LEAST_PATIENCE, MOST_PATIENCE = 0.002, 0.05
+"""Seconds that events may wait for frames to leave, otherwise as long as a round trip takes."""
 MAX_PACKETS = 65_536
 """Packets QUIC may want to send at one instant, which is far more than a congestion window."""
 
@@ -102,6 +104,12 @@ class Engine(QuicConnection):
         self._knocks = 0
         self._knock_at = 0.0
         self._asked_at = 0.0
+        self._now = 0.0
+        self._may_reserve = False
+        """Whether frames may be reserved for a packet that has yet to be made."""
+        self._drain_at: float | None = None
+        """When to take events at the latest, if they wait for that."""
+        self._ready_packets: list[tuple[bytes, Any]] = []
         super().__init__(
             configuration=configuration,
             original_destination_connection_id=original_destination_connection_id,
@@ -115,10 +123,13 @@ class Engine(QuicConnection):
         """The native connection, once it exists."""
         return self._core
 
-    @property
-    def packet_size(self) -> int:
-        """The UDP payload of a full packet, more or less: the path may allow more."""
-        return self._configuration.max_datagram_size
+    def is_window_full(self) -> bool:
+        """Whether the congestion window has no room for a packet of the size the path takes now."""
+        core = self._core
+        if core is None:
+            return False
+        path = core.active_path
+        return core.congestion_window - core.bytes_in_flight < path[5]
 
     @property
     def closed_with(self) -> ConnectionTerminated | None:
@@ -162,6 +173,8 @@ class Engine(QuicConnection):
         """When `handle_timer` wants to be called."""
         if self._core is None or (timer := self._core.get_timer()) is None:
             return None
+        if self._drain_at is not None:
+            return min(timer[1], self._drain_at)
         if timer[0] == "pacing":
             # It is set even when nothing is held back, and then looked at in vain.
             return max(timer[1], self._asked_at + PACING_GRAIN)
@@ -176,6 +189,7 @@ class Engine(QuicConnection):
         go on. But the server may have sent all that it may to an address that is not proven: then
         it waits for the client. RFC 9002 has the client speak (6.2.2.1); qh3 does not.
         """
+        self._now = now
         super().handle_timer(now)
         if self._knock_at <= now and self._is_waiting():
             self._knocks += 1
@@ -218,6 +232,7 @@ class Engine(QuicConnection):
 
         qh3's own way to the native connection is long, and needed only for the handshake.
         """
+        self._now = now
         if self._core is None or not self._handshake_complete:
             if len(data) <= segment:
                 self.receive_datagram(data, address, now)
@@ -229,6 +244,28 @@ class Engine(QuicConnection):
         except RuntimeError as error:
             raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
         self._drain_core()
+
+    def _drain_core(self) -> None:
+        """Take events from the native connection, unless that could break it.
+
+        A packet that was full, or a full congestion window, can leave frames that are reserved for
+        the next packet. If the peer acks their stream meanwhile, as it does when a packet was only
+        late and not lost, the event that says so also forgets the stream, and the native
+        connection stumbles over the reservation. So those frames leave first.
+        """
+        if self._may_reserve:
+            self._ready_packets += self._poll(self._now, 0)
+            if self._may_reserve:
+                if self._drain_at is None:
+                    self._drain_at = self._now + self._patience()
+                if self._now < self._drain_at:
+                    return
+        self._drain_at = None
+        super()._drain_core()
+
+    def _patience(self) -> float:
+        rtt = self._core.smoothed_rtt if self._core is not None else None
+        return min(max(rtt or 0.0, LEAST_PATIENCE), MOST_PATIENCE)
 
     def datagrams_to_send(
         self, now: float, *, until_short: bool = False
@@ -250,6 +287,10 @@ class Engine(QuicConnection):
         """
         self._asked_at = now
         short = self._configuration.max_datagram_size // 2 if until_short else 0
+        packets, self._ready_packets = self._ready_packets, []
+        return packets + self._poll(now, short)
+
+    def _poll(self, now: float, short: int) -> list[tuple[bytes, Any]]:
         packets: list[tuple[bytes, Any]] = []
         while self._core is not None:
             try:
@@ -272,7 +313,14 @@ class Engine(QuicConnection):
                 )
             if len(transmit[0]) < short:
                 break
+        self._may_reserve = self._handshake_complete and self.has_lost and self.is_window_full()
         return packets
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether packets were lost, or seemed to be, on this connection."""
+        core = self._core
+        return core is not None and bool(core.loss_total or core.pto_total)
 
     def _create_core(self, remote_addr: Any, initial_dcid: bytes, now: float) -> None:
         configuration = self._configuration
