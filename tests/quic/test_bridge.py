@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from qh3.quic.events import StopSendingReceived
 
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.connection import Attach, Give, Mode
@@ -14,6 +15,7 @@ from aqueduct.protocol.events import (
     ReceiverEnded,
     SenderEnded,
 )
+from aqueduct.quic.bridge import MAX_REASON, shortened
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -254,3 +256,57 @@ def test_statistics_count_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     pair.run(1)
     assert client.statistics()["streams"] == 1
     assert client.statistics()["send_buffer"] == 0
+
+
+def test_what_arrived_before_quic_failed_can_still_be_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = real_pair(monkeypatch)
+    bridge = network(pair).bridges[Side.SERVER]
+    assert bridge is not None
+    pair.client.send(ENTRYPOINT, b"acked")
+    pair.run(1)
+    assert pair.client.events_of(Delivered)
+    rescued: list[bytes] = []
+    bridge.before_end = lambda: rescued.extend(
+        message.payload for message in pair.server.take(ENTRYPOINT)
+    )
+
+    def fail(*arguments: object, **named: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(bridge.quic, "receive_joined", fail)
+    pair.client.send(ENTRYPOINT, b"too late")
+    pair.run(1)
+    assert bridge.ended
+    assert rescued == [b"acked"]
+
+
+def test_a_long_reason_is_cut_so_that_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = real_pair(monkeypatch)
+    pair.server.close_connection(CloseCode.NO_ERROR, "ü" * 5_000)
+    pair.run(1)
+    (ended,) = pair.client.events_of(ConnectionEnded)
+    assert ended.reason.startswith("üüü")
+    assert len(ended.reason.encode()) <= MAX_REASON
+    assert shortened("as it is") == "as it is"
+
+
+def test_streams_that_the_peer_wants_no_more_are_not_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = real_pair(monkeypatch)
+    bridge = network(pair).bridges[Side.CLIENT]
+    assert bridge is not None
+    pair.client.send(ENTRYPOINT, b"first")
+    pair.run(1)
+    (stream,) = bridge._streams.values()
+    for unknown in range(10_000):  # a peer may name any number of streams: few are remembered
+        bridge._handle_rare(StopSendingReceived(1, 4 * unknown + 2), pair.now)
+    bridge._handle_rare(StopSendingReceived(1, stream), pair.now)
+    assert len(bridge._unwanted) < 200
+    written: list[int] = []
+    monkeypatch.setattr(bridge.quic, "send_stream_data", lambda number, *_: written.append(number))
+    pair.client.send(ENTRYPOINT, b"second")
+    pair.run(1)
+    assert stream not in written

@@ -36,6 +36,9 @@ IDLE_REASON = "Idle timeout"
 
 _UNIDIRECTIONAL = 2
 
+MAX_REASON = 512
+"""Bytes of what a close says."""
+
 _PIECES = 256
 """Writes QUIC gets before it is asked for packets: when it probes after a loss, it goes through all
 it has not sent, once for each packet."""
@@ -108,7 +111,9 @@ class Bridge:
         self._waiting: deque[Write | bytes] = deque()
         """Writes and datagrams that QUIC has no room for yet."""
         self._streams: dict[int, int] = {}
-        """QUIC's number of each open stream of the core; -1 once the peer wants no more of it."""
+        """QUIC's number of each open stream of the core."""
+        self._unwanted: set[int] = set()
+        """QUIC's numbers of streams that the peer wants no more of."""
         self._finished = RangeSet()
         """Incoming streams that are over, by their number among the peer's."""
         self._late_resets: list[tuple[int, int]] = []
@@ -248,9 +253,11 @@ class Bridge:
         if not self.ended:
             self.ended = self._stirred = True
             reason = f"{FAILED}: {fault}"
+            if self.before_end is not None:
+                self.before_end()
             self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
             with contextlib.suppress(*FAULTS):
-                self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=reason)
+                self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=shortened(reason))
 
     def _last_words(self, now: float) -> list[Packet]:
         """Tell the peer, if QUIC still can; else it will hear nothing more."""
@@ -330,7 +337,7 @@ class Bridge:
             self._streams[write.stream] = stream
         size = len(write.data) - write.sent
         whole = size <= room
-        if stream >= 0:
+        if stream not in self._unwanted:
             if whole and not write.sent:
                 quic.send_stream_data(stream, write.data, write.fin)
             else:
@@ -345,6 +352,7 @@ class Bridge:
         if write.fin:
             # qh3 forgets a finished stream once it is acked, and objects to a reset then.
             del self._streams[write.stream]
+            self._unwanted.discard(stream)
         return size or 1
 
     def _send_datagram(self, data: bytes) -> None:
@@ -359,8 +367,10 @@ class Bridge:
             for entry in self._waiting
             if isinstance(entry, bytes) or entry.stream != action.stream
         )
-        stream = self._streams.pop(action.stream, -1)
-        if stream >= 0:
+        stream = self._streams.pop(action.stream, None)
+        if stream in self._unwanted:
+            self._unwanted.discard(stream)
+        elif stream is not None:
             if self.connected:
                 self.quic.reset_stream(stream, action.code)
                 self._stirred = True
@@ -375,7 +385,7 @@ class Bridge:
             closing, self._closing = self._closing, None
             self._closed = True
             self._stirred = True
-            self.quic.close(error_code=closing.code, reason_phrase=closing.reason)
+            self.quic.close(error_code=closing.code, reason_phrase=shortened(closing.reason))
 
     def _read_events(self, now: float) -> None:
         quic, core, tap, finished = self.quic, self.core, self.tap, self._finished
@@ -414,10 +424,9 @@ class Bridge:
                 self.tap.reset_read(event.stream_id, event.error_code)
             core.handle_stream_reset(event.stream_id, event.error_code, now)
         elif isinstance(event, StopSendingReceived):
-            for number, stream in self._streams.items():
-                if stream == event.stream_id:
-                    self._streams[number] = -1
-                    break
+            self._unwanted.add(event.stream_id)
+            if len(self._unwanted) > 2 * len(self._streams) + 64:
+                self._unwanted.intersection_update(self._streams.values())
             self._late_resets = [one for one in self._late_resets if one[0] != event.stream_id]
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
@@ -453,3 +462,11 @@ class Bridge:
 
 AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
 """What a connection is closed with without waiting for what was sent to leave."""
+
+
+def shortened(reason: str) -> str:
+    """As much of a reason as surely fits the packet that closes a connection."""
+    encoded = reason.encode()
+    if len(encoded) <= MAX_REASON:
+        return reason
+    return encoded[: MAX_REASON - 3].decode(errors="ignore") + "…"
