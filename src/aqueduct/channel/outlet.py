@@ -28,7 +28,7 @@ from aqueduct.wire.primitives import Headers as Pairs
 if TYPE_CHECKING:
     from aqueduct.channel.line import Line
 
-TURN_BYTES = 64 * 1024
+TURN_BYTES = 256 * 1024
 """What one turn of the loop may queue before the loop gets to send it."""
 
 
