@@ -126,11 +126,11 @@ async def test_one_task_that_sends_much_lets_the_loop_send_it() -> None:
                 await asyncio.sleep(0)
 
         counting = asyncio.create_task(count())
-        pieces = 8 * TURN_BYTES // len(PIECE)
+        pieces = 3 * TURN_BYTES // len(PIECE)
         for _ in range(pieces):
             await sender.send(PIECE)
         counting.cancel()
-        assert turns >= 7
+        assert turns >= 2
         assert len(await receiver.receive_many(pieces)) > 0
 
 
