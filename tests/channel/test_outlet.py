@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import aqueduct
@@ -132,6 +133,46 @@ async def test_one_task_that_sends_much_lets_the_loop_send_it() -> None:
         counting.cancel()
         assert turns >= 7
         assert len(await receiver.receive_many(pieces)) > 0
+
+
+class Several(msgspec.Struct):
+    halves: list[Receiver[bytes]]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "nowait"])
+async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
+    limits = Limits(connection_window=1_000_000, channel_window=1_000_000)
+    async with joined(Several, limits=limits) as (client, server):
+        channels = [aqueduct.channel() for _ in range(4)]
+        full, taken, gone, last = (one.sender for one in channels)
+        await client.entrypoint.send(Several([one.receiver for one in channels]))
+        theirs = (await server.entrypoint.receive()).halves
+        await full.send(bytes(600_000))
+        await taken.send(bytes(300_000))
+        if how == "nowait":
+            with pytest.raises(WouldBlock):
+                gone.send_nowait(bytes(500_000))
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(gone.send(bytes(500_000)), 0.05)
+        assert not client.core._link.turns.sizes
+        waiting = asyncio.create_task(last.send(bytes(200_000)))
+        await theirs[1].receive()
+        await asyncio.wait_for(waiting, 5)
+        for one in channels:
+            one.sender.cancel()
+        for half in theirs:
+            half.close()
+
+
+async def test_a_message_that_fits_does_not_make_a_larger_one_wait_for_ever() -> None:
+    async with sending(limits=NARROW) as (sender, receiver):
+        await sender.send(bytes(6_000))
+        large = asyncio.create_task(sender.send(bytes(5_000)))
+        await asyncio.sleep(0)
+        await sender.send(bytes(1_000))
+        assert [len(await receiver.receive()) for _ in range(2)] == [6_000, 1_000]
+        await asyncio.wait_for(large, 5)
 
 
 # -- fates -----------------------------------------------------------------------------------------

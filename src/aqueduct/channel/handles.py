@@ -112,6 +112,9 @@ class Sender(ChannelHalf, Generic[T]):
         """Send a message now, or raise `WouldBlock`."""
         try:
             self._port.send(value, to_pairs(headers), None)
+        except WouldBlock:
+            self._port.give_up()
+            raise
         except ChannelError as error:
             error.payload = value
             raise

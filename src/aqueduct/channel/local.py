@@ -84,6 +84,9 @@ class LocalSendPort:
     async def wait(self) -> None:
         await self.channel.room.wait()
 
+    def give_up(self) -> None:
+        pass
+
     def is_pressed(self) -> bool:
         return False
 

@@ -126,7 +126,15 @@ class NetworkSendPort:
 
     async def wait(self) -> None:
         if self.ended is None:
-            await self.room.wait()
+            try:
+                await self.room.wait()
+            finally:
+                self.give_up()
+
+    def give_up(self) -> None:
+        # Else those who wait for the connection window would wait behind a message nobody sends.
+        if not self.room and not self.waiting and self.core.give_up(self.channel):
+            self.line.touch()
 
     def is_pressed(self) -> bool:
         return self.line.unflushed > TURN_BYTES
