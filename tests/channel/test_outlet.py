@@ -241,6 +241,44 @@ async def test_flush_waits_for_all_acks_and_statistics_count_them() -> None:
         assert await receiver.receive_many() == list(range(20))
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_flush_says_that_a_cancelled_channel_did_not_deliver_everything(mode: Mode) -> None:
+    async with sending(mode=mode) as (sender, _):
+        for _ in range(3):
+            await sender.send(bytes(300_000))
+        await sender.send(b"small")
+        flushing = asyncio.create_task(sender.flush())
+        await asyncio.sleep(0)
+        sender.cancel()
+        with pytest.raises(ChannelClosed, match="cancelled before everything had arrived"):
+            await asyncio.wait_for(flushing, 5)
+        await has_ended(sender)
+        with pytest.raises(ChannelClosed, match="cancelled before everything had arrived"):
+            await sender.flush()
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_flush_is_content_when_everything_arrived_before_the_cancel(mode: Mode) -> None:
+    async with sending(mode=mode) as (sender, _):
+        await sender.send(b"x")
+        await sender.flush()
+        sender.cancel()
+        await sender.flush()
+        await has_ended(sender)
+        await sender.flush()
+
+
+async def test_flush_says_that_a_channel_was_cancelled_before_it_was_sent_away() -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        await sender.send(b"x")
+        sender.cancel()
+        await client.entrypoint.send(GiveReceiver(receiver))
+        with pytest.raises(ChannelClosed, match="cancelled before everything"):
+            await sender.flush()
+        (await server.entrypoint.receive()).half.close()
+
+
 async def test_flush_is_content_when_everything_arrived_before_the_receiver_closed() -> None:
     async with sending() as (sender, receiver):
         await sender.send(b"x")
@@ -399,22 +437,55 @@ async def test_receipts_of_what_was_queued_are_settled_by_the_peer() -> None:
             await sender.flush()
 
 
-async def test_a_queued_message_that_cannot_be_sent_is_lost_and_flush_says_why() -> None:
+async def ask(sender: Sender[Any], what: str) -> None:
+    """Use a sender in one of the ways in which it can say what went wrong."""
+    if what == "finish":
+        sender.finish()
+    elif what == "flush":
+        await sender.flush()
+    elif what == "send":
+        await sender.send("more")
+    else:
+        sender.send_nowait("more")
+
+
+@pytest.mark.parametrize("asked", ["send", "send_nowait", "flush", "finish"])
+@pytest.mark.parametrize("finished", [False, True])
+async def test_a_queued_message_that_cannot_be_sent_cancels_its_channel(
+    asked: str, finished: bool
+) -> None:
     async with joined(GiveReceiver[Any]) as (client, server):
         sender: Sender[Any]
         sender, receiver = aqueduct.channel(Any)
         await sender.send("fine")
-        lost = await sender.send(object(), receipt=True)
-        await sender.send("fine, too")
+        lost = [await sender.send(one, receipt=True) for one in (object(), "behind it")]
+        if finished:
+            sender.finish()
         await client.entrypoint.send(GiveReceiver(receiver))
-        assert lost is not None
-        assert await lost is LOST
+        assert [await receipt for receipt in lost if receipt is not None] == [LOST, LOST]
+        with pytest.raises(EncodeError, match="cannot encode object"):
+            await ask(sender, asked)
+        sender.finish()  # somebody was told
         with pytest.raises(EncodeError, match="cannot encode object"):
             await sender.flush()
-        await sender.flush()
-        sender.finish()
         theirs = (await server.entrypoint.receive()).half
-        assert [value async for value in theirs] == ["fine", "fine, too"]
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await to_the_end(theirs)
+        assert theirs.statistics()["received"] <= 1
+
+
+async def test_a_queued_message_that_is_too_large_leaves_no_gap() -> None:
+    async with joined(GiveReceiver[bytes], limits=Limits(max_message=10_000)) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        for size in (1, 10_001, 3):
+            await sender.send(bytes(size))
+        await client.entrypoint.send(GiveReceiver(receiver))
+        with pytest.raises(MessageTooLarge, match="at most 10000"):
+            async with sender:
+                pass
+        theirs = (await server.entrypoint.receive()).half
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await to_the_end(theirs)
 
 
 async def test_cancelling_drops_what_was_queued() -> None:

@@ -325,6 +325,7 @@ class Receiver(ChannelHalf, Generic[T]):
         if sender is not None:
             sender._port = network
         if local.cancelled or (sender is None and not local.finished):
+            network.sent = network.undelivered = local.sent - local.taken
             network.cancel()
         else:
             network.adopt(local.hand_over(), local.finished)

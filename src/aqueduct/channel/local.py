@@ -108,6 +108,8 @@ class LocalSendPort:
             await channel.emptied.wait()
         if channel.closed and channel.taken < channel.sent:
             raise ReceiverClosed("the receiver was closed before it took everything")
+        if channel.cancelled and channel.taken < channel.sent:
+            raise ChannelClosed("this sender was cancelled before everything was taken")
 
     def is_over(self) -> bool:
         """Whether this half was ended, and cannot be sent away."""
