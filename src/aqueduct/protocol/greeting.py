@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from copy import copy
+from dataclasses import fields
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import Limits
@@ -64,4 +65,6 @@ def _decode_limits(contents: bytes, initial: Limits) -> Limits:
         if end != len(value):
             raise RemoteProtocolError("AQ-LIMIT-1", f"the limit {key} is not one varint")
         stated[key] = number
-    return replace(initial, **stated)
+    limits = copy(initial)
+    vars(limits).update(stated)  # a peer may state what nobody would choose, such as 0
+    return limits
