@@ -39,8 +39,8 @@ class Limits:
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= MAX_VARINT:
                 raise ValueError(
-                    f"Limits({name}={value!r}): give a whole number from {least:,} to 2**64 - 1, "
-                    f"or leave it out for {getattr(Limits, name):,}"
+                    f"Limits({name}={value!r}): give a whole number from {least} to 2**64 - 1, "
+                    "or leave it out"
                 )
 
 

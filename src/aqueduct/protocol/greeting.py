@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import Limits
@@ -65,6 +64,9 @@ def _decode_limits(contents: bytes, initial: Limits) -> Limits:
         if end != len(value):
             raise RemoteProtocolError("AQ-LIMIT-1", f"the limit {key} is not one varint")
         stated[key] = number
-    limits = copy(initial)
-    vars(limits).update(stated)  # a peer may state what nobody would choose, such as 0
+    limits = replace(initial)
+    for key, number in stated.items():
+        object.__setattr__(
+            limits, key, number
+        )  # a peer may state what nobody here could, such as 0
     return limits
