@@ -120,7 +120,11 @@ class Sender(ChannelHalf, Generic[T]):
             raise
 
     def finish(self) -> None:
-        """No more messages: the receiver sees the end after the last one."""
+        """No more messages: the receiver sees the end after the last one.
+
+        Raises why a message that was queued before the channel was sent away could not follow it,
+        if nobody was told yet; the receiver then sees `ChannelCancelled`.
+        """
         self._port.finish()
 
     def cancel(self) -> None:
@@ -128,7 +132,10 @@ class Sender(ChannelHalf, Generic[T]):
         self._port.cancel()
 
     async def flush(self) -> None:
-        """Wait until the peer has everything sent so far, or raise what happened instead."""
+        """Wait until the peer has everything sent so far, or raise what happened instead.
+
+        After `cancel` that is `ChannelClosed`, unless everything had arrived by then.
+        """
         port = None
         while port is not self._port:  # else the channel was local, and went on as another
             port = self._port
