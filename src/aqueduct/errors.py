@@ -127,17 +127,23 @@ class ChannelMoved(ChannelError):
 
 
 class ConnectionLost(ChannelError):
-    """The connection under the channel ended."""
+    """The connection under the channel ended.
+
+    ``reason`` is what whoever closed it gave as the reason, ``str()`` the whole sentence.
+    """
 
     def __init__(
         self,
-        reason: str = "",
+        sentence: str = "",
         *,
         channel: int | None = None,
         code: int = CloseCode.NO_ERROR,
+        reason: str | None = None,
         by_peer: bool = False,
     ) -> None:
-        super().__init__(reason, channel=channel)
+        super().__init__(sentence, channel=channel)
+        if reason is not None:
+            self.reason = reason
         self.code = code
         self.by_peer = by_peer
 

@@ -283,6 +283,26 @@ async def test_a_channel_that_waits_is_told_what_connect_would_have_raised() -> 
         assert not connection.is_open
 
 
+async def test_a_flush_is_told_when_the_servers_limits_refuse_what_waited_for_them() -> None:
+    async def take(connection: Connection[Upload]) -> None:
+        async for upload in connection.entrypoint:
+            upload.reply.cancel()
+            with contextlib.suppress(aqueduct.ChannelError):
+                await upload.content.receive()
+
+    async with serving(take, Upload) as server:
+        await visit(server, Upload)
+        async with connect(server, Upload) as connection:
+            sender, content = channel(bytes)
+            reply, answer = oneshot(list[int])
+            sender.send_nowait(bytes(17 << 20))
+            await connection.entrypoint.send(Upload(content, reply))
+            assert not connection.is_ready
+            with pytest.raises(aqueduct.MessageTooLarge):
+                await asyncio.wait_for(sender.flush(), 5)
+            answer.close()
+
+
 async def test_after_a_close_of_ones_own_channels_say_so() -> None:
     async with serving(handle) as server:
         await visit(server)

@@ -154,6 +154,7 @@ async def test_all_channels_hear_of_the_end_with_its_code_and_reason() -> None:
         error = caught.value
         assert str(error) == "the peer closed the connection with code 0x8: see you"
         assert (error.code, error.by_peer) == (aqueduct.CloseCode.GOING_AWAY, True)
+        assert error.reason == "see you"
         assert error.channel == receiver._port.channel  # type: ignore[attr-defined]
         with pytest.raises(ConnectionLost, match="this side closed"):
             await given.half.send(1)

@@ -201,3 +201,22 @@ async def test_headers_of_a_channel_are_seen_at_both_halves() -> None:
     assert tx.headers.text("a") == rx.headers.text("a") == "b"
     tx.finish()
     rx.close()
+
+
+async def test_flush_says_that_a_cancelled_channel_was_not_emptied() -> None:
+    tx, rx = channel(int)
+    await tx.send(1)
+    await tx.send(2)
+    assert await rx.receive() == 1
+    flushing = asyncio.create_task(tx.flush())
+    await asyncio.sleep(0)
+    tx.cancel()
+    for waiting in (flushing, tx.flush()):
+        with pytest.raises(ChannelClosed, match="cancelled before everything was taken"):
+            await waiting
+    tx, rx = channel(int)
+    await tx.send(1)
+    assert await rx.receive() == 1
+    tx.cancel()
+    await tx.flush()
+    rx.close()

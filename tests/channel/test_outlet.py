@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import aqueduct
@@ -134,6 +135,46 @@ async def test_one_task_that_sends_much_lets_the_loop_send_it() -> None:
         assert len(await receiver.receive_many(pieces)) > 0
 
 
+class Several(msgspec.Struct):
+    halves: list[Receiver[bytes]]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "nowait"])
+async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
+    limits = Limits(connection_window=1_000_000, channel_window=1_000_000)
+    async with joined(Several, limits=limits) as (client, server):
+        channels = [aqueduct.channel() for _ in range(4)]
+        full, taken, gone, last = (one.sender for one in channels)
+        await client.entrypoint.send(Several([one.receiver for one in channels]))
+        theirs = (await server.entrypoint.receive()).halves
+        await full.send(bytes(600_000))
+        await taken.send(bytes(300_000))
+        if how == "nowait":
+            with pytest.raises(WouldBlock):
+                gone.send_nowait(bytes(500_000))
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(gone.send(bytes(500_000)), 0.05)
+        assert not client.core._link.turns.sizes
+        waiting = asyncio.create_task(last.send(bytes(200_000)))
+        await theirs[1].receive()
+        await asyncio.wait_for(waiting, 5)
+        for one in channels:
+            one.sender.cancel()
+        for half in theirs:
+            half.close()
+
+
+async def test_a_message_that_fits_does_not_make_a_larger_one_wait_for_ever() -> None:
+    async with sending(limits=NARROW) as (sender, receiver):
+        await sender.send(bytes(6_000))
+        large = asyncio.create_task(sender.send(bytes(5_000)))
+        await asyncio.sleep(0)
+        await sender.send(bytes(1_000))
+        assert [len(await receiver.receive()) for _ in range(2)] == [6_000, 1_000]
+        await asyncio.wait_for(large, 5)
+
+
 # -- fates -----------------------------------------------------------------------------------------
 
 
@@ -198,6 +239,44 @@ async def test_flush_waits_for_all_acks_and_statistics_count_them() -> None:
             "queued": 0,
         }
         assert await receiver.receive_many() == list(range(20))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_flush_says_that_a_cancelled_channel_did_not_deliver_everything(mode: Mode) -> None:
+    async with sending(mode=mode) as (sender, _):
+        for _ in range(3):
+            await sender.send(bytes(300_000))
+        await sender.send(b"small")
+        flushing = asyncio.create_task(sender.flush())
+        await asyncio.sleep(0)
+        sender.cancel()
+        with pytest.raises(ChannelClosed, match="cancelled before everything had arrived"):
+            await asyncio.wait_for(flushing, 5)
+        await has_ended(sender)
+        with pytest.raises(ChannelClosed, match="cancelled before everything had arrived"):
+            await sender.flush()
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_flush_is_content_when_everything_arrived_before_the_cancel(mode: Mode) -> None:
+    async with sending(mode=mode) as (sender, _):
+        await sender.send(b"x")
+        await sender.flush()
+        sender.cancel()
+        await sender.flush()
+        await has_ended(sender)
+        await sender.flush()
+
+
+async def test_flush_says_that_a_channel_was_cancelled_before_it_was_sent_away() -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        await sender.send(b"x")
+        sender.cancel()
+        await client.entrypoint.send(GiveReceiver(receiver))
+        with pytest.raises(ChannelClosed, match="cancelled before everything"):
+            await sender.flush()
+        (await server.entrypoint.receive()).half.close()
 
 
 async def test_flush_is_content_when_everything_arrived_before_the_receiver_closed() -> None:
@@ -358,22 +437,55 @@ async def test_receipts_of_what_was_queued_are_settled_by_the_peer() -> None:
             await sender.flush()
 
 
-async def test_a_queued_message_that_cannot_be_sent_is_lost_and_flush_says_why() -> None:
+async def ask(sender: Sender[Any], what: str) -> None:
+    """Use a sender in one of the ways in which it can say what went wrong."""
+    if what == "finish":
+        sender.finish()
+    elif what == "flush":
+        await sender.flush()
+    elif what == "send":
+        await sender.send("more")
+    else:
+        sender.send_nowait("more")
+
+
+@pytest.mark.parametrize("asked", ["send", "send_nowait", "flush", "finish"])
+@pytest.mark.parametrize("finished", [False, True])
+async def test_a_queued_message_that_cannot_be_sent_cancels_its_channel(
+    asked: str, finished: bool
+) -> None:
     async with joined(GiveReceiver[Any]) as (client, server):
         sender: Sender[Any]
         sender, receiver = aqueduct.channel(Any)
         await sender.send("fine")
-        lost = await sender.send(object(), receipt=True)
-        await sender.send("fine, too")
+        lost = [await sender.send(one, receipt=True) for one in (object(), "behind it")]
+        if finished:
+            sender.finish()
         await client.entrypoint.send(GiveReceiver(receiver))
-        assert lost is not None
-        assert await lost is LOST
+        assert [await receipt for receipt in lost if receipt is not None] == [LOST, LOST]
+        with pytest.raises(EncodeError, match="cannot encode object"):
+            await ask(sender, asked)
+        sender.finish()  # somebody was told
         with pytest.raises(EncodeError, match="cannot encode object"):
             await sender.flush()
-        await sender.flush()
-        sender.finish()
         theirs = (await server.entrypoint.receive()).half
-        assert [value async for value in theirs] == ["fine", "fine, too"]
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await to_the_end(theirs)
+        assert theirs.statistics()["received"] <= 1
+
+
+async def test_a_queued_message_that_is_too_large_leaves_no_gap() -> None:
+    async with joined(GiveReceiver[bytes], limits=Limits(max_message=10_000)) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        for size in (1, 10_001, 3):
+            await sender.send(bytes(size))
+        await client.entrypoint.send(GiveReceiver(receiver))
+        with pytest.raises(MessageTooLarge, match="at most 10000"):
+            async with sender:
+                pass
+        theirs = (await server.entrypoint.receive()).half
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await to_the_end(theirs)
 
 
 async def test_cancelling_drops_what_was_queued() -> None:

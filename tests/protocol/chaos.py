@@ -442,7 +442,7 @@ class Watch:
         assert core._link.waiting == sum(queue.count for queue in queues)
         assert core._link.unreported == sum(half.unreported for half in receivers)
         assert set(core._link.reporters) <= {half.channel for half in receivers}
-        assert set(core._link.blocked) <= {half.channel for half in self._senders()}
+        assert set(core._link.turns.sizes) <= {half.channel for half in self._senders()}
         timer = core.next_timer()
         events = core.poll_events()
         for event in events:

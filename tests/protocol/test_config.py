@@ -3,6 +3,9 @@
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 
@@ -49,3 +52,35 @@ def test_a_client_may_use_its_whole_initial_window_before_the_headers() -> None:
 def test_streams_are_enough_for_the_channels() -> None:
     """AQ-LIMIT-5: a live channel costs its peer two streams."""
     assert Config().max_streams >= 2 * Limits().max_channels
+
+
+def test_streams_follow_the_channels() -> None:
+    """AQ-LIMIT-5: whoever allows more channels allows their streams; a number of ones own stays."""
+    many = Limits(max_channels=200_000)
+    assert Config(limits=many).max_streams == 400_000
+    assert Config(limits=Limits(max_channels=5)).max_streams == Config().max_streams == 131_072
+    assert Config(limits=many, max_streams=10).max_streams == 10
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+@pytest.mark.parametrize("value", [-1, 2**64, 2**70])
+def test_limits_that_cannot_be_stated_are_refused_with_advice(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=rf"Limits\({name}=.*: give a whole number from"):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize("value", [1.5, None, "many"])
+def test_limits_are_whole_numbers(value: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):  # the latter where the core is compiled
+        Limits(max_channels=value)
+
+
+@pytest.mark.parametrize("name", ["channel_window", "connection_window", "max_message"])
+def test_a_side_that_would_take_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="from 1 to"):
+        Limits(**{name: 0})
+
+
+def test_a_side_may_want_no_channels_or_headers_and_as_much_as_the_wire_can_say() -> None:
+    Limits(max_channels=0, max_attachments=0, max_headers=0)
+    Limits(*[2**64 - 1] * 6)

@@ -52,6 +52,14 @@ def test_unknown_limits_are_ignored() -> None:
     assert split_limits(((LIMITS, value),), INITIAL_LIMITS)[1].max_headers == 9
 
 
+def test_a_peer_may_state_what_nobody_would_choose() -> None:
+    """AQ-LIMIT-1: any number will do."""
+    value = contents((b"channel-window", b"\x00"), (b"max-message", b"\x00"))
+    _, limits = split_limits(((LIMITS, value),), INITIAL_LIMITS)
+    assert (limits.channel_window, limits.max_message) == (0, 0)
+    assert INITIAL_LIMITS.channel_window > 0
+
+
 @pytest.mark.parametrize("value", [b"", b"\x80", b"\x01\x01"])
 def test_a_limit_that_is_not_exactly_one_varint_is_a_violation(value: bytes) -> None:
     """AQ-LIMIT-1."""

@@ -453,3 +453,32 @@ def first_packet() -> bytes:
     quic = new_client()
     quic.connect(("127.0.0.1", 1), 0.0)
     return bytes(quic.datagrams_to_send(0.0)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"idle_timeout": 0}, "give seconds, more than 0"),
+        ({"idle_timeout": float("inf")}, "at most 31,536,000"),
+        ({"idle_timeout": float("nan")}, "give seconds"),
+        ({"idle_timeout": None}, "give seconds"),
+        ({"keep_alive": -1.0}, "or None for never"),
+        ({"handshake_timeout": "10"}, "give seconds"),
+        ({"max_packet": 1_199}, "QUIC needs 1,200 bytes"),
+        ({"max_packet": 65_528}, "UDP carries 65,527"),
+        ({"max_packet": 1_400.0}, "give what is between"),
+        ({"handshakes_before_retry": -1}, "0 or more"),
+        ({"max_connections": 0}, "1 or more"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_with_advice(
+    options: dict[str, Any], advice: str
+) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=rf"QuicOptions\({name}=.*{advice}"):
+        QuicOptions(**options)
+
+
+def test_the_outermost_options_are_fine() -> None:
+    QuicOptions(max_packet=1_200, keep_alive=None, handshakes_before_retry=0, max_connections=1)
+    QuicOptions(max_packet=65_527, idle_timeout=1, handshake_timeout=0.001)

@@ -112,12 +112,19 @@ class Sender(ChannelHalf, Generic[T]):
         """Send a message now, or raise `WouldBlock`."""
         try:
             self._port.send(value, to_pairs(headers), None)
+        except WouldBlock:
+            self._port.give_up()
+            raise
         except ChannelError as error:
             error.payload = value
             raise
 
     def finish(self) -> None:
-        """No more messages: the receiver sees the end after the last one."""
+        """No more messages: the receiver sees the end after the last one.
+
+        Raises why a message that was queued before the channel was sent away could not follow it,
+        if nobody was told yet; the receiver then sees `ChannelCancelled`.
+        """
         self._port.finish()
 
     def cancel(self) -> None:
@@ -125,7 +132,10 @@ class Sender(ChannelHalf, Generic[T]):
         self._port.cancel()
 
     async def flush(self) -> None:
-        """Wait until the peer has everything sent so far, or raise what happened instead."""
+        """Wait until the peer has everything sent so far, or raise what happened instead.
+
+        After `cancel` that is `ChannelClosed`, unless everything had arrived by then.
+        """
         port = None
         while port is not self._port:  # else the channel was local, and went on as another
             port = self._port
@@ -322,6 +332,7 @@ class Receiver(ChannelHalf, Generic[T]):
         if sender is not None:
             sender._port = network
         if local.cancelled or (sender is None and not local.finished):
+            network.sent = network.undelivered = local.sent - local.taken
             network.cancel()
         else:
             network.adopt(local.hand_over(), local.finished)

@@ -198,6 +198,7 @@ class Line:
             f"{who} closed the connection with code {ended.code:#x}{reason}",
             channel=channel,
             code=ended.code,
+            reason=ended.reason,
             by_peer=ended.by_peer,
         )
 

@@ -84,6 +84,9 @@ class LocalSendPort:
     async def wait(self) -> None:
         await self.channel.room.wait()
 
+    def give_up(self) -> None:
+        pass
+
     def is_pressed(self) -> bool:
         return False
 
@@ -105,6 +108,8 @@ class LocalSendPort:
             await channel.emptied.wait()
         if channel.closed and channel.taken < channel.sent:
             raise ReceiverClosed("the receiver was closed before it took everything")
+        if channel.cancelled and channel.taken < channel.sent:
+            raise ChannelClosed("this sender was cancelled before everything was taken")
 
     def is_over(self) -> bool:
         """Whether this half was ended, and cannot be sent away."""

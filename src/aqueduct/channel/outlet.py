@@ -37,6 +37,8 @@ class NetworkSendPort:
 
     __slots__ = (
         "_ending",
+        "_forgone",
+        "_is_told",
         "_refused",
         "_send_plain",
         "cancelled",
@@ -76,6 +78,10 @@ class NetworkSendPort:
         """Whether something was lost that is never lost but by an end, which is told later."""
         self._refused: AqueductError | None = None
         """Why something that was queued while the channel was local could not be sent."""
+        self._is_told = False
+        """Whether somebody was told that."""
+        self._forgone = 0
+        """Unreliable messages that were lost on the way, as such messages may be."""
         self.room = Waiters()
         self.settled = Waiters()
         self.receipts: dict[tuple[bool, int], Receipt] = {}
@@ -126,12 +132,22 @@ class NetworkSendPort:
 
     async def wait(self) -> None:
         if self.ended is None:
-            await self.room.wait()
+            try:
+                await self.room.wait()
+            finally:
+                self.give_up()
+
+    def give_up(self) -> None:
+        # Else those who wait for the connection window would wait behind a message nobody sends.
+        if not self.room and not self.waiting and self.core.give_up(self.channel):
+            self.line.touch()
 
     def is_pressed(self) -> bool:
         return self.line.unflushed > TURN_BYTES
 
     def finish(self) -> None:
+        if self._refused is not None and not self._is_told:
+            raise self._refusal(self._refused)
         if not self.finished and not self.cancelled:
             self.finished = True
             if not self.waiting:
@@ -146,13 +162,18 @@ class NetworkSendPort:
             self.room.wake_all()
 
     async def flush(self) -> None:
-        while self.ended is None and (
-            self.waiting or self._ending or self.delivered + self.undelivered < self.sent
+        while (
+            self.ended is None
+            and self._refused is None
+            and (self.waiting or self._ending or self.delivered + self.undelivered < self.sent)
         ):
             await self.settled.wait()
         if self._refused is not None:
-            error, self._refused = self._refused, None
-            raise error
+            raise self._refusal(self._refused)
+        if self.cancelled and self.delivered + self._forgone < self.sent:
+            raise ChannelClosed(
+                "this sender was cancelled before everything had arrived", channel=self.channel
+            )
         if self.ended is not None and self._is_lost(self.ended.how):
             raise self._error()
 
@@ -187,16 +208,23 @@ class NetworkSendPort:
             except WouldBlock:
                 return
             except AqueductError as error:
-                parcel.settle(Outcome.LOST)
-                self._refused = error
-            else:
-                self.sent += 1
+                self._refuse(error)
+                return
+            self.sent += 1
             self.waiting.popleft()
             self.line.touch()
         if self.finished and self.ended is None:
             self._finish()
         # All of them: there is one word of room for any number of tasks that wait for it.
         self.room.wake_all()
+
+    def _refuse(self, error: AqueductError) -> None:
+        """What is next in line cannot be sent: the peer must not take what follows for the next."""
+        self._refused = error
+        self._send_plain = None
+        self.finished = False
+        self.cancel()
+        self.settled.wake_all()
 
     def handle_fate(self, event: Delivered | Undelivered) -> None:
         """Acks and nacks."""
@@ -208,6 +236,8 @@ class NetworkSendPort:
                 self.delivered += stop - start
             else:
                 self.undelivered += stop - start
+                if not event.reliable and not self.cancelled:
+                    self._forgone += stop - start
             if self.receipts:
                 self._settle(event.reliable, start, stop, good)
         if self.settled and self.delivered + self.undelivered >= self.sent:
@@ -228,6 +258,8 @@ class NetworkSendPort:
     # -- inside -----------------------------------------------------------------------------------
 
     def _send_any(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+        if self._refused is not None:
+            raise self._refusal(self._refused)
         if self.ended is not None:
             raise self._error()
         if self.codec is None:
@@ -254,12 +286,10 @@ class NetworkSendPort:
 
     def _is_lost(self, end: End) -> bool:
         """Whether an end is bad news for whoever wants everything to have arrived."""
-        if end is End.FINISHED:
+        if end is End.FINISHED or end is End.CANCELLED:
             return False
         if end is End.RECEIVER_CLOSED:
             return self.delivered < self.sent
-        if end is End.CANCELLED:
-            return self.delivered + self.undelivered < self.sent
         return True
 
     def _finish(self) -> None:
@@ -283,11 +313,17 @@ class NetworkSendPort:
 
     def error(self) -> AqueductError | None:
         """Why nothing can be sent, if so."""
+        if self._refused is not None:
+            return self._refused
         if self.ended is not None:
             return self._error()
         if self.finished or self.cancelled:
             return self._closed()
         return None
+
+    def _refusal(self, error: AqueductError) -> AqueductError:
+        self._is_told = True
+        return error
 
     def _closed(self) -> ChannelClosed:
         return ChannelClosed("this sender was finished or cancelled", channel=self.channel)

@@ -84,6 +84,9 @@ class SendPort(Protocol):
     async def wait(self) -> None:
         """Until there may be room, or the port changed."""
 
+    def give_up(self) -> None:
+        """Somebody met a full window, and does not wait for it."""
+
     def is_pressed(self) -> bool:
         """Whether so much was queued in this turn that the loop should get to send it."""
 
@@ -164,7 +167,7 @@ class MovedPort:
     def finish(self) -> None:
         """The peer's business now."""
 
-    cancel = close = abandon = finish
+    cancel = close = abandon = give_up = finish
 
     def is_open(self) -> bool:
         """Not here."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aqueduct.wire.primitives import MAX_VARINT
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -31,6 +33,27 @@ class Limits:
     max_headers: int = 64 * KIB
     """Bytes in one block of header data; headers describe a message, they are not the message."""
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be stated to a peer, or what would let it send nothing."""
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= MAX_VARINT:
+                raise ValueError(
+                    f"Limits({name}={value!r}): give a whole number from {least} to 2**64 - 1, "
+                    "or leave it out"
+                )
+
+
+_LEAST = {
+    "channel_window": 1,
+    "connection_window": 1,
+    "max_message": 1,
+    "max_channels": 0,
+    "max_attachments": 0,
+    "max_headers": 0,
+}
+"""The least that makes sense: a side may want no channels, but without windows nothing moves."""
+
 
 INITIAL_LIMITS = Limits(
     channel_window=64 * KIB,
@@ -41,6 +64,9 @@ INITIAL_LIMITS = Limits(
     max_headers=8 * KIB,
 )
 """What a side may send before the peer stated its limits, or if it never does (AQ-LIMIT-2)."""
+
+
+_STREAMS = 131_072
 
 
 @dataclass(frozen=True)
@@ -73,6 +99,10 @@ class Config:
     forget_interval: float = 1.0
     """FORGET_CHANNEL is not repeated for one channel within this time."""
 
+    patience: float = 0.25
+    """How long smaller messages pass one that does not fit the connection window, and how long they
+    then wait for it: a few round trips, so that it gets its turn where the window turns over."""
+
     max_datagram: int = 1_150
     """What fits one QUIC packet of 1,200 bytes after the headers of every layer below."""
 
@@ -85,8 +115,9 @@ class Config:
     max_early_total: int = 128 * MIB
     """What a server holds past that allowance, over all the clients it has not accepted."""
 
-    max_streams: int = 131_072
-    """Incoming streams open at once: one or two a channel, and one a message in unordered mode."""
+    max_streams: int = 0
+    """Incoming streams open at once: one or two a channel, and one a message in unordered mode.
+    0 for 131,072, or two a channel if more channels are allowed."""
 
     max_ranges: int = 65_536
     """Gaps tolerated in the message numbers of one channel, of either direction."""
@@ -99,3 +130,9 @@ class Config:
 
     max_forgets: int = 65_536
     """FORGET_CHANNEL frames a peer can provoke within one forget_interval."""
+
+    def __post_init__(self) -> None:
+        """Let the streams follow the channels."""
+        if self.max_streams == 0:
+            streams = max(_STREAMS, 2 * self.limits.max_channels)
+            object.__setattr__(self, "max_streams", streams)

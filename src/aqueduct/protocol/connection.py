@@ -104,6 +104,8 @@ class Connection:
         self._peer_headers: Headers | None = None
         self._ready = False
         self._ended = False
+        self._now = 0.0
+        """When something last came in."""
         self._greeting: OutgoingStream | None = None
         self._parser_limits = self._link.parser_limits
         if side == Side.CLIENT:
@@ -119,6 +121,7 @@ class Connection:
         """Bytes of an incoming unidirectional stream, in order; ``fin`` with the last."""
         if self._ended:
             return
+        self._now = now
         incoming = self._streams.get(stream)
         try:
             if incoming is None:
@@ -166,6 +169,7 @@ class Connection:
         """Time has passed; call at ``next_timer`` or later."""
         if self._ended:
             return
+        self._now = now
         try:
             for sleeper in self._link.timers.due(now):
                 sleeper.handle_timer(now)
@@ -272,6 +276,11 @@ class Connection:
         if isinstance(half, Sender):
             half.cancel(now)
 
+    def give_up(self, channel: int) -> bool:
+        """Nobody waits for room on a channel any more; returns whether that makes a difference."""
+        half = self._channels.halves.get(channel)
+        return isinstance(half, Sender) and half.give_up()
+
     def close(self, channel: int, now: float) -> None:
         """Stop receiving on a channel: what is queued is dropped."""
         half = self._channels.halves.get(channel)
@@ -313,8 +322,8 @@ class Connection:
 
     def poll_events(self) -> list[Event]:
         """What the application has to know, in order."""
-        if self._link.blocked:
-            self._unblock()
+        if self._link.turns.sizes:
+            self._admit()
         events, self._link.events = self._link.events, []
         return events
 
@@ -350,7 +359,7 @@ class Connection:
             if half.node is not None and half.node.size()
         ]
         left += [f"incoming stream {number}" for number in self._streams]
-        left += [f"blocked sender {describe(channel)}" for channel in link.blocked]
+        left += [f"blocked sender {describe(channel)}" for channel in link.turns.sizes]
         outstanding = link.send_window.outstanding - link.written_off.total
         if outstanding:
             left.append(f"{outstanding} bytes outstanding")
@@ -608,15 +617,12 @@ class Connection:
             return half
         raise ChannelClosed(f"there is no open sender for {describe(channel)}", channel=channel)
 
-    def _unblock(self) -> None:
-        """Wake the senders that wait for the connection window, oldest first, while it has room."""
-        link = self._link
-        for channel in list(link.blocked):
+    def _admit(self) -> None:
+        """Tell the senders that wait for the connection window and have room in it now."""
+        for channel in self._link.turns.next(self._now):
             half = self._channels.halves.get(channel)
             assert isinstance(half, Sender)
-            if not link.send_window.fits(half.wanted):
-                break
-            half.allow()
+            half.admit()
 
     def _report_all(self) -> None:
         """AQ-FLOW-4: a quarter of the connection window was taken, spread over many channels."""

@@ -64,4 +64,9 @@ def _decode_limits(contents: bytes, initial: Limits) -> Limits:
         if end != len(value):
             raise RemoteProtocolError("AQ-LIMIT-1", f"the limit {key} is not one varint")
         stated[key] = number
-    return replace(initial, **stated)
+    limits = replace(initial)
+    for key, number in stated.items():
+        object.__setattr__(
+            limits, key, number
+        )  # a peer may state what nobody here could, such as 0
+    return limits

@@ -9,6 +9,7 @@ from aqueduct.protocol.events import Event
 from aqueduct.protocol.flow import Window, WrittenOff
 from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.protocol.timers import Timers
+from aqueduct.protocol.turns import Turns
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.sequence import ParserLimits
 
@@ -28,7 +29,6 @@ class Link:
     """The common ground of a connection and its halves."""
 
     __slots__ = (
-        "blocked",
         "config",
         "drained_later",
         "dropped",
@@ -45,6 +45,7 @@ class Link:
         "send_window",
         "side",
         "timers",
+        "turns",
         "unreported",
         "waiting",
         "written_off",
@@ -80,8 +81,8 @@ class Link:
         """Messages in all queues, as far as they are kept as objects."""
         self.drained_later = 0
         """Bytes in the queues of finished channels that the peer no longer counts."""
-        self.blocked: dict[int, None] = {}
-        """Channels that wait for room in the connection window, oldest first."""
+        self.turns = Turns(self.send_window, self.timers, config.patience)
+        """Senders that wait for room in the connection window."""
         self.unreported = 0
         """Bytes taken by the application over all channels and not yet reported DEQUEUED."""
         self.overdue: dict[int, float] = {}
@@ -95,5 +96,5 @@ class Link:
         self.send_window.outstanding = self.receive_window.outstanding = 0
         self.written_off = WrittenOff(self.send_window, self.timers)
         self.drained_later = self.unreported = self.waiting = self.lingering = 0
-        self.blocked.clear()
+        self.turns = Turns(self.send_window, self.timers, self.config.patience)
         self.reporters.clear()

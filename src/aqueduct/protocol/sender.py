@@ -145,7 +145,7 @@ class Sender:
         self.next_reliable = 0
         self.outstanding = 0
         self.wanted = -1
-        """Size of the message that last met a full channel window, or -1."""
+        """The least size of a message that met a full window and was not given up, or -1."""
         self.outbox: Outbox | None = None
         self.stream: OutgoingStream | None = None
         self.control: OutgoingStream | None = None
@@ -174,8 +174,6 @@ class Sender:
             window.outstanding + size > window.limit and window.outstanding
         ):
             self._block(size)
-        if self.wanted >= 0:
-            self._stop_waiting()  # for the message that met a full window: it was given up
         number = self.next_reliable
         self.next_reliable = number + 1
         self.outstanding = outstanding
@@ -203,7 +201,6 @@ class Sender:
                 return self._send_unreliable(frame, size, now)
         if not self._has_credit(size):
             self._block(size)
-        self._stop_waiting()
         self._charge(size)
         number = self.next_reliable
         self.next_reliable = number + 1
@@ -230,7 +227,6 @@ class Sender:
             message = Message(self.next_reliable, headers, attachments, payload)
         if not self._fits(size):
             self._block(size)
-        self._stop_waiting()
         self._move(Input.SEND)
         self._charge(size)
         number = self.next_reliable
@@ -453,15 +449,23 @@ class Sender:
         self.owner = Owner.APPLICATION
 
     def allow(self) -> None:
-        """The windows may have grown: tell an application that waits."""
-        if self.wanted < 0:
-            return
-        if self._fits(self.wanted):
-            self._link.blocked.pop(self.channel, None)
+        """The channel's window may have grown: a message that waits stands in line for room."""
+        if self.wanted >= 0 and self._fits_channel(self.wanted):
+            self._link.turns.wait(self.channel, self.wanted)
+
+    def admit(self) -> None:
+        """It is this sender's turn: tell an application that waits."""
+        self._link.turns.leave(self.channel)
+        if self._fits_channel(self.wanted):  # else something else was sent since
             self.wanted = -1
             self._emit(Writable(self.channel))
-        elif self._fits_channel(self.wanted):
-            self._link.blocked[self.channel] = None
+
+    def give_up(self) -> bool:
+        """Nobody waits for room any more; returns whether somebody did."""
+        if self.wanted < 0:
+            return False
+        self._stop_waiting()
+        return True
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -516,9 +520,10 @@ class Sender:
         return max(undecided, unacked, self.node.size()) >= self._link.config.max_ranges
 
     def _block(self, size: int) -> None:
-        self.wanted = size
+        # Several may wait: the least is told first, and then all try again.
+        self.wanted = size if self.wanted < 0 else min(size, self.wanted)
         if self._fits_channel(size):
-            self._link.blocked[self.channel] = None
+            self._link.turns.wait(self.channel, self.wanted)
             raise WouldBlock("the connection window is full; wait until the peer takes messages")
         raise WouldBlock(
             f"the window of {describe(self.channel)} is full; wait until the peer takes messages"
@@ -566,7 +571,6 @@ class Sender:
 
     def _send_unreliable(self, frame: bytes, size: int, now: float) -> int:
         self._move(Input.SEND)
-        self._stop_waiting()
         if self.outbox is None:
             self.outbox = Outbox()
         out = self._link.out
@@ -664,7 +668,7 @@ class Sender:
     def _stop_waiting(self) -> None:
         if self.wanted >= 0:
             self.wanted = -1
-            self._link.blocked.pop(self.channel, None)
+            self._link.turns.leave(self.channel)
 
     def _emit(self, event: Delivered | Undelivered | SenderEnded | Writable) -> None:
         if self.owner is Owner.APPLICATION:

@@ -46,6 +46,9 @@ _MAX_WAITING = 64 * 1024 * 1024
 _COST_OF_WAITING = 256
 """What packets that wait cost besides their bytes."""
 _SMALLEST_INITIAL = 1_200
+_LARGEST_PACKET = 65_527
+_LONGEST = 86_400 * 365
+"""Seconds that a timer may be set to: a year is as good as for ever, and fits what QUIC states."""
 
 SAFE_PACKET = 1_452
 """Fits every Ethernet path with IPv4 and IPv6, before path MTU discovery finds more."""
@@ -79,6 +82,37 @@ class QuicOptions:
     """Unfinished handshakes above which new clients must prove their address first."""
     max_connections: int = 10_000
     """Connections one server socket serves at once."""
+
+    def __post_init__(self) -> None:
+        """Refuse what QUIC could not do."""
+        for name in ("idle_timeout", "keep_alive", "handshake_timeout"):
+            seconds = getattr(self, name)
+            if name == "keep_alive" and seconds is None:
+                continue
+            if not _is_number(seconds) or not 0 < seconds <= _LONGEST:
+                also = ", or None for never" if name == "keep_alive" else ""
+                raise ValueError(
+                    f"QuicOptions({name}={seconds!r}): give seconds, "
+                    f"more than 0 and at most {_LONGEST:,}{also}"
+                )
+        size = self.max_packet
+        if size is not None and (
+            type(size) is not int or not _SMALLEST_INITIAL <= size <= _LARGEST_PACKET
+        ):
+            raise ValueError(
+                f"QuicOptions(max_packet={size!r}): QUIC needs {_SMALLEST_INITIAL:,} bytes and UDP "
+                f"carries {_LARGEST_PACKET:,}; give what is between, or None for a choice"
+            )
+        for name, least in (("handshakes_before_retry", 0), ("max_connections", 1)):
+            count = getattr(self, name)
+            if type(count) is not int or count < least:
+                raise ValueError(
+                    f"QuicOptions({name}={count!r}): give a whole number, {least} or more"
+                )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Owner(Protocol):

@@ -1,0 +1,135 @@
+"""Whose turn it is when the connection window has room."""
+
+from dataclasses import replace
+
+import pytest
+
+from aqueduct.errors import WouldBlock
+from aqueduct.protocol.config import Config
+from aqueduct.protocol.events import Writable
+from aqueduct.protocol.flow import Window
+from aqueduct.protocol.timers import Timers
+from aqueduct.protocol.turns import Turns
+from aqueduct.wire.chanid import ENTRYPOINT
+from aqueduct.wire.frames import Dequeued
+from tests.protocol.wires import GIVE_RECEIVER, WIDE, RawPeer, client_core
+
+PATIENCE = Config().patience
+
+
+def line(limit: int, outstanding: int, **sizes: int) -> tuple[Turns, Window, Timers]:
+    """Channels named by a letter and its number in it, that wait to send so much."""
+    window, timers = Window(limit), Timers()
+    window.outstanding = outstanding
+    turns = Turns(window, timers, PATIENCE)
+    for name, size in sizes.items():
+        turns.wait(int(name[1:]), size)
+    return turns, window, timers
+
+
+def test_what_does_not_fit_is_passed_over() -> None:
+    turns, _, _ = line(100, 50, c1=80, c2=30, c3=60, c4=50)
+    assert turns.next(0.0) == [2, 4]
+
+
+def test_what_was_passed_over_is_waited_for_and_passed_over_again() -> None:
+    turns, window, timers = line(100, 50, c1=80, c2=30)
+    assert turns.next(7.0) == [2]
+    assert timers.next() == 7.0 + PATIENCE
+    assert turns.next(7.0 + 0.9 * PATIENCE) == [2]
+    timers.due(7.0 + PATIENCE)
+    assert turns.next(7.0 + PATIENCE) == []
+    assert timers.next() == 7.0 + 2 * PATIENCE
+    assert turns.next(7.0 + 1.9 * PATIENCE) == []
+    assert turns.next(7.0 + 2 * PATIENCE) == [2]
+    assert turns.next(7.0 + 3 * PATIENCE) == []
+    window.outstanding = 20
+    assert turns.next(7.0 + 3 * PATIENCE) == [1, 2]
+
+
+def test_nobody_is_woken_for_one_that_waits_alone() -> None:
+    turns, _, timers = line(100, 50, c1=80)
+    assert turns.next(0.0) == []
+    assert timers.next() is None
+
+
+def test_one_that_left_is_not_waited_for() -> None:
+    turns, _, _ = line(100, 50, c1=80, c3=70, c2=30)
+    assert turns.next(0.0) == [2]
+    turns.leave(1)
+    assert turns.next(PATIENCE) == [2]  # now behind the third, since this moment
+    assert turns.next(2 * PATIENCE) == []
+
+
+def test_a_smaller_one_that_comes_later_is_seen() -> None:
+    turns, _, _ = line(100, 50, c1=80, c2=70)
+    assert turns.next(0.0) == []
+    turns.wait(3, 50)
+    assert turns.next(0.0) == [3]
+
+
+def blocked() -> tuple[RawPeer, int, int]:
+    """A client whose connection window has 10 of 100 bytes left, and two channels."""
+    peer = client_core(limits=replace(WIDE, connection_window=100))
+    attach = [GIVE_RECEIVER] * 2
+    large, small = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=attach).channels
+    peer.core.send(ENTRYPOINT, b"x" * 86, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(large, b"x" * 90, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(small, b"x" * 20, peer.now)
+    return peer, large, small
+
+
+def test_a_large_message_that_waits_does_not_stop_a_small_one() -> None:
+    peer, _, small = blocked()
+    peer.routed(ENTRYPOINT, Dequeued(40))
+    assert peer.events() == [Writable(small)]
+
+
+def test_a_large_message_gets_its_turn_among_small_ones() -> None:
+    peer, large, small = blocked()
+    stream = peer.routed(ENTRYPOINT, Dequeued(40))
+    seen = peer.events()
+    peer.core.send(small, b"x" * 49, peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(small, b"x" * 20, peer.now)
+    answers = peer.routed(small, Dequeued(20))
+    assert (seen, peer.events()) == ([Writable(small)], [Writable(small)])
+    with pytest.raises(WouldBlock):
+        peer.core.send(small, b"x" * 22, peer.now)
+    peer.wait(1.1 * PATIENCE)
+    peer.more(answers, Dequeued(29))
+    assert peer.events() == []
+    peer.more(stream, Dequeued(46))
+    assert peer.events() == [Writable(large), Writable(small)]
+
+
+def test_who_waits_in_vain_is_passed_again_when_the_time_is_over() -> None:
+    peer, _, small = blocked()
+    peer.wait(0.0)
+    stream = peer.routed(ENTRYPOINT, Dequeued(11))
+    assert peer.events() == [Writable(small)]
+    peer.wait(1.1 * PATIENCE)
+    with pytest.raises(WouldBlock):
+        peer.core.send(small, b"x" * 22, peer.now)
+    peer.more(stream, Dequeued(10))
+    assert peer.events() == []
+    peer.wait(PATIENCE)
+    assert peer.events() == [Writable(small)]
+
+
+def test_a_message_that_is_given_up_waits_no_more() -> None:
+    peer, large, small = blocked()
+    assert peer.core.give_up(large)
+    assert not peer.core.give_up(large)
+    assert not peer.core.give_up(12345)
+    peer.routed(ENTRYPOINT, Dequeued(86))
+    assert peer.events() == [Writable(small)]
+
+
+def test_a_message_that_went_does_not_make_another_of_its_channel_wait_for_ever() -> None:
+    peer, large, _ = blocked()
+    peer.core.send(large, b"x" * 5, peer.now)
+    peer.routed(ENTRYPOINT, Dequeued(86))
+    assert Writable(large) in peer.events()
