@@ -275,6 +275,27 @@ def test_a_handler_that_fails_ends_its_connection_and_no_other() -> None:
     thread.join(SECONDS)
 
 
+def test_a_receiver_that_is_sent_away_takes_all_that_was_not_received_along() -> None:
+    class Carry(msgspec.Struct):
+        numbers: Receiver[int]
+
+    with (
+        blocking.serve("127.0.0.1:0", Carry, tls=aqueduct.dev_tls()) as server,
+        connected(server.address, Carry) as client,
+        server.accept(timeout=SECONDS) as other,
+    ):
+        tx, rx = blocking.channel(int)
+        tx.send_many(range(5))
+        assert rx.receive() == 0
+        client.entrypoint.send(Carry(rx))
+        tx.send(5)
+        tx.finish()
+        with other.entrypoint.receive(SECONDS).numbers as numbers:
+            assert list(numbers) == [1, 2, 3, 4, 5]
+        with pytest.raises(aqueduct.ChannelMoved):
+            rx.receive(SECONDS)
+
+
 def test_nobody_listening_is_an_error_at_once(own_certificates: None) -> None:
     with pytest.raises(aqueduct.ConnectError, match="nobody listens"):
         connected("127.0.0.1:9")

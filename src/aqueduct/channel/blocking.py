@@ -2,7 +2,8 @@
 
 Everything happens on one loop, which runs in a daemon thread that all of a process shares. A call
 hops to that thread and waits there, so it costs some tens of microseconds; `send_many`,
-`receive_many` and plain iteration hop once for many messages. Handles may be used by any thread.
+`receive_many` and plain iteration of a channel from the network hop once for many messages. Handles
+may be used by any thread.
 Message types for threads declare their channels as `aqueduct.blocking.Sender` and `Receiver`; of a
 type that was declared for asynchronous code, a thread makes ``blocking.Receiver(request.numbers)``.
 
@@ -29,6 +30,7 @@ from aqueduct.channel.background import Background, background
 from aqueduct.channel.client import CONNECT_TIMEOUT, ConnectOptions
 from aqueduct.channel.handles import DEFAULT_CAPACITY, ChannelOptions, OneshotOptions
 from aqueduct.channel.headers import Headers, HeadersLike
+from aqueduct.channel.local import LocalReceivePort
 from aqueduct.channel.ports import Message, Outcome
 from aqueduct.channel.server import AcceptCallback, ServeOptions
 from aqueduct.codec import ChannelHalf
@@ -325,7 +327,12 @@ class Receiver(ChannelHalf, Generic[T]):
         return item
 
     def _read_ahead(self, size: int) -> None:
-        """Bring along what is here already, up to a limit."""
+        """Bring along what is here already, up to a limit.
+
+        Not of a local channel: this half may be sent away, and what is queued goes with it.
+        """
+        if isinstance(self._half._port, LocalReceivePort):
+            return
         while len(self._ahead) < _AHEAD and size < _AHEAD_BYTES:
             try:
                 message = self._half.receive_message_nowait()
