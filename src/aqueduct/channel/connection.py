@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LINGER = 3.0
-"""How long a close waits for what was sent before it to leave."""
+"""How long a close waits for what was sent before it to arrive."""
 
 
 class Connection(Line, Generic[T]):
@@ -109,25 +109,63 @@ class Connection(Line, Generic[T]):
         await asyncio.shield(self._over)
 
     async def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
-        """Close the connection behind what was sent; open channels end with `ConnectionLost`."""
+        """Close the connection behind what was sent; open channels end with `ConnectionLost`.
+
+        This waits up to three seconds for the peer to have what was sent, and does not say whether
+        that was long enough: `Sender.flush`, called before, is the promise.
+        """
         if self.is_forked:
             return  # the parent's business, and its socket
         self._left = True
-        if not self._ready.done() and code not in AT_ONCE:
-            # A server that hears of the end first does not hand the connection to anybody.
-            with contextlib.suppress(TimeoutError, AqueductError):
-                async with asyncio.timeout(LINGER):
-                    await self.wait_ready()
-        self.core.close_connection(code, reason, self.driver.now())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER):
-                while not self.driver.bridge.is_closed():
-                    self.driver.touch()
-                    await self._turns.wait()
-        self._stop()
-        if self._owns_trace and self.tap is not None:
-            self._owns_trace = False
-            await self.tap.release()
+        deadline = self.driver.loop.time() + LINGER
+        try:
+            if code not in AT_ONCE:
+                with contextlib.suppress(TimeoutError, AqueductError):
+                    async with asyncio.timeout_at(deadline):
+                        # A server that hears of the end first does not hand the connection to
+                        # anybody.
+                        await self.wait_ready()
+                        await self._wait_sent()
+            self.core.close_connection(code, reason, self.driver.now())
+            self.driver.touch()  # once: what else is to happen comes with packets and timers
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    while not self.driver.bridge.is_closed():
+                        await self._turns.wait()
+        finally:
+            if not self.driver.bridge.is_closed():
+                self._close_now(code, reason)
+            self._stop()
+            if self._owns_trace and self.tap is not None:
+                self._owns_trace = False
+                await self.tap.release()
+
+    def _close_now(self, code: CloseCode, reason: str) -> None:
+        """Nobody waits any more: the task was cancelled, or the peer is silent."""
+        now = self.driver.now()
+        self.core.close_connection(code, reason, now)
+        self.driver.endpoint.send(self.driver.bridge.flush(now))
+
+    async def _wait_sent(self) -> None:
+        """Until QUIC knows that the peer has all that was sent, or the peer does not want it."""
+        self.driver.touch()
+        while not self.driver.bridge.is_closed():
+            await self._turns.wait()
+            if self._is_sent():
+                return
+
+    def _is_sent(self) -> bool:
+        if all(
+            port.delivered + port.undelivered >= port.sent and port.is_open()
+            for port in self.ports.values()
+            if isinstance(port, NetworkSendPort)
+        ):
+            return True  # whatever else is under way, such as credit for a peer that goes on
+        bridge = self.driver.bridge
+        native = bridge.quic.core
+        if native is None or native.bytes_in_flight:
+            return False
+        return not bridge.statistics()["send_buffer"]
 
     async def leave(self) -> None:
         """Close it at the end of a block that went well.
@@ -182,6 +220,7 @@ class Connection(Line, Generic[T]):
             self._fail(self._connect_error())
         if not self._over.done():
             self._over.set_result(None)
+        self._turns.wake_all()
         _live.discard(self)
 
     def expect(self, seconds: float, error: AqueductError) -> None:
