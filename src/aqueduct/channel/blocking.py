@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -542,11 +543,28 @@ class Server(Generic[T]):
         """Handle each connection in a thread, until the server is closed.
 
         So many connections are handled at once; more wait their turn. A handler that fails ends
-        its connection.
+        its connection, so let one bad request or lost answer not be a failure: ``except
+        ChannelError`` around what belongs to it. Ctrl-C closes the server, so that handlers end.
         """
-        with ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-handler") as pool:
-            for connection in self:
-                pool.submit(_handle, handler, connection)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-handler")
+        free = threading.Semaphore(threads)
+
+        def work(connection: ServerConnection[T]) -> None:
+            try:
+                _handle(handler, connection)
+            finally:
+                free.release()
+
+        try:
+            while free.acquire():
+                pool.submit(work, self.accept())
+        except EndOfChannel:
+            pass
+        except BaseException:
+            self.close()  # handlers wait for clients
+            raise
+        finally:
+            pool.shutdown()
 
     def drain(self, grace: float = 10.0) -> None:
         """Take no new connections, let those there are end by themselves so long, then close."""
@@ -635,9 +653,9 @@ def _handle(
 ) -> None:
     try:
         handler(connection)
-    except ConnectionLost:
-        pass
-    except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
+    except BaseException as error:  # noqa: BLE001 -- one connection's failure is not the server's
+        if isinstance(error, ConnectionLost) and not connection.is_open:
+            return
         loop = connection._background.loop
         context = {"message": f"the handler of {connection!r} failed", "exception": error}
         loop.call_soon_threadsafe(loop.call_exception_handler, context)

@@ -65,6 +65,8 @@ class Connection(Line, Generic[T]):
         """Whether somebody heard of that."""
         self._left = False
         """Whether this side closed it."""
+        self.rescued_bytes = 0
+        """What was there for the application when the peer went."""
         port = self.open_port(ENTRYPOINT, kind)
         handle = Sender if self.core.side == Side.CLIENT else Receiver
         self.entrypoint = handle.from_port(port, ())  # type: ignore[arg-type]
@@ -204,6 +206,11 @@ class Connection(Line, Generic[T]):
             "held_bytes": self.core.held_bytes,
             **driver.bridge.statistics(),
         }
+
+    def rescue(self) -> None:
+        """The peer is gone: what arrived before that is still for the application."""
+        self.rescued_bytes = self.core.held_bytes
+        super().rescue()
 
     def on_headers(self) -> None:
         """The peer's headers came."""
