@@ -12,6 +12,7 @@ import pytest
 
 import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
+from aqueduct.testing.relay import Relay, Weather
 from tests.hostile.attacks import first_packet
 from tests.processes.peers import eventually
 
@@ -255,3 +256,43 @@ async def test_connections_that_wait_to_be_accepted_count_as_connections() -> No
         assert await server.accept() is not None
         async with connect(server):
             pass
+
+
+# -- what a failure leaves behind ------------------------------------------------------------------
+
+
+async def test_a_server_that_cannot_record_leaves_its_port_free(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"cannot record in .*trace: Not a directory"):
+            await aqueduct.serve(address, tls=aqueduct.dev_tls(), trace=tmp_path / "file" / "trace")
+    async with aqueduct.serve(address, tls=aqueduct.dev_tls()):
+        with pytest.raises(ConnectError, match="choose another port, or 0"):
+            await aqueduct.serve(address, tls=aqueduct.dev_tls())
+
+
+async def test_a_server_whose_close_is_cancelled_leaves_its_port_free() -> None:
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve("127.0.0.1:0", aqueduct.Sender[bytes], tls=aqueduct.dev_tls()) as server,
+        Relay(server.address, Weather(), seed=1) as relay,
+    ):
+        trust = aqueduct.dev_trust()
+        client = await aqueduct.connect(relay.address, aqueduct.Sender[bytes], trust=trust)
+        sender, receiver = aqueduct.channel()
+        await client.entrypoint.send(sender)
+        connection = await server.accept()
+        assert connection is not None
+        theirs = await connection.entrypoint.receive()
+        relay.blackout()
+        await theirs.send(b"not acked")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await server.close()
+        assert server._endpoint.udp.socket.fileno() == -1
+        await client.close(aqueduct.CloseCode.INTERNAL)
+        with pytest.raises(aqueduct.ConnectionLost):
+            await receiver.receive()

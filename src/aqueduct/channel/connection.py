@@ -330,7 +330,18 @@ def open_trace(trace: TraceLike | None) -> Trace | None:
         return None
     from aqueduct.trace.writer import acquire
 
-    return acquire(trace)
+    try:
+        return acquire(trace)
+    except OSError as error:
+        raise type(error)(f"cannot record in {trace}: {error.strerror or error}") from None
+
+
+async def close_trace(trace: Trace | None) -> None:
+    """The recorder that `open_trace` gave is not needed any more."""
+    if trace is not None:
+        from aqueduct.trace.writer import release
+
+        await asyncio.get_running_loop().run_in_executor(None, release, trace)
 
 
 async def close_all() -> None:

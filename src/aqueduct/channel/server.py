@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import socket
 from collections import OrderedDict
@@ -11,12 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
 
 from aqueduct.channel.address import resolve, split_address
-from aqueduct.channel.connection import Connection, open_trace
+from aqueduct.channel.connection import Connection, close_trace, open_trace
 from aqueduct.channel.handles import Receiver
 from aqueduct.channel.headers import Headers, to_pairs
 from aqueduct.channel.waiting import Waiters
 from aqueduct.codec import codec_for
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
+from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
@@ -147,11 +148,8 @@ class Server(Generic[T]):
             )
         finally:
             self._endpoint.close()
-            if self._trace is not None:
-                from aqueduct.trace.writer import release
-
-                trace, self._trace = self._trace, None
-                await asyncio.get_running_loop().run_in_executor(None, release, trace)
+            trace, self._trace = self._trace, None
+            await close_trace(trace)
 
     async def _welcome(self, connection: ServerConnection[T]) -> None:
         try:
@@ -314,16 +312,13 @@ def serve(
     async def open_() -> Server[Any]:
         host, port = split_address(address)
         family, where = (await resolve(host or "0.0.0.0", port))[0]
-        sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock = _bound(family, where, address)
+        recorder: Trace | None = None
         try:
-            sock.bind(where)
-        except OSError as error:
-            sock.close()
-            raise ConnectError(f"cannot listen on {address}: {error.strerror}") from None
-        config = Config(limits=limits or Limits())
-        early = Budget(config.max_early_total, config.early_allowance)
-        server: Server[Any]
-        try:
+            recorder = open_trace(trace)
+            config = Config(limits=limits or Limits())
+            early = Budget(config.max_early_total, config.early_allowance)
+            server: Server[Any]
             endpoint = ServerEndpoint(
                 sock,
                 options or QuicOptions(),
@@ -332,10 +327,26 @@ def serve(
                 lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
                 ServerTickets() if early_data else None,
             )
-        except TLSError:
+        except BaseException:
             sock.close()
+            await close_trace(recorder)
             raise
-        server = Server(endpoint, kind, accept, open_trace(trace))
+        server = Server(endpoint, kind, accept, recorder)
         return server
 
     return Serving(open_)
+
+
+def _bound(family: int, where: Address, address: str) -> socket.socket:
+    sock: socket.socket | None = None
+    try:
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock.bind(where)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        hint = ""
+        if error.errno == errno.EADDRINUSE:
+            hint = "; choose another port, or 0 for a free one"
+        raise ConnectError(f"cannot listen on {address}: {error.strerror}{hint}") from None
+    return sock
