@@ -426,7 +426,11 @@ class Connection(Generic[T]):
         self._background.run(self._connection.wait_closed(), timeout)
 
     def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
-        """Close the connection behind what was sent; open channels end with `ConnectionLost`."""
+        """Close the connection behind what was sent; open channels end with `ConnectionLost`.
+
+        This waits up to three seconds for the peer to have what was sent, and does not say whether
+        that was long enough: `Sender.flush`, called before, is the promise.
+        """
         self._background.run(self._connection.close(code, reason))
 
     def drain(self, grace: float = 10.0) -> None:

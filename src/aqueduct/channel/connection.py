@@ -52,7 +52,7 @@ class Connection(Line, Generic[T]):
         if trace is not None:
             self._record(trace)
         driver.owner = self
-        driver.bridge.before_end = self.rescue
+        driver.bridge.before_end = self._before_end
         self.peer = peer
         self._ready = self.driver.loop.create_future()
         self._over = self.driver.loop.create_future()
@@ -207,11 +207,6 @@ class Connection(Line, Generic[T]):
             **driver.bridge.statistics(),
         }
 
-    def rescue(self) -> None:
-        """The peer is gone: what arrived before that is still for the application."""
-        self.rescued_bytes = self.core.held_bytes
-        super().rescue()
-
     def on_headers(self) -> None:
         """The peer's headers came."""
         if not self._ready.done():
@@ -278,6 +273,10 @@ class Connection(Line, Generic[T]):
         self.driver.endpoint.forget(self.driver)
         self.driver.endpoint.released(self.driver)
 
+    def _before_end(self) -> None:
+        self.rescued_bytes = self.core.held_bytes
+        self.rescue()
+
     def _fail(self, error: AqueductError) -> None:
         self._failure = error
         self._ready.set_exception(error)
@@ -294,6 +293,13 @@ class Connection(Line, Generic[T]):
 
 
 _live: weakref.WeakSet[Connection[Any]] = weakref.WeakSet()
+
+
+TRUST_ADVICE = (
+    "Check the server's certificate, its name, and what trust= says; "
+    "for development use tls=dev_tls() and trust=dev_trust()"
+)
+"""The command line says it in words of its own."""
 
 
 class HandshakeFailed(ConnectError):
@@ -317,9 +323,7 @@ def connect_error(code: int, reason: str, peer: Address, bridge: Bridge) -> Aque
         return ConnectError(f"{where} closed the connection with code {code:#x}: {reason}")
     if 0x100 <= code <= 0x1FF:
         return TLSError(
-            f"no trust between us and {where}: {reason or 'TLS failed'}. "
-            "Check the server's certificate, its name, and what trust= says; "
-            "for development use tls=dev_tls() and trust=dev_trust()"
+            f"no trust between us and {where}: {reason or 'TLS failed'}. {TRUST_ADVICE}"
         )
     return HandshakeFailed(f"cannot connect to {where}: {reason or f'code {code:#x}'}")
 
