@@ -4,6 +4,8 @@ The client makes the mailbox and sends its receiving half away; what stays is th
 """
 
 import asyncio
+import contextlib
+from typing import Any
 
 import msgspec
 
@@ -40,11 +42,17 @@ async def account(owner: str, mailbox: Receiver[Command]) -> None:
             case Deposit(amount):
                 balance += amount
             case Withdraw(amount, allowed):
-                await allowed.send(amount <= balance)
+                await answer(allowed, amount <= balance)
                 balance -= amount if amount <= balance else 0
             case Balance(reply):
-                await reply.send(balance)
+                await answer(reply, balance)
     print(f"the account of {owner} is closed with {balance}")
+
+
+async def answer(reply: Sender[Any], value: Any) -> None:
+    """Who asked may not wait for it any more; that does not end the actor."""
+    with contextlib.suppress(aqueduct.ChannelError):
+        await reply.send(value)
 
 
 async def bank(connection: Connection[OpenAccount]) -> None:

@@ -7,6 +7,7 @@ No timeout has to be guessed.
 """
 
 import asyncio
+import contextlib
 
 import msgspec
 
@@ -29,7 +30,8 @@ class Work(msgspec.Struct):
 async def worker(connection: Connection[Work]) -> None:
     async for work in connection.entrypoint:
         async for job in work.jobs:
-            await job.result.send(job.number**2)
+            with contextlib.suppress(aqueduct.ChannelError):  # nobody waits for it any more
+                await job.result.send(job.number**2)
 
 
 async def run_job(jobs: Sender[Job], number: int) -> int:

@@ -1,6 +1,7 @@
 """Remote procedure calls: each request carries the channel for its own answer."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
@@ -27,12 +28,14 @@ class Divide(msgspec.Struct):
 
 async def serve(connection: Connection[Divide]) -> None:
     async for request in connection.entrypoint:
+        answer: Quotient | Problem
         try:
-            quotient = request.dividend / request.divisor
+            answer = Quotient(request.dividend / request.divisor)
         except ZeroDivisionError as error:
-            await request.answer.send(Problem(str(error)))
-        else:
-            await request.answer.send(Quotient(quotient))
+            answer = Problem(str(error))
+        # A caller that gave up does not end the connection, nor anybody else's call.
+        with contextlib.suppress(aqueduct.ChannelError):
+            await request.answer.send(answer)
 
 
 async def ask(address: str) -> None:

@@ -20,19 +20,24 @@ class Upload(msgspec.Struct):
     stored: Sender[str]
 
 
-async def store(connection: Connection[Upload]) -> None:
+async def serve(connection: Connection[Upload]) -> None:
     async for upload in connection.entrypoint:
-        digest, size, reported = hashlib.sha256(), 0, 0
-        async with upload.progress, upload.stored:
-            async for (
-                chunk
-            ) in upload.content:  # a client that gives up raises ChannelCancelled here
-                digest.update(chunk)
-                size += len(chunk)
-                if size - reported >= upload.size // 4:
-                    reported = size
-                    await upload.progress.send(size)
-            await upload.stored.send(digest.hexdigest())
+        try:
+            await store(upload)
+        except aqueduct.ChannelError as error:  # the client gave this one up, not the connection
+            print(f"{upload.name} was not stored: {error}")
+
+
+async def store(upload: Upload) -> None:
+    digest, size, reported = hashlib.sha256(), 0, 0
+    async with upload.content, upload.progress, upload.stored:
+        async for chunk in upload.content:  # raises ChannelCancelled if the client gives up
+            digest.update(chunk)
+            size += len(chunk)
+            if size - reported >= upload.size // 4:
+                reported = size
+                await upload.progress.send(size)
+        await upload.stored.send(digest.hexdigest())
 
 
 async def upload(address: str) -> None:
@@ -59,7 +64,7 @@ async def upload(address: str) -> None:
 
 async def main() -> None:
     async with aqueduct.serve("127.0.0.1:0", Upload, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(store))
+        serving = asyncio.create_task(server.run(serve))
         await upload(server.address)
         serving.cancel()
 

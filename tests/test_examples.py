@@ -57,3 +57,25 @@ def test_an_example_prints_what_its_reader_expects(name: str, tmp_path: Path) ->
     assert ran.returncode == 0, ran.stderr
     assert re.fullmatch(EXPECTED[name], ran.stdout), ran.stdout
     assert ran.stderr == ""
+
+
+def test_a_call_that_is_given_up_leaves_other_calls_alone() -> None:
+    source = (EXAMPLES / "rpc.py").read_text(encoding="utf-8")
+    more = """
+async def give_up() -> None:
+    async with aqueduct.serve("127.0.0.1:0", Divide, tls=aqueduct.dev_tls()) as server:
+        serving = asyncio.create_task(server.run(serve))
+        trust = aqueduct.dev_trust()
+        async with aqueduct.connect(server.address, Divide, trust=trust) as connection:
+            reply, answer = aqueduct.oneshot(Quotient | Problem)
+            answer.close()
+            await connection.entrypoint.send(Divide(1, 2, reply))
+            await asyncio.sleep(0.1)
+            print((await connection.entrypoint.call(Divide, dividend=6, divisor=2)).value)
+        serving.cancel()
+
+asyncio.run(give_up())
+"""
+    command = [sys.executable, "-W", "error", "-c", source + more]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout.endswith("3.0\n"), ran.stderr

@@ -20,5 +20,27 @@ def test_the_first_example_prints_the_sum_and_is_short() -> None:
     assert len([line for line in EXAMPLES[0].splitlines() if line.strip()]) <= 20
 
 
+def test_a_caller_that_gives_up_does_not_end_the_connection() -> None:
+    more = """
+async def give_up():
+    async with aqueduct.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as server:
+        serving = asyncio.create_task(server.run(handle))
+        async with aqueduct.connect(server.address, Sum, trust=aqueduct.dev_trust()) as client:
+            for given_up in (True, False):
+                (tx, rx), (reply, answer) = aqueduct.channel(int), aqueduct.oneshot(int)
+                await client.entrypoint.send(Sum(rx, reply))
+                if given_up:
+                    answer.close()
+                await client.entrypoint.flush()
+                async with tx:
+                    await tx.send(7)
+            print(await answer.receive())
+        serving.cancel()
+
+asyncio.run(give_up())
+"""
+    assert run(EXAMPLES[0] + more) == "45\n7\n"
+
+
 def test_the_example_of_the_test_kit_prints_the_squares() -> None:
     assert run(EXAMPLES[1]) == "[b'0', b'1', b'4', b'9', b'16']\n"

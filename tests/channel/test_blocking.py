@@ -275,6 +275,85 @@ def test_a_handler_that_fails_ends_its_connection_and_no_other() -> None:
     thread.join(SECONDS)
 
 
+def test_a_handler_that_loses_another_connection_ends_its_own() -> None:
+    def lose(connection: "blocking.Connection[Any]") -> None:
+        for _ in connection.entrypoint:
+            raise aqueduct.ConnectionLost("of another connection")
+
+    reported: list[Any] = []
+    with blocking.serve("127.0.0.1:0", int, tls=aqueduct.dev_tls()) as server:
+        loop = server._background.loop
+        loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+        thread = threading.Thread(target=server.run, args=(lose,))
+        thread.start()
+        with connected(server.address, int) as client:
+            client.entrypoint.send(1)
+            client.wait_closed(timeout=SECONDS)
+    loop.set_exception_handler(None)
+    thread.join(SECONDS)
+    assert [type(one) for one in reported] == [aqueduct.ConnectionLost]
+
+
+def test_ctrl_c_ends_a_server_whose_handlers_wait_for_clients(own_certificates: None) -> None:
+    script = """
+        import os, signal, threading
+        import aqueduct
+        from aqueduct import blocking
+
+        def handle(connection):
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            for _ in connection.entrypoint:
+                pass
+
+        with blocking.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+            client = blocking.connect(server.address, trust=aqueduct.dev_trust())
+            try:
+                server.run(handle, threads=1)  # the only thread is taken: waiting for it ends too
+            except KeyboardInterrupt:
+                client.wait_closed(timeout=10)
+    """
+    ran_well(script)
+
+
+def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None) -> None:
+    done = threading.Event()
+
+    def handle(connection: "blocking.Connection[Any]") -> None:
+        done.wait(SECONDS)
+
+    with blocking.serve("127.0.0.1:0", int, tls=aqueduct.dev_tls()) as server:
+        thread = threading.Thread(target=server.run, args=(handle,), kwargs={"threads": 2})
+        thread.start()
+        clients = [connected(server.address, int) for _ in range(4)]
+        time.sleep(0.1)
+        assert len(server._server._ready) == 2
+        done.set()
+        for client in clients:
+            client.wait_closed(timeout=SECONDS)
+    thread.join(SECONDS)
+
+
+def test_a_receiver_that_is_sent_away_takes_all_that_was_not_received_along() -> None:
+    class Carry(msgspec.Struct):
+        numbers: Receiver[int]
+
+    with (
+        blocking.serve("127.0.0.1:0", Carry, tls=aqueduct.dev_tls()) as server,
+        connected(server.address, Carry) as client,
+        server.accept(timeout=SECONDS) as other,
+    ):
+        tx, rx = blocking.channel(int)
+        tx.send_many(range(5))
+        assert rx.receive() == 0
+        client.entrypoint.send(Carry(rx))
+        tx.send(5)
+        tx.finish()
+        with other.entrypoint.receive(SECONDS).numbers as numbers:
+            assert list(numbers) == [1, 2, 3, 4, 5]
+        with pytest.raises(aqueduct.ChannelMoved):
+            rx.receive(SECONDS)
+
+
 def test_nobody_listening_is_an_error_at_once(own_certificates: None) -> None:
     with pytest.raises(aqueduct.ConnectError, match="nobody listens"):
         connected("127.0.0.1:9")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from qh3.quic.events import HandshakeCompleted
 
 import aqueduct
+from aqueduct.channel import client as clients
 from aqueduct.quic.bridge import Bridge
 from aqueduct.wire.chanid import Side
 from tests.processes.peers import PATIENCE, eventually
@@ -100,3 +102,73 @@ async def test_connections_are_closed_when_their_server_drains() -> None:
 async def test_a_type_that_cannot_be_one_is_refused_before_anything_is_opened() -> None:
     with pytest.raises(TypeError, match="cannot be the type of a channel"):
         aqueduct.connect("localhost:1", list[int] | set[int], trust=aqueduct.dev_trust())
+
+
+# -- addresses, and what a failure leaves behind ---------------------------------------------------
+
+
+def descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, *found: tuple[int, tuple[str, int]]) -> None:
+    """A name has these addresses."""
+
+    async def resolve(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+        return list(found)
+
+    monkeypatch.setattr(clients, "resolve", resolve)
+
+
+async def test_an_address_that_cannot_be_reached_is_named() -> None:
+    before = descriptors()
+    with pytest.raises(aqueduct.ConnectError, match=r"cannot reach 255\.255\.255\.255:4433"):
+        await connect("255.255.255.255:4433")
+    assert descriptors() == before
+
+
+async def test_the_next_address_is_tried_when_one_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+        port = int(server.address.rpartition(":")[2])
+        broadcast = (socket.AF_INET, ("255.255.255.255", port))
+        answer_with(monkeypatch, broadcast, (socket.AF_INET, ("127.0.0.1", port)))
+        async with connect(f"localhost:{port}") as client:
+            assert client.peer == ("127.0.0.1", port)
+
+
+async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+        port = int(server.address.rpartition(":")[2])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            family = socket.AF_INET
+            good = ("127.0.0.1", port)
+            answer_with(monkeypatch, (family, silent.getsockname()), (family, good))
+            async with connect(f"localhost:{port}", timeout=4) as client:
+                assert client.peer == good
+
+
+async def test_the_timeout_is_for_the_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+        await asyncio.sleep(PATIENCE)
+        return []
+
+    monkeypatch.setattr(clients, "resolve", resolve)
+    with pytest.raises(aqueduct.ConnectTimeout, match=r"cannot find 'slow\.example'"):
+        await connect("slow.example:4433", timeout=0.1)
+
+
+async def test_whatever_is_wrong_no_socket_is_left(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    wrong: list[tuple[type[Exception], dict[str, Any]]] = [
+        (OSError, {"trace": tmp_path / "file" / "trace"}),
+        (aqueduct.AqueductError, {"headers": {"long": "x" * 20_000}}),
+    ]
+    async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+        before = descriptors()
+        for error, options in wrong:
+            with pytest.raises(error):
+                await connect(server.address, **options)
+            assert descriptors() == before, options

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 import aqueduct
 from aqueduct import CloseCode, ConnectionLost, EndOfChannel
+from aqueduct.channel import connection as connections
 from aqueduct.channel.connection import close_all
-from tests.channel.joined import GiveReceiver, joined
+from aqueduct.testing.relay import Relay, Way, Weather
+from tests.channel.joined import SECONDS, GiveReceiver, joined
 from tests.processes.peers import eventually
 
 
 @pytest.fixture(autouse=True)
 def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[aqueduct.Server[bytes], Relay]]:
+    """A server, and a network before it."""
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        Relay(server.address, Weather(), seed=1) as relay,
+    ):
+        yield server, relay
+
+
+async def connect(address: str) -> aqueduct.ClientConnection[bytes]:
+    return await aqueduct.connect(address, trust=aqueduct.dev_trust(), timeout=SECONDS)
 
 
 # -- what it counts --------------------------------------------------------------------------------
@@ -98,6 +117,88 @@ async def test_close_delivers_what_was_sent_before_it() -> None:
             await server.entrypoint.receive()
 
 
+@pytest.mark.parametrize("finish", [False, True])
+async def test_close_waits_for_what_was_lost_on_the_way_and_sent_again(finish: bool) -> None:
+    async with served() as (server, relay):
+        client = await connect(relay.address)
+        accepted = await server.accept()
+        assert accepted is not None
+        await client.entrypoint.send(b"first")
+        await client.entrypoint.flush()
+        relay.drop_next(2)
+        await client.entrypoint.send(b"second")
+        if finish:
+            client.entrypoint.finish()
+        await client.close()
+        assert await accepted.entrypoint.receive() == b"first"
+        assert await accepted.entrypoint.receive() == b"second"
+        with pytest.raises(EndOfChannel if finish else ConnectionLost):
+            await accepted.entrypoint.receive()
+
+
+async def test_close_rests_while_the_peer_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LINGER", 0.5)
+    async with served() as (_, relay):
+        client = await connect(relay.address)
+        relay.blackout()
+        for _ in range(15):
+            await client.entrypoint.send(bytes(60_000))
+        turns = 0
+        turn = client.driver._turn
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+            turn()
+
+        monkeypatch.setattr(client.driver, "_turn", counted)
+        before = time.perf_counter()
+        await client.close()
+        assert 0.4 < time.perf_counter() - before < 5
+        assert turns < 100
+        relay.end_blackout()
+
+
+async def test_a_close_that_is_cancelled_leaves_no_socket_and_tells_the_peer() -> None:
+    async with served() as (server, relay):
+        client = await connect(relay.address)
+        accepted = await server.accept()
+        assert accepted is not None
+        relay.blackout(ways=(Way.DOWN,))
+        await client.entrypoint.send(b"not acked")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.close()
+        assert client.driver.endpoint.udp.socket.fileno() == -1
+        assert not client.is_open
+        await accepted.wait_closed()
+
+
+async def test_close_does_not_wait_for_a_peer_that_goes_on_sending() -> None:
+    async with joined(aqueduct.Sender[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes, capacity=10)
+        await client.entrypoint.send(sender)
+
+        async def pour() -> None:
+            async with await server.entrypoint.receive() as theirs:
+                while True:
+                    await theirs.send(bytes(10_000))
+
+        async def swallow() -> None:
+            async for _ in receiver:
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(pour()), asyncio.create_task(swallow())]
+        await asyncio.sleep(0.1)
+        before = time.perf_counter()
+        await client.close()
+        assert time.perf_counter() - before < 2
+        for task in tasks:
+            with pytest.raises(ConnectionLost):
+                await task
+        receiver.close()
+
+
 async def test_close_says_why_and_both_sides_hear_who_closed() -> None:
     async with joined() as (client, server):
         waiting = asyncio.create_task(server.entrypoint.receive())
@@ -166,6 +267,15 @@ async def test_drain_ends_when_the_peer_closes() -> None:
         await asyncio.sleep(0)
         await server.close()
         await draining
+
+
+async def test_drain_ends_when_the_socket_is_closed() -> None:
+    async with joined() as (_, server):
+        draining = asyncio.create_task(server.drain(60))
+        await asyncio.sleep(0)
+        server.driver.endpoint.close()
+        async with asyncio.timeout(10):
+            await draining
 
 
 async def test_a_connection_tells_who_it_is_with_and_what_they_said() -> None:

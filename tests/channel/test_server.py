@@ -12,6 +12,7 @@ import pytest
 
 import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
+from aqueduct.testing.relay import Relay, Weather
 from tests.hostile.attacks import first_packet
 from tests.processes.peers import eventually
 
@@ -142,3 +143,156 @@ async def test_what_arrived_before_the_end_can_be_received_after_it() -> None:
 async def test_a_type_that_cannot_be_one_is_refused_before_anything_is_opened() -> None:
     with pytest.raises(TypeError, match="cannot be the type of a channel"):
         aqueduct.serve("127.0.0.1:0", list[int] | set[int], tls=aqueduct.dev_tls())
+
+
+# -- handlers --------------------------------------------------------------------------------------
+
+
+async def test_a_handler_that_loses_another_connection_ends_its_own(
+    reported: list[dict[str, Any]],
+) -> None:
+    async with serve() as behind, serve() as server:
+
+        async def pass_on(connection: aqueduct.ServerConnection[bytes]) -> None:
+            async for message in connection.entrypoint:
+                async with connect(behind) as other:
+                    await (await behind.accept()).close()
+                    await other.wait_closed()
+                    await other.entrypoint.send(message)
+
+        serving = asyncio.create_task(server.run(pass_on))
+        async with asyncio.timeout(SECONDS), connect(server) as client:
+            await client.entrypoint.send(b"hello")
+            await client.wait_closed()
+            with pytest.raises(aqueduct.ConnectionLost) as caught:
+                await client.entrypoint.send(b"hello?")
+            assert caught.value.code == aqueduct.CloseCode.INTERNAL
+        assert [type(one["exception"]) for one in reported] == [aqueduct.ConnectionLost]
+        serving.cancel()
+
+
+async def test_a_handler_that_ends_in_a_cancellation_of_its_own_ends_its_connection(
+    reported: list[dict[str, Any]],
+) -> None:
+    async def give_up(connection: aqueduct.ServerConnection[bytes]) -> None:
+        await connection.entrypoint.receive()
+        raise asyncio.CancelledError
+
+    async with serve() as server:
+        serving = asyncio.create_task(server.run(give_up))
+        async with asyncio.timeout(SECONDS), connect(server) as client:
+            await client.entrypoint.send(b"hello")
+            await client.wait_closed()
+        assert [type(one["exception"]) for one in reported] == [asyncio.CancelledError]
+        assert not serving.done()
+        serving.cancel()
+
+
+async def test_a_handler_whose_client_goes_is_not_reported(reported: list[dict[str, Any]]) -> None:
+    async def read(connection: aqueduct.ServerConnection[bytes]) -> None:
+        async for _ in connection.entrypoint:
+            pass
+
+    async with serve() as server:
+        serving = asyncio.create_task(server.run(read))
+        async with connect(server) as client:
+            await client.entrypoint.send(b"hello")
+        await eventually(lambda: not server._endpoint.drivers, "the server hears of it")
+        assert not reported
+        serving.cancel()
+
+
+async def test_connections_are_closed_when_their_handlers_are_cancelled() -> None:
+    async def answer(connection: aqueduct.ServerConnection[Any]) -> None:
+        async for sender in connection.entrypoint:
+            await sender.send(b"the last word")
+
+    trust = aqueduct.dev_trust()
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve("127.0.0.1:0", aqueduct.Sender[bytes], tls=aqueduct.dev_tls()) as server,
+        aqueduct.connect(server.address, aqueduct.Sender[bytes], trust=trust) as client,
+    ):
+        serving = asyncio.create_task(server.run(answer))
+        sender, receiver = aqueduct.channel()
+        await client.entrypoint.send(sender)
+        assert await receiver.receive() == b"the last word"
+        serving.cancel()
+        await client.wait_closed()
+        with pytest.raises(aqueduct.ConnectionLost, match="the server stops"):
+            await receiver.receive()
+
+
+# -- who waits to be accepted ----------------------------------------------------------------------
+
+
+async def test_connections_that_ended_before_they_were_accepted_are_kept_within_bounds(
+    reported: list[dict[str, Any]],
+) -> None:
+    async with serve() as server:
+        for number in range(8):
+            async with connect(server) as client:
+                await client.entrypoint.send(b"%d" % number + bytes(1_000_000))
+                await client.entrypoint.flush()
+        await eventually(lambda: not server.connections, "all of them end")
+        kept = []
+        while server._ready:
+            connection = await server.accept()
+            assert connection is not None
+            kept.append((await connection.entrypoint.receive())[:1])
+        assert kept == [b"0", b"1", b"2", b"3"]
+        assert ["lost" in one["message"] for one in reported] == [True]  # said once
+
+
+async def test_connections_that_wait_to_be_accepted_count_as_connections() -> None:
+    options = aqueduct.QuicOptions(max_connections=2)
+    async with serve(options=options) as server:
+        for _ in range(2):
+            async with connect(server):
+                pass
+        await eventually(lambda: not server._endpoint.drivers, "both of them end")
+        with pytest.raises(ConnectTimeout):
+            await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.2)
+        assert await server.accept() is not None
+        async with connect(server):
+            pass
+
+
+# -- what a failure leaves behind ------------------------------------------------------------------
+
+
+async def test_a_server_that_cannot_record_leaves_its_port_free(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"cannot record in .*trace: Not a directory"):
+            await aqueduct.serve(address, tls=aqueduct.dev_tls(), trace=tmp_path / "file" / "trace")
+    async with aqueduct.serve(address, tls=aqueduct.dev_tls()):
+        with pytest.raises(ConnectError, match="choose another port, or 0"):
+            await aqueduct.serve(address, tls=aqueduct.dev_tls())
+
+
+async def test_a_server_whose_close_is_cancelled_leaves_its_port_free() -> None:
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve("127.0.0.1:0", aqueduct.Sender[bytes], tls=aqueduct.dev_tls()) as server,
+        Relay(server.address, Weather(), seed=1) as relay,
+    ):
+        trust = aqueduct.dev_trust()
+        client = await aqueduct.connect(relay.address, aqueduct.Sender[bytes], trust=trust)
+        sender, receiver = aqueduct.channel()
+        await client.entrypoint.send(sender)
+        connection = await server.accept()
+        assert connection is not None
+        theirs = await connection.entrypoint.receive()
+        relay.blackout()
+        await theirs.send(b"not acked")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await server.close()
+        assert server._endpoint.udp.socket.fileno() == -1
+        await client.close(aqueduct.CloseCode.INTERNAL)
+        with pytest.raises(aqueduct.ConnectionLost):
+            await receiver.receive()

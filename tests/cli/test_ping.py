@@ -1,6 +1,9 @@
 """`aqueduct ping`."""
 
 import json
+from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Run, Start, interrupt
 
@@ -47,3 +50,17 @@ def test_a_server_with_another_certificate_is_not_trusted(run: Run, echo: str) -
     assert ran.returncode == 1
     assert len(ran.stderr.splitlines()) == 1
     assert "Traceback" not in ran.stderr
+    assert "--ca FILE, --pin SHA256 or --system" in ran.stderr
+    assert "trust=" not in ran.stderr
+
+
+def test_certificates_that_cannot_be_kept_are_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path / "file" / "certificates"))
+    for command in (["ping", "127.0.0.1:1"], ["echo", "--listen", "127.0.0.1:0"], ["cert", "show"]):
+        ran = run(*command)
+        assert ran.returncode == 1
+        assert len(ran.stderr.splitlines()) == 1, ran.stderr
+        assert "set AQUEDUCT_DEV_DIR to a directory that can be written" in ran.stderr

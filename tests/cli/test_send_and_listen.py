@@ -1,13 +1,18 @@
 """`aqueduct send` to `aqueduct listen`, two processes."""
 
+import io
 import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from rich.console import Console
 
-from aqueduct.cli.listen import create, readable
+from aqueduct import ChannelCancelled
+from aqueduct.cli import running
+from aqueduct.cli.listen import Printer, create, readable
 from tests.cli.conftest import Run, Start, interrupt
 
 SECONDS = 60
@@ -91,6 +96,7 @@ def test_without_a_listener_sending_fails_in_one_line(run: Run) -> None:
         ("..", "file"),
         ("c:\\x\\y.txt", "y.txt"),
         ("", "file"),
+        ("ж" * 200, "ж" * 100),  # 255 bytes is what a file system takes
     ],
 )
 def test_a_file_name_never_leads_out_of_the_directory(name: str, kept: str, tmp_path: Path) -> None:
@@ -103,3 +109,24 @@ def test_a_file_name_never_leads_out_of_the_directory(name: str, kept: str, tmp_
 def test_long_and_binary_payloads_are_shown_safely() -> None:
     assert readable(b"\x00\xff\x1b[0m") == "\\x00\\xff\\x1b[0m"
     assert readable(b"x" * 5_000).endswith("… (5,000 bytes)")
+
+
+def test_what_a_peer_says_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(running, "notes", Console(file=written, highlight=False, width=200))
+    Printer().ended("[\x1b]0;mine\x07\x9b31m] ", ChannelCancelled("because\n\x1b[2J"))
+    assert written.getvalue() == "[\\x1b]0;mine\\x07\\x9b31m] because\\n\\x1b[2J\n"
+
+
+def test_what_a_server_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        running.fail("127.0.0.1:1 said: \x1b[2J")
+    assert capsys.readouterr().err == "aqueduct: 127.0.0.1:1 said: \\x1b[2J\n"
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ran = run("listen", "127.0.0.1:0", "--out", str(tmp_path / "file" / "out"))
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("aqueduct: cannot keep files in ")
+    assert len(ran.stderr.splitlines()) == 1

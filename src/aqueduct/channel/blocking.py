@@ -2,7 +2,8 @@
 
 Everything happens on one loop, which runs in a daemon thread that all of a process shares. A call
 hops to that thread and waits there, so it costs some tens of microseconds; `send_many`,
-`receive_many` and plain iteration hop once for many messages. Handles may be used by any thread.
+`receive_many` and plain iteration of a channel from the network hop once for many messages. Handles
+may be used by any thread.
 Message types for threads declare their channels as `aqueduct.blocking.Sender` and `Receiver`; of a
 type that was declared for asynchronous code, a thread makes ``blocking.Receiver(request.numbers)``.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +31,7 @@ from aqueduct.channel.background import Background, background
 from aqueduct.channel.client import CONNECT_TIMEOUT, ConnectOptions
 from aqueduct.channel.handles import DEFAULT_CAPACITY, ChannelOptions, OneshotOptions
 from aqueduct.channel.headers import Headers, HeadersLike
+from aqueduct.channel.local import LocalReceivePort
 from aqueduct.channel.ports import Message, Outcome
 from aqueduct.channel.server import AcceptCallback, ServeOptions
 from aqueduct.codec import ChannelHalf
@@ -325,7 +328,12 @@ class Receiver(ChannelHalf, Generic[T]):
         return item
 
     def _read_ahead(self, size: int) -> None:
-        """Bring along what is here already, up to a limit."""
+        """Bring along what is here already, up to a limit.
+
+        Not of a local channel: this half may be sent away, and what is queued goes with it.
+        """
+        if isinstance(self._half._port, LocalReceivePort):
+            return
         while len(self._ahead) < _AHEAD and size < _AHEAD_BYTES:
             try:
                 message = self._half.receive_message_nowait()
@@ -418,7 +426,11 @@ class Connection(Generic[T]):
         self._background.run(self._connection.wait_closed(), timeout)
 
     def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
-        """Close the connection behind what was sent; open channels end with `ConnectionLost`."""
+        """Close the connection behind what was sent; open channels end with `ConnectionLost`.
+
+        This waits up to three seconds for the peer to have what was sent, and does not say whether
+        that was long enough: `Sender.flush`, called before, is the promise.
+        """
         self._background.run(self._connection.close(code, reason))
 
     def drain(self, grace: float = 10.0) -> None:
@@ -535,11 +547,28 @@ class Server(Generic[T]):
         """Handle each connection in a thread, until the server is closed.
 
         So many connections are handled at once; more wait their turn. A handler that fails ends
-        its connection.
+        its connection, so let one bad request or lost answer not be a failure: ``except
+        ChannelError`` around what belongs to it. Ctrl-C closes the server, so that handlers end.
         """
-        with ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-handler") as pool:
-            for connection in self:
-                pool.submit(_handle, handler, connection)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-handler")
+        free = threading.Semaphore(threads)
+
+        def work(connection: ServerConnection[T]) -> None:
+            try:
+                _handle(handler, connection)
+            finally:
+                free.release()
+
+        try:
+            while free.acquire():
+                pool.submit(work, self.accept())
+        except EndOfChannel:
+            pass
+        except BaseException:
+            self.close()  # handlers wait for clients
+            raise
+        finally:
+            pool.shutdown()
 
     def drain(self, grace: float = 10.0) -> None:
         """Take no new connections, let those there are end by themselves so long, then close."""
@@ -628,9 +657,9 @@ def _handle(
 ) -> None:
     try:
         handler(connection)
-    except ConnectionLost:
-        pass
-    except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
+    except BaseException as error:  # noqa: BLE001 -- one connection's failure is not the server's
+        if isinstance(error, ConnectionLost) and not connection.is_open:
+            return
         loop = connection._background.loop
         context = {"message": f"the handler of {connection!r} failed", "exception": error}
         loop.call_soon_threadsafe(loop.call_exception_handler, context)

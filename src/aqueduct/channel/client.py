@@ -12,7 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
 
 from aqueduct.channel.address import resolve, split_address
-from aqueduct.channel.connection import Connection, HandshakeFailed, open_trace
+from aqueduct.channel.connection import (
+    Connection,
+    HandshakeFailed,
+    close_trace,
+    open_trace,
+)
 from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import HeadersLike, to_pairs
 from aqueduct.codec import codec_for
@@ -29,6 +34,7 @@ from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
     from aqueduct.channel.connection import TraceLike
+    from aqueduct.trace import Trace
 
 T = TypeVar("T")
 
@@ -115,44 +121,49 @@ def connect(
 
     async def open_() -> ClientConnection[Any]:
         host, port = split_address(address)
-        waiting = await resolve(host, port)
-        if early_data:
-            waiting.sort(key=lambda one: not _tickets.knows(host, one[1], trust))
         chosen = options or QuicOptions()
+        pairs = to_pairs(headers)
         error: AqueductError | None = None
         silence = ConnectTimeout(
             f"no answer from {address} within {timeout:g} s; "
             "is the server running, and UDP allowed on the way?"
         )
-        try:
-            async with asyncio.timeout(timeout):
-                while waiting:
-                    family, where = waiting.pop(0)
-                    try:
-                        connection = await _connect_to(
-                            host,
-                            family,
-                            where,
-                            kind,
-                            trust,
-                            to_pairs(headers),
-                            limits,
-                            chosen,
-                            trace,
-                            _tickets if early_data else None,
-                        )
-                    except Unreachable as problem:
-                        error = problem
-                    except HandshakeFailed as problem:
-                        error = problem
-                        waiting.append((family, where))  # not the server's word: try again
-                        await asyncio.sleep(RETRY_DELAY)
-                    else:
-                        if not connection.is_ready:
-                            connection.expect(timeout, silence)
-                        return connection
-        except TimeoutError:
-            raise (error or silence) from None
+        deadline = asyncio.get_running_loop().time() + timeout
+        waiting = await _resolve_in_time(host, port, deadline)
+        if early_data:
+            waiting.sort(key=lambda one: not _tickets.knows(host, one[1], trust))
+        while waiting:
+            # A silent address leaves time for those behind it.
+            left = deadline - asyncio.get_running_loop().time()
+            share = left / len(waiting)
+            family, where = waiting.pop(0)
+            try:
+                async with asyncio.timeout(share):
+                    connection = await _connect_to(
+                        host,
+                        family,
+                        where,
+                        kind,
+                        trust,
+                        pairs,
+                        limits,
+                        chosen,
+                        trace,
+                        _tickets if early_data else None,
+                    )
+            except TimeoutError:
+                error = error or silence
+            except Unreachable as problem:
+                error = problem
+            except HandshakeFailed as problem:
+                error = problem
+                if left > RETRY_DELAY:
+                    waiting.append((family, where))  # not the server's word: try again
+                    await asyncio.sleep(RETRY_DELAY)
+            else:
+                if not connection.is_ready:
+                    connection.expect(timeout, silence)
+                return connection
         assert error is not None
         raise error
 
@@ -176,36 +187,62 @@ async def _connect_to(
     tickets: ClientTickets | None,
 ) -> ClientConnection[Any]:
     """A connection that is ready, or that has begun with a ticket and may be used before it is."""
-    sock = socket.socket(family, socket.SOCK_DGRAM)
-    sock.connect(where)
-    endpoint = ClientEndpoint(sock, options)
-    settings = client_settings(trust, options, host, where)
-    on_ticket = None
-    if tickets is not None:
-        settings = replace(settings, session_ticket=tickets.take(host, where, trust))
-        on_ticket = partial(tickets.add, host, where, trust)
-    quic = Engine(configuration=settings, on_ticket=on_ticket)
-    config = Config(limits=limits or Limits())
-    core = Core(Side.CLIENT, config, headers=headers)
-    driver = endpoint.add(Bridge(core, quic), quic.host_cid)
-    recorder = open_trace(trace)
-    connection: ClientConnection[Any] = ClientConnection(driver, kind, where, recorder)
-    connection._owns_trace = recorder is not None
-    endpoint.connection = connection
-    quic.connect(where, driver.now())
-    driver.touch()
-    if quic.is_early:
-        return connection
+    endpoint = _open_endpoint(family, where, options)
+    recorder: Trace | None = None
+    connection: ClientConnection[Any] | None = None
     try:
-        await connection.wait_ready()
+        settings = client_settings(trust, options, host, where)
+        on_ticket = None
+        core = Core(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
+        recorder = open_trace(trace)
+        if tickets is not None:
+            settings = replace(settings, session_ticket=tickets.take(host, where, trust))
+            on_ticket = partial(tickets.add, host, where, trust)
+        quic = Engine(configuration=settings, on_ticket=on_ticket)
+        driver = endpoint.add(Bridge(core, quic), quic.host_cid)
+        connection = ClientConnection(driver, kind, where, recorder)
+        connection._owns_trace = recorder is not None
+        endpoint.connection = connection
+        quic.connect(where, driver.now())
+        driver.touch()
+        if not quic.is_early:
+            await connection.wait_ready()
     except BaseException:
-        core.close_connection(CloseCode.NO_ERROR, "", driver.now())
-        driver.tell()  # its entrypoint has ended too, and nobody needs to be warned of that
+        if connection is not None:
+            # Its entrypoint has ended too, and nobody needs to be warned of that.
+            connection.core.close_connection(CloseCode.NO_ERROR, "", connection.driver.now())
+            connection.driver.tell()
         endpoint.close()
-        if connection.tap is not None:
-            await connection.tap.release()
+        await close_trace(recorder)
         raise
     return connection
+
+
+async def _resolve_in_time(host: str, port: int, deadline: float) -> list[tuple[int, Address]]:
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await resolve(host, port)
+    except TimeoutError:
+        raise ConnectTimeout(
+            f"cannot find {host!r}: name resolution took too long; is DNS reachable?"
+        ) from None
+
+
+def _open_endpoint(family: int, where: Address, options: QuicOptions) -> ClientEndpoint:
+    sock: socket.socket | None = None
+    try:
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock.connect(where)
+        return ClientEndpoint(sock, options)
+    except BaseException as error:
+        if sock is not None:
+            sock.close()
+        if isinstance(error, OSError):
+            raise Unreachable(
+                f"cannot reach {where[0]}:{where[1]} ({error.strerror}); check the address, "
+                "and that this host has a network that leads there"
+            ) from None
+        raise
 
 
 class ClientEndpoint(Endpoint):

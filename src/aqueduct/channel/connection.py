@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LINGER = 3.0
-"""How long a close waits for what was sent before it to leave."""
+"""How long a close waits for what was sent before it to arrive."""
 
 
 class Connection(Line, Generic[T]):
@@ -52,7 +52,7 @@ class Connection(Line, Generic[T]):
         if trace is not None:
             self._record(trace)
         driver.owner = self
-        driver.bridge.before_end = self.rescue
+        driver.bridge.before_end = self._before_end
         self.peer = peer
         self._ready = self.driver.loop.create_future()
         self._over = self.driver.loop.create_future()
@@ -65,6 +65,8 @@ class Connection(Line, Generic[T]):
         """Whether somebody heard of that."""
         self._left = False
         """Whether this side closed it."""
+        self.rescued_bytes = 0
+        """What was there for the application when the peer went."""
         port = self.open_port(ENTRYPOINT, kind)
         handle = Sender if self.core.side == Side.CLIENT else Receiver
         self.entrypoint = handle.from_port(port, ())  # type: ignore[arg-type]
@@ -109,25 +111,63 @@ class Connection(Line, Generic[T]):
         await asyncio.shield(self._over)
 
     async def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
-        """Close the connection behind what was sent; open channels end with `ConnectionLost`."""
+        """Close the connection behind what was sent; open channels end with `ConnectionLost`.
+
+        This waits up to three seconds for the peer to have what was sent, and does not say whether
+        that was long enough: `Sender.flush`, called before, is the promise.
+        """
         if self.is_forked:
             return  # the parent's business, and its socket
         self._left = True
-        if not self._ready.done() and code not in AT_ONCE:
-            # A server that hears of the end first does not hand the connection to anybody.
-            with contextlib.suppress(TimeoutError, AqueductError):
-                async with asyncio.timeout(LINGER):
-                    await self.wait_ready()
-        self.core.close_connection(code, reason, self.driver.now())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER):
-                while not self.driver.bridge.is_closed():
-                    self.driver.touch()
-                    await self._turns.wait()
-        self._stop()
-        if self._owns_trace and self.tap is not None:
-            self._owns_trace = False
-            await self.tap.release()
+        deadline = self.driver.loop.time() + LINGER
+        try:
+            if code not in AT_ONCE:
+                with contextlib.suppress(TimeoutError, AqueductError):
+                    async with asyncio.timeout_at(deadline):
+                        # A server that hears of the end first does not hand the connection to
+                        # anybody.
+                        await self.wait_ready()
+                        await self._wait_sent()
+            self.core.close_connection(code, reason, self.driver.now())
+            self.driver.touch()  # once: what else is to happen comes with packets and timers
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    while not self.driver.bridge.is_closed():
+                        await self._turns.wait()
+        finally:
+            if not self.driver.bridge.is_closed():
+                self._close_now(code, reason)
+            self._stop()
+            if self._owns_trace and self.tap is not None:
+                self._owns_trace = False
+                await self.tap.release()
+
+    def _close_now(self, code: CloseCode, reason: str) -> None:
+        """Nobody waits any more: the task was cancelled, or the peer is silent."""
+        now = self.driver.now()
+        self.core.close_connection(code, reason, now)
+        self.driver.endpoint.send(self.driver.bridge.flush(now))
+
+    async def _wait_sent(self) -> None:
+        """Until QUIC knows that the peer has all that was sent, or the peer does not want it."""
+        self.driver.touch()
+        while not self.driver.bridge.is_closed():
+            await self._turns.wait()
+            if self._is_sent():
+                return
+
+    def _is_sent(self) -> bool:
+        if all(
+            port.delivered + port.undelivered >= port.sent and port.is_open()
+            for port in self.ports.values()
+            if isinstance(port, NetworkSendPort)
+        ):
+            return True  # whatever else is under way, such as credit for a peer that goes on
+        bridge = self.driver.bridge
+        native = bridge.quic.core
+        if native is None or native.bytes_in_flight:
+            return False
+        return not bridge.statistics()["send_buffer"]
 
     async def leave(self) -> None:
         """Close it at the end of a block that went well.
@@ -182,6 +222,7 @@ class Connection(Line, Generic[T]):
             self._fail(self._connect_error())
         if not self._over.done():
             self._over.set_result(None)
+        self._turns.wake_all()
         _live.discard(self)
 
     def expect(self, seconds: float, error: AqueductError) -> None:
@@ -232,6 +273,10 @@ class Connection(Line, Generic[T]):
         self.driver.endpoint.forget(self.driver)
         self.driver.endpoint.released(self.driver)
 
+    def _before_end(self) -> None:
+        self.rescued_bytes = self.core.held_bytes
+        self.rescue()
+
     def _fail(self, error: AqueductError) -> None:
         self._failure = error
         self._ready.set_exception(error)
@@ -248,6 +293,13 @@ class Connection(Line, Generic[T]):
 
 
 _live: weakref.WeakSet[Connection[Any]] = weakref.WeakSet()
+
+
+TRUST_ADVICE = (
+    "Check the server's certificate, its name, and what trust= says; "
+    "for development use tls=dev_tls() and trust=dev_trust()"
+)
+"""The command line says it in words of its own."""
 
 
 class HandshakeFailed(ConnectError):
@@ -271,9 +323,7 @@ def connect_error(code: int, reason: str, peer: Address, bridge: Bridge) -> Aque
         return ConnectError(f"{where} closed the connection with code {code:#x}: {reason}")
     if 0x100 <= code <= 0x1FF:
         return TLSError(
-            f"no trust between us and {where}: {reason or 'TLS failed'}. "
-            "Check the server's certificate, its name, and what trust= says; "
-            "for development use tls=dev_tls() and trust=dev_trust()"
+            f"no trust between us and {where}: {reason or 'TLS failed'}. {TRUST_ADVICE}"
         )
     return HandshakeFailed(f"cannot connect to {where}: {reason or f'code {code:#x}'}")
 
@@ -284,7 +334,18 @@ def open_trace(trace: TraceLike | None) -> Trace | None:
         return None
     from aqueduct.trace.writer import acquire
 
-    return acquire(trace)
+    try:
+        return acquire(trace)
+    except OSError as error:
+        raise type(error)(f"cannot record in {trace}: {error.strerror or error}") from None
+
+
+async def close_trace(trace: Trace | None) -> None:
+    """The recorder that `open_trace` gave is not needed any more."""
+    if trace is not None:
+        from aqueduct.trace.writer import release
+
+        await asyncio.get_running_loop().run_in_executor(None, release, trace)
 
 
 async def close_all() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import socket
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
 
 from aqueduct.channel.address import resolve, split_address
-from aqueduct.channel.connection import Connection, open_trace
+from aqueduct.channel.connection import Connection, close_trace, open_trace
 from aqueduct.channel.handles import Receiver
 from aqueduct.channel.headers import Headers, to_pairs
+from aqueduct.channel.waiting import Waiters
 from aqueduct.codec import codec_for
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost, TLSError
+from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
@@ -29,6 +32,13 @@ if TYPE_CHECKING:
     from aqueduct.trace import Trace
 
 T = TypeVar("T")
+
+MAX_ENDED = 64
+"""Connections that ended before they were accepted, and still are when somebody asks."""
+MAX_ENDED_BYTES = 4 * 1024 * 1024
+"""What arrived on them; one of them may have more. They count as connections of the server."""
+
+_STOPPING = (CloseCode.GOING_AWAY, "the server stops")
 
 
 class Refuse(Exception):
@@ -65,8 +75,16 @@ class Server(Generic[T]):
         self._kind = kind
         self._accept = accept
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ready: asyncio.Queue[ServerConnection[T] | None] = asyncio.Queue()
+        self._ready: OrderedDict[ServerConnection[T], None] = OrderedDict()
+        """Who waits to be accepted."""
+        self._ended: dict[ServerConnection[T], int] = {}
+        """Those of them that are over, and the bytes that they left for the application."""
+        self._arrived = Waiters()
+        self._is_closed = False
+        self._has_forgotten = False
         self._connections: set[ServerConnection[T]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Closes of connections whose handlers are done."""
 
     @property
     def address(self) -> str:
@@ -87,16 +105,24 @@ class Server(Generic[T]):
         task.add_done_callback(self._tasks.discard)
 
     async def run(self, handler: Handler) -> None:
-        """Handle each connection in a task, for ever; a handler that fails ends its connection."""
+        """Handle each connection in a task, for ever, and close it when its handler is done.
+
+        A handler that fails ends its connection, so let one bad request or lost answer not be a
+        failure: ``except ChannelError`` around what belongs to it.
+        """
         async with asyncio.TaskGroup() as group:
             async for connection in self:
-                group.create_task(_handle(handler, connection))
+                group.create_task(self._handle(handler, connection))
 
     async def accept(self) -> ServerConnection[T] | None:
         """The next connection; None when the server was closed."""
-        connection = await self._ready.get()
-        if connection is None:
-            self._ready.put_nowait(None)  # for the next one who asks
+        while not self._ready:
+            if self._is_closed:
+                return None
+            await self._arrived.wait()
+        connection, _ = self._ready.popitem(last=False)
+        self._ended.pop(connection, None)
+        self._endpoint.unclaimed = len(self._ended)
         return connection
 
     async def __aiter__(self) -> AsyncIterator[ServerConnection[T]]:
@@ -112,18 +138,18 @@ class Server(Generic[T]):
     async def close(self) -> None:
         """Close all connections and the socket."""
         self._endpoint.accepting = False
-        self._ready.put_nowait(None)
+        self._is_closed = True
+        self._arrived.wake_all()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(
-            *(one.close(CloseCode.GOING_AWAY, "the server stops") for one in self.connections)
-        )
-        self._endpoint.close()
-        if self._trace is not None:
-            from aqueduct.trace.writer import release
-
+        try:
+            await asyncio.gather(
+                *self._leaving, *(one.close(*_STOPPING) for one in self.connections)
+            )
+        finally:
+            self._endpoint.close()
             trace, self._trace = self._trace, None
-            await asyncio.get_running_loop().run_in_executor(None, release, trace)
+            await close_trace(trace)
 
     async def _welcome(self, connection: ServerConnection[T]) -> None:
         try:
@@ -156,23 +182,66 @@ class Server(Generic[T]):
         if not connection.is_open:
             return
         self._connections.add(connection)
-        self._ready.put_nowait(connection)
-        connection._over.add_done_callback(lambda _: self._connections.discard(connection))
+        self._ready[connection] = None
+        self._arrived.wake()
+        connection._over.add_done_callback(lambda _: self._over(connection))
+
+    def _over(self, connection: ServerConnection[T]) -> None:
+        """A connection ended; if nobody has accepted it, it may wait with what arrived on it."""
+        self._connections.discard(connection)
+        if connection not in self._ready or self._is_closed:
+            return
+        size = connection.rescued_bytes
+        ended = self._ended
+        if not ended or (len(ended) < MAX_ENDED and sum(ended.values()) + size <= MAX_ENDED_BYTES):
+            ended[connection] = size
+            self._endpoint.unclaimed = len(ended)
+            return
+        del self._ready[connection]
+        connection.entrypoint.close()
+        if not self._has_forgotten:
+            self._has_forgotten = True
+            message = (
+                "connections ended before they were accepted, more than the server keeps; "
+                "what arrived on some of them is lost"
+            )
+            asyncio.get_running_loop().call_exception_handler({"message": message})
+
+    async def _handle(self, handler: Handler, connection: ServerConnection[Any]) -> None:
+        failed = (CloseCode.INTERNAL, "the handler failed")
+        try:
+            await handler(connection)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                self._part(connection, *_STOPPING)  # the server waits for it when it closes
+                raise
+            _report_handler(connection, error)
+            closing = self._part(connection, *failed)
+        except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
+            if isinstance(error, ConnectionLost) and not connection.is_open:
+                return
+            _report_handler(connection, error)
+            closing = self._part(connection, *failed)
+        else:
+            closing = self._part(connection, CloseCode.NO_ERROR, "")
+        await asyncio.shield(closing)
+
+    def _part(
+        self, connection: ServerConnection[Any], code: CloseCode, reason: str
+    ) -> asyncio.Task[None]:
+        """Close a connection that nobody reads any more."""
+        closing = asyncio.get_running_loop().create_task(connection.close(code, reason))
+        self._leaving.add(closing)
+        closing.add_done_callback(self._leaving.discard)
+        return closing
 
 
-async def _handle(handler: Handler, connection: ServerConnection[Any]) -> None:
-    try:
-        await handler(connection)
-    except ConnectionLost:
-        pass
-    except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
-        report(f"the handler of {connection!r} failed", error)
-        await connection.close(CloseCode.INTERNAL, "the handler failed")
-    else:
-        await connection.close()
+def _report_handler(connection: ServerConnection[Any], error: BaseException) -> None:
+    report(f"the handler of {connection!r} failed", error)
 
 
-def report(message: str, error: Exception) -> None:
+def report(message: str, error: BaseException) -> None:
     """Tell whoever watches the loop of a failure in the application's code."""
     loop = asyncio.get_running_loop()
     loop.call_exception_handler({"message": message, "exception": error})
@@ -243,16 +312,13 @@ def serve(
     async def open_() -> Server[Any]:
         host, port = split_address(address)
         family, where = (await resolve(host or "0.0.0.0", port))[0]
-        sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock = _bound(family, where, address)
+        recorder: Trace | None = None
         try:
-            sock.bind(where)
-        except OSError as error:
-            sock.close()
-            raise ConnectError(f"cannot listen on {address}: {error.strerror}") from None
-        config = Config(limits=limits or Limits())
-        early = Budget(config.max_early_total, config.early_allowance)
-        server: Server[Any]
-        try:
+            recorder = open_trace(trace)
+            config = Config(limits=limits or Limits())
+            early = Budget(config.max_early_total, config.early_allowance)
+            server: Server[Any]
             endpoint = ServerEndpoint(
                 sock,
                 options or QuicOptions(),
@@ -261,10 +327,26 @@ def serve(
                 lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
                 ServerTickets() if early_data else None,
             )
-        except TLSError:
+        except BaseException:
             sock.close()
+            await close_trace(recorder)
             raise
-        server = Server(endpoint, kind, accept, open_trace(trace))
+        server = Server(endpoint, kind, accept, recorder)
         return server
 
     return Serving(open_)
+
+
+def _bound(family: int, where: Address, address: str) -> socket.socket:
+    sock: socket.socket | None = None
+    try:
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock.bind(where)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        hint = ""
+        if error.errno == errno.EADDRINUSE:
+            hint = "; choose another port, or 0 for a free one"
+        raise ConnectError(f"cannot listen on {address}: {error.strerror}{hint}") from None
+    return sock

@@ -85,6 +85,8 @@ def show(
         _print(file, pem, as_json)
     except OSError as error:
         fail(f"cannot read {file}: {error.strerror}")
+    except TLSError as error:
+        fail(str(error))
     except ValueError:
         fail(f"there is no PEM certificate in {file}")
 

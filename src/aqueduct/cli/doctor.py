@@ -131,7 +131,7 @@ def check_certificates() -> Iterator[Finding]:
         shown = cert.describe(dev_tls().certificate)
     except (OSError, ValueError, AqueductError) as error:
         advice = "set AQUEDUCT_DEV_DIR to a directory that can be written"
-        yield Finding(name, False, str(error), advice)
+        yield Finding(name, False, str(error).removesuffix(f"; {advice}"), advice)
         return
     ok = trusted.authorities is not None and shown["days_left"] > 0
     yield Finding(

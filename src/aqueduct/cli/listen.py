@@ -21,6 +21,8 @@ from aqueduct.cli.send import progress
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError
 from aqueduct.quic.tls import ServerTLS
 
+_NAME = 200
+"""Bytes of a file's name that are kept; file systems take 255, and there may be a number behind."""
 _SHOWN = 2_000
 """Characters of a payload that people get to see."""
 
@@ -51,7 +53,10 @@ def listen(
     Example: aqueduct listen 127.0.0.1:4433 --out received
     """
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            running.fail(f"cannot keep files in {out}: {error.strerror}")
     printer: Printer = JsonPrinter() if as_json else RawPrinter() if raw else Printer()
     desk = Desk(printer, out, count, options.chosen_trace(trace))
     running.run(desk.serve(address, options.chosen_tls(cert, key), grace))
@@ -77,7 +82,7 @@ class Printer:
 
     def ended(self, label: str, error: ChannelError) -> None:
         """A channel ended badly."""
-        running.notes.print(f"{label}{error}", markup=False)
+        running.notes.print(running.plain(f"{label}{error}"), markup=False)
 
     def _line(self, line: str) -> None:
         print(line, flush=True)
@@ -216,7 +221,8 @@ class Desk:
 
 def create(directory: Path, name: str) -> tuple[Path, BinaryIO]:
     """A new file in a directory; a name that is taken, or leads elsewhere, is changed."""
-    plain = "".join(c for c in name.replace("\\", "/").split("/")[-1] if c.isprintable())[:200]
+    plain = "".join(c for c in name.replace("\\", "/").split("/")[-1] if c.isprintable())
+    plain = plain.encode()[:_NAME].decode(errors="ignore")
     if plain.strip(". ") == "":
         plain = "file"
     for number in range(1, 10_000):
@@ -231,7 +237,7 @@ def create(directory: Path, name: str) -> tuple[Path, BinaryIO]:
 def readable(payload: bytes) -> str:
     """A payload as text of one line, with escapes for what is not printable."""
     text = payload[: 4 * _SHOWN].decode(errors="backslashreplace")[:_SHOWN]
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    shown = running.plain(text)
     return shown if len(payload) <= _SHOWN else f"{shown}… ({len(payload):,} bytes)"
 
 

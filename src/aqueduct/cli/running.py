@@ -13,12 +13,18 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
+from aqueduct.channel.connection import TRUST_ADVICE
 from aqueduct.channel.server import Handler, Server
 from aqueduct.errors import AqueductError
 
 FAILED = 1
 INTERRUPTED = 130
 """What a shell reports of a program that Ctrl-C ended."""
+
+_TRUST_ADVICE = (
+    "Check the server's certificate and its name, and say whom to trust: --ca FILE, --pin SHA256 "
+    "or --system; without them it is the development certificate of this user on this machine"
+)
 
 notes = Console(stderr=True, highlight=False)
 """For people; what programs read goes to standard output."""
@@ -37,14 +43,19 @@ def run(work: Coroutine[Any, Any, int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
     except (AqueductError, OSError, ValueError) as error:
-        fail(str(error) or type(error).__name__)
+        fail(str(error).replace(TRUST_ADVICE, _TRUST_ADVICE) or type(error).__name__)
     raise typer.Exit(code or 0)
 
 
 def fail(what: str) -> NoReturn:
     """End with one line that says what is wrong."""
-    print(f"aqueduct: {what}", file=sys.stderr)
+    print(f"aqueduct: {plain(what)}", file=sys.stderr)
     raise typer.Exit(FAILED)
+
+
+def plain(text: str) -> str:
+    """Text that may be a peer's, in one line, with escapes for what could steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

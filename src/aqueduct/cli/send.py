@@ -162,7 +162,7 @@ def progress(name: str, size: int | None) -> Iterator[Any]:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(name, total=size)
+        task = bar.add_task(running.plain(name), total=size)
         yield lambda count: bar.advance(task, count)
 
 

@@ -470,6 +470,8 @@ class ServerEndpoint(Endpoint):
         self._handshakes: dict[Driver, asyncio.TimerHandle] = {}
         self.accepting = True
         self.refused = 0
+        self.unclaimed = 0
+        """Connections that are over, with something in them that the application has not seen."""
 
     def forget(self, driver: Driver) -> None:
         """A connection is over."""
@@ -496,7 +498,7 @@ class ServerEndpoint(Endpoint):
             return None
         if kind != int(QuicPacketType.INITIAL) or not self.accepting:
             return None
-        if len(self.drivers) >= self.options.max_connections:
+        if len(self.drivers) + self.unclaimed >= self.options.max_connections:
             self.refused += 1
             return None
         original, retried = destination, None

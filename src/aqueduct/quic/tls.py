@@ -193,13 +193,19 @@ def system_authorities() -> str | None:
 @contextlib.contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
     """Processes that start at once make one authority, and one certificate that it issued."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise TLSError(
+            f"cannot keep development certificates in {directory}: {error.strerror}; "
+            "set AQUEDUCT_DEV_DIR to a directory that can be written"
+        ) from None
 
 
 def _dev_authority(directory: Path) -> ServerTLS:
