@@ -172,3 +172,15 @@ async def test_whatever_is_wrong_no_socket_is_left(tmp_path: Path) -> None:
             with pytest.raises(error):
                 await connect(server.address, **options)
             assert descriptors() == before, options
+
+
+async def test_streams_follow_the_channels_that_are_allowed() -> None:
+    many = aqueduct.Limits(max_channels=200_000)
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), limits=many) as server,
+        aqueduct.connect(server.address, trust=aqueduct.dev_trust(), limits=many) as connection,
+    ):
+        (accepted,) = [await server.accept()]
+        assert accepted is not None
+        for side in (connection, accepted):
+            assert side.driver.bridge.quic.max_concurrent_uni_streams >= 2 * 200_000

@@ -193,7 +193,9 @@ async def _connect_to(
     try:
         settings = client_settings(trust, options, host, where)
         on_ticket = None
-        core = Core(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
+        config = Config(limits=limits or Limits())
+        settings.max_streams = max(settings.max_streams, config.max_streams)
+        core = Core(Side.CLIENT, config, headers=headers)
         recorder = open_trace(trace)
         if tickets is not None:
             settings = replace(settings, session_ticket=tickets.take(host, where, trust))

@@ -516,13 +516,15 @@ class ServerEndpoint(Endpoint):
         self, original: bytes, retried: bytes | None, destination: bytes, address: Address
     ) -> Driver:
         settings = replace_packet_size(self._settings, self.options, address)
+        core = self._make_core()
+        settings.max_streams = max(settings.max_streams, core.config.max_streams)
         quic = Engine(
             configuration=settings,
             original_destination_connection_id=original,
             retry_source_connection_id=retried,
             tickets=self._tickets,
         )
-        bridge = Bridge(self._make_core(), quic)
+        bridge = Bridge(core, quic)
         driver = self.add(bridge, destination, quic.host_cid)
         bridge.when_connected = partial(self._end_handshake, driver)
         timeout = self.options.handshake_timeout
