@@ -5,6 +5,7 @@ Whoever installs it with pip gets the compiled core if there is a C compiler and
 installation the sources are what runs.
 """
 
+import contextlib
 import importlib.util
 import os
 import shlex
@@ -31,10 +32,7 @@ def main() -> None:
         do_without(reason)
         setup()
     else:
-        os.chdir("src")  # names of modules are made from paths
-        extensions = compiled_modules()
-        os.chdir("..")
-        setup(ext_modules=extensions, cmdclass={"build_ext": OptionalBuild})
+        setup(ext_modules=compiled_modules(), cmdclass={"build_ext": OptionalBuild})
 
 
 def do_without(reason: object) -> None:
@@ -66,17 +64,26 @@ def compiled_modules() -> list[Extension]:
     """The extensions of everything but the ``__init__`` files, which only re-export."""
     from mypyc.build import mypycify
 
-    modules = sorted(
-        str(path)
-        for package in COMPILED_PACKAGES
-        for path in Path(package).rglob("*.py")
-        if path.name != "__init__.py"
-    )
-    # The project's own settings for mypy are for its development.
-    settings = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={WORK / 'cache'}"]
-    return mypycify(
-        [*settings, *modules], opt_level="3", debug_level="0", target_dir=str(WORK / "c")
-    )
+    # The project's own settings for mypy are for its development, and what the rest of the package
+    # imports is not there when a wheel is built.
+    settings = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    with contextlib.chdir("src"):  # names of modules are made from paths
+        modules = sorted(
+            str(path)
+            for package in COMPILED_PACKAGES
+            for path in Path(package).rglob("*.py")
+            if path.name != "__init__.py"
+        )
+        try:
+            return mypycify(
+                [*settings, f"--cache-dir={WORK / 'cache'}", *modules],
+                opt_level="3",
+                debug_level="0",
+                target_dir=str(WORK / "c"),
+            )
+        except SystemExit as failure:  # mypy has said why
+            do_without(f"mypyc failed with {failure.code}")
+            return []
 
 
 class OptionalBuild(build_ext):  # type: ignore[misc]
