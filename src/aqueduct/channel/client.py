@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, overload
 
 from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import (
@@ -20,6 +19,7 @@ from aqueduct.channel.connection import (
 )
 from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import HeadersLike, to_pairs
+from aqueduct.channel.opening import Opening
 from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectTimeout
 from aqueduct.protocol.config import Config, Limits
@@ -51,19 +51,8 @@ class ClientConnection(Connection[T]):
     entrypoint: Sender[T]
 
 
-class Connecting(Generic[T]):
+class Connecting(Opening[ClientConnection[T]]):
     """What `connect` returns: use it in `async with`, or await it."""
-
-    def __init__(self, open_: Callable[[], Awaitable[ClientConnection[T]]]) -> None:
-        self._open = open_
-        self._connection: ClientConnection[T] | None = None
-
-    def __await__(self) -> Generator[Any, None, ClientConnection[T]]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> ClientConnection[T]:
-        self._connection = await self._open()
-        return self._connection
 
     async def __aexit__(
         self,
@@ -71,11 +60,11 @@ class Connecting(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._connection is not None:
+        if self._opened is not None:
             if error is None:
-                await self._connection.leave()
+                await self._opened.leave()
             else:
-                await self._connection.close()
+                await self._opened.close()
 
 
 class ConnectOptions(TypedDict, total=False):

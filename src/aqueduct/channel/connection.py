@@ -69,7 +69,7 @@ class Connection(Line, Generic[T]):
         """What was there for the application when the peer went."""
         port = self.open_port(ENTRYPOINT, kind)
         handle = Sender if self.core.side == Side.CLIENT else Receiver
-        self.entrypoint = handle.from_port(port, ())  # type: ignore[arg-type]
+        self.entrypoint = handle.from_port(port, ())
         _live.add(self)
 
     @property

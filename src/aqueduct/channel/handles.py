@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Generic,
     NamedTuple,
+    Self,
     TypedDict,
     TypeVar,
     Unpack,
@@ -62,18 +64,20 @@ class Origin:
         self.receiver: weakref.ref[Receiver[Any]] | None = None
 
 
-class Sender(ChannelHalf, Generic[T]):
-    """The half that sends. Make one with `channel()` or `oneshot()`, or get one in a message."""
+class Half(ChannelHalf):
+    """What a sender and a receiver have in common as handles."""
 
     __slots__ = ("__weakref__", "_headers", "_origin", "_port")
 
-    sends = True
-    _port: SendPort
+    end_it: ClassVar[str]
+    """What ends it, for the warning of one that was forgotten."""
+    give: ClassVar[Give]
+    _port: Any
     _origin: Origin | None
     _headers: Pairs
 
     @classmethod
-    def from_port(cls, port: SendPort, headers: Pairs, origin: Origin | None = None) -> Sender[Any]:
+    def from_port(cls, port: Any, headers: Pairs, origin: Origin | None = None) -> Self:
         """A handle on a port."""
         handle = cls.__new__(cls)
         handle._port = port
@@ -85,6 +89,30 @@ class Sender(ChannelHalf, Generic[T]):
     def headers(self) -> Headers:
         """The headers the channel was made with."""
         return Headers(self._headers)
+
+    def statistics(self) -> dict[str, int]:
+        """Counters of this half."""
+        return self._port.statistics()  # type: ignore[no-any-return]
+
+    def prepare_to_move(self) -> Attach:
+        """What to tell the core when this half goes away."""
+        return _prepare(self, self.give)
+
+    def __del__(self) -> None:
+        port = getattr(self, "_port", None)
+        if port is not None and port.is_open():
+            forget(self, port, self.end_it)
+
+
+class Sender(Half, Generic[T]):
+    """The half that sends. Make one with `channel()` or `oneshot()`, or get one in a message."""
+
+    __slots__ = ()
+
+    sends = True
+    give = Give.SENDER
+    end_it = "finish() or cancel()"
+    _port: SendPort
 
     async def send(
         self, value: T, *, headers: HeadersLike | None = None, receipt: bool = False
@@ -161,10 +189,6 @@ class Sender(ChannelHalf, Generic[T]):
                 raise
             return await answer.receive()
 
-    def statistics(self) -> dict[str, int]:
-        """Counters of this half."""
-        return self._port.statistics()
-
     async def __aenter__(self) -> Sender[T]:
         return self
 
@@ -179,16 +203,7 @@ class Sender(ChannelHalf, Generic[T]):
         else:
             self.cancel()
 
-    def __del__(self) -> None:
-        port = getattr(self, "_port", None)
-        if port is not None and port.is_open():
-            forget(self, port, "finish() or cancel()")
-
     # -- moving -----------------------------------------------------------------------------------
-
-    def prepare_to_move(self) -> Attach:
-        """What to tell the core when this half goes away."""
-        return _prepare(self, Give.SENDER)
 
     def move(self, line: Line, channel: int) -> None:
         """This half went away; the receiver, still here, becomes networked."""
@@ -208,31 +223,15 @@ class Sender(ChannelHalf, Generic[T]):
         local.wake_all()
 
 
-class Receiver(ChannelHalf, Generic[T]):
+class Receiver(Half, Generic[T]):
     """The half that receives."""
 
-    __slots__ = ("__weakref__", "_headers", "_origin", "_port")
+    __slots__ = ()
 
     sends = False
+    give = Give.RECEIVER
+    end_it = "close()"
     _port: ReceivePort
-    _origin: Origin | None
-    _headers: Pairs
-
-    @classmethod
-    def from_port(
-        cls, port: ReceivePort, headers: Pairs, origin: Origin | None = None
-    ) -> Receiver[Any]:
-        """A handle on a port."""
-        handle = cls.__new__(cls)
-        handle._port = port
-        handle._headers = headers
-        handle._origin = origin
-        return handle
-
-    @property
-    def headers(self) -> Headers:
-        """The headers the channel was made with."""
-        return Headers(self._headers)
 
     async def receive(self) -> T:
         """The next message; `EndOfChannel` after the last one of a finished channel."""
@@ -293,10 +292,6 @@ class Receiver(ChannelHalf, Generic[T]):
         """Stop receiving: what is queued is dropped."""
         self._port.close()
 
-    def statistics(self) -> dict[str, int]:
-        """Counters of this half."""
-        return self._port.statistics()
-
     async def __aenter__(self) -> Receiver[T]:
         return self
 
@@ -308,16 +303,7 @@ class Receiver(ChannelHalf, Generic[T]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        port = getattr(self, "_port", None)
-        if port is not None and port.is_open():
-            forget(self, port, "close()")
-
     # -- moving -----------------------------------------------------------------------------------
-
-    def prepare_to_move(self) -> Attach:
-        """What to tell the core when this half goes away."""
-        return _prepare(self, Give.RECEIVER)
 
     def move(self, line: Line, channel: int) -> None:
         """This half went away; the sender, still here, becomes networked."""
@@ -397,7 +383,7 @@ def _make(kind: Any, mode: Mode, capacity: int, headers: Pairs, *, oneshot: bool
     return Channel(sender, receiver)
 
 
-def _prepare(half: Sender[Any] | Receiver[Any], give: Give) -> Attach:
+def _prepare(half: Half, give: Give) -> Attach:
     origin = half._origin
     port = half._port
     if port is MOVED:

@@ -7,7 +7,7 @@ import errno
 import inspect
 import socket
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
 
@@ -15,6 +15,7 @@ from aqueduct.channel.address import resolve, split_address
 from aqueduct.channel.connection import Connection, close_trace, open_trace
 from aqueduct.channel.handles import Receiver
 from aqueduct.channel.headers import Headers, to_pairs
+from aqueduct.channel.opening import Opening
 from aqueduct.channel.waiting import Waiters
 from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
@@ -247,19 +248,8 @@ def report(message: str, error: BaseException) -> None:
     loop.call_exception_handler({"message": message, "exception": error})
 
 
-class Serving(Generic[T]):
+class Serving(Opening[Server[T]]):
     """What `serve` returns: use it in `async with`."""
-
-    def __init__(self, open_: Callable[[], Awaitable[Server[T]]]) -> None:
-        self._open = open_
-        self._server: Server[T] | None = None
-
-    def __await__(self) -> Generator[Any, None, Server[T]]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Server[T]:
-        self._server = await self._open()
-        return self._server
 
     async def __aexit__(
         self,
@@ -267,8 +257,8 @@ class Serving(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._server is not None:
-            await self._server.close()
+        if self._opened is not None:
+            await self._opened.close()
 
 
 class ServeOptions(TypedDict, total=False):

@@ -218,7 +218,6 @@ class Bridge:
         hasty = (
             self.connected
             and self._pieces <= _PIECES_IN_HASTE
-            and self._closing is None
             and not self.quic.has_lost
             and (self._asked_in_full or now < self._ask_again)
         )
