@@ -1,0 +1,1 @@
+"""ScalableIPC: reliable messages without connections, by UDP on a host and TLS between hosts."""

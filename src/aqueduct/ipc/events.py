@@ -1,0 +1,82 @@
+"""What the core of an endpoint takes and gives besides PDUs: chance, transmits, events, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from aqueduct.ipc.outgoing import Outgoing
+
+
+class Chance(Protocol):
+    """Where ids and backoffs come from; ``random.Random`` is one."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Bytes nobody can guess."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """A number between two others."""
+
+
+class Transmit(NamedTuple):
+    """A PDU to send, in two parts so that data need not be copied."""
+
+    remote: Hashable
+    head: bytes
+    data: bytes | memoryview
+    sending: Outgoing | None
+    """Whose PDU it is, for `Exchange.handle_sent`; None for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message is whole; answer with `Exchange.take` or `Exchange.refuse`."""
+
+    message_id: bytes
+    remote: Hashable
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A send has ended: delivered, or not, and then perhaps ``exposed``: it may have arrived."""
+
+    message_id: bytes
+    remote: Hashable
+    code: int
+    exposed: bool
+    reason: str = ""
+
+
+Event: TypeAlias = Arrived | Ended
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts since the endpoint began."""
+
+    sent: int = 0
+    """Messages that were delivered."""
+    failed: int = 0
+    """Messages that were not, or not for certain."""
+    received: int = 0
+    """Messages that the application took."""
+    refused: int = 0
+    """Messages that the application could not make use of."""
+    aborted: int = 0
+    """Messages that began to arrive and then did not: given up by their sender or out of time."""
+    duplicates: int = 0
+    """PDUs that were answered with the last ack once more."""
+    retries: int = 0
+    """PDUs sent again for want of an answer."""
+    misdirected: int = 0
+    """PDUs for an owner id that this endpoint does not have, or no longer."""
+    crowded_out: int = 0
+    """Messages not begun because of a limit; their senders try again."""
+    malformed: int = 0
+    """PDUs that broke a rule and were dropped."""
+    ignored: int = 0
+    """PDUs that came too late, too early or for nobody."""
+    pdus_sent: int = 0
+    pdus_received: int = 0

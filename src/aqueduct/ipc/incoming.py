@@ -1,0 +1,151 @@
+"""The receiving of one message: its pieces in order, each answered, until it is whole and taken.
+
+The last PDU of a message is acknowledged when the application has taken the message, so that a
+sender which was told of success was told the truth. Only this file assigns the state of a
+receiving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from enum import Enum, auto
+
+from aqueduct.ipc.pdu import DataAck, HeaderAck
+from aqueduct.protocol.timers import NEVER
+
+
+class State(Enum):
+    """Where a receiving stands."""
+
+    BEGUN = auto()
+    RECEIVING = auto()
+    WHOLE = auto()
+    PROCESSED = auto()
+    ABORTED = auto()
+
+
+class Input(Enum):
+    """What can happen to a receiving."""
+
+    PIECE = auto()
+    LAST_PIECE = auto()
+    TAKEN = auto()
+    REFUSED = auto()
+    ABORT = auto()
+    TIMER = auto()
+    RESET = auto()
+
+
+TRANSITIONS = {
+    (State.BEGUN, Input.PIECE): State.RECEIVING,
+    (State.BEGUN, Input.LAST_PIECE): State.WHOLE,
+    (State.RECEIVING, Input.PIECE): State.RECEIVING,
+    (State.RECEIVING, Input.LAST_PIECE): State.WHOLE,
+    (State.RECEIVING, Input.ABORT): State.ABORTED,
+    (State.RECEIVING, Input.TIMER): State.ABORTED,
+    (State.RECEIVING, Input.RESET): State.ABORTED,
+    (State.WHOLE, Input.TAKEN): State.PROCESSED,
+    (State.WHOLE, Input.REFUSED): State.ABORTED,
+    (State.WHOLE, Input.ABORT): State.ABORTED,
+    (State.WHOLE, Input.RESET): State.ABORTED,
+}
+
+
+class Incoming:
+    """One message on its way in."""
+
+    __slots__ = (
+        "_missing",
+        "_on_timer",
+        "_pieces",
+        "deadline",
+        "expected",
+        "length",
+        "max_data",
+        "message_id",
+        "owner",
+        "remote",
+        "state",
+        "wake_at",
+    )
+
+    def __init__(
+        self,
+        message_id: bytes,
+        remote: Hashable,
+        owner: bytes,
+        length: int,
+        max_data: int,
+        on_timer: Callable[[Incoming, float], None],
+    ) -> None:
+        self._on_timer = on_timer
+        self.message_id = message_id
+        self.remote = remote
+        """Where its last PDU came from, and where the ack goes."""
+        self.owner = owner
+        """The endpoint's owner id when it began; a later one does not matter (IPC-RECV-9)."""
+        self.length = length
+        self.max_data = max_data
+        """The most data in a PDU when it began; a later limit does not matter (IPC-RECV-10)."""
+        self.expected = 0
+        """The number of the next PDU; the HEADER is 0."""
+        self.state = State.BEGUN
+        self._pieces: list[bytes] = []
+        self._missing = length
+        self.deadline = NEVER
+        self.wake_at = NEVER
+
+    def handle_timer(self, now: float) -> None:
+        """The time to wake has come."""
+        self._on_timer(self, now)
+
+    def add(self, data: bytes) -> bool:
+        """Take the data of the expected PDU; returns whether the message is whole."""
+        if len(data) > self._missing:
+            data = data[: self._missing]  # IPC-RECV-1
+        self._pieces.append(data)
+        self._missing -= len(data)
+        self.expected += 1
+        whole = self._missing == 0
+        self._move(Input.LAST_PIECE if whole else Input.PIECE)
+        return whole
+
+    def last_ack(self, code: int = 0) -> bytes:
+        """The answer to the PDU that was added last."""
+        if self.expected <= 1:
+            return HeaderAck(self.message_id, code).encode()
+        return DataAck(self.message_id, self.expected - 1, code).encode()
+
+    def payload(self) -> bytes:
+        """The whole message; afterwards it is no longer held here."""
+        pieces = self._pieces
+        self._pieces = []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def take(self) -> None:
+        """The application has taken it."""
+        self._end(Input.TAKEN)
+
+    def refuse(self) -> None:
+        """The application could not make use of it."""
+        self._end(Input.REFUSED)
+
+    def abort(self) -> None:
+        """The sender gave it up."""
+        self._end(Input.ABORT)
+
+    def time_out(self) -> None:
+        """The receive data timer elapsed."""
+        self._end(Input.TIMER)
+
+    def reset(self) -> None:
+        """This side gives it up."""
+        self._end(Input.RESET)
+
+    def _end(self, cause: Input) -> None:
+        self._move(cause)
+        self._pieces = []
+        self.deadline = NEVER
+
+    def _move(self, cause: Input) -> None:
+        self.state = TRANSITIONS[self.state, cause]

@@ -1,0 +1,303 @@
+"""All messages on their way out, and what is known of those who should get them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+from aqueduct.errors import MessageTooLarge, WouldBlock
+from aqueduct.ipc.config import MIN_PDU, Config
+from aqueduct.ipc.events import Chance, Ended, Statistics, Transmit
+from aqueduct.ipc.outgoing import Outgoing, State
+from aqueduct.ipc.pdu import (
+    ID_SIZE,
+    MAX_INT32,
+    OVERHEAD,
+    Code,
+    DataAck,
+    HeaderAck,
+    decode_owner,
+    decode_size,
+)
+from aqueduct.ipc.window import Window
+from aqueduct.protocol.timers import NEVER, Timers
+
+
+class _Remote:
+    """What is known of one remote, and what waits for room on the way to it."""
+
+    __slots__ = (
+        "heard_at",
+        "max_data",
+        "owner",
+        "sendings",
+        "trusted_until",
+        "waiting",
+        "why",
+        "window",
+    )
+
+    def __init__(self, window: int) -> None:
+        self.owner = b""
+        self.trusted_until = 0.0
+        self.max_data = MAX_INT32
+        """The most data in a PDU that it said it takes, if it said so."""
+        self.window = Window(window)
+        self.waiting: deque[Outgoing] = deque()
+        self.sendings = 0
+        self.heard_at = -NEVER
+        self.why = ""
+        """What the transport last said was wrong."""
+
+    def learn(self, owner: bytes, now: float, trust: float) -> None:
+        self.owner = owner
+        self.trusted_until = now + trust
+        self.why = ""
+
+
+class Outbox:
+    """The sending side of an endpoint."""
+
+    def __init__(
+        self,
+        config: Config,
+        chance: Chance,
+        timers: Timers,
+        statistics: Statistics,
+        reports_sent: bool,
+    ) -> None:
+        self.max_data = config.max_data
+        self.transmits: list[Transmit] = []
+        self.ended: list[Ended] = []
+        self._config = config
+        self._chance = chance
+        self._timers = timers
+        self._statistics = statistics
+        self._reports_sent = reports_sent
+        self._sendings: dict[bytes, Outgoing] = {}
+        self._remotes: dict[Hashable, _Remote] = {}
+        self._closed = False
+
+    def send(self, remote: Hashable, payload: bytes, now: float) -> bytes:
+        """Send a message, and return its id."""
+        if len(payload) > MAX_INT32:
+            raise MessageTooLarge(f"a message of {len(payload)} bytes; at most 2**31 - 1 can go")
+        if len(self._sendings) >= self._config.max_sends:
+            raise WouldBlock(f"{self._config.max_sends} messages are being sent (max_sends)")
+        message_id = self._fresh_id()  # IPC-SEND-1
+        known = self._remote(remote)
+        deadline = now + self._config.ack_timeout
+        sending = Outgoing(message_id, remote, payload, self.max_data, deadline, self._wake)
+        self._sendings[message_id] = sending
+        known.sendings += 1
+        if not known.waiting and known.window.fits(sending.current_size):
+            self._start(sending, known, now)
+        else:
+            known.waiting.append(sending)  # IPC-FLOW-1
+            self._timers.wake(sending, deadline)
+        return message_id
+
+    def cancel(self, message_id: bytes, code: int, now: float) -> None:
+        """Give a message up; nothing happens if it has ended."""
+        sending = self._sendings.get(message_id)
+        if sending is not None:
+            self._give_up(sending, code, now)
+
+    def close(self, now: float) -> None:
+        """Give everything up."""
+        self._closed = True
+        for sending in list(self._sendings.values()):
+            self._give_up(sending, Code.SHUTDOWN, now)
+
+    def leftovers(self) -> dict[str, int]:
+        """What is still held, by kind."""
+        remotes = self._remotes.values()
+        return {
+            "sendings": len(self._sendings),
+            "bytes under way": sum(each.window.used for each in remotes),
+            "waiting": sum(len(each.waiting) for each in remotes),
+        }
+
+    def handle_sent(self, sending: Outgoing, now: float) -> None:
+        """A PDU has gone, or could not go: both count (IPC-SEND-4)."""
+        if not sending.ended and sending.retry_at == NEVER:
+            self._schedule(sending, now)
+
+    def handle_trouble(self, remote: Hashable, why: str) -> None:
+        """The transport could not reach a remote just now; the next try may."""
+        known = self._remotes.get(remote)
+        if known is not None:
+            known.why = why
+            known.trusted_until = 0.0  # whoever answers next may be another (IPC-ID-3)
+
+    def handle_unreachable(self, remote: Hashable, why: str, now: float) -> None:
+        """The transport will not reach a remote however often it tries: fail what goes there."""
+        for sending in [each for each in self._sendings.values() if each.remote == remote]:
+            self._remotes[remote].why = why
+            self._give_up(sending, Code.APPLICATION, now)
+
+    def _start(self, sending: Outgoing, known: _Remote, now: float) -> None:
+        if known.owner and now < known.trusted_until:  # IPC-ID-3
+            destination, guessed = known.owner, False
+        else:
+            destination, guessed = self._fresh_id(), True
+        piece = min(self.max_data, known.max_data)
+        sending.start(destination, guessed, piece, now + self._config.ack_timeout)  # IPC-SEND-3
+        self._transmit(sending, known, now)
+
+    def _transmit(self, sending: Outgoing, known: _Remote, now: float) -> None:
+        window = known.window
+        if sending.charge:
+            window.remove(sending.charge)
+        sending.charge = max(sending.current_size, 1)
+        window.add(sending.charge)
+        head, data = sending.current()
+        sending.retry_at = NEVER
+        self.transmits.append(Transmit(sending.remote, head, data, sending))
+        if self._reports_sent:
+            self._timers.wake(sending, sending.deadline)
+        else:
+            self._schedule(sending, now)
+
+    def _schedule(self, sending: Outgoing, now: float) -> None:
+        """Send the current PDU again after a random time, or give up if there is none left."""
+        config = self._config
+        backoff = self._chance.uniform(config.min_backoff, config.max_backoff)  # IPC-SEND-5
+        sending.retry_at = now + backoff
+        self._timers.wake(sending, min(sending.retry_at, sending.deadline))
+
+    def _wake(self, sending: Outgoing, now: float) -> None:
+        if sending.ended:
+            return
+        known = self._remotes[sending.remote]
+        deadline = sending.deadline
+        if sending.state is State.WAITING:
+            # Whoever only waits for others has time as long as these get answers (IPC-FLOW-3).
+            deadline = max(deadline, known.heard_at + self._config.ack_timeout)
+        if now >= deadline:
+            self._give_up(sending, Code.SEND_TIMEOUT, now)  # IPC-SEND-13
+        elif now >= sending.retry_at:
+            self._statistics.retries += 1
+            known.window.shrink(now, self._config.min_backoff)
+            self._transmit(sending, known, now)  # IPC-SEND-6
+        else:
+            self._timers.wake(sending, min(sending.retry_at, deadline))
+
+    def handle_header_ack(self, ack: HeaderAck, remote: Hashable, now: float) -> None:
+        """Go on with the first DATA, or with the HEADER as the answer wants it."""
+        sending = self._sendings.get(ack.message_id)
+        if sending is None or sending.state is not State.HEADER or sending.remote != remote:
+            self._statistics.ignored += 1  # IPC-SEND-7
+            return
+        known = self._remotes[remote]
+        known.heard_at = now
+        if ack.code == Code.SUCCESS:
+            known.owner = sending.destination
+            self._advance(sending, known, now)
+        elif ack.code == Code.INVALID_DESTINATION:
+            self._redirect(sending, known, decode_owner(ack.payload), now)
+        elif ack.code == Code.PDU_TOO_LARGE:
+            self._refragment(sending, known, decode_size(ack.payload), now)
+        else:
+            sending.refuse(ack.code)  # IPC-SEND-8
+            self._finish(sending, now)
+
+    def _redirect(self, sending: Outgoing, known: _Remote, owner: bytes | None, now: float) -> None:
+        if owner is None or owner == sending.destination:
+            self._statistics.ignored += 1
+            return
+        known.learn(owner, now, self._config.id_trust)  # IPC-SEND-9
+        if not sending.redirect(owner):
+            sending.refuse(Code.PEER_RESTARTED)
+            self._finish(sending, now)
+        elif sending.may_hurry:
+            self._transmit(sending, known, now)
+
+    def _refragment(self, sending: Outgoing, known: _Remote, size: int | None, now: float) -> None:
+        if size is None or not MIN_PDU - OVERHEAD <= size < sending.piece:
+            self._statistics.ignored += 1
+            return
+        known.max_data = min(known.max_data, size)
+        sending.refragment(size)  # IPC-SEND-10
+        if sending.may_hurry:
+            self._transmit(sending, known, now)
+
+    def handle_data_ack(self, ack: DataAck, remote: Hashable, now: float) -> None:
+        """Go on with the next DATA."""
+        sending = self._sendings.get(ack.message_id)
+        if (
+            sending is None
+            or sending.state is not State.DATA
+            or sending.index != ack.sequence
+            or sending.remote != remote
+        ):
+            self._statistics.ignored += 1  # IPC-SEND-11
+            return
+        known = self._remotes[remote]
+        known.heard_at = now
+        if ack.code == Code.SUCCESS:
+            self._advance(sending, known, now)
+        else:
+            sending.refuse(ack.code)  # IPC-SEND-8
+            self._finish(sending, now)
+
+    def _advance(self, sending: Outgoing, known: _Remote, now: float) -> None:
+        if sending.destination == known.owner:
+            known.learn(known.owner, now, self._config.id_trust)
+        if sending.attempts == 1:
+            known.window.grow(sending.charge)
+        if sending.advance(now + self._config.ack_timeout):
+            self._finish(sending, now)
+        else:
+            self._transmit(sending, known, now)
+
+    def _give_up(self, sending: Outgoing, code: int, now: float) -> None:
+        """End a send from this side, and have the receiver end it too (IPC-SEND-14)."""
+        if sending.state is State.WAITING:
+            self._remotes[sending.remote].waiting.remove(sending)
+        else:
+            for pdu in sending.abort():
+                self.transmits.append(Transmit(sending.remote, pdu, b"", None))
+        if code == Code.SEND_TIMEOUT:
+            sending.time_out()
+        else:
+            sending.reset(code)
+        self._finish(sending, now)
+
+    def _finish(self, sending: Outgoing, now: float) -> None:
+        """A send has ended; whoever waited for its room goes on."""
+        del self._sendings[sending.message_id]
+        known = self._remotes[sending.remote]
+        known.sendings -= 1
+        if sending.charge:
+            known.window.remove(sending.charge)
+            sending.charge = 0
+        if sending.code == Code.SUCCESS:
+            self._statistics.sent += 1
+            ended = Ended(sending.message_id, sending.remote, Code.SUCCESS, True)
+        else:
+            self._statistics.failed += 1
+            exposed = sending.exposed
+            ended = Ended(sending.message_id, sending.remote, sending.code, exposed, known.why)
+        self.ended.append(ended)
+        waiting = known.waiting
+        while waiting and not self._closed and known.window.fits(waiting[0].current_size):
+            self._start(waiting.popleft(), known, now)
+
+    def _remote(self, remote: Hashable) -> _Remote:
+        known = self._remotes.get(remote)
+        if known is None:
+            if len(self._remotes) >= self._config.max_remotes:
+                self._forget_remotes()
+            known = _Remote(self._config.window)
+            self._remotes[remote] = known
+        return known
+
+    def _forget_remotes(self) -> None:
+        """Make room by forgetting the older half of the remotes to which nothing is under way."""
+        idle = [remote for remote, known in self._remotes.items() if not known.sendings]
+        for remote in idle[: (len(idle) + 1) // 2]:
+            del self._remotes[remote]
+
+    def _fresh_id(self) -> bytes:
+        return self._chance.randbytes(ID_SIZE)
