@@ -17,6 +17,12 @@
      |   +- MessageTooLarge
      |   +- EncodeError
      |   +- DecodeError
+     +- DeliveryError              a message of aqueduct.ipc (.to, .may_have_arrived)
+     |   +- SendTimeout            nobody answered in time
+     |   +- MessageRefused         the receiver could not make use of it
+     |   +- TransferAborted        the receiver gave up in the middle
+     |   +- PeerRestarted          the receiver is another process now
+     |   +- EndpointClosed         this side was closed
      +- ConnectError
      |   +- TLSError
      |   +- VersionMismatch
@@ -45,18 +51,24 @@ __all__ = [
     "ConnectTimeout",
     "ConnectionLost",
     "DecodeError",
+    "DeliveryError",
     "EncodeError",
     "EndOfChannel",
+    "EndpointClosed",
     "ForkedConnectionError",
     "LocalProtocolError",
     "MessageError",
+    "MessageRefused",
     "MessageTooLarge",
+    "PeerRestarted",
     "ProtocolError",
     "ReceiverClosed",
     "Refused",
     "RemoteProtocolError",
+    "SendTimeout",
     "StreamCode",
     "TLSError",
+    "TransferAborted",
     "Unauthenticated",
     "VersionMismatch",
     "WouldBlock",
@@ -174,6 +186,37 @@ class EncodeError(MessageError):
 
 class DecodeError(MessageError):
     """The payload could not be turned into the expected type."""
+
+
+class DeliveryError(AqueductError):
+    """A message was not taken by its receiver, or not for certain."""
+
+    def __init__(self, sentence: str = "", *, to: str = "", may_have_arrived: bool = False) -> None:
+        super().__init__(sentence)
+        self.to = to
+        """The address it was sent to."""
+        self.may_have_arrived = may_have_arrived
+        """False if it is certain that the receiver has not taken it, and never will."""
+
+
+class SendTimeout(DeliveryError):
+    """The receiver did not take the message in time."""
+
+
+class MessageRefused(DeliveryError):
+    """The receiver has the message and could not make use of it."""
+
+
+class TransferAborted(DeliveryError):
+    """The receiver gave the message up before it was whole."""
+
+
+class PeerRestarted(DeliveryError):
+    """The receiver is another process than the one that was sent the message, and may have it."""
+
+
+class EndpointClosed(DeliveryError):
+    """This endpoint was closed."""
 
 
 class ConnectError(AqueductError):

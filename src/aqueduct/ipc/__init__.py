@@ -1,1 +1,11 @@
-"""ScalableIPC: reliable messages without connections, by UDP on a host and TLS between hosts."""
+"""ScalableIPC: reliable messages without connections, by UDP on a host and TLS between hosts.
+
+>>> from aqueduct import ipc
+>>> endpoint = ipc.Endpoint("udp://127.0.0.1:0")
+"""
+
+from aqueduct.ipc.config import Config
+from aqueduct.ipc.endpoint import Endpoint, Message
+from aqueduct.ipc.events import Statistics
+
+__all__ = ["Config", "Endpoint", "Message", "Statistics"]

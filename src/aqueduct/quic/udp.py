@@ -36,6 +36,11 @@ class UdpSocket:
         """What the network last said of a packet of ours, if anything."""
         self._unsent: list[Packet] = []
 
+    @property
+    def waiting(self) -> int:
+        """How many packets wait for the socket."""
+        return len(self._unsent)
+
     def receive(self) -> tuple[bytes, int, Address] | None:
         """Packets of one peer, joined, and the size of each but the last; None if there is none."""
         try:
@@ -67,6 +72,7 @@ class UdpSocket:
         queue = [*self._unsent, *packets] if self._unsent else packets
         self._unsent = []
         at = 0
+        tried = -1
         while at < len(queue):
             stop = self._run(queue, at)
             try:
@@ -78,8 +84,11 @@ class UdpSocket:
                 if error.errno == errno.EIO and self.gso:
                     self.gso = False  # the interface cannot do it after all
                     continue
-                # Unreachable, too large, not permitted: lost, as packets are.
                 self.error = error
+                if error.errno == errno.ECONNREFUSED and tried != at:
+                    tried = at  # said of an earlier packet, instead of sending this one
+                    continue
+                # Unreachable, too large, not permitted: lost, as packets are.
             at = stop
         return True
 

@@ -1,0 +1,465 @@
+"""The endpoint that people use: messages to addresses, and messages from them, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast, overload
+from uuid import UUID
+
+from aqueduct.codec import codec_for, no_channels
+from aqueduct.errors import DecodeError, EncodeError, EndpointClosed, LocalProtocolError
+from aqueduct.ipc.address import parse
+from aqueduct.ipc.config import Config
+from aqueduct.ipc.events import Arrived, Ended, Statistics
+from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.failures import failure
+from aqueduct.ipc.local import open_local
+from aqueduct.ipc.outgoing import Outgoing
+from aqueduct.ipc.pdu import Code
+from aqueduct.ipc.transport import Transport
+from aqueduct.ipc.udp import open_udp
+from aqueduct.quic.tls import ServerTLS, Trust
+
+T = TypeVar("T")
+
+_log = logging.getLogger("aqueduct.ipc")
+
+
+class Message(Generic[T]):
+    """A message that arrived."""
+
+    __slots__ = ("_id", "_remote", "_transport", "payload")
+
+    def __init__(self, payload: T, message_id: bytes, remote: Hashable, transport: Transport):
+        self.payload = payload
+        self._id = message_id
+        self._remote = remote
+        self._transport = transport
+
+    @property
+    def source(self) -> str:
+        """The address it came from; an answer can be sent there."""
+        return self._transport.name(self._remote)
+
+    @property
+    def id(self) -> UUID:
+        """What its sender called it; no two messages have the same."""
+        return UUID(bytes=self._id)
+
+    def __repr__(self) -> str:
+        return f"Message({self.payload!r}, source={self.source!r}, id={str(self.id)!r})"
+
+
+Handler = Callable[[Message[T]], Awaitable[object] | object]
+
+
+class Endpoint(Generic[T]):
+    """Sends messages to other endpoints and receives theirs; connections are not your concern.
+
+    ::
+
+        async with ipc.Endpoint("udp://127.0.0.1:0") as endpoint:
+            await endpoint.send("udp://127.0.0.1:5000", b"hello")
+            async for message in endpoint:
+                await endpoint.send(message.source, b"thank you")
+
+    ``udp://`` is for processes of one host, ``tls://`` for other hosts (with ``tls`` what this side
+    shows to those who connect, with ``trust`` whom it believes; ``tls://`` alone only sends and
+    gets answers), ``local://`` for one process. Port 0 takes a free one; `address` tells which.
+
+    Messages that arrive are iterated over, or given to ``on_message``, a plain or async function.
+    Their sender is told that a message was taken when the loop gets it, or when the function has
+    returned; if the function raises, the sender's ``send`` raises `MessageRefused`.
+    """
+
+    @overload
+    def __init__(
+        self: Endpoint[bytes],
+        address: str,
+        /,
+        *,
+        on_message: Handler[bytes] | None = None,
+        tls: ServerTLS | None = None,
+        trust: Trust | None = None,
+        config: Config | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        address: str,
+        type: type[T],
+        /,
+        *,
+        on_message: Handler[T] | None = None,
+        tls: ServerTLS | None = None,
+        trust: Trust | None = None,
+        config: Config | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        address: str,
+        type: Any = bytes,
+        /,
+        *,
+        on_message: Handler[Any] | None = None,
+        tls: ServerTLS | None = None,
+        trust: Trust | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self._asked_address = address
+        self._scheme = parse(address).scheme
+        if self._scheme != "tls" and (tls is not None or trust is not None):
+            raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
+        self._codec = codec_for(type)
+        self._on_message = on_message
+        self._tls = tls
+        self._trust = trust
+        self._config = config or Config()
+        self._transport: Transport
+        self._exchange: Exchange
+        self._is_open = False
+        self._closed = False
+        self._futures: dict[bytes, asyncio.Future[None]] = {}
+        self._errors: dict[Hashable, Exception] = {}
+        self._slots = asyncio.Semaphore(self._config.max_sends)
+        self._arrived: deque[Arrived] = deque()
+        self._receivers: deque[asyncio.Future[None]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._flushing = False
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Be there; ``async with`` does it."""
+        if self._is_open or self._closed:
+            raise LocalProtocolError("an endpoint is opened once; make another")
+        self._loop = asyncio.get_running_loop()
+        transport = await self._open_transport()
+        config = self._config
+        self._config = replace(
+            config,
+            max_pdu=min(config.max_pdu or transport.max_pdu, transport.max_pdu),
+            window=config.window or transport.window,
+            id_trust=config.id_trust if transport.id_trust is None else transport.id_trust,
+        )
+        self._exchange = Exchange(
+            self._config,
+            random.SystemRandom(),
+            self._loop.time(),
+            reports_sent=transport.reports_sent,
+        )
+        self._transport = transport
+        self._is_open = True
+        self._set_timer()
+
+    async def _open_transport(self) -> Transport:
+        if self._scheme == "udp":
+            return await open_udp(self._asked_address, self)
+        return open_local(self._asked_address, self)
+
+    async def close(self) -> None:
+        """End it: what is being sent fails, what was not taken is refused."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._is_open:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = self._tasks - {asyncio.current_task()}  # an on_message may close its endpoint
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._exchange.close(self._loop.time())
+        self._turn()
+        self._arrived.clear()
+        for receiver in self._receivers:
+            if not receiver.done():
+                receiver.set_result(None)
+        await self._transport.close()
+
+    async def __aenter__(self) -> Endpoint[T]:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """Where others send to."""
+        self._check_open()
+        return self._transport.address
+
+    def statistics(self) -> Statistics:
+        """Counts since it was opened."""
+        self._check_open()
+        return replace(self._exchange.statistics)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise LocalProtocolError("open the endpoint first: async with Endpoint(…) as endpoint")
+
+    # Sending
+
+    async def send(
+        self,
+        to: str,
+        message: T,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- it ends in what is known of the message
+    ) -> None:
+        """Send a message, and return when its receiver has taken it.
+
+        Raises a `DeliveryError` that says what happened, `MessageTooLarge`, or what was wrong with
+        the address. Without an answer that is after ``Config.ack_timeout`` seconds, or ``timeout``.
+        Cancelling gives the message up.
+        """
+        self._check_open()
+        payload = self._encode(message)
+        due = None if timeout is None else self._loop.time() + timeout
+        remote = await self._transport.locate(to)
+        await self._slots.acquire()
+        expiry = None
+        message_id = b""
+        try:
+            if self._closed:
+                raise EndpointClosed("this endpoint was closed", to=to)
+            message_id = self._exchange.send(remote, payload, self._loop.time())
+            future = self._futures[message_id] = self._loop.create_future()
+            self._flush_soon()
+            if due is not None:
+                expiry = self._loop.call_at(due, self._give_up, message_id, Code.SEND_TIMEOUT)
+            await future
+        except asyncio.CancelledError:
+            self._futures.pop(message_id, None)
+            self._give_up(message_id, Code.RESET)
+            raise
+        finally:
+            self._slots.release()
+            if expiry is not None:
+                expiry.cancel()
+
+    def _encode(self, message: T) -> bytes:
+        if self._codec is None:
+            if not isinstance(message, bytes | bytearray | memoryview):
+                raise EncodeError(
+                    f"a message is bytes, not {type(message).__name__}; for others give the "
+                    "endpoint their type: Endpoint(address, type)"
+                )
+            return bytes(message)
+        payload, halves = self._codec.encode(message)
+        if halves:
+            raise EncodeError("channels cannot travel in messages of aqueduct.ipc")
+        return payload
+
+    def _give_up(self, message_id: bytes, code: int) -> None:
+        self._exchange.cancel(message_id, self._loop.time(), code)
+        self._turn()
+
+    # Receiving
+
+    async def receive(self) -> Message[T]:
+        """The next message; `EndpointClosed` once the endpoint is closed.
+
+        One that is not of the endpoint's type is refused, and not given out.
+        """
+        self._check_iterable()
+        while True:
+            message = self._next()
+            if message is not None:
+                return message
+            if self._closed:
+                raise EndpointClosed("this endpoint was closed")
+            waiter = self._loop.create_future()
+            self._receivers.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_receiver()  # the message is somebody else's now
+                raise
+
+    def __aiter__(self) -> Endpoint[T]:
+        self._check_iterable()
+        return self
+
+    async def __anext__(self) -> Message[T]:
+        try:
+            return await self.receive()
+        except EndpointClosed:
+            raise StopAsyncIteration from None
+
+    def _check_iterable(self) -> None:
+        self._check_open()
+        if self._on_message is not None:
+            raise LocalProtocolError("messages of this endpoint go to on_message")
+
+    def _next(self) -> Message[T] | None:
+        """Take the next message that can still be taken."""
+        exchange = self._exchange
+        assert exchange is not None
+        while self._arrived:
+            arrived = self._arrived.popleft()
+            message = self._message(arrived)
+            if message is not None and exchange.take(arrived.message_id):
+                if self._arrived:
+                    self._flush_soon()
+                else:
+                    self._flush()
+                return message
+        return None
+
+    def _message(self, arrived: Arrived) -> Message[T] | None:
+        """What arrived, if it is of the right type; else it is refused."""
+        payload: Any = arrived.payload
+        if self._codec is not None:
+            try:
+                payload = self._codec.decode(payload, no_channels)
+            except DecodeError as error:
+                source = self._transport.name(arrived.remote)
+                _log.warning("refused a message from %s: %s", source, error)
+                self._refuse(arrived)
+                return None
+        return Message(cast("T", payload), arrived.message_id, arrived.remote, self._transport)
+
+    def _refuse(self, arrived: Arrived) -> None:
+        self._exchange.refuse(arrived.message_id)
+        self._flush_soon()
+
+    def _wake_receiver(self) -> None:
+        while self._receivers:
+            receiver = self._receivers.popleft()
+            if not receiver.done():
+                receiver.set_result(None)
+                return
+
+    def _deliver(self, arrived: Arrived, on_message: Handler[T]) -> None:
+        """Give a message to the function that wants it."""
+        if not self._exchange.holds(arrived.message_id):
+            return
+        message = self._message(arrived)
+        if message is None:
+            return
+        try:
+            outcome = on_message(message)
+        except Exception:  # noqa: BLE001 -- whatever the application's code raises
+            self._failed(arrived)
+            return
+        if inspect.isawaitable(outcome):
+            task = asyncio.ensure_future(self._finish(outcome, arrived))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._exchange.take(arrived.message_id)
+
+    async def _finish(self, work: Awaitable[object], arrived: Arrived) -> None:
+        try:
+            await work
+        except Exception:  # noqa: BLE001 -- whatever the application's code raises
+            self._failed(arrived)
+            return
+        self._exchange.take(arrived.message_id)
+        self._flush_soon()
+
+    def _failed(self, arrived: Arrived) -> None:
+        _log.exception("on_message failed for one from %s", self._transport.name(arrived.remote))
+        self._refuse(arrived)
+
+    # What the transport tells
+
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> None:
+        """PDUs came from a remote."""
+        if not self._is_open:
+            return
+        exchange = self._exchange
+        now = self._loop.time()
+        for pdu in pdus:
+            exchange.handle_pdu(pdu, remote, now)
+        self._turn()
+
+    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+        """PDUs of these have gone, or could not go."""
+        if self._is_open:
+            now = self._loop.time()
+            for sending in sendings:
+                self._exchange.handle_sent(sending, now)
+            self._set_timer()
+
+    def handle_trouble(self, remote: Hashable, why: str) -> None:
+        """A remote could not be reached just now."""
+        if self._is_open:
+            self._exchange.handle_trouble(remote, why)
+
+    def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
+        """A remote will not be reached however often one tries."""
+        if self._is_open:
+            self._errors[remote] = error
+            self._exchange.handle_unreachable(remote, str(error), self._loop.time())
+            self._turn()
+            del self._errors[remote]
+
+    # What the core wants
+
+    def _turn(self) -> None:
+        """Tell the application what happened, and send what there is to send."""
+        for event in self._exchange.poll_events():
+            if isinstance(event, Ended):
+                self._ended(event)
+            elif self._on_message is not None:
+                self._deliver(event, self._on_message)
+            else:
+                self._arrived.append(event)
+                self._wake_receiver()
+        self._flush()
+
+    def _flush_soon(self) -> None:
+        """Send at the end of this turn of the loop, with whatever else there is by then."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushing = False
+        self._flush()
+
+    def _flush(self) -> None:
+        transmits = self._exchange.poll_transmits()
+        if transmits:
+            self._transport.send(transmits)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Be woken when the core wants it, or earlier."""
+        if self._closed:
+            return
+        at = self._exchange.next_timer()
+        if self._timer is None or at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = self._loop.call_at(at, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._exchange.handle_timer(self._loop.time())
+        self._turn()
+
+    def _ended(self, ended: Ended) -> None:
+        future = self._futures.pop(ended.message_id, None)
+        if future is None or future.done():
+            return
+        if ended.code == Code.SUCCESS:
+            future.set_result(None)
+        else:
+            known = self._errors.get(ended.remote)
+            future.set_exception(known or failure(ended, self._transport.name(ended.remote)))

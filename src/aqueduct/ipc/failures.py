@@ -1,0 +1,54 @@
+"""What a send raises, for what became of its message."""
+
+from __future__ import annotations
+
+from aqueduct.errors import (
+    AqueductError,
+    ConnectError,
+    EndpointClosed,
+    MessageRefused,
+    MessageTooLarge,
+    PeerRestarted,
+    SendTimeout,
+    TransferAborted,
+)
+from aqueduct.ipc.events import Ended
+from aqueduct.ipc.pdu import Code
+
+
+def failure(ended: Ended, to: str) -> AqueductError:
+    """The error that says what happened to a message on its way to an address."""
+    why = f": {ended.reason}" if ended.reason else ""
+    maybe = ended.exposed
+    match ended.code:
+        case Code.APPLICATION:
+            return ConnectError(f"cannot reach {to}{why}")
+        case Code.MESSAGE_TOO_LARGE:
+            return MessageTooLarge(f"{to} takes no message of that size (its max_message)")
+        case Code.SEND_TIMEOUT:
+            known = "; it may have the message all the same" if maybe else ""
+            sentence = f"{to} did not take the message in time{why}{known}"
+            return SendTimeout(sentence, to=to, may_have_arrived=maybe)
+        case Code.PEER_RESTARTED:
+            return PeerRestarted(
+                f"{to} is another process than the one that was sent the message, which may "
+                "have taken it; send it again only if taking it twice does no harm",
+                to=to,
+                may_have_arrived=True,
+            )
+        case Code.RECEIVE_TIMEOUT | Code.INVALID_DESTINATION | Code.PDU_TOO_LARGE:
+            sentence = f"{to} gave the message up before it was whole ({name_of(ended.code)})"
+            return TransferAborted(sentence, to=to)
+        case Code.SHUTDOWN:
+            return EndpointClosed("this endpoint was closed", to=to, may_have_arrived=maybe)
+        case _:
+            sentence = f"{to} could not make use of the message ({name_of(ended.code)})"
+            return MessageRefused(sentence, to=to)
+
+
+def name_of(code: int) -> str:
+    """A code as people read it."""
+    try:
+        return Code(code).name.lower().replace("_", " ")
+    except ValueError:
+        return f"code {code}"

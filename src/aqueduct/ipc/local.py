@@ -1,0 +1,66 @@
+"""PDUs within one process: for tests, and for parts of a program that may move apart later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from itertools import count
+
+from aqueduct.errors import ConnectError
+from aqueduct.ipc.address import parse
+from aqueduct.ipc.events import Transmit
+from aqueduct.ipc.transport import Listener
+
+_transports: dict[str, LocalTransport] = {}
+_numbers = count(1)
+
+
+class LocalTransport:
+    """Hands PDUs to whoever has the name that they are for."""
+
+    max_pdu = 1024 * 1024
+    window = 64 * 1024 * 1024
+    id_trust: float | None = None
+    reports_sent = False
+
+    def __init__(self, name: str, listener: Listener) -> None:
+        if name in _transports:
+            raise ConnectError(f"local://{name} is taken by another endpoint of this process")
+        self.address = f"local://{name}"
+        self._name = name
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        _transports[name] = self
+
+    async def locate(self, address: str) -> Hashable:
+        """The name in an address."""
+        place = parse(address)
+        if place.scheme != "local":
+            raise ConnectError(f"an endpoint at {self.address} cannot send to {address}")
+        return place.host
+
+    def name(self, remote: Hashable) -> str:
+        """The address of a name."""
+        return f"local://{remote}"
+
+    def send(self, transmits: Sequence[Transmit]) -> None:
+        """Hand PDUs over, in a later turn of the other's loop."""
+        for remote, head, data, _ in transmits:
+            other = _transports.get(str(remote))
+            if other is None:
+                self._listener.handle_trouble(remote, "nobody in this process has that name")
+            else:
+                other._loop.call_soon_threadsafe(other._receive, head + bytes(data), self._name)
+
+    async def close(self) -> None:
+        """Give the name up."""
+        _transports.pop(self._name, None)
+
+    def _receive(self, pdu: bytes, remote: str) -> None:
+        if _transports.get(self._name) is self:
+            self._listener.handle_pdus([pdu], remote)
+
+
+def open_local(address: str, listener: Listener) -> LocalTransport:
+    """Take a name, or one that is free where none is given."""
+    return LocalTransport(parse(address).host or f"endpoint-{next(_numbers)}", listener)

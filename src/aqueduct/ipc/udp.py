@@ -1,0 +1,175 @@
+"""PDUs as UDP datagrams, one each, between processes of one host (IPC-UDP-1)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Hashable, Sequence
+
+from aqueduct.errors import ConnectError
+from aqueduct.ipc.address import parse, unparse
+from aqueduct.ipc.events import Transmit
+from aqueduct.ipc.transport import Listener
+from aqueduct.quic.udp import Address, Packet, UdpSocket
+
+MAX_PDU = 60_000
+"""A datagram holds 65,507 bytes at most; a little less fits the kernel's buffers better."""
+_BATCHES = 64
+"""Reads in one turn, so that the rest of the program gets its turn too."""
+_MAX_UNSENT = 16_384
+"""PDUs kept while the socket is full; more are lost, as datagrams are."""
+_MAX_LOCATED = 4_096
+
+_IP_RECVERR = 11
+_IPV6_RECVERR = 25
+_MSG_ERRQUEUE = 0x2000
+
+
+class UdpTransport:
+    """A UDP socket, mostly on loopback."""
+
+    id_trust: float | None = None
+    reports_sent = False
+    max_pdu = MAX_PDU
+
+    def __init__(self, sock: socket.socket, listener: Listener) -> None:
+        self._socket = UdpSocket(sock)
+        self._hears_errors = _hear_errors(sock)
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._full = False
+        self._located: dict[str, Address] = {}
+        host, port = sock.getsockname()[:2]
+        self.address = unparse("udp", host, port)
+        # The other side has the same kernel, and most likely a buffer of the same size.
+        self.window = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    async def locate(self, address: str) -> Hashable:
+        """The IP address and port of an address."""
+        found = self._located.get(address)
+        if found is None:
+            place = parse(address)
+            if place.scheme != "udp" or not place.host or not place.port:
+                raise ConnectError(
+                    f"an endpoint at {self.address} cannot send to {address}; "
+                    "it sends to udp://host:port"
+                )
+            found = await _resolve(place.host, place.port, self._socket.socket.family)
+            if len(self._located) >= _MAX_LOCATED:
+                self._located.clear()
+            self._located[address] = found
+        return found
+
+    def name(self, remote: Hashable) -> str:
+        """A remote as ``udp://host:port``."""
+        assert isinstance(remote, tuple)
+        return unparse("udp", remote[0], remote[1])
+
+    def send(self, transmits: Sequence[Transmit]) -> None:
+        """Send PDUs; those that find the socket full wait, up to a number."""
+        packets: list[Packet] = [
+            (head + data if data else head, remote)  # type: ignore[misc]  # an Address
+            for remote, head, data, _ in transmits
+        ]
+        if self._full:
+            if self._socket.waiting + len(packets) <= _MAX_UNSENT:
+                self._socket.send(packets)
+            return
+        if not self._socket.send(packets):
+            self._full = True
+            self._loop.add_writer(self._socket.socket.fileno(), self._writable)
+        if self._socket.error is not None:
+            self._hear_errors()
+
+    async def close(self) -> None:
+        """Close the socket; what it had taken goes."""
+        fileno = self._socket.socket.fileno()
+        if fileno >= 0:
+            self._loop.remove_reader(fileno)
+            self._loop.remove_writer(fileno)
+            self._socket.close()
+
+    def _readable(self) -> None:
+        for _ in range(_BATCHES):
+            batch = self._socket.receive()
+            if batch is None:
+                if self._socket.error is not None:
+                    self._hear_errors()
+                return
+            data, size, remote = batch
+            if len(data) <= size:
+                self._listener.handle_pdus((data,), remote)
+            else:
+                pdus = [data[at : at + size] for at in range(0, len(data), size)]
+                self._listener.handle_pdus(pdus, remote)
+
+    def _writable(self) -> None:
+        if self._socket.send(()):
+            self._full = False
+            self._loop.remove_writer(self._socket.socket.fileno())
+
+    def _hear_errors(self) -> None:
+        """Tell what the network said of PDUs that went out: which remote is not there."""
+        error, self._socket.error = self._socket.error, None
+        while self._hears_errors:
+            try:
+                _, _, _, address = self._socket.socket.recvmsg(0, 0, _MSG_ERRQUEUE)
+            except OSError:
+                return
+            why = os.strerror(error.errno) if error is not None and error.errno else "unreachable"
+            self._listener.handle_trouble(address[:2], f"nothing answers there ({why.lower()})")
+
+
+async def open_udp(address: str, listener: Listener) -> UdpTransport:
+    """Bind a socket; to loopback unless another host is named, which is warned of (IPC-UDP-2)."""
+    place = parse(address)
+    loop = asyncio.get_running_loop()
+    host = place.host or "127.0.0.1"
+    try:
+        found = await loop.getaddrinfo(host, place.port, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
+    family, kind, protocol, _, where = found[0]
+    if not ipaddress.ip_address(str(where[0])).is_loopback:
+        warnings.warn(
+            f"{address}: ScalableIPC over UDP is for one host; what comes over a network is "
+            "neither encrypted nor authenticated. Use tls:// between hosts",
+            stacklevel=2,
+        )
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.bind(where)
+    except OSError as error:
+        sock.close()
+        raise ConnectError(f"cannot listen at {address}: {error.strerror}") from None
+    return UdpTransport(sock, listener)
+
+
+async def _resolve(host: str, port: int, family: int) -> Address:
+    try:
+        found = socket.getaddrinfo(
+            host, port, family, socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )
+    except socket.gaierror:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM)
+        except socket.gaierror as error:
+            raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
+    return str(found[0][4][0]), int(found[0][4][1])
+
+
+def _hear_errors(sock: socket.socket) -> bool:
+    """Have the kernel say which datagrams found nobody, where it can (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+    return True

@@ -1,0 +1,43 @@
+"""Addresses of endpoints."""
+
+import pytest
+
+from aqueduct.errors import ConnectError
+from aqueduct.ipc.address import Place, parse, unparse
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("udp://127.0.0.1:5000", Place("udp", "127.0.0.1", 5000)),
+        ("udp://:0", Place("udp", "", 0)),
+        ("udp://[::1]:5000", Place("udp", "::1", 5000)),
+        ("tls://example.org:443/", Place("tls", "example.org", 443)),
+        ("tls://", Place("tls", "", 0)),
+        ("local://name", Place("local", "name", 0)),
+    ],
+)
+def test_an_address_has_parts(address: str, place: Place) -> None:
+    assert parse(address) == place
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("127.0.0.1:5000", "udp://host:port"),
+        ("", "udp://host:port"),
+        ("http://example.org", "tls://host:port"),
+        ("udp://host:port", "Port could not be cast"),
+        ("udp://host:70000", "Port out of range"),
+        ("udp://host:1/path", "nothing follows"),
+        ("udp://user@host:1", "nothing follows"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_advice(address: str, advice: str) -> None:
+    with pytest.raises(ConnectError, match=advice):
+        parse(address)
+
+
+@pytest.mark.parametrize("address", ["udp://127.0.0.1:5000", "tls://[::1]:5000"])
+def test_the_parts_make_the_address(address: str) -> None:
+    assert unparse(*parse(address)) == address

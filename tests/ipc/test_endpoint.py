@@ -1,0 +1,381 @@
+"""Endpoints as people use them, over UDP on loopback and within the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+import aqueduct
+from aqueduct import ipc
+from aqueduct.errors import (
+    ConnectError,
+    EncodeError,
+    EndpointClosed,
+    LocalProtocolError,
+    MessageRefused,
+    MessageTooLarge,
+    SendTimeout,
+)
+
+ADDRESSES = ["udp://127.0.0.1:0", "udp://[::1]:0", "local://"]
+QUICK = ipc.Config(ack_timeout=0.3, receive_timeout=0.3, min_backoff=0.01, max_backoff=0.02)
+
+
+@contextlib.asynccontextmanager
+async def two(
+    address: str = "udp://127.0.0.1:0", config: ipc.Config | None = None
+) -> AsyncIterator[tuple[ipc.Endpoint[bytes], ipc.Endpoint[bytes]]]:
+    async with (
+        ipc.Endpoint(address, config=config) as sender,
+        ipc.Endpoint(address, config=config) as receiver,
+    ):
+        yield sender, receiver
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("size", [0, 1, 100, 59_958, 59_959, 1_000_000])
+async def test_a_message_arrives_whole_and_send_returns_once_it_is_taken(
+    address: str, size: int
+) -> None:
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    async with two(address) as (sender, receiver):
+        sending = asyncio.create_task(sender.send(receiver.address, payload))
+        message = await receiver.receive()
+        await sending
+        assert message.payload == payload
+        assert message.source == sender.address
+
+
+async def test_send_waits_for_the_receiver_to_take_the_message() -> None:
+    async with two() as (sender, receiver):
+        sending = asyncio.create_task(sender.send(receiver.address, b"patience"))
+        await asyncio.sleep(0.05)
+        assert not sending.done()
+        await receiver.receive()
+        await sending
+
+
+async def test_an_answer_goes_to_the_source_of_a_message() -> None:
+    async with two() as (client, server):
+
+        async def serve() -> None:
+            async for message in server:
+                await server.send(message.source, message.payload.upper())
+
+        serving = asyncio.create_task(serve())
+        for word in (b"a", b"bc", b"def"):
+            await client.send(server.address, word)
+            assert (await client.receive()).payload == word.upper()
+        serving.cancel()
+
+
+async def test_the_order_of_many_at_once_does_not_matter_and_none_is_lost() -> None:
+    async with two() as (sender, receiver):
+        sends = [
+            asyncio.create_task(sender.send(receiver.address, str(n).encode()))
+            for n in range(1_000)
+        ]
+        got = [int((await receiver.receive()).payload) for _ in sends]
+        await asyncio.gather(*sends)
+        assert sorted(got) == list(range(1_000))
+        assert sender.statistics().sent == receiver.statistics().received == 1_000
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: int
+
+
+async def test_messages_can_have_a_type() -> None:
+    async with (
+        ipc.Endpoint("udp://127.0.0.1:0", Point) as sender,
+        ipc.Endpoint("udp://127.0.0.1:0", Point) as receiver,
+    ):
+        sending = asyncio.create_task(sender.send(receiver.address, Point(1, 2)))
+        assert (await receiver.receive()).payload == Point(1, 2)
+        await sending
+
+
+async def test_one_of_another_type_is_refused_and_the_next_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        ipc.Endpoint("udp://127.0.0.1:0", str) as sender,
+        ipc.Endpoint("udp://127.0.0.1:0", Point) as receiver,
+        ipc.Endpoint("udp://127.0.0.1:0", Point) as friend,
+    ):
+        receiving = asyncio.create_task(receiver.receive())
+        with pytest.raises(MessageRefused, match="could not make use of the message"):
+            await sender.send(receiver.address, "not a point")
+        await friend.send(receiver.address, Point(3, 4))
+        assert (await receiving).payload == Point(3, 4)
+        assert "not a Point" in caplog.text
+
+
+async def test_channels_cannot_travel() -> None:
+    async with ipc.Endpoint("local://", aqueduct.Sender[int]) as endpoint:
+        sender, receiver = aqueduct.channel(int)
+        with pytest.raises(EncodeError, match="cannot travel"):
+            await endpoint.send("local://x", sender)
+        sender.cancel()
+        receiver.close()
+
+
+async def test_what_is_not_bytes_needs_a_type() -> None:
+    async with ipc.Endpoint("local://") as endpoint:
+        with pytest.raises(EncodeError, match="give the endpoint their type"):
+            await endpoint.send("local://x", "text")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_can_take_messages(is_async: bool) -> None:
+    got: list[bytes] = []
+
+    def plain(message: ipc.Message[bytes]) -> None:
+        got.append(message.payload)
+
+    async def slow(message: ipc.Message[bytes]) -> None:
+        await asyncio.sleep(0.01)
+        got.append(message.payload)
+
+    handler = slow if is_async else plain
+    async with (
+        ipc.Endpoint("udp://127.0.0.1:0") as sender,
+        ipc.Endpoint("udp://127.0.0.1:0", on_message=handler) as receiver,
+    ):
+        for word in (b"one", b"two"):
+            await sender.send(receiver.address, word)
+            assert got[-1] == word  # taken means that the function has returned
+        with pytest.raises(LocalProtocolError, match="on_message"):
+            await receiver.receive()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_that_raises_refuses_the_message(
+    is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def plain(message: ipc.Message[bytes]) -> None:
+        raise ZeroDivisionError
+
+    async def later(message: ipc.Message[bytes]) -> None:
+        raise ZeroDivisionError
+
+    async with (
+        ipc.Endpoint("local://") as sender,
+        ipc.Endpoint("local://", on_message=later if is_async else plain) as receiver,
+    ):
+        with pytest.raises(MessageRefused):
+            await sender.send(receiver.address, b"x")
+        assert receiver.statistics().refused == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_function_may_close_its_endpoint() -> None:
+    async def end(message: ipc.Message[bytes]) -> None:
+        await receiver.close()
+
+    async with ipc.Endpoint("local://", config=QUICK) as sender:
+        receiver = ipc.Endpoint("local://", on_message=end)
+        await receiver.open()
+        with pytest.raises(aqueduct.AqueductError):
+            await sender.send(receiver.address, b"the last one")
+
+
+async def test_nobody_there_is_told_with_the_reason() -> None:
+    async with ipc.Endpoint("udp://127.0.0.1:0", config=QUICK) as sender:
+        async with ipc.Endpoint("udp://127.0.0.1:0") as gone:
+            address = gone.address
+        with pytest.raises(SendTimeout, match="connection refused") as raised:
+            await sender.send(address, b"anybody?")
+        assert not raised.value.may_have_arrived
+
+
+async def test_a_receiver_that_does_not_take_makes_the_send_time_out() -> None:
+    async with two(config=QUICK) as (sender, receiver):
+        with pytest.raises(SendTimeout) as raised:
+            await sender.send(receiver.address, b"x")
+        assert raised.value.may_have_arrived
+        await asyncio.sleep(0.05)  # the abort arrives
+        receiving = asyncio.create_task(receiver.receive())
+        await asyncio.sleep(0.05)
+        assert not receiving.done()  # what its sender gave up is not given out
+        receiving.cancel()
+
+
+async def test_a_send_can_have_less_time() -> None:
+    async with two() as (sender, receiver):
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(SendTimeout):
+            await sender.send(receiver.address, b"x", timeout=0.05)
+        assert asyncio.get_running_loop().time() - started < 2
+
+
+async def test_a_cancelled_send_is_given_up_and_not_taken() -> None:
+    async with two() as (sender, receiver):
+        sending = asyncio.create_task(sender.send(receiver.address, b"no"))
+        await asyncio.sleep(0.02)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await asyncio.sleep(0.05)  # the abort arrives
+        await sender_sends(sender, receiver, b"yes")
+        assert sender.statistics().failed == 1
+
+
+async def sender_sends(
+    sender: ipc.Endpoint[bytes], receiver: ipc.Endpoint[bytes], payload: bytes
+) -> None:
+    sending = asyncio.create_task(sender.send(receiver.address, payload))
+    assert (await receiver.receive()).payload == payload
+    await sending
+
+
+async def test_a_message_too_large_is_refused_and_the_next_is_not() -> None:
+    small = ipc.Config(max_message=65_536)
+    async with (
+        ipc.Endpoint("udp://127.0.0.1:0") as sender,
+        ipc.Endpoint("udp://127.0.0.1:0", config=small) as receiver,
+    ):
+        with pytest.raises(MessageTooLarge, match="max_message"):
+            await sender.send(receiver.address, bytes(65_537))
+        await sender_sends(sender, receiver, bytes(65_536))
+
+
+async def test_smaller_pdus_are_learned_from_the_peer() -> None:
+    async with (
+        ipc.Endpoint("udp://127.0.0.1:0") as sender,
+        ipc.Endpoint("udp://127.0.0.1:0", config=ipc.Config(max_pdu=512)) as receiver,
+    ):
+        await sender_sends(sender, receiver, bytes(5_000))
+        before = sender.statistics().pdus_sent
+        await sender_sends(sender, receiver, bytes(5_000))
+        assert sender.statistics().pdus_sent - before == 11  # no PDU too large this time
+
+
+async def test_closing_fails_what_is_being_sent_and_ends_the_loop() -> None:
+    async with two() as (sender, receiver):
+        sending = asyncio.create_task(sender.send(receiver.address, b"x"))
+        iterating = asyncio.create_task(collect(receiver))
+        await sending
+        stuck = asyncio.create_task(sender.send("udp://127.0.0.1:9", b"x"))
+        await asyncio.sleep(0.01)
+        await sender.close()
+        with pytest.raises(EndpointClosed):
+            await stuck
+        with pytest.raises(EndpointClosed):
+            await sender.send(receiver.address, b"x")
+        with pytest.raises(EndpointClosed):
+            await sender.receive()
+        await receiver.close()
+        assert await iterating == [b"x"]
+        await receiver.close()
+
+
+async def collect(endpoint: ipc.Endpoint[bytes]) -> list[bytes]:
+    return [message.payload async for message in endpoint]
+
+
+async def test_what_was_not_taken_is_refused_when_the_receiver_closes() -> None:
+    async with two() as (sender, receiver):
+        sending = asyncio.create_task(sender.send(receiver.address, b"x"))
+        await asyncio.sleep(0.05)
+        await receiver.close()
+        with pytest.raises(MessageRefused):
+            await sending
+
+
+async def test_sends_past_the_limit_wait_for_others() -> None:
+    async with two(config=ipc.Config(max_sends=2)) as (sender, receiver):
+        sends = [asyncio.create_task(sender.send(receiver.address, b"x")) for _ in range(10)]
+        for _ in sends:
+            await receiver.receive()
+        await asyncio.gather(*sends)
+
+
+async def test_a_cancelled_receive_leaves_its_message_to_the_next() -> None:
+    async with two("local://") as (sender, receiver):
+        first = asyncio.create_task(receiver.receive())
+        second = asyncio.create_task(receiver.receive())
+        sending = asyncio.create_task(sender.send(receiver.address, b"x"))
+        for _ in range(100):
+            if receiver._arrived:
+                break
+            await asyncio.sleep(0)
+        first.cancel()  # it was woken for the message, and has not run yet
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (await second).payload == b"x"
+        await sending
+
+
+@pytest.mark.parametrize(
+    ("to", "advice"),
+    [
+        ("tls://127.0.0.1:1", "cannot send to"),
+        ("udp://127.0.0.1", "udp://host:port"),
+        ("127.0.0.1:1", "not an address"),
+        ("udp://no.such.host.invalid:1", "cannot find"),
+        ("udp://[::1]:5", "cannot find"),
+    ],
+)
+async def test_an_address_that_cannot_be_sent_to_is_an_error_that_says_why(
+    to: str, advice: str
+) -> None:
+    async with ipc.Endpoint("udp://127.0.0.1:0") as endpoint:
+        with pytest.raises(ConnectError, match=advice):
+            await endpoint.send(to, b"x")
+
+
+async def test_an_endpoint_has_to_be_open_and_is_opened_once() -> None:
+    endpoint = ipc.Endpoint("udp://127.0.0.1:0")
+    with pytest.raises(LocalProtocolError, match="async with"):
+        await endpoint.send("udp://127.0.0.1:1", b"x")
+    with pytest.raises(LocalProtocolError, match="async with"):
+        _ = endpoint.address
+    async with endpoint:
+        with pytest.raises(LocalProtocolError, match="once"):
+            await endpoint.open()
+    with pytest.raises(LocalProtocolError, match="once"):
+        await endpoint.open()
+
+
+async def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
+    async with ipc.Endpoint("udp://127.0.0.1:0") as endpoint:
+        with pytest.raises(ConnectError, match="in use"):
+            await ipc.Endpoint(endpoint.address).open()
+
+
+def test_certificates_are_for_tls_addresses_only() -> None:
+    with pytest.raises(LocalProtocolError, match="tls://"):
+        ipc.Endpoint("udp://127.0.0.1:0", trust=aqueduct.trust())
+
+
+async def test_garbage_is_counted_and_nothing_else_suffers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with two() as (sender, receiver):
+        loop = asyncio.get_running_loop()
+        host, port = receiver.address.removeprefix("udp://").split(":")
+        transport, _ = await loop.create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=(host, int(port))
+        )
+        for size in (0, 1, 21, 22, 42, 1_000):
+            transport.sendto(b"\xff" * size)
+        await sender_sends(sender, receiver, b"still here")
+        transport.close()
+        assert receiver.statistics().malformed >= 5
+
+
+async def test_a_message_shows_itself() -> None:
+    async with two() as (sender, receiver):
+        sending = asyncio.create_task(sender.send(receiver.address, b"x"))
+        message = await receiver.receive()
+        await sending
+        assert f"source='{sender.address}'" in repr(message)
+        assert str(message.id) in repr(message)

@@ -1,0 +1,57 @@
+"""What a send raises for each thing that can become of its message."""
+
+import pytest
+
+from aqueduct.errors import (
+    AqueductError,
+    ConnectError,
+    DeliveryError,
+    EndpointClosed,
+    MessageRefused,
+    MessageTooLarge,
+    PeerRestarted,
+    SendTimeout,
+    TransferAborted,
+)
+from aqueduct.ipc.events import Ended
+from aqueduct.ipc.failures import failure
+from aqueduct.ipc.pdu import Code
+
+TO = "udp://127.0.0.1:5000"
+
+KINDS = {
+    Code.PROCESSING_ERROR: MessageRefused,
+    Code.INVALID_DESTINATION: TransferAborted,
+    Code.MESSAGE_TOO_LARGE: MessageTooLarge,
+    Code.RECEIVE_TIMEOUT: TransferAborted,
+    Code.PDU_TOO_LARGE: TransferAborted,
+    Code.APPLICATION: ConnectError,
+    Code.SHUTDOWN: EndpointClosed,
+    Code.SEND_TIMEOUT: SendTimeout,
+    Code.PEER_RESTARTED: PeerRestarted,
+    99: MessageRefused,
+}
+
+
+@pytest.mark.parametrize(("code", "kind"), KINDS.items(), ids=str)
+def test_each_code_has_its_error(code: int, kind: type[AqueductError]) -> None:
+    error = failure(Ended(b"i" * 16, TO, code, exposed=False), TO)
+    assert type(error) is kind
+    assert TO in str(error) or kind is EndpointClosed
+
+
+@pytest.mark.parametrize("exposed", [False, True])
+def test_a_timeout_says_whether_the_message_may_have_arrived(exposed: bool) -> None:
+    error = failure(Ended(b"i" * 16, TO, Code.SEND_TIMEOUT, exposed, "connection refused"), TO)
+    assert isinstance(error, DeliveryError)
+    assert error.may_have_arrived is exposed
+    assert "connection refused" in str(error)
+    assert ("all the same" in str(error)) is exposed
+    assert error.to == TO
+
+
+def test_after_a_restart_the_message_may_have_arrived() -> None:
+    error = failure(Ended(b"i" * 16, TO, Code.PEER_RESTARTED, exposed=True), TO)
+    assert isinstance(error, PeerRestarted)
+    assert error.may_have_arrived
+    assert "only if taking it twice does no harm" in str(error)

@@ -1,0 +1,29 @@
+"""PDUs within one process."""
+
+import pytest
+
+from aqueduct import ipc
+from aqueduct.errors import ConnectError, SendTimeout
+
+
+async def test_a_name_belongs_to_one_endpoint_until_it_is_closed() -> None:
+    async with ipc.Endpoint("local://door") as first:
+        assert first.address == "local://door"
+        with pytest.raises(ConnectError, match="is taken"):
+            await ipc.Endpoint("local://door").open()
+    async with ipc.Endpoint("local://door"):
+        pass
+
+
+async def test_without_a_name_one_is_made() -> None:
+    async with ipc.Endpoint("local://") as first, ipc.Endpoint("local://") as second:
+        assert first.address != second.address
+
+
+async def test_a_name_that_nobody_has_is_told() -> None:
+    quick = ipc.Config(ack_timeout=0.1, receive_timeout=0.1)
+    async with ipc.Endpoint("local://", config=quick) as endpoint:
+        with pytest.raises(SendTimeout, match="nobody in this process"):
+            await endpoint.send("local://nobody", b"x")
+        with pytest.raises(ConnectError, match="cannot send to"):
+            await endpoint.send("udp://127.0.0.1:1", b"x")

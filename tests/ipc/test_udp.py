@@ -1,0 +1,118 @@
+"""PDUs as datagrams."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Hashable, Sequence
+
+import pytest
+
+from aqueduct import ipc
+from aqueduct.errors import ConnectError
+from aqueduct.ipc.events import Transmit
+from aqueduct.ipc.outgoing import Outgoing
+from aqueduct.ipc.udp import open_udp
+
+
+class Ear:
+    """Keeps what a transport tells."""
+
+    def __init__(self) -> None:
+        self.pdus: list[bytes] = []
+        self.troubles: list[tuple[Hashable, str]] = []
+
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> None:
+        self.pdus += pdus
+
+    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+        raise AssertionError("UDP does not say so")
+
+    def handle_trouble(self, remote: Hashable, why: str) -> None:
+        self.troubles.append((remote, why))
+
+    def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
+        raise AssertionError("UDP never gives up")
+
+
+async def settle() -> None:
+    await asyncio.sleep(0.05)
+
+
+async def test_a_pdu_is_a_datagram() -> None:
+    """IPC-UDP-1."""
+    ear = Ear()
+    transport = await open_udp("udp://127.0.0.1:0", ear)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        other.settimeout(1)
+        remote = other.getsockname()
+        sizes = [1, 100, 100, 100, 60_000, 7, 7]
+        transport.send([Transmit(remote, b"h", b"d" * (size - 1), None) for size in sizes])
+        assert [len(other.recv(65_535)) for _ in sizes] == sizes
+        where = await transport.locate(transport.address)
+        for size in sizes:
+            assert isinstance(where, tuple)
+            other.sendto(b"x" * size, where)
+        await settle()
+    assert [len(pdu) for pdu in ear.pdus] == sizes
+    await transport.close()
+
+
+async def test_it_binds_loopback_where_no_host_is_named() -> None:
+    """IPC-UDP-2."""
+    transport = await open_udp("udp://:0", Ear())
+    assert transport.address.startswith("udp://127.0.0.1:")
+    await transport.close()
+
+
+async def test_another_host_than_this_one_is_warned_of() -> None:
+    """IPC-UDP-2."""
+    with pytest.warns(UserWarning, match="is for one host"):
+        transport = await open_udp("udp://0.0.0.0:0", Ear())
+    await transport.close()
+
+
+async def test_it_hears_that_nobody_is_there_and_sends_the_rest_all_the_same() -> None:
+    ear, friend = Ear(), Ear()
+    transport = await open_udp("udp://127.0.0.1:0", ear)
+    other = await open_udp("udp://127.0.0.1:0", friend)
+    gone = await open_udp("udp://127.0.0.1:0", Ear())
+    await gone.close()
+    nobody = await transport.locate(gone.address)
+    somebody = await transport.locate(other.address)
+    transport.send(
+        [
+            Transmit(nobody, b"lost", b"", None),
+            Transmit(somebody, b"one", b"", None),
+            Transmit(nobody, b"lost", b"", None),
+            Transmit(somebody, b"two", b"", None),
+        ]
+    )
+    await settle()
+    assert friend.pdus == [b"one", b"two"]
+    assert ear.troubles
+    assert {remote for remote, _ in ear.troubles} == {nobody}
+    assert "connection refused" in ear.troubles[0][1]
+    await transport.close()
+    await other.close()
+
+
+async def test_names_of_hosts_are_looked_up() -> None:
+    transport = await open_udp("udp://localhost:0", Ear())
+    by_name = transport.address.replace("127.0.0.1", "localhost")
+    assert await transport.locate(by_name) == await transport.locate(transport.address)
+    await transport.close()
+    with pytest.raises(ConnectError, match="cannot find"):
+        await open_udp("udp://no.such.host.invalid:0", Ear())
+
+
+async def test_an_endpoint_on_localhost_is_reached_by_name() -> None:
+    async with (
+        ipc.Endpoint("udp://127.0.0.1:0") as sender,
+        ipc.Endpoint("udp://127.0.0.1:0") as receiver,
+    ):
+        port = receiver.address.rsplit(":", 1)[1]
+        sending = asyncio.create_task(sender.send(f"udp://localhost:{port}", b"x"))
+        assert (await receiver.receive()).payload == b"x"
+        await sending
