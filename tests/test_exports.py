@@ -11,9 +11,9 @@ from typing import Any, get_type_hints
 import pytest
 
 import aqueduct
-from aqueduct import blocking, errors, testing, trace
+from aqueduct import blocking, errors, ipc, testing, trace
 
-MODULES = [aqueduct, blocking, errors, testing, trace]
+MODULES = [aqueduct, blocking, errors, ipc, testing, trace]
 NAMES = [
     pytest.param(module, name, id=f"{module.__name__}.{name}")
     for module in MODULES
