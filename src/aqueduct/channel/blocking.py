@@ -24,10 +24,10 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack, overload
 
+from aqueduct.background import Background, background, before_stop
 from aqueduct.channel import client, handles
 from aqueduct.channel import connection as connections
 from aqueduct.channel import server as servers
-from aqueduct.channel.background import Background, background
 from aqueduct.channel.client import CONNECT_TIMEOUT, ConnectOptions
 from aqueduct.channel.handles import DEFAULT_CAPACITY, ChannelOptions, OneshotOptions
 from aqueduct.channel.headers import Headers, HeadersLike
@@ -67,6 +67,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+before_stop(connections.close_all)
 
 _HOP = 1_024
 """Messages `send_many` takes over to the loop at a time."""

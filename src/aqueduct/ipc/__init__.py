@@ -4,8 +4,9 @@
 >>> endpoint = ipc.Endpoint("udp://127.0.0.1:0")
 """
 
+from aqueduct.ipc import blocking
 from aqueduct.ipc.config import Config
 from aqueduct.ipc.endpoint import Endpoint, Message
 from aqueduct.ipc.events import Statistics
 
-__all__ = ["Config", "Endpoint", "Message", "Statistics"]
+__all__ = ["Config", "Endpoint", "Message", "Statistics", "blocking"]

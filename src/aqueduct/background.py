@@ -10,13 +10,19 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from aqueduct.channel.connection import close_all
 from aqueduct.errors import AqueductError, ConnectionLost, ForkedConnectionError
 
 T = TypeVar("T")
 
 _GOODBYE = 1.0
-"""How long the end of the program waits for connections that were left open to say so."""
+"""How long the end of the program waits for what was left open to say so."""
+
+_goodbyes: list[Callable[[], Coroutine[Any, Any, None]]] = []
+
+
+def before_stop(goodbye: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Have something done on the loop before the end of the program."""
+    _goodbyes.append(goodbye)
 
 
 class Background:
@@ -70,11 +76,12 @@ class Background:
             raise ConnectionLost("the program is ending")
 
     def stop(self) -> None:
-        """Say goodbye on all connections, and stop."""
+        """Say goodbye on whatever was left open, and stop."""
         if self.forked or self.loop.is_closed():
             return
-        with contextlib.suppress(TimeoutError, AqueductError):
-            self.run(close_all(), _GOODBYE)
+        for goodbye in _goodbyes:
+            with contextlib.suppress(TimeoutError, AqueductError):
+                self.run(goodbye(), _GOODBYE)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_GOODBYE)
 

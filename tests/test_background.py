@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from aqueduct import ConnectionLost
-from aqueduct.channel import background as module
-from aqueduct.channel.background import Background, background
+from aqueduct import background as module
+from aqueduct.background import Background, background
 from tests.channel.test_blocking import ran_well
 
 
@@ -110,7 +110,7 @@ def test_a_child_process_has_a_loop_of_its_own() -> None:
     script = """
         import os
         import aqueduct
-        from aqueduct.channel.background import background
+        from aqueduct.background import background
 
         parents = background()
         assert parents.do(os.getpid) == os.getpid()

@@ -1,0 +1,123 @@
+"""Endpoints for threads."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from aqueduct import EndpointClosed, ForkedConnectionError, LocalProtocolError, MessageRefused, ipc
+from aqueduct.ipc import blocking
+
+
+def test_a_thread_sends_and_another_receives() -> None:
+    with (
+        blocking.Endpoint("udp://127.0.0.1:0", int) as sender,
+        blocking.Endpoint("udp://127.0.0.1:0", int) as receiver,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        sends = [pool.submit(sender.send, receiver.address, n) for n in range(100)]
+        got = [receiver.receive(timeout=10).payload for _ in sends]
+        assert sorted(got) == list(range(100))
+        assert [send.result() for send in sends] == [None] * 100
+        assert receiver.statistics().received == 100
+
+
+def test_a_loop_answers_until_the_endpoint_is_closed() -> None:
+    with blocking.Endpoint("local://") as client:
+        server = blocking.Endpoint("local://")
+        server.open()
+
+        def serve() -> None:
+            for message in server:
+                server.send(message.source, message.payload * 2)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client.send(server.address, b"ab")
+        assert client.receive(timeout=10).payload == b"abab"
+        server.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        with pytest.raises(EndpointClosed):
+            server.receive()
+
+
+def test_a_function_runs_in_a_thread_and_may_block_and_send() -> None:
+    def answer(message: ipc.Message[bytes]) -> None:
+        if message.payload == b"bad":
+            raise ValueError("bad")
+        server.send(message.source, message.payload.upper())
+
+    server = blocking.Endpoint("local://", on_message=answer)
+    with server, blocking.Endpoint("local://") as client:
+        with ThreadPoolExecutor() as pool:
+            sending = pool.submit(client.send, server.address, b"good")
+            assert client.receive(timeout=10).payload == b"GOOD"
+            sending.result(10)
+        with pytest.raises(MessageRefused):
+            client.send(server.address, b"bad")
+
+
+def test_nothing_in_time_is_a_timeout_and_the_next_message_is_not_lost() -> None:
+    with blocking.Endpoint("local://") as one, blocking.Endpoint("local://") as other:
+        with pytest.raises(TimeoutError):
+            other.receive(timeout=0.01)
+        with ThreadPoolExecutor() as pool:
+            sending = pool.submit(one.send, other.address, b"x")
+            assert other.receive(timeout=10).payload == b"x"
+            sending.result(10)
+
+
+def test_it_has_to_be_opened() -> None:
+    endpoint = blocking.Endpoint("local://")
+    with pytest.raises(LocalProtocolError, match="open the endpoint"):
+        endpoint.send("local://x", b"x")
+
+
+def test_it_has_what_the_other_has() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert public(ipc.Endpoint) - public(blocking.Endpoint) == {
+        "handle_pdus",
+        "handle_sent",
+        "handle_trouble",
+        "handle_unreachable",
+    }
+    for kind in (ipc.Endpoint, blocking.Endpoint):
+        parameters = inspect.signature(kind).parameters
+        assert set(parameters) == {"address", "type", "on_message", "tls", "trust", "config"}
+
+
+def test_in_a_child_process_it_says_that_it_was_made_before_the_fork() -> None:
+    with blocking.Endpoint("local://") as endpoint:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                endpoint.send("local://x", b"x")
+            except ForkedConnectionError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
+    program = (
+        "from aqueduct.ipc import blocking\n"
+        "endpoint = blocking.Endpoint('udp://127.0.0.1:0')\n"
+        "endpoint.open()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        timeout=20,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
