@@ -1,12 +1,19 @@
-"""The README's examples do what the README says."""
+"""The examples of the README and the guides do what these say."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def examples_of(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+EXAMPLES = examples_of("README.md")
 
 
 def run(example: str) -> str:
@@ -44,3 +51,7 @@ asyncio.run(give_up())
 
 def test_the_example_of_the_test_kit_prints_the_squares() -> None:
     assert run(EXAMPLES[1]) == "[b'0', b'1', b'4', b'9', b'16']\n"
+
+
+def test_the_first_example_of_the_guide_to_ipc_does_what_it_says() -> None:
+    assert run(examples_of("docs/ipc.md")[0]) == "b'hello' True\n"

@@ -11,7 +11,18 @@ from typing import Any, assert_type
 import msgspec
 
 import aqueduct
-from aqueduct import Channel, Headers, Message, Mode, Outcome, Receipt, Receiver, Sender, blocking
+from aqueduct import (
+    Channel,
+    Headers,
+    Message,
+    Mode,
+    Outcome,
+    Receipt,
+    Receiver,
+    Sender,
+    blocking,
+    ipc,
+)
 
 
 class Sum(msgspec.Struct):
@@ -181,3 +192,20 @@ def threads() -> None:
     with blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as running:
         assert_type(running.accept(), blocking.ServerConnection[Sum])
         assert_type(running.accept().entrypoint, blocking.Receiver[Sum])
+
+
+async def messages_without_connections() -> None:
+    async with ipc.Endpoint("udp://127.0.0.1:0") as plain:
+        assert_type(plain, ipc.Endpoint[bytes])
+        assert_type((await plain.receive()).payload, bytes)
+        await plain.send("udp://127.0.0.1:1", "text")  # type: ignore[arg-type]
+
+    def on_message(message: ipc.Message[int]) -> None:
+        assert_type(message.payload, int)
+
+    async with ipc.Endpoint("udp://127.0.0.1:0", int, on_message=on_message) as typed:
+        assert_type(typed, ipc.Endpoint[int])
+        async for message in typed:
+            assert_type(message, ipc.Message[int])
+    with ipc.blocking.Endpoint("udp://127.0.0.1:0", str) as endpoint:
+        assert_type(endpoint.receive().payload, str)
