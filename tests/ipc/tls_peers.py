@@ -1,10 +1,14 @@
-"""A small endpoint over TLS for tests: a real core, pumped by hand."""
+"""Small endpoints over TLS for tests, each a real core pumped by hand, and strangers."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import random
-from collections.abc import Hashable, Sequence
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
 from aqueduct.ipc.config import Config
@@ -12,7 +16,12 @@ from aqueduct.ipc.events import Arrived, Ended
 from aqueduct.ipc.exchange import Exchange
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.tcp import TcpLimits, TlsTransport, open_tls
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.quic.tls import ServerTLS, Trust, make_authority, make_certificate
+
+AUTHORITY = make_authority("tests")
+PAIR = make_certificate(["localhost", "127.0.0.1"], AUTHORITY)
+TRUST = Trust(authorities=AUTHORITY.certificate)
+HERE = "tls://127.0.0.1:0"
 
 
 class Peer:
@@ -134,3 +143,55 @@ class Peer:
         self.errors.append((remote, error))
         self.exchange.handle_unreachable(remote, str(error), self.loop.time())
         self.pump()
+
+
+Start = Callable[..., Awaitable[Peer]]
+
+
+@contextlib.asynccontextmanager
+async def peers() -> AsyncIterator[Start]:
+    """Opens endpoints, and sees that nothing is left of them."""
+    opened: list[Peer] = []
+
+    async def begin(address: str = "tls://", **options: Any) -> Peer:
+        options.setdefault("trust", TRUST)
+        if address != "tls://":
+            options.setdefault("tls", PAIR)
+        peer = await Peer().open(address, **options)
+        opened.append(peer)
+        return peer
+
+    yield begin
+    for peer in opened:
+        await peer.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    gc.collect()
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for belongs to the transport
+            await asyncio.sleep(0.005)
+
+
+async def dial(address: str, context: ssl.SSLContext | None = None) -> socket.socket:
+    """A blocking socket that speaks to an endpoint by hand."""
+    host, _, port = address.removeprefix("tls://").rpartition(":")
+
+    def connect() -> socket.socket:
+        plain = socket.create_connection((host, int(port)), 5)
+        return plain if context is None else context.wrap_socket(plain, server_hostname=host)
+
+    return await asyncio.to_thread(connect)
+
+
+def by_hand() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=AUTHORITY.certificate.decode())
+    return context
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
