@@ -1,0 +1,197 @@
+"""Small endpoints over TLS for tests, each a real core pumped by hand, and strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from typing import Any
+
+from aqueduct.ipc.config import Config
+from aqueduct.ipc.events import Arrived, Ended
+from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.outgoing import Outgoing
+from aqueduct.ipc.tcp import TcpLimits, TlsTransport, open_tls
+from aqueduct.quic.tls import ServerTLS, Trust, make_authority, make_certificate
+
+AUTHORITY = make_authority("tests")
+PAIR = make_certificate(["localhost", "127.0.0.1"], AUTHORITY)
+TRUST = Trust(authorities=AUTHORITY.certificate)
+HERE = "tls://127.0.0.1:0"
+
+
+class Peer:
+    """Takes every message at once, and remembers what the transport told."""
+
+    transport: TlsTransport
+    exchange: Exchange
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.arrived: asyncio.Queue[Arrived] = asyncio.Queue()
+        self.troubles: list[tuple[Hashable, str]] = []
+        self.errors: list[tuple[Hashable, Exception]] = []
+        self.calls: list[int] = []
+        """How many PDUs came at once."""
+        self.remotes: list[Hashable] = []
+        """Who was heard of, in order."""
+        self.ends: dict[bytes, asyncio.Future[Ended]] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = 0.0
+        self.closed = False
+
+    async def open(
+        self,
+        address: str = "tls://",
+        *,
+        tls: ServerTLS | None = None,
+        trust: Trust | None = None,
+        limits: TcpLimits | None = None,
+        max_pdu: int = 256 * 1024,
+        **config: Any,
+    ) -> Peer:
+        transport = await open_tls(
+            address, self, max_pdu=max_pdu, tls=tls, trust=trust, limits=limits
+        )
+        assert transport.id_trust is not None
+        self.transport = transport
+        settings = {"max_pdu": max_pdu, "window": transport.window, "id_trust": transport.id_trust}
+        self.exchange = Exchange(
+            Config(**(settings | config)), random.Random(), self.loop.time(), reports_sent=True
+        )
+        return self
+
+    @property
+    def address(self) -> str:
+        return self.transport.address
+
+    async def send(self, to: str | Hashable, payload: bytes) -> Ended:
+        remote = await self.transport.locate(to) if isinstance(to, str) else to
+        return await self.start(remote, payload)
+
+    def start(self, remote: Hashable, payload: bytes) -> asyncio.Future[Ended]:
+        message_id = self.exchange.send(remote, payload, self.loop.time())
+        ended = self.ends[message_id] = self.loop.create_future()
+        self.pump()
+        return ended
+
+    async def close(self) -> None:
+        self.closed = True
+        if self.timer is not None:
+            self.timer.cancel()
+        await self.transport.close()
+
+    def pump(self) -> None:
+        exchange = self.exchange
+        while True:
+            for event in exchange.poll_events():
+                if isinstance(event, Ended):
+                    ended = self.ends.pop(event.message_id)
+                    if not ended.done():
+                        ended.set_result(event)
+                elif exchange.take(event.message_id):
+                    self.take(event)
+            transmits = exchange.poll_transmits()
+            if not transmits:
+                break
+            self.transport.send(transmits)
+        self.arm()
+
+    def arm(self) -> None:
+        until = self.exchange.next_timer()
+        if not self.closed and (self.timer is None or until < self.timer_at):
+            if self.timer is not None:
+                self.timer.cancel()
+            self.timer_at = until
+            # uvloop rounds down to milliseconds; too early a call would only be repeated.
+            self.timer = self.loop.call_at(until + 0.001, self.wake)
+
+    def take(self, message: Arrived) -> None:
+        self.arrived.put_nowait(message)
+
+    def wake(self) -> None:
+        self.timer = None
+        self.exchange.handle_timer(self.loop.time())
+        self.pump()
+
+    # Listener
+
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> None:
+        self.calls.append(len(pdus))
+        if remote not in self.remotes:
+            self.remotes.append(remote)
+        now = self.loop.time()
+        for pdu in pdus:
+            self.exchange.handle_pdu(pdu, remote, now)
+        self.pump()
+
+    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+        now = self.loop.time()
+        for sending in sendings:
+            self.exchange.handle_sent(sending, now)
+        self.arm()
+
+    def handle_trouble(self, remote: Hashable, why: str) -> None:
+        self.troubles.append((remote, why))
+        self.exchange.handle_trouble(remote, why)
+
+    def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
+        self.errors.append((remote, error))
+        self.exchange.handle_unreachable(remote, str(error), self.loop.time())
+        self.pump()
+
+
+Start = Callable[..., Awaitable[Peer]]
+
+
+@contextlib.asynccontextmanager
+async def peers() -> AsyncIterator[Start]:
+    """Opens endpoints, and sees that nothing is left of them."""
+    opened: list[Peer] = []
+
+    async def begin(address: str = "tls://", **options: Any) -> Peer:
+        options.setdefault("trust", TRUST)
+        if address != "tls://":
+            options.setdefault("tls", PAIR)
+        peer = await Peer().open(address, **options)
+        opened.append(peer)
+        return peer
+
+    yield begin
+    for peer in opened:
+        await peer.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    gc.collect()
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for belongs to the transport
+            await asyncio.sleep(0.005)
+
+
+async def dial(address: str, context: ssl.SSLContext | None = None) -> socket.socket:
+    """A blocking socket that speaks to an endpoint by hand."""
+    host, _, port = address.removeprefix("tls://").rpartition(":")
+
+    def connect() -> socket.socket:
+        plain = socket.create_connection((host, int(port)), 5)
+        return plain if context is None else context.wrap_socket(plain, server_hostname=host)
+
+    return await asyncio.to_thread(connect)
+
+
+def by_hand() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=AUTHORITY.certificate.decode())
+    return context
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
