@@ -31,6 +31,7 @@ def test_an_address_has_parts(address: str, place: Place) -> None:
         ("udp://host:70000", "Port out of range"),
         ("udp://host:1/path", "nothing follows"),
         ("udp://user@host:1", "nothing follows"),
+        ("udp://a host:1", "white space"),
     ],
 )
 def test_what_is_no_address_is_refused_with_advice(address: str, advice: str) -> None:

@@ -20,7 +20,9 @@ from aqueduct.errors import (
     MessageRefused,
     MessageTooLarge,
     SendTimeout,
+    TLSError,
 )
+from aqueduct.quic.tls import make_authority, make_certificate
 
 ADDRESSES = ["udp://127.0.0.1:0", "udp://[::1]:0", "local://"]
 QUICK = ipc.Config(ack_timeout=0.3, receive_timeout=0.3, min_backoff=0.01, max_backoff=0.02)
@@ -353,6 +355,67 @@ async def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
 def test_certificates_are_for_tls_addresses_only() -> None:
     with pytest.raises(LocalProtocolError, match="tls://"):
         ipc.Endpoint("udp://127.0.0.1:0", trust=aqueduct.trust())
+
+
+AUTHORITY = make_authority("a test")
+SHOWN = make_certificate(["127.0.0.1"], AUTHORITY)
+BELIEVED = aqueduct.trust(AUTHORITY.certificate)
+
+
+@pytest.mark.parametrize("size", [0, 1, 300_000, 5_000_000])
+async def test_over_tls_messages_and_answers_share_what_connections_there_are(size: int) -> None:
+    async with (
+        ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server,
+        ipc.Endpoint("tls://", trust=BELIEVED) as client,
+    ):
+        await sender_sends(client, server, bytes(size))
+        sending = asyncio.create_task(client.send(server.address, b"?"))
+        message = await server.receive()
+        await sending
+        answering = asyncio.create_task(server.send(message.source, b"!" * size))
+        assert (await client.receive()).payload == b"!" * size
+        await answering
+
+
+async def test_over_tls_both_can_listen_and_both_can_begin() -> None:
+    async with (
+        ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN, trust=BELIEVED) as one,
+        ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN, trust=BELIEVED) as other,
+    ):
+        await sender_sends(one, other, b"from one")
+        await sender_sends(other, one, b"from the other")
+
+
+async def test_a_certificate_that_is_not_trusted_fails_at_once_and_harms_nobody_else() -> None:
+    stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
+    async with (
+        ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server,
+        ipc.Endpoint("tls://127.0.0.1:0", tls=stranger) as impostor,
+        ipc.Endpoint("tls://", trust=BELIEVED) as client,
+    ):
+        async with asyncio.timeout(3):
+            with pytest.raises(TLSError, match="certificate"):
+                await client.send(impostor.address, b"secret")
+        await sender_sends(client, server, b"hello")
+        assert impostor.statistics().pdus_received == 0
+
+
+async def test_a_receiver_that_starts_late_gets_the_message() -> None:
+    async with ipc.Endpoint("tls://", trust=BELIEVED) as client:
+        async with ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as first:
+            address = first.address
+        sending = asyncio.create_task(client.send(address, b"patience"))
+        await asyncio.sleep(0.2)
+        async with ipc.Endpoint(address, tls=SHOWN) as second:
+            assert (await second.receive()).payload == b"patience"
+            await sending
+
+
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:0", "tls://"])
+def test_to_listen_is_to_have_a_certificate(address: str) -> None:
+    wrong = SHOWN if address == "tls://" else None
+    with pytest.raises(LocalProtocolError, match="give tls="):
+        ipc.Endpoint(address, tls=wrong)
 
 
 async def test_garbage_is_counted_and_nothing_else_suffers(

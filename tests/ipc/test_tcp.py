@@ -324,7 +324,7 @@ async def test_addresses_are_named_as_they_are_written(start: Start) -> None:
 
 async def test_a_port_in_use_is_told(start: Start) -> None:
     server = await start(HERE)
-    with pytest.raises(ConnectError, match="cannot listen on tls://127"):
+    with pytest.raises(ConnectError, match="cannot listen at tls://127"):
         await start(server.address)
 
 

@@ -30,6 +30,8 @@ def parse(address: str) -> Place:
             f"not an address: {address!r}; write udp://host:port for this host, "
             "tls://host:port for another, local://name for this process"
         )
+    if any(character.isspace() for character in address):
+        raise ConnectError(f"not an address: {address!r}; there is white space in it")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
         raise ConnectError(f"not an address: {address!r}; nothing follows host and port")
     return Place(parts.scheme, parts.hostname or "", port)

@@ -22,6 +22,7 @@ from aqueduct.ipc.failures import failure
 from aqueduct.ipc.local import open_local
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.pdu import Code
+from aqueduct.ipc.tcp import MAX_PDU, open_tls
 from aqueduct.ipc.transport import Transport
 from aqueduct.ipc.udp import open_udp
 from aqueduct.quic.tls import ServerTLS, Trust
@@ -116,6 +117,11 @@ class Endpoint(Generic[T]):
         self._scheme = parse(address).scheme
         if self._scheme != "tls" and (tls is not None or trust is not None):
             raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
+        if self._scheme == "tls" and (tls is not None) != (address != "tls://"):
+            raise LocalProtocolError(
+                f"an endpoint listens at an address with a certificate: give tls=… with {address}, "
+                "or tls:// alone for one that only connects"
+            )
         self._codec = codec_for(type)
         self._on_message = on_message
         self._tls = tls
@@ -163,6 +169,14 @@ class Endpoint(Generic[T]):
     async def _open_transport(self) -> Transport:
         if self._scheme == "udp":
             return await open_udp(self._asked_address, self)
+        if self._scheme == "tls":
+            return await open_tls(
+                self._asked_address,
+                self,
+                max_pdu=self._config.max_pdu or MAX_PDU,
+                tls=self._tls,
+                trust=self._trust,
+            )
         return open_local(self._asked_address, self)
 
     async def close(self) -> None:

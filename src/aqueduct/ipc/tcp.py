@@ -16,6 +16,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from aqueduct.errors import ConnectError, TLSError
+from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.events import Transmit
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.secure import Session, client_context, refusal, server_context
@@ -85,10 +86,10 @@ async def open_tls(
     trust: Trust | None = None,
     limits: TcpLimits | None = None,
 ) -> TlsTransport:
-    """Listen at ``tls://host:port``; with ``tls://`` or without a certificate, only connect."""
+    """Listen at ``tls://host:port`` if there is a certificate to show; else only connect."""
     transport = TlsTransport(listener, max_pdu, trust or Trust(), limits or TcpLimits())
-    if address != SCHEME and tls is not None:
-        host, port = _split(address)
+    if tls is not None:
+        _, host, port = parse(address)
         await transport.listen(host, port, tls)
     return transport
 
@@ -138,7 +139,6 @@ class TlsTransport:
     async def listen(self, host: str, port: int, tls: ServerTLS) -> None:
         """Accept connections."""
         self._server_context = server_context(tls)
-        where = f"[{host}]" if ":" in host else host
         try:
             bound: str | None = host or None
             if host and not port:  # a name with two addresses would get two ports
@@ -149,15 +149,16 @@ class TlsTransport:
             )
         except OSError as error:
             reason = error.strerror or error
-            raise ConnectError(f"cannot listen on {SCHEME}{where}:{port}: {reason}") from None
+            where = unparse("tls", host, port)
+            raise ConnectError(f"cannot listen at {where}: {reason}") from None
         number = self._server.sockets[0].getsockname()[1]
-        self.address = f"{SCHEME}{where}:{number}"
+        self.address = unparse("tls", host, number)
 
     async def locate(self, address: str) -> Hashable:
         """The remote that an address means, or the accepted connection that a name means."""
         where, hash_sign, number = address.partition("#")
-        host, port = _split(where)
-        if not host or not port:
+        scheme, host, port = parse(where)
+        if scheme != "tls" or not host or not port:
             raise ConnectError(f"not an address to send to: {address!r}; write {SCHEME}host:port")
         if not hash_sign:
             return ("tls", host, port)
@@ -169,8 +170,7 @@ class TlsTransport:
         """A remote as people write it; one that connected to us ends in the number it came as."""
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         _, host, port, *number = remote
-        where = f"[{host}]" if ":" in host else host
-        return f"{SCHEME}{where}:{port}" + "".join(f"#{each}" for each in number)
+        return unparse("tls", host, port) + "".join(f"#{each}" for each in number)
 
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Send PDUs; those of one turn for one remote are written at once."""
@@ -418,19 +418,6 @@ class TlsTransport:
                 del self._lines[line.remote]
         if self._alive or self._lines:
             self._sweep_later()
-
-
-def _split(address: str) -> tuple[str, int]:
-    """The host and the port of ``tls://host:port``."""
-    host, colon, port = address.removeprefix(SCHEME).rpartition(":")
-    well_formed = address.startswith(SCHEME) and colon and port.isdecimal() and len(port) <= 5
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        well_formed = False
-    if not well_formed or int(port) > 65_535 or set(host) & set("/?#@[] "):
-        raise ConnectError(f"not an address: {address!r}; write {SCHEME}host:port")
-    return host.lower(), int(port)
 
 
 def _reason(error: Exception) -> str:
