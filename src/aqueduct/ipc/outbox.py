@@ -203,7 +203,8 @@ class Outbox:
             self._finish(sending, now)
 
     def _redirect(self, sending: Outgoing, known: _Remote, owner: bytes | None, now: float) -> None:
-        if owner is None or owner == sending.destination:
+        # A sender that was held up may hear of an id from after its message was taken and forgotten.
+        if owner is None or owner == sending.destination or now >= sending.deadline:  # IPC-ID-5
             self._statistics.ignored += 1
             return
         known.learn(owner, now, self._config.id_trust)  # IPC-SEND-9
