@@ -143,7 +143,7 @@ class Inbox:
         ):
             self._statistics.crowded_out += 1  # IPC-FLOW-2
             return
-        receiving = Incoming(
+        receiving = Incoming(  # IPC-RECV-18
             header.message_id, remote, self.owner, header.length, self.max_data, self._wake
         )
         self._receivings[header.message_id] = receiving
@@ -185,7 +185,7 @@ class Inbox:
     def _add(self, receiving: Incoming, data: bytes, now: float) -> None:
         if receiving.add(data):
             receiving.deadline = NEVER
-            payload = receiving.payload()
+            payload = receiving.payload()  # IPC-RECV-19
             self.arrived.append(Arrived(receiving.message_id, receiving.remote, payload))
             return
         self._answer(receiving.remote, receiving.last_ack())  # IPC-RECV-7

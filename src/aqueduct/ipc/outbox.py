@@ -83,6 +83,7 @@ class Outbox:
         if len(payload) > MAX_INT32:
             raise MessageTooLarge(f"a message of {len(payload)} bytes; at most 2**31 - 1 can go")
         if len(self._sendings) >= self._config.max_sends:
+            # IPC-FLOW-4
             raise WouldBlock(f"{self._config.max_sends} messages are being sent (max_sends)")
         message_id = self._fresh_id()  # IPC-SEND-1
         known = self._remote(remote)
@@ -203,7 +204,7 @@ class Outbox:
             self._finish(sending, now)
 
     def _redirect(self, sending: Outgoing, known: _Remote, owner: bytes | None, now: float) -> None:
-        # A sender that was held up may hear of an id from after its message was taken and forgotten.
+        # A sender that was held up may hear of an id from after its message was forgotten.
         if owner is None or owner == sending.destination or now >= sending.deadline:  # IPC-ID-5
             self._statistics.ignored += 1
             return
@@ -266,7 +267,7 @@ class Outbox:
         self._finish(sending, now)
 
     def _finish(self, sending: Outgoing, now: float) -> None:
-        """A send has ended; whoever waited for its room goes on."""
+        """A send has ended, which is told once (IPC-SEND-17); who waited for its room goes on."""
         del self._sendings[sending.message_id]
         known = self._remotes[sending.remote]
         known.sendings -= 1
@@ -295,7 +296,7 @@ class Outbox:
         return known
 
     def _forget_remotes(self) -> None:
-        """Make room by forgetting the older half of the remotes to which nothing is under way."""
+        """Make room by forgetting the older half of the remotes that are idle (IPC-FLOW-6)."""
         idle = [remote for remote, known in self._remotes.items() if not known.sendings]
         for remote in idle[: (len(idle) + 1) // 2]:
             del self._remotes[remote]

@@ -15,7 +15,7 @@ from aqueduct.protocol.timers import NEVER
 
 MAX_CORRECTIONS = 4
 """Answers that make a message go out again at once; after them it waits for its backoff, so that a
-peer which always finds fault costs no more than one which never answers (IPC-SEND-9)."""
+peer which always finds fault costs no more than one which never answers (IPC-SEND-16)."""
 
 
 class State(Enum):
@@ -31,13 +31,13 @@ class State(Enum):
 class Input(Enum):
     """What can happen to a sending."""
 
-    START = auto()
-    CORRECTED = auto()
-    ACKED = auto()
-    LAST_ACKED = auto()
-    REFUSED = auto()
-    TIMED_OUT = auto()
-    RESET = auto()
+    START = "room"
+    CORRECTED = "correction"
+    ACKED = "ack"
+    LAST_ACKED = "last ack"
+    REFUSED = "error code"
+    TIMED_OUT = "receive ack timer"
+    RESET = "reset"
 
 
 TRANSITIONS = {
