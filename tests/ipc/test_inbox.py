@@ -333,6 +333,10 @@ def test_acks_go_to_where_the_latest_pdu_came_from() -> None:
     core.exchange.handle_pdu(core.data(1, b"y").encode(), "at last", core.now)
     core.exchange.take(ID)
     assert core.said_to() == [(DataAck(ID, 1), "at last")]
+    core.hear(core.header(0, b"", OTHER), remote="before")
+    core.hear(core.header(0, b"", OTHER), remote="now")
+    core.exchange.take(OTHER)
+    assert core.said_to() == [(HeaderAck(OTHER), "now")]
 
 
 def test_nobody_waits_for_an_ack_to_go() -> None:
@@ -384,11 +388,11 @@ def test_a_header_past_the_processed_ids_is_not_answered() -> None:
     core = Core(max_processed=1)
     core.hear(core.header(0))
     core.take()
-    assert core.hear(core.header(0, b"", OTHER)) == []
+    assert core.hear(core.header(2 * DATA, FULL, OTHER)) == []
+    assert core.exchange.statistics.crowded_out == 1
     core.wait(12)
     assert core.exchange.processed == 0
-    core.hear(core.header(0, b"", OTHER))
-    assert core.take(OTHER) == [HeaderAck(OTHER)]
+    assert core.hear(core.header(2 * DATA, FULL, OTHER)) == [HeaderAck(OTHER)]
 
 
 def test_an_id_that_is_used_again_does_not_disturb_whoever_takes_the_first() -> None:

@@ -22,7 +22,7 @@ from aqueduct.ipc.pdu import (
     HeaderAck,
     encode_size,
 )
-from aqueduct.protocol.timers import NEVER, Timers
+from aqueduct.protocol.timers import Timers
 
 
 class Inbox:
@@ -184,7 +184,6 @@ class Inbox:
 
     def _add(self, receiving: Incoming, data: bytes, now: float) -> None:
         if receiving.add(data):
-            receiving.deadline = NEVER
             payload = receiving.payload()  # IPC-RECV-19
             self.arrived.append(Arrived(receiving.message_id, receiving.remote, payload))
             return
