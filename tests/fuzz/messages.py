@@ -38,6 +38,8 @@ LIMITS_ARE_TIGHT = 2
 
 MOMENT = 0.05
 SIZES = (0, 1, 469, 470, 471, 940, 941, 2000, 65_536, 65_537)
+CONTENTS = bytes(each % 251 for each in range(SIZES[-1]))
+"""What messages begin with, so that a piece in the wrong place shows."""
 NUMBERS = (0, 1, 2, 3, 470, 65_536, 65_537, 2**31 - 1)
 
 
@@ -101,6 +103,8 @@ class World:
         self.honest = True
         self.took: Counter[bytes] = Counter()
         self.outcomes: dict[bytes, int] = {}
+        self.names: dict[bytes, bytes] = {}
+        """The ids that applications know, by those that PDUs name."""
         self.orphans: set[bytes] = set()
         """Messages whose sender was restarted, of which nobody hears any more."""
 
@@ -111,9 +115,12 @@ class World:
                 side.network.append(transmit.head + transmit.data)
                 if transmit.sending is not None:
                     side.sendings.append(transmit.sending)
+                    self.names[transmit.sending.wire_id] = transmit.sending.message_id
             for event in side.exchange.poll_events():
                 if isinstance(event, Arrived):
                     side.inbox.append(event.message_id)
+                    whole = event.payload == CONTENTS[: len(event.payload)]
+                    assert whole or not self.honest, "pieces are in the wrong place"
                     continue
                 assert event.message_id not in self.outcomes, "a send ended twice"
                 self.outcomes[event.message_id] = event.code
@@ -141,8 +148,9 @@ class World:
         if side.inbox:
             message_id = side.inbox.pop(place % len(side.inbox))
             if side.exchange.take(message_id):
-                self.took[message_id] += 1
-                assert not self.honest or self.took[message_id] == 1, "taken twice"
+                name = self.names.get(message_id, message_id)
+                self.took[name] += 1
+                assert not self.honest or self.took[name] == 1, "taken twice"
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -219,7 +227,7 @@ def step(world: World, side: Side, operation: Op, tape: Tape) -> None:
         size = SIZES[tape.byte() % len(SIZES)]
         refusal = LocalProtocolError if side.closed else WouldBlock
         with suppress(refusal):
-            side.sent.append(exchange.send(1 - side.place, bytes(size), world.now))
+            side.sent.append(exchange.send(1 - side.place, CONTENTS[:size], world.now))
     elif operation is Op.RESTART:
         world.gather()
         side.begin(world.now)

@@ -314,8 +314,8 @@ def test_an_id_that_is_read_after_the_time_is_over_is_not_followed() -> None:
     message_id = core.send(b"hello")
     core.said()
     core.now += 5.0
-    assert core.hear(told(message_id, RENEWED)) == []
-    core.exchange.handle_timer(core.now)
+    abort = [Header(message_id, OWNER, 5), Data(message_id, OWNER, 1)]
+    assert core.hear(told(message_id, RENEWED)) == abort
     assert core.ended().code == Code.SEND_TIMEOUT
 
 
@@ -325,11 +325,40 @@ def test_a_message_is_cut_to_the_size_that_the_answer_tells() -> None:
     message_id = core.send(bytes(1500))
     assert core.said() == [Header(message_id, OWNER, 1500, bytes(1000))]
     too_large = HeaderAck(message_id, Code.PDU_TOO_LARGE, encode_size(600))
-    assert core.hear(too_large) == [Header(message_id, OWNER, 1500, bytes(600))]
-    assert core.hear(HeaderAck(message_id)) == [Data(message_id, OWNER, 1, bytes(600))]
-    assert core.hear(DataAck(message_id, 1)) == [Data(message_id, OWNER, 2, bytes(300))]
+    (header,) = core.hear(too_large)
+    anew = header.message_id
+    assert anew != message_id
+    assert header == Header(anew, OWNER, 1500, bytes(600))
+    assert core.hear(HeaderAck(message_id), too_large) == []
+    assert core.hear(HeaderAck(anew)) == [Data(anew, OWNER, 1, bytes(600))]
+    assert core.hear(DataAck(anew, 1)) == [Data(anew, OWNER, 2, bytes(300))]
+    core.hear(DataAck(anew, 2))
+    assert core.ended() == Ended(message_id, THEM, Code.SUCCESS, True)
     message_id = core.send(bytes(700))
     assert core.said() == [Header(message_id, OWNER, 700, bytes(600))]
+
+
+def test_a_message_that_was_cut_anew_is_cancelled_by_its_first_id() -> None:
+    """IPC-SEND-10, IPC-SEND-15."""
+    core = familiar(max_pdu=1042)
+    message_id = core.send(bytes(1500))
+    (header,) = core.hear(HeaderAck(message_id, Code.PDU_TOO_LARGE, encode_size(600)))[1:]
+    core.exchange.cancel(message_id, core.now)
+    anew = header.message_id
+    assert core.said() == [Header(anew, OWNER, 1500), Data(anew, OWNER, 1)]
+    assert core.ended().message_id == message_id
+    assert core.exchange.leftovers() == {}
+
+
+def test_an_exposed_message_that_was_cut_anew_is_not_cut_again() -> None:
+    """IPC-SEND-10."""
+    core = familiar(max_pdu=1042)
+    message_id = core.send(bytes(1000))
+    core.said()
+    cut = core.hear(HeaderAck(message_id, Code.PDU_TOO_LARGE, encode_size(600)))
+    assert cut == [Header(message_id, OWNER, 1000, bytes(600))]
+    assert core.hear(HeaderAck(message_id, Code.PDU_TOO_LARGE, encode_size(500))) == []
+    assert core.ended() == Ended(message_id, THEM, Code.PDU_TOO_LARGE, True)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from tests.ipc.core import ID, THEM, WRONG
 OWNER = b"ABCDEFGH12345678"
 RENEWED = b"ABCDEFGHabcdefgh"
 SUCCESSOR = b"abcdefgh12345678"
+FRESH = b"another message."
 
 woken: list[float] = []
 
@@ -101,12 +102,23 @@ def test_a_message_that_is_not_exposed_follows_anybody() -> None:
 
 
 def test_a_message_is_cut_anew() -> None:
-    """IPC-SEND-10."""
+    """IPC-SEND-10: under another id, so that answers to the former HEADER mean nothing."""
     message = outgoing(b"abcdefgh")
-    message.refragment(3)
-    assert pdu(message) == Header(ID, OWNER, 8, b"abc")
+    assert message.refragment(3, FRESH)
+    assert pdu(message) == Header(FRESH, OWNER, 8, b"abc")
     message.advance(9.0)
-    assert pdu(message) == Data(ID, OWNER, 1, b"def")
+    assert pdu(message) == Data(FRESH, OWNER, 1, b"def")
+    assert [decode(each) for each in message.abort()] == [Data(FRESH, OWNER, 1)]
+    assert message.message_id == ID
+
+
+def test_an_exposed_message_is_cut_anew_once_and_keeps_its_id() -> None:
+    """IPC-SEND-10."""
+    message = outgoing(b"abcd")
+    message.current()
+    assert message.refragment(3, FRESH)
+    assert pdu(message) == Header(ID, OWNER, 4, b"abc")
+    assert not message.refragment(2, FRESH)
 
 
 def test_corrections_are_hurried_only_so_often() -> None:
