@@ -11,8 +11,8 @@ SPEC = ROOT / "docs" / "spec"
 SOURCES = ROOT / "src" / "aqueduct"
 TESTS = ROOT / "tests"
 
-DEFINITION = re.compile(r"^\*\*(AQ-[A-Z]+-[0-9]+)\.\*\*", re.M)
-CITATION = re.compile(r"\bAQ-[A-Z]+-[0-9]+\b")
+DEFINITION = re.compile(r"^\*\*((?:AQ|IPC)-[A-Z]+-[0-9]+)\.\*\*", re.M)
+CITATION = re.compile(r"\b(?:AQ|IPC)-[A-Z]+-[0-9]+\b")
 
 
 def pages() -> list[Path]:

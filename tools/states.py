@@ -1,4 +1,4 @@
-"""Draws docs/spec/7-states.md from the transition tables of both halves."""
+"""Draws docs/spec/7-states.md from the transition tables of channels and of ScalableIPC."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from aqueduct.ipc import incoming, outgoing
 from aqueduct.protocol import receiver, sender
 
 State = TypeVar("State", bound=Enum)
@@ -26,7 +27,8 @@ def diagram(start: State, table: Mapping[tuple[State, Cause], State]) -> str:
         else:
             edges.setdefault((state.name, target.name), []).append(str(cause.value))
     lines += [f"    {a} --> {b}: {', '.join(causes)}" for (a, b), causes in edges.items()]
-    lines += ["    GONE --> [*]"]
+    last = {target.name: None for target in table.values() if target not in {s for s, _ in table}}
+    lines += [f"    {state} --> [*]" for state in last]
     lines += [f"    note right of {s}: stays on {', '.join(c)}" for s, c in stays.items()]
     return "\n".join([*lines, "```"])
 
@@ -37,10 +39,11 @@ def page() -> str:
         [
             "# 7. States",
             "",
-            "Drawn by `python tools/states.py` from the tables in `protocol/sender.py` and",
-            "`protocol/receiver.py`; a test fails when this page and the tables differ. Words in",
-            "capitals are frames of the peer, the others are commands and conclusions of this",
-            "side. What a state has no arrow and no note for is an error.",
+            "Drawn by `python tools/states.py` from the tables in `protocol/sender.py`,",
+            "`protocol/receiver.py`, `ipc/outgoing.py` and `ipc/incoming.py`; a test fails when",
+            "this page and the tables differ. Words in capitals are frames of the peer, the others",
+            "are commands and conclusions of this side. What a state has no arrow and no note for",
+            "is an error.",
             "",
             "## The sender",
             "",
@@ -56,6 +59,22 @@ def page() -> str:
             "FINISHING: the peer finished, not everything has arrived. CLOSING: datagrams that",
             "arrived are not announced yet (AQ-CLOSE-3). DRAINING: the wire knows the channel no",
             "more; the application has still to take its queue, or its handle.",
+            "",
+            "## ScalableIPC: a message on its way out",
+            "",
+            diagram(outgoing.State.WAITING, outgoing.TRANSITIONS),
+            "",
+            "WAITING: for room in the window (IPC-FLOW-1). HEADER and DATA: that PDU's ack is",
+            "pending. A correction is an answer with another destination id or a smaller PDU",
+            "(IPC-SEND-9, IPC-SEND-10), an error code any other (IPC-SEND-8).",
+            "",
+            "## ScalableIPC: a message on its way in",
+            "",
+            diagram(incoming.State.BEGUN, incoming.TRANSITIONS),
+            "",
+            "BEGUN lasts only until the HEADER's data is added (IPC-RECV-18). WHOLE: the last ack",
+            "waits for the application (IPC-RECV-8). PROCESSED and ABORTED: only the id and the",
+            "answer are remembered (IPC-RECV-16).",
             "",
         ]
     )

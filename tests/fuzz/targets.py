@@ -7,7 +7,7 @@ from aqueduct.errors import RemoteProtocolError
 from aqueduct.wire.frames import Frame, Message, MessageRun
 from aqueduct.wire.ranges import MAX_RANGES_SIZE
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
-from tests.fuzz import program
+from tests.fuzz import messages, program
 
 LIMITS = ParserLimits(max_message=4096, max_headers=256, max_attachments=4)
 
@@ -54,10 +54,16 @@ def connection(data: bytes) -> None:
     program.run(data)
 
 
+def ipc(data: bytes) -> None:
+    """A PDU of ScalableIPC, and a program for two endpoints and a forger: see `messages`."""
+    messages.run(data)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "parser": parser,
     "roundtrip": roundtrip,
     "connection": connection,
+    "ipc": ipc,
 }
 
 

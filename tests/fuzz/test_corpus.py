@@ -5,11 +5,12 @@ from random import Random
 
 import pytest
 
-from tests.fuzz import program
+from tests.fuzz import messages, program
+from tests.fuzz.message_seeds import honest_messages
 from tests.fuzz.seeds import CORPUS, forged_programs, generate, honest_programs
 from tests.fuzz.targets import TARGETS
 
-MUTATIONS = {"parser": 3000, "roundtrip": 3000, "connection": 1500}
+MUTATIONS = {"parser": 3000, "roundtrip": 3000, "connection": 1500, "ipc": 1500}
 MAX_BYTES_IN_GIT = 300_000
 
 
@@ -77,6 +78,24 @@ def test_the_honest_seeds_end_in_good_order() -> None:
         world = program.run(data)
         assert world.honest, name
         assert any(party.over for party in world.parties) == (name in ended_early), name
+
+
+def test_the_honest_messages_end_as_their_names_say() -> None:
+    """Else the programs would prove nothing: the sizes and deliveries must fit each other."""
+    delivered = {"empty", "small", "pieces", "large", "both-ways", "crowd", "lost", "repeated"}
+    delivered |= {
+        "late",
+        "new-owner",
+        "trouble",
+        "smaller",
+        "retries",
+        "reported",
+        "restarted-sender",
+    }
+    for name, data in honest_messages().items():
+        world = messages.run(data)
+        assert world.honest, name
+        assert (set(world.outcomes.values()) == {0}) == (name in delivered), name
 
 
 def test_the_forged_seeds_break_many_rules() -> None:

@@ -19,9 +19,9 @@ MIN_MESSAGE = 64 * KIB
 class Config:
     """How an endpoint behaves; times are seconds.
 
-    Nothing of this is negotiated. Endpoints that talk to each other should share the two timeouts:
-    that a message is never taken twice rests on the one's ``receive_timeout`` being no shorter than
-    the other's ``ack_timeout`` (IPC-CONF-2).
+    Nothing of this is negotiated (IPC-CONF-3). Endpoints that talk to each other should share the
+    two timeouts: that a message is never taken twice rests on the one's ``receive_timeout`` being
+    no shorter than the other's ``ack_timeout`` (IPC-CONF-2).
     """
 
     max_message: int = 16 * MIB

@@ -22,7 +22,7 @@ from aqueduct.ipc.pdu import (
     HeaderAck,
     encode_size,
 )
-from aqueduct.protocol.timers import NEVER, Timers
+from aqueduct.protocol.timers import Timers
 
 
 class Inbox:
@@ -63,7 +63,7 @@ class Inbox:
 
     def take(self, message_id: bytes) -> bool:
         """The application has the message: tell its sender. False if it was withdrawn."""
-        receiving = self._receivings.get(message_id)
+        receiving = self._whole(message_id)
         if receiving is None:
             return False
         receiving.take()
@@ -74,7 +74,7 @@ class Inbox:
 
     def refuse(self, message_id: bytes) -> None:
         """The application cannot make use of the message: tell its sender (IPC-RECV-14)."""
-        receiving = self._receivings.get(message_id)
+        receiving = self._whole(message_id)
         if receiving is None:
             return
         receiving.refuse()
@@ -84,7 +84,7 @@ class Inbox:
 
     def holds(self, message_id: bytes) -> bool:
         """Whether a message that arrived can still be taken."""
-        return message_id in self._receivings
+        return self._whole(message_id) is not None
 
     def close(self) -> None:
         """Refuse what was not taken, give up what has not arrived, begin nothing any more."""
@@ -143,7 +143,7 @@ class Inbox:
         ):
             self._statistics.crowded_out += 1  # IPC-FLOW-2
             return
-        receiving = Incoming(
+        receiving = Incoming(  # IPC-RECV-18
             header.message_id, remote, self.owner, header.length, self.max_data, self._wake
         )
         self._receivings[header.message_id] = receiving
@@ -184,8 +184,7 @@ class Inbox:
 
     def _add(self, receiving: Incoming, data: bytes, now: float) -> None:
         if receiving.add(data):
-            receiving.deadline = NEVER
-            payload = receiving.payload()
+            payload = receiving.payload()  # IPC-RECV-19
             self.arrived.append(Arrived(receiving.message_id, receiving.remote, payload))
             return
         self._answer(receiving.remote, receiving.last_ack())  # IPC-RECV-7
@@ -201,6 +200,11 @@ class Inbox:
         receiving.time_out()  # IPC-RECV-13
         self._statistics.aborted += 1
         self._forget(receiving, Code.RECEIVE_TIMEOUT)
+
+    def _whole(self, message_id: bytes) -> Incoming | None:
+        """The message to be taken; a sender may have withdrawn it and begun anew with its id."""
+        receiving = self._receivings.get(message_id)
+        return receiving if receiving is not None and receiving.state is State.WHOLE else None
 
     def _forget(self, receiving: Incoming, code: int) -> None:
         """All that stays of it is its id, and the answer to whoever asks again."""

@@ -27,13 +27,13 @@ class State(Enum):
 class Input(Enum):
     """What can happen to a receiving."""
 
-    PIECE = auto()
-    LAST_PIECE = auto()
-    TAKEN = auto()
-    REFUSED = auto()
-    ABORT = auto()
-    TIMER = auto()
-    RESET = auto()
+    PIECE = "piece"
+    LAST_PIECE = "last piece"
+    TAKEN = "taken"
+    REFUSED = "refused"
+    ABORT = "empty DATA"
+    TIMER = "receive data timer"
+    RESET = "reset"
 
 
 TRANSITIONS = {
@@ -47,7 +47,6 @@ TRANSITIONS = {
     (State.WHOLE, Input.TAKEN): State.PROCESSED,
     (State.WHOLE, Input.REFUSED): State.ABORTED,
     (State.WHOLE, Input.ABORT): State.ABORTED,
-    (State.WHOLE, Input.RESET): State.ABORTED,
 }
 
 

@@ -74,7 +74,9 @@ class Outbox:
         self._timers = timers
         self._statistics = statistics
         self._reports_sent = reports_sent
+        # By the ids that their PDUs name; those that the application knows by another are renamed.
         self._sendings: dict[bytes, Outgoing] = {}
+        self._renamed: dict[bytes, bytes] = {}
         self._remotes: dict[Hashable, _Remote] = {}
         self._closed = False
 
@@ -83,6 +85,7 @@ class Outbox:
         if len(payload) > MAX_INT32:
             raise MessageTooLarge(f"a message of {len(payload)} bytes; at most 2**31 - 1 can go")
         if len(self._sendings) >= self._config.max_sends:
+            # IPC-FLOW-4
             raise WouldBlock(f"{self._config.max_sends} messages are being sent (max_sends)")
         message_id = self._fresh_id()  # IPC-SEND-1
         known = self._remote(remote)
@@ -99,7 +102,7 @@ class Outbox:
 
     def cancel(self, message_id: bytes, code: int, now: float) -> None:
         """Give a message up; nothing happens if it has ended."""
-        sending = self._sendings.get(message_id)
+        sending = self._sendings.get(self._renamed.get(message_id, message_id))
         if sending is not None:
             self._give_up(sending, code, now)
 
@@ -114,6 +117,7 @@ class Outbox:
         remotes = self._remotes.values()
         return {
             "sendings": len(self._sendings),
+            "renamed": len(self._renamed),
             "bytes under way": sum(each.window.used for each in remotes),
             "waiting": sum(len(each.waiting) for each in remotes),
         }
@@ -207,6 +211,10 @@ class Outbox:
             self._statistics.ignored += 1
             return
         known.learn(owner, now, self._config.id_trust)  # IPC-SEND-9
+        if now >= sending.deadline:
+            # The timer is late. Whoever took the message may have forgotten it by now (IPC-CONF-2).
+            self._give_up(sending, Code.SEND_TIMEOUT, now)
+            return
         if not sending.redirect(owner):
             sending.refuse(Code.PEER_RESTARTED)
             self._finish(sending, now)
@@ -218,7 +226,15 @@ class Outbox:
             self._statistics.ignored += 1
             return
         known.max_data = min(known.max_data, size)
-        sending.refragment(size)  # IPC-SEND-10
+        before = sending.wire_id
+        if not sending.refragment(size, self._fresh_id()):
+            sending.refuse(Code.PDU_TOO_LARGE)
+            self._finish(sending, now)
+            return
+        if sending.wire_id != before:
+            del self._sendings[before]
+            self._sendings[sending.wire_id] = sending
+            self._renamed[sending.message_id] = sending.wire_id
         if sending.may_hurry:
             self._transmit(sending, known, now)
 
@@ -266,7 +282,8 @@ class Outbox:
 
     def _finish(self, sending: Outgoing, now: float) -> None:
         """A send has ended; whoever waited for its room goes on."""
-        del self._sendings[sending.message_id]
+        del self._sendings[sending.wire_id]
+        self._renamed.pop(sending.message_id, None)
         known = self._remotes[sending.remote]
         known.sendings -= 1
         if sending.charge:
@@ -279,7 +296,7 @@ class Outbox:
             self._statistics.failed += 1
             exposed = sending.exposed
             ended = Ended(sending.message_id, sending.remote, sending.code, exposed, known.why)
-        self.ended.append(ended)
+        self.ended.append(ended)  # IPC-SEND-17
         waiting = known.waiting
         while waiting and not self._closed and known.window.fits(waiting[0].current_size):
             self._start(waiting.popleft(), known, now)
@@ -294,7 +311,7 @@ class Outbox:
         return known
 
     def _forget_remotes(self) -> None:
-        """Make room by forgetting the older half of the remotes to which nothing is under way."""
+        """Make room by forgetting the older half of the remotes that are idle (IPC-FLOW-6)."""
         idle = [remote for remote, known in self._remotes.items() if not known.sendings]
         for remote in idle[: (len(idle) + 1) // 2]:
             del self._remotes[remote]

@@ -34,7 +34,7 @@ class Window:
         self.used -= size + OVERHEAD
 
     def grow(self, size: int) -> None:
-        """A PDU was answered: double every round trip at first, later add one PDU in each."""
+        """Make room after an answer: double it each round trip, later add a PDU (IPC-FLOW-5)."""
         gained = size + OVERHEAD
         if self.limit > self._threshold:
             gained = gained * gained // self.limit + 1
