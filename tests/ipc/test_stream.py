@@ -88,6 +88,7 @@ async def test_a_slow_reader_gets_everything(start: Start) -> None:
 
 
 async def test_a_pdu_counts_as_gone_only_when_the_buffer_has_room(start: Start) -> None:
+    """IPC-TCP-9."""
     server, client = await start(HERE), await start()
     await client.send(server.address, b"first")
     (accepted,) = server.transport._up.values()

@@ -44,6 +44,7 @@ async def test_a_message_arrives_and_the_sender_knows(start: Start) -> None:
 
 
 async def test_many_messages_share_one_connection_and_arrive_in_batches(start: Start) -> None:
+    """IPC-TCP-7."""
     server, client = await start(HERE), await start()
     remote = await client.transport.locate(server.address)
     ends = await asyncio.gather(*(client.start(remote, b"%d" % n) for n in range(500)))
@@ -130,6 +131,7 @@ async def test_it_works_the_same_on_uvloop() -> None:
 
 
 async def test_a_connection_is_opened_again_after_the_server_restarted(start: Start) -> None:
+    """IPC-TCP-8."""
     port = free_port()
     address = f"tls://127.0.0.1:{port}"
     first, client = await start(address), await start()

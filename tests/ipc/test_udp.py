@@ -74,6 +74,7 @@ async def test_another_host_than_this_one_is_warned_of() -> None:
 
 
 async def test_it_hears_that_nobody_is_there_and_sends_the_rest_all_the_same() -> None:
+    """IPC-UDP-5."""
     ear, friend = Ear(), Ear()
     transport = await open_udp("udp://127.0.0.1:0", ear)
     other = await open_udp("udp://127.0.0.1:0", friend)
@@ -116,3 +117,29 @@ async def test_an_endpoint_on_localhost_is_reached_by_name() -> None:
         sending = asyncio.create_task(sender.send(f"udp://localhost:{port}", b"x"))
         assert (await receiver.receive()).payload == b"x"
         await sending
+
+
+async def test_an_answer_can_go_where_a_datagram_came_from() -> None:
+    """IPC-UDP-3."""
+    transport = await open_udp("udp://127.0.0.1:0", Ear())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        other.settimeout(1)
+        transport.send([Transmit(other.getsockname(), b"x", b"", None)])
+        _, source = other.recvfrom(100)
+    assert source == await transport.locate(transport.address)
+    await transport.close()
+
+
+async def test_a_datagram_that_is_longer_than_asked_for_is_not_cut() -> None:
+    """IPC-UDP-4."""
+    ear = Ear()
+    transport = await open_udp("udp://127.0.0.1:0", ear)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        where = await transport.locate(transport.address)
+        assert isinstance(where, tuple)
+        other.sendto(b"x" * 65_507, where)
+        await settle()
+    assert transport.max_pdu < 65_507
+    assert [len(pdu) for pdu in ear.pdus] == [65_507]
+    await transport.close()

@@ -18,7 +18,7 @@ from aqueduct.ipc.secure import SLICE, Session
 BUFFER = 256 * 1024
 """What is read at once, and kept of a plaintext; one for all connections of a transport."""
 HIGH_WATER = 512 * 1024
-"""Bytes not yet taken by the kernel, past which a PDU does not count as gone."""
+"""Bytes not yet taken by the kernel, past which a PDU does not count as gone (IPC-TCP-9)."""
 LOW_WATER = 128 * 1024
 FULL = 8 * 1024 * 1024
 """Bytes not yet taken by the kernel, past which PDUs are lost: the peer reads too little."""

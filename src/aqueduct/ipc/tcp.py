@@ -42,7 +42,7 @@ _BACKLOG = 1_024
 
 @dataclass(frozen=True)
 class TcpLimits:
-    """What bounds the connections of one transport; times are seconds."""
+    """What bounds the connections of one transport (IPC-TCP-6); times are seconds."""
 
     idle_timeout: float = 60.0
     """A connection that carries no whole PDU for so long is closed, silent or slow."""
@@ -233,7 +233,7 @@ class TlsTransport:
     # Connections that this side opens
 
     def _send_later(self, transmit: Transmit) -> str | None:
-        """Send a PDU when there is a connection for it; why not, or "" if that is known."""
+        """Send a PDU when there is a connection for it; why not, or "" if known (IPC-TCP-7)."""
         sending = transmit.sending
         if sending is None or sending.ended:
             return None  # no connection is opened for an ack, or to withdraw something
@@ -336,7 +336,7 @@ class TlsTransport:
         if connection not in self._rising:
             if len(self._accepted) >= self._limits.max_connections:
                 return False
-            connection.remote = ("tls", *connection.peer, next(self._numbers))
+            connection.remote = ("tls", *connection.peer, next(self._numbers))  # IPC-TCP-5
             self._accepted[connection] = self._loop.call_later(
                 self._limits.handshake_timeout, connection.abort
             )
@@ -396,7 +396,7 @@ class TlsTransport:
             # One that never said a word may well be lost again at once.
             line.not_before = 0.0 if connection.heard else self._loop.time() + _PAUSE
         if not self._closing:
-            self._listener.handle_trouble(connection.remote, why)
+            self._listener.handle_trouble(connection.remote, why)  # IPC-TCP-8
 
     # What is not used
 

@@ -17,7 +17,7 @@ from aqueduct.ipc.transport import Listener
 from aqueduct.quic.udp import Address, Packet, UdpSocket
 
 MAX_PDU = 60_000
-"""A datagram holds 65,507 bytes at most; a little less fits the kernel's buffers better."""
+"""A datagram holds 65,507 bytes at most; a little less fits its buffers better (IPC-UDP-4)."""
 _BATCHES = 64
 """Reads in one turn, so that the rest of the program gets its turn too."""
 _MAX_UNSENT = 16_384
@@ -30,7 +30,7 @@ _MSG_ERRQUEUE = 0x2000
 
 
 class UdpTransport:
-    """A UDP socket, mostly on loopback."""
+    """A UDP socket, mostly on loopback: the one that receives is the one that sends (IPC-UDP-3)."""
 
     id_trust: float | None = None
     reports_sent = False
@@ -114,7 +114,7 @@ class UdpTransport:
             self._loop.remove_writer(self._socket.socket.fileno())
 
     def _hear_errors(self) -> None:
-        """Tell what the network said of PDUs that went out: which remote is not there."""
+        """Tell which remotes the network said were not there (IPC-UDP-5)."""
         error, self._socket.error = self._socket.error, None
         while self._hears_errors:
             try:
