@@ -20,6 +20,8 @@ class Network:
         self.receivers: dict[str, Receiver] = {}
         self.tap: Tap | None = None
         """Who is told of each datagram."""
+        self.deaf: tuple[tuple[str, float, float], ...] = ()
+        """Who hears nothing, and from when to when."""
         self._clock = clock
         self._random = random
 
@@ -45,4 +47,7 @@ class Network:
 
     def _arrive(self, passing: tuple[str, str, bytes]) -> None:
         source, remote, datagram = passing
+        for who, start, end in self.deaf:
+            if who == remote and start <= self._clock.now < end:
+                return
         self.receivers[remote](source, datagram)

@@ -42,6 +42,8 @@ class Plan:
     """How long a crashed endpoint is gone, at most."""
     garbage: float
     """Somebody else sends something along with a datagram."""
+    deaf: tuple[tuple[str, float, float], ...]
+    """Who hears nothing, although others hear it, and from when to when."""
     report_delay: float
     report_fails: float
     """A PDU is reported to have gone, and has not."""
@@ -71,11 +73,23 @@ def draw_plan(random: Random) -> Plan:
         crash_after_take=random.choice((0.0, 0.0, 0.03, 0.15)),
         pause=unit * random.choice((0.01, 0.1, 0.5)),
         garbage=random.choice((0.0, 0.02, 0.1)),
+        deaf=_draw_deafness(random, count, unit, duration),
         report_delay=unit * random.choice((0.0, 0.05, 0.4)),
         report_fails=random.choice((0.0, 0.1)),
         configs=tuple(_draw_config(random, unit, large) for _ in range(count)),
         reports_sent=tuple(random.random() < reports for _ in range(count)),
     )
+
+
+def _draw_deafness(
+    random: Random, count: int, unit: float, duration: float
+) -> tuple[tuple[str, float, float], ...]:
+    deaf = []
+    for _ in range(random.choice((0, 0, 1, 3))):
+        start = random.uniform(0.0, duration)
+        length = unit * random.choice((0.1, 0.5, 0.95, 1.2, 2.0))
+        deaf.append((random.choice(NAMES[:count]), start, start + length))
+    return tuple(deaf)
 
 
 def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:

@@ -56,6 +56,7 @@ class Simulation:
         self.clock = Clock()
         self.record = Record(lateness=faults.lateness if faults.late_timer else 0.0)
         self.network = Network(self.clock, seeded(seed, "ipc network"), faults)
+        self.network.deaf = self.plan.deaf
         self.peers = [
             Peer(seed, place, name, self.plan, self.clock, self.network, self.record)
             for place, name in enumerate(NAMES[: len(self.plan.configs)])
@@ -102,6 +103,7 @@ class Simulation:
         unit = self.plan.unit
         faults = self.network.faults
         self.network.faults = replace(CALM, delay=min(faults.delay, ROUND_TRIP / 2 * unit))
+        self.network.deaf = ()
         self.stranger.quiet = True
         for peer in self.peers:
             peer.draining = True
@@ -160,7 +162,7 @@ class Simulation:
 
 
 def draw_stalls(random: Random, plan: Plan) -> Faults:
-    """Choose a network; in some runs processes stand still for as long as they should be patient."""
+    """Choose a network; in some runs processes stand still as long as they should be patient."""
     faults = draw_faults(random, plan.duration)
     if random.random() < 0.2:
         faults = replace(faults, late_timer=0.3, lateness=plan.unit * random.choice((0.3, 1.0)))
