@@ -74,7 +74,9 @@ class Outbox:
         self._timers = timers
         self._statistics = statistics
         self._reports_sent = reports_sent
+        # By the ids that their PDUs name; those that the application knows by another are renamed.
         self._sendings: dict[bytes, Outgoing] = {}
+        self._renamed: dict[bytes, bytes] = {}
         self._remotes: dict[Hashable, _Remote] = {}
         self._closed = False
 
@@ -99,7 +101,7 @@ class Outbox:
 
     def cancel(self, message_id: bytes, code: int, now: float) -> None:
         """Give a message up; nothing happens if it has ended."""
-        sending = self._sendings.get(message_id)
+        sending = self._sendings.get(self._renamed.get(message_id, message_id))
         if sending is not None:
             self._give_up(sending, code, now)
 
@@ -114,6 +116,7 @@ class Outbox:
         remotes = self._remotes.values()
         return {
             "sendings": len(self._sendings),
+            "renamed": len(self._renamed),
             "bytes under way": sum(each.window.used for each in remotes),
             "waiting": sum(len(each.waiting) for each in remotes),
         }
@@ -218,7 +221,15 @@ class Outbox:
             self._statistics.ignored += 1
             return
         known.max_data = min(known.max_data, size)
-        sending.refragment(size)  # IPC-SEND-10
+        before = sending.wire_id
+        if not sending.refragment(size, self._fresh_id()):
+            sending.refuse(Code.PDU_TOO_LARGE)
+            self._finish(sending, now)
+            return
+        if sending.wire_id != before:
+            del self._sendings[before]
+            self._sendings[sending.wire_id] = sending
+            self._renamed[sending.message_id] = sending.wire_id
         if sending.may_hurry:
             self._transmit(sending, known, now)
 
@@ -266,7 +277,8 @@ class Outbox:
 
     def _finish(self, sending: Outgoing, now: float) -> None:
         """A send has ended; whoever waited for its room goes on."""
-        del self._sendings[sending.message_id]
+        del self._sendings[sending.wire_id]
+        self._renamed.pop(sending.message_id, None)
         known = self._remotes[sending.remote]
         known.sendings -= 1
         if sending.charge:

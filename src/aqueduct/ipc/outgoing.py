@@ -79,6 +79,7 @@ class Outgoing:
         "retry_at",
         "state",
         "wake_at",
+        "wire_id",
     )
 
     def __init__(
@@ -92,6 +93,9 @@ class Outgoing:
     ) -> None:
         self._on_timer = on_timer
         self.message_id = message_id
+        """What the application knows it by."""
+        self.wire_id = message_id
+        """What its PDUs name it: another id once it was cut anew."""
         self.remote = remote
         self.payload = payload
         self.piece = piece
@@ -141,9 +145,9 @@ class Outgoing:
             start = self.index * piece
             if start + piece >= len(payload):
                 self.exposed = True
-            head = data_head(self.message_id, self.destination, self.index)
+            head = data_head(self.wire_id, self.destination, self.index)
             return head, memoryview(payload)[start : start + piece]
-        head = header_head(self.message_id, self.destination, len(payload))
+        head = header_head(self.wire_id, self.destination, len(payload))
         if len(payload) > piece:
             return head, memoryview(payload)[:piece]
         if not self.guessed:
@@ -158,12 +162,12 @@ class Outgoing:
     def abort(self) -> list[bytes]:
         """What makes a receiver give the message up at once (IPC-SEND-14, IPC-SEND-15)."""
         if self.state is State.DATA:
-            return [data_head(self.message_id, self.destination, self.index)]
+            return [data_head(self.wire_id, self.destination, self.index)]
         if not self.payload:
             return []
         return [
-            header_head(self.message_id, self.destination, len(self.payload)),
-            data_head(self.message_id, self.destination, 1),
+            header_head(self.wire_id, self.destination, len(self.payload)),
+            data_head(self.wire_id, self.destination, 1),
         ]
 
     def redirect(self, owner: bytes) -> bool:
@@ -175,10 +179,22 @@ class Outgoing:
         self.guessed = False
         return True
 
-    def refragment(self, piece: int) -> None:
-        """Go on with smaller PDUs (IPC-SEND-10)."""
+    def refragment(self, piece: int, fresh_id: bytes) -> bool:
+        """Go on with smaller PDUs; False if the receiver might mistake them (IPC-SEND-10).
+
+        No answer tells which HEADER it answers. The larger one may have been accepted after all,
+        by a receiver that has since changed its mind, and then what follows would be put in the
+        wrong place. So the message goes on under another id, unless somebody may have got all of
+        it: then it keeps its id, lest it be taken twice, and is cut once only.
+        """
+        whole = len(self.payload) <= self.piece
+        if self.exposed and not whole:
+            return False
         self._correct()
         self.piece = piece
+        if not self.exposed:
+            self.wire_id = fresh_id
+        return True
 
     @property
     def may_hurry(self) -> bool:
