@@ -35,8 +35,9 @@ from aqueduct.testing.ipc.record import (
 
 TAG_SIZE = 8
 """Bytes at the start of a message, if it has as many, that no other message begins with."""
-CRASH_SOON = 0.2
-"""Within this part of a unit an endpoint crashes that is to crash after it took something."""
+SOON = 0.2
+"""The part of a unit within which one thing follows another that is to follow it."""
+RESIZED_AGAIN = 0.7
 
 
 class TimerDoesNotMove(Exception):
@@ -157,12 +158,15 @@ class Peer:
         if self.exchange is not None:
             self.exchange.change_owner(self._clock.now)
 
-    def resize(self) -> None:
-        """Choose another size of PDUs."""
-        if self.exchange is not None:
+    def resize(self, life: int) -> None:
+        """Choose another size of PDUs, and perhaps soon another one."""
+        if self.exchange is not None and self.life == life and not self.draining:
             self._max_pdu = draw_max_pdu(self._random, self._large)
             self.exchange.resize(self._max_pdu)
             self._record.append(Resized(self._clock.now, self.name, self.life, self._max_pdu))
+            if self._random.random() < RESIZED_AGAIN:
+                soon = SOON * self._plan.unit * self._random.random()
+                self._clock.after(soon, self.resize, life)
 
     def trouble(self, remote: str) -> None:
         """The transport did not reach a remote."""
@@ -195,7 +199,7 @@ class Peer:
             source = str(arrived.remote)
             self._record.append(Took(now, self.name, life, message, source, arrived.payload))
             if self._random.random() < self._plan.crash_after_take:
-                soon = CRASH_SOON * self._plan.unit * self._random.random()
+                soon = SOON * self._plan.unit * self._random.random()
                 self._clock.after(soon, self.crash, life)
         else:
             self._record.append(Withdrawn(now, self.name, life, message))

@@ -143,7 +143,7 @@ class Simulation:
         elif verb == "change owner":
             peer.change_owner()
         elif verb == "resize":
-            peer.resize()
+            peer.resize(peer.life)
         elif verb == "crash":
             peer.crash(peer.life)
         elif verb == "goodbye":

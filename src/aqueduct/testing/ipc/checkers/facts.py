@@ -62,6 +62,7 @@ class Pass(NamedTuple):
     """One PDU of a message leaving its sender."""
 
     time: float
+    wire_id: bytes
     opcode: int
     number: int
     destination: bytes
@@ -73,6 +74,7 @@ class Answer(NamedTuple):
     """One ack of a message that came to its sender."""
 
     time: float
+    wire_id: bytes
     source: str
     opcode: int
     number: int
@@ -263,7 +265,7 @@ class Facts:
         number = _INT32.unpack_from(pdu, 38)[0]
         index = 0 if opcode == HEADER else number
         abort = data == 0 and (opcode == DATA or number > 0)
-        each = Pass(entry.time, opcode, index, pdu[22:38], data, abort)
+        each = Pass(entry.time, pdu[6:22], opcode, index, pdu[22:38], data, abort)
         (message.aborts if abort else message.passes).append(each)
 
     def _pdu_arrived(self, entry: PduArrived) -> None:
@@ -297,7 +299,7 @@ def _answer(entry: PduArrived, opcode: int, passes: int) -> Answer:
         index = _INT32.unpack_from(pdu, 22)[0]
         at = 26
     code = _INT16.unpack_from(pdu, at)[0]
-    return Answer(entry.time, entry.source, opcode, index, code, pdu[at + 2 :], passes)
+    return Answer(entry.time, pdu[6:22], entry.source, opcode, index, code, pdu[at + 2 :], passes)
 
 
 def stated_size(answer: Answer) -> int | None:

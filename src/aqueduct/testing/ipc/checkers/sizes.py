@@ -37,9 +37,10 @@ def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
     told: dict[tuple[Life, str], tuple[float, int]] = {}
     for message in facts.messages.values():
         sent = message.sent
+        given_up: set[bytes] = set()
         for answer in message.answers:
             size = stated_size(answer)
-            if size is None or answer.source != sent.remote:
+            if size is None or answer.source != sent.remote or answer.wire_id in given_up:
                 continue
             if any(each.number for each in message.passes[: answer.passes]):
                 continue
@@ -48,7 +49,10 @@ def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
             key = ((sent.who, sent.life), sent.remote)
             if answer.time < told.get(key, (NEVER, 0))[0]:
                 told[key] = (answer.time, size)
-            if any(each.size > size for each in message.passes[answer.passes :]):
+            following = message.passes[answer.passes :]
+            if not following or following[0].wire_id != answer.wire_id:
+                given_up.add(answer.wire_id)
+            if any(each.size > size for each in following):
                 text = f"went on in PDUs larger than the {size} it was told"
                 yield about(message, "pdus as large as told", text, answer.time)
     for message in facts.messages.values():

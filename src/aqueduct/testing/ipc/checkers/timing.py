@@ -77,6 +77,33 @@ def as_patient_as_configured(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
+def nobody_waits_for_nothing(facts: Facts) -> Iterator[Violation]:
+    """A message waits for its turn only while others are under way to the same remote."""
+    groups: dict[tuple[str, int, str], list[MessageFacts]] = {}
+    for message in facts.messages.values():
+        sent = message.sent
+        groups.setdefault((sent.who, sent.life, sent.remote), []).append(message)
+    for messages in groups.values():
+        life = facts.life_of(messages[0])
+        if life is None:
+            continue
+        busy = sorted(
+            (message.passes[0].time, _end_time(message, life))
+            for message in messages
+            if message.passes
+        )
+        for message in messages:
+            begun = message.passes[0].time if message.passes else _end_time(message, life)
+            covered = message.sent.time
+            for start, end in busy:
+                if start <= covered + EPSILON and covered < begun:
+                    covered = max(covered, end)
+            if covered < begun - EPSILON:
+                text = f"waited from {covered:.6f} on although nothing was under way"
+                yield about(message, "nobody waits for nothing", text, begun)
+
+
+@checker
 def ids_are_asked_for(facts: Facts) -> Iterator[Violation]:
     """A message begins with an id that the remote has only soon after an answer from there."""
     for message in facts.messages.values():
@@ -120,6 +147,8 @@ def wrong_ids_are_corrected(facts: Facts) -> Iterator[Violation]:
                 continue
             until = following.passes if following is not None else len(message.passes)
             for each in message.passes[answer.passes : until]:
+                if each.wire_id != answer.wire_id:
+                    break
                 if each.destination != answer.payload:
                     text = "went on with another id than it was told"
                     yield about(message, "wrong ids are corrected", text, each.time)
