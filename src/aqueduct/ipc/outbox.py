@@ -210,6 +210,10 @@ class Outbox:
             self._statistics.ignored += 1
             return
         known.learn(owner, now, self._config.id_trust)  # IPC-SEND-9
+        if now >= sending.deadline:
+            # The timer is late. Whoever took the message may have forgotten it by now (IPC-CONF-2).
+            self._give_up(sending, Code.SEND_TIMEOUT, now)
+            return
         if not sending.redirect(owner):
             sending.refuse(Code.PEER_RESTARTED)
             self._finish(sending, now)
