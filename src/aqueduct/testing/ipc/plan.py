@@ -126,7 +126,8 @@ def _draw_config(random: Random, unit: float, large: bool) -> Config:
 
 def draw_max_pdu(random: Random, large: bool) -> int:
     """Choose a size of PDUs: so small that messages have many, or so large that few fit."""
-    return random.choice((9_000, 30_000) if large else (512, 512, 600, 1_000))
+    sizes = (9_000, 30_000) if large else (512, 512, 600, random.randint(512, 2_000))
+    return random.choice(sizes)
 
 
 def draw_size(random: Random, max_pdu: int, pdus: int) -> int:
