@@ -154,6 +154,12 @@ IPC_MUTANTS = [
         "        self._received -= receiving.length\n",
         "",
     ),
+    Mutant(
+        "sends to a remote that cannot be reached go on",
+        "ipc/outbox.py",
+        "self._sendings.values() if each.remote == remote]:\n",
+        "self._sendings.values() if each.remote is None]:\n",
+    ),
     # Times
     Mutant(
         "an answer does not give the next PDU its time",

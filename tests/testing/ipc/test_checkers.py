@@ -193,6 +193,18 @@ def _nobody_cancelled_it(record: Record) -> None:
     last(record, Finished).code = Code.RESET
 
 
+@breaks("unreachable at once")
+def _a_message_goes_on_to_nowhere(record: Record) -> None:
+    sent = farewell(record)
+    when = (sent.time + of_message(record, Finished, sent.message).time) / 2
+    after(record, sent, Troubled(when, sent.who, sent.life, sent.remote, hopeless=True))
+
+
+@breaks("unreachable at once")
+def _a_message_is_given_up_for_no_reason(record: Record) -> None:
+    last(record, Finished).code = Code.APPLICATION
+
+
 @breaks("nothing left")
 def _something_is_held(record: Record) -> None:
     record.leftovers["ann"] = {"sendings": 1}

@@ -174,6 +174,13 @@ class Peer:
             self.exchange.handle_trouble(remote, "nobody is there")
             self._record.append(Troubled(self._clock.now, self.name, self.life, remote))
 
+    def despair(self, remote: str) -> None:
+        """The transport will not reach a remote."""
+        if self.exchange is not None:
+            now = self._clock.now
+            self._record.append(Troubled(now, self.name, self.life, remote, hopeless=True))
+            self.exchange.handle_unreachable(remote, "nobody can be there", now)
+
     def _cancel(self, what: tuple[int, bytes]) -> None:
         life, message = what
         if self.exchange is None or self.life != life or message not in self.open_sends:

@@ -100,6 +100,7 @@ def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:
         ("crash", random.choice((0.0, 0.3, 1.0))),
         ("goodbye", random.choice((0.0, 0.0, 0.3))),
         ("trouble", random.choice((0.0, 0.0, 1.0))),
+        ("despair", random.choice((0.0, 0.0, 0.3))),
     )
 
 

@@ -145,12 +145,13 @@ class Resized:
 
 @dataclass(slots=True)
 class Troubled:
-    """The transport told that a remote could not be reached just now."""
+    """The transport told that a remote could not be reached just now, or cannot be at all."""
 
     time: float
     who: str
     life: int
     remote: str
+    hopeless: bool = False
 
 
 @dataclass(slots=True)

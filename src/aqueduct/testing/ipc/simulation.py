@@ -148,6 +148,8 @@ class Simulation:
             peer.crash(peer.life)
         elif verb == "goodbye":
             peer.goodbye()
+        elif verb == "despair":
+            peer.despair(self._random.choice(others))
         else:
             peer.trouble(self._random.choice(others))
         peer.turn_over()

@@ -84,7 +84,7 @@ def _tell_doing(entry: Entry) -> str:
     if isinstance(entry, Resized):
         return f"sends and takes PDUs of {entry.max_pdu} B"
     if isinstance(entry, Troubled):
-        return f"hears that {entry.remote} is not there"
+        return f"hears that {entry.remote} {'cannot be' if entry.hopeless else 'is not'} there"
     verbs = {Cancelled: "cancels", Refused: "refuses", Reported: "hears that a PDU has gone:"}
     message = getattr(entry, "message", b"")
     return f"{verbs.get(type(entry), 'finds withdrawn:')} {short(message)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import EPSILON, RESET, Facts
+from aqueduct.testing.ipc.checkers.facts import APPLICATION, EPSILON, RESET, Facts
 
 
 @checker
@@ -45,6 +45,21 @@ def cancelled_at_once(facts: Facts) -> Iterator[Violation]:
             yield about(message, "cancelled at once", text, end.time)
         if end is not None and end.code == RESET and message.cancelled > end.time + EPSILON:
             yield about(message, "cancelled at once", "was reset by nobody", end.time)
+
+
+@checker
+def unreachable_at_once(facts: Facts) -> Iterator[Violation]:
+    """What goes to a remote that cannot be reached ends when that is known, and not otherwise."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        end = message.end
+        if life is None or end is None:
+            continue
+        known = life.despairs.get(message.sent.remote, ())
+        if any(message.sent.time + EPSILON < time < end.time - EPSILON for time in known):
+            yield about(message, "unreachable at once", "went on to nowhere", end.time)
+        if end.code == APPLICATION and not any(abs(time - end.time) < EPSILON for time in known):
+            yield about(message, "unreachable at once", "was given up for no reason", end.time)
 
 
 @checker

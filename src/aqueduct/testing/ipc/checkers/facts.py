@@ -39,6 +39,7 @@ SUCCESS: Final = 0
 REFUSED: Final = 1
 INVALID_DESTINATION: Final = 2
 PDU_TOO_LARGE: Final = 5
+APPLICATION: Final = -1
 RESET: Final = -2
 SEND_TIMEOUT: Final = -4
 PEER_RESTARTED: Final = -6
@@ -118,6 +119,9 @@ class LifeFacts:
     heard: dict[str, list[float]] = field(default_factory=dict)
     """When acks came, by source."""
     troubles: dict[str, list[float]] = field(default_factory=dict)
+    """When the transport told that a remote could not be reached just now."""
+    despairs: dict[str, list[float]] = field(default_factory=dict)
+    """When it told that a remote cannot be reached at all."""
     whole: dict[bytes, float] = field(default_factory=dict)
     headers: dict[bytes, list[tuple[float, bytes]]] = field(default_factory=dict)
     """HEADERs that came for the owner id of then, by message id: when, and for which id."""
@@ -239,7 +243,8 @@ class Facts:
 
     def _troubled(self, entry: Troubled) -> None:
         life = self.lives[entry.who, entry.life]
-        life.troubles.setdefault(entry.remote, []).append(entry.time)
+        times = life.despairs if entry.hopeless else life.troubles
+        times.setdefault(entry.remote, []).append(entry.time)
 
     def _reported(self, entry: Reported) -> None:
         message = self.messages.get(entry.message)
