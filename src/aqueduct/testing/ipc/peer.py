@@ -33,8 +33,6 @@ from aqueduct.testing.ipc.record import (
     Withdrawn,
 )
 
-TAG_SIZE = 8
-"""Bytes at the start of a message, if it has as many, that no other message begins with."""
 SOON = 0.2
 """The part of a unit within which one thing follows another that is to follow it."""
 RESIZED_AGAIN = 0.7

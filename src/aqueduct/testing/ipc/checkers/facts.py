@@ -36,7 +36,6 @@ HEADER: Final = 3
 HEADER_ACK: Final = 4
 
 SUCCESS: Final = 0
-REFUSED: Final = 1
 INVALID_DESTINATION: Final = 2
 PDU_TOO_LARGE: Final = 5
 APPLICATION: Final = -1
