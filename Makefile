@@ -52,8 +52,9 @@ demo: $(INSTALLED)  ## a conversation of two processes over QUIC, drawn in the t
 test: check  ## everything that must pass: check, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-soak: $(INSTALLED)  ## SEEDS (20000) simulated runs, and a tenth of them over real QUIC: minutes
-	$(BIN)/python -m aqueduct.testing.simulate --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN)
+soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, some over real QUIC: minutes
+	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \
+		--protocol $$protocol --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/quic/test_parity.py
 
 check: $(INSTALLED)  ## style, types and import rules

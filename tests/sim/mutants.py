@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A replacement in one file under ``src/aqueduct``; ``old`` must be there exactly once."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-
+from tests.sim.planting import Mutant
 
 MUTANTS = [
     # Acks

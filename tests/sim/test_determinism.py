@@ -8,29 +8,36 @@ import sys
 
 import pytest
 
-from aqueduct.testing.simulation import simulate
-from aqueduct.testing.story import story_hash, tell
+from aqueduct.testing.simulate import PROTOCOLS
+from aqueduct.testing.story import story_hash
+
+pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
-def hash_of(seed: int) -> str:
-    return story_hash(tell(simulate(seed).record))
+def hash_of(protocol: str, seed: int) -> str:
+    simulated = PROTOCOLS[protocol]
+    return story_hash(simulated.tell(simulated.simulate(seed).record))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_seed_played_twice_is_the_same_story(seed: int) -> None:
-    assert hash_of(seed) == hash_of(seed)
+def test_a_seed_played_twice_is_the_same_story(protocol: str, seed: int) -> None:
+    assert hash_of(protocol, seed) == hash_of(protocol, seed)
 
 
-def test_different_seeds_are_different_stories() -> None:
-    assert len({hash_of(seed) for seed in range(20)}) == 20
+def test_different_seeds_are_different_stories(protocol: str) -> None:
+    assert len({hash_of(protocol, seed) for seed in range(20)}) == 20
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "31337"])
-def test_a_process_that_hashes_differently_tells_the_same_story(hash_seed: str) -> None:
+def test_a_process_that_hashes_differently_tells_the_same_story(
+    protocol: str, hash_seed: str
+) -> None:
     program = (
-        "from aqueduct.testing.simulation import simulate\n"
-        "from aqueduct.testing.story import story_hash, tell\n"
-        "for seed in range(15): print(story_hash(tell(simulate(seed).record)))\n"
+        "from aqueduct.testing.simulate import PROTOCOLS\n"
+        "from aqueduct.testing.story import story_hash\n"
+        f"simulated = PROTOCOLS[{protocol!r}]\n"
+        "for seed in range(15):\n"
+        "    print(story_hash(simulated.tell(simulated.simulate(seed).record)))\n"
     )
     told = subprocess.run(
         [sys.executable, "-c", program],
@@ -39,4 +46,4 @@ def test_a_process_that_hashes_differently_tells_the_same_story(hash_seed: str) 
         text=True,
         check=True,
     )
-    assert told.stdout.split() == [hash_of(seed) for seed in range(15)]
+    assert told.stdout.split() == [hash_of(protocol, seed) for seed in range(15)]

@@ -1,58 +1,28 @@
-"""The simulator finds every fault planted in the core: proof that its silence means something."""
+"""The simulator finds every fault planted in a core: proof that its silence means something."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import aqueduct
-from tests.sim.mutants import MUTANTS, Mutant
-
-pytestmark = pytest.mark.slow
-
-SOURCE = Path(aqueduct.__file__).parent
-SEEDS = "0:1000"
+from tests.sim.ipc_mutants import IPC_MUTANTS
+from tests.sim.mutants import MUTANTS
+from tests.sim.planting import Mutant, assert_found
 
 
-def plant(mutant: Mutant, place: Path) -> Path:
-    """A copy of the sources with the fault in it."""
-    copy = place / "aqueduct"
-    # Compiled modules would hide the fault from the interpreter.
-    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
-    file = copy / mutant.file
-    text = file.read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1, f"{mutant.file} has changed: adapt {mutant.name!r}"
-    file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    return place
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_found(mutant: Mutant, tmp_path: Path) -> None:
-    place = plant(mutant, tmp_path)
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "aqueduct.testing.simulate",
-            "--seeds",
-            SEEDS,
-            "--stop-at-first",
-        ],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(place)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert run.returncode == 1, f"nobody noticed that {mutant.name}\n{run.stdout}{run.stderr}"
-    assert "--seed " in run.stdout, run.stderr
+    assert_found(mutant, tmp_path, "channels")
 
 
-def test_the_names_of_the_faults_are_unique() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 15
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", IPC_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_fault_planted_in_scalable_ipc_is_found(mutant: Mutant, tmp_path: Path) -> None:
+    assert_found(mutant, tmp_path, "ipc")
+
+
+@pytest.mark.parametrize("mutants", [MUTANTS, IPC_MUTANTS], ids=["channels", "ipc"])
+def test_the_names_of_the_faults_are_unique(mutants: list[Mutant]) -> None:
+    assert len({mutant.name for mutant in mutants}) == len(mutants) >= 15

@@ -8,6 +8,7 @@ from aqueduct.testing import simulate as command
 from aqueduct.testing.checkers import Violation
 from aqueduct.testing.simulation import Outcome
 from aqueduct.testing.simulation import simulate as real_simulate
+from aqueduct.testing.story import tell
 
 
 def fail(seed: int) -> Outcome:
@@ -38,7 +39,7 @@ def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "simulate", fail)
+    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, tell))
     assert command.main(["--seeds", "0:5"]) == 1
     out = capsys.readouterr().out
     assert "seed 2: [at most once]: was taken twice" in out
@@ -48,10 +49,11 @@ def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
 def test_it_stops_at_the_first_broken_promise_if_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "simulate", fail)
+    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, tell))
     assert command.main(["--seeds", "0:50", "--stop-at-first", "--json"]) == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["seeds"] == 3
+    assert summary["messages"] > 0
     assert summary["failed"] == {"2": ["[at most once]: was taken twice"]}
 
 
@@ -59,6 +61,23 @@ def test_processes_change_nothing_but_the_time_it_takes() -> None:
     alone = list(command.run_seeds(range(4), jobs=1))
     together = list(command.run_seeds(range(4), jobs=2))
     assert alone == together
+
+
+def test_the_other_protocol_is_told_and_judged_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--protocol", "ipc", "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "HEADER_ACK" in out
+    assert " restarts, " in out.splitlines()[-1]
+    assert command.main(["--protocol", "ipc", "--seeds", "0:5", "--jobs", "2"]) == 0
+    assert "5 seeds, all promises kept" in capsys.readouterr().out
+
+
+def test_the_command_to_replay_names_the_protocol(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(command.PROTOCOLS, "ipc", command.Simulated(fail, tell))
+    assert command.main(["--protocol", "ipc", "--seeds", "0:5"]) == 1
+    assert "simulate --protocol ipc --seed 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [[], ["--seeds", "7"], ["--seed", "x"]])

@@ -19,6 +19,9 @@ class Faults:
     loss: float = 0.0
     """A lost datagram is gone; a lost chunk of a stream comes ``recovery`` later."""
 
+    duplicate: float = 0.0
+    """A datagram arrives once more, at a time of its own; streams do not."""
+
     recovery: float = 0.1
     """What the transport needs to notice a loss and send again."""
 
@@ -67,6 +70,7 @@ def draw_faults(random: Random, duration: float) -> Faults:
         lateness=random.choice((0.0005, 0.005, 0.03)),
         spurious_timer=random.choice((0.0, 0.0, 0.1)),
         blackouts=_draw_blackouts(random, duration),
+        duplicate=random.choice((0.0, 0.0, 0.1, 0.4)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs seeded simulations of the protocol: one seed told as a story, or many with a verdict."""
+"""Runs seeded simulations of a protocol: one seed told as a story, or many with a verdict."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
+from aqueduct.testing import ipc
+from aqueduct.testing.checkers import Violation
 from aqueduct.testing.simulation import simulate
 from aqueduct.testing.story import story_hash, tell
 
@@ -27,9 +31,36 @@ examples:
   {COMMAND} --seed 7 --grep client#3     only what concerns one channel
   {COMMAND} --seeds 0:1000 --jobs 2      many runs on two processes
   {COMMAND} --seeds 0:1000 --stop-at-first --json
+  {COMMAND} --protocol ipc --seed 7      the same of ScalableIPC
 
 The same seed gives the same run, bit for bit; the hash under a story proves it.
 Exit code 1 means that a promise of the protocol was broken."""
+
+
+class Outcome(Protocol):
+    """What came of a run of any protocol."""
+
+    record: Any
+    violations: list[Violation]
+    virtual_time: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much happened, by what it is."""
+
+
+class Simulated(NamedTuple):
+    """A protocol that can be simulated."""
+
+    simulate: Callable[[int], Outcome]
+    tell: Callable[[Any], Iterator[str]]
+
+
+PROTOCOLS = {
+    "channels": Simulated(simulate, tell),
+    "ipc": Simulated(ipc.simulate, ipc.tell),
+}
+CHANNELS = "channels"
 
 
 @dataclass
@@ -37,8 +68,7 @@ class SeedResult:
     """What is kept of one run among many."""
 
     seed: int
-    messages: int
-    channels: int
+    counts: dict[str, int]
     virtual_time: float
     violations: list[str]
 
@@ -48,8 +78,7 @@ class Summary:
     """What came of many runs."""
 
     seeds: int = 0
-    messages: int = 0
-    channels: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     virtual_seconds: float = 0.0
     seconds: float = 0.0
     failed: dict[int, list[str]] = field(default_factory=dict)
@@ -57,44 +86,45 @@ class Summary:
     def add(self, result: SeedResult) -> None:
         """Count one more run."""
         self.seeds += 1
-        self.messages += result.messages
-        self.channels += result.channels
+        for name, count in result.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
         self.virtual_seconds += result.virtual_time
         if result.violations:
             self.failed[result.seed] = result.violations
 
 
-def run_seed(seed: int) -> SeedResult:
+def run_seed(seed: int, protocol: str = CHANNELS) -> SeedResult:
     """Run one seed and keep the verdict."""
-    outcome = simulate(seed)
+    outcome = PROTOCOLS[protocol].simulate(seed)
     return SeedResult(
         seed,
-        outcome.messages,
-        outcome.channels,
+        outcome.counts,
         outcome.virtual_time,
         [str(violation) for violation in outcome.violations],
     )
 
 
-def run_seeds(seeds: Sequence[int], jobs: int) -> Iterator[SeedResult]:
+def run_seeds(seeds: Sequence[int], jobs: int, protocol: str = CHANNELS) -> Iterator[SeedResult]:
     """Run many seeds, in order, on as many processes as asked for."""
+    run = partial(run_seed, protocol=protocol)
     if jobs <= 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     # A forked child would inherit whatever threads and locks its parent has.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(run_seed, seeds, chunksize=CHUNK)
+        yield from pool.imap(run, seeds, chunksize=CHUNK)
 
 
-def tell_story(seed: int, grep: str, console: Console) -> bool:
+def tell_story(seed: int, grep: str, console: Console, protocol: str = CHANNELS) -> bool:
     """Print one run from beginning to end; returns whether it kept all promises."""
-    outcome = simulate(seed)
-    lines = list(tell(outcome.record))
+    simulated = PROTOCOLS[protocol]
+    outcome = simulated.simulate(seed)
+    lines = list(simulated.tell(outcome.record))
     for line in lines:
         if grep in line:
             console.print(_coloured(line), soft_wrap=True, highlight=False)
     console.print(
-        f"seed {seed}: {outcome.messages} messages, {outcome.channels} channels, "
+        f"seed {seed}: {tell_counts(outcome.counts)}, "
         f"{outcome.virtual_time:.3f} s of virtual time, story {story_hash(lines)}",
         soft_wrap=True,
         highlight=False,
@@ -110,14 +140,25 @@ def _coloured(line: str) -> Text:
     return Text(line, style=styles.get(mark, ""))
 
 
-def judge(seeds: Sequence[int], jobs: int, stop_at_first: bool, quiet: bool) -> Summary:
+def tell_counts(counts: dict[str, int]) -> str:
+    """How much of everything there was."""
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def judge(
+    seeds: Sequence[int],
+    jobs: int,
+    stop_at_first: bool,
+    quiet: bool,
+    protocol: str = CHANNELS,
+) -> Summary:
     """Run many seeds, with a progress line where somebody watches."""
     summary = Summary()
     start = time.monotonic()
     console = Console(stderr=True)
     watched = console.is_terminal and not quiet
     shown = start
-    for result in run_seeds(seeds, jobs):
+    for result in run_seeds(seeds, jobs, protocol):
         summary.add(result)
         now = time.monotonic()
         if watched and now - shown > 0.2:
@@ -134,18 +175,19 @@ def judge(seeds: Sequence[int], jobs: int, stop_at_first: bool, quiet: bool) -> 
     return summary
 
 
-def report(summary: Summary, console: Console) -> None:
+def report(summary: Summary, console: Console, protocol: str = CHANNELS) -> None:
     """Say in words what came of many runs."""
+    which = "" if protocol == CHANNELS else f" --protocol {protocol}"
     for seed, violations in list(summary.failed.items())[:SHOWN_SEEDS]:
         console.print(Text(f"seed {seed}: {violations[0]}", style="red"), soft_wrap=True)
         if len(violations) > 1:
             console.print(f"  and {len(violations) - 1} more", highlight=False)
-        console.print(f"  {COMMAND} --seed {seed}", soft_wrap=True, highlight=False)
+        console.print(f"  {COMMAND}{which} --seed {seed}", soft_wrap=True, highlight=False)
     rate = summary.seeds / summary.seconds if summary.seconds else 0.0
     verdict = f"{len(summary.failed)} failed" if summary.failed else "all promises kept"
     console.print(
-        f"{summary.seeds} seeds, {verdict}: {summary.messages} messages, "
-        f"{summary.channels} channels, {summary.virtual_seconds:.0f} s of virtual time "
+        f"{summary.seeds} seeds, {verdict}: {tell_counts(summary.counts)}, "
+        f"{summary.virtual_seconds:.0f} s of virtual time "
         f"in {summary.seconds:.1f} s ({rate:.0f} seeds/s)",
         soft_wrap=True,
         highlight=False,
@@ -172,19 +214,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="tell the story of this seed")
     what.add_argument("--seeds", type=parse_range, metavar="A:B", help="run the seeds A to B-1")
+    parser.add_argument(
+        "--protocol", choices=PROTOCOLS, default=CHANNELS, help="what to run (default channels)"
+    )
     parser.add_argument("--grep", default="", help="with --seed: only lines that contain this")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run on (default 1)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at a broken promise")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     options = parser.parse_args(arguments)
+    protocol = options.protocol
     console = Console()
     if options.seed is not None:
-        return 0 if tell_story(options.seed, options.grep, console) else 1
-    summary = judge(options.seeds, options.jobs, options.stop_at_first, options.json)
+        return 0 if tell_story(options.seed, options.grep, console, protocol) else 1
+    summary = judge(options.seeds, options.jobs, options.stop_at_first, options.json, protocol)
     if options.json:
-        print(json.dumps(asdict(summary)))
+        told = asdict(summary)
+        print(json.dumps(told | told.pop("counts")))
     else:
-        report(summary, console)
+        report(summary, console, protocol)
     return 1 if summary.failed else 0
 
 

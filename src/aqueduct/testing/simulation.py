@@ -31,6 +31,11 @@ class Outcome:
     channels: int
     virtual_time: float
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much happened."""
+        return {"messages": self.messages, "channels": self.channels}
+
 
 class Simulation:
     """A run that is set up by its seed, as far as the caller does not say how it is to be."""

@@ -1,0 +1,101 @@
+"""Everything ends, once, and nothing stays behind; and the counts say what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.ipc.checkers.base import about, checker
+from aqueduct.testing.ipc.checkers.facts import APPLICATION, EPSILON, RESET, Facts
+
+
+@checker
+def nothing_breaks(facts: Facts) -> Iterator[Violation]:
+    """A core raises nothing but what is documented, and its timer moves."""
+    for broke in facts.broken:
+        yield Violation("nothing breaks", broke.text, broke.time)
+
+
+@checker
+def every_send_ends_once(facts: Facts) -> Iterator[Violation]:
+    """A send ends exactly once, unless its endpoint crashes first; then not at all."""
+    for end in facts.strange_ends:
+        text = f"{end.who}/{end.life} was told of a message that it did not send"
+        yield Violation("every send ends once", text, end.time)
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        if len(message.ends) > 1:
+            text = f"ended {len(message.ends)} times"
+            yield about(message, "every send ends once", text, message.ends[1].time)
+        elif not message.ends and life is not None and facts.record.drained:
+            if life.stopped is None or life.stopped.how != "crashed":
+                yield about(message, "every send ends once", "never ended")
+        for end in message.ends:
+            if (end.who, end.life) != (message.sent.who, message.sent.life):
+                yield about(message, "every send ends once", f"ended in life {end.life}", end.time)
+
+
+@checker
+def cancelled_at_once(facts: Facts) -> Iterator[Violation]:
+    """A send that is cancelled before it ended ends at that moment."""
+    for message in facts.messages.values():
+        end = message.end
+        if end is not None and end.time > message.cancelled + EPSILON:
+            text = f"was cancelled, and ended with {end.code} later"
+            yield about(message, "cancelled at once", text, end.time)
+        if end is not None and end.code == RESET and message.cancelled > end.time + EPSILON:
+            yield about(message, "cancelled at once", "was reset by nobody", end.time)
+
+
+@checker
+def unreachable_at_once(facts: Facts) -> Iterator[Violation]:
+    """What goes to a remote that cannot be reached ends when that is known, and not otherwise."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        end = message.end
+        if life is None or end is None:
+            continue
+        known = life.despairs.get(message.sent.remote, ())
+        if any(message.sent.time + EPSILON < time < end.time - EPSILON for time in known):
+            yield about(message, "unreachable at once", "went on to nowhere", end.time)
+        if end.code == APPLICATION and not any(abs(time - end.time) < EPSILON for time in known):
+            yield about(message, "unreachable at once", "was given up for no reason", end.time)
+
+
+@checker
+def nothing_left(facts: Facts) -> Iterator[Violation]:
+    """When all messages have ended, nothing of them is held; a while later no id is remembered."""
+    if not facts.record.drained:
+        return
+    for who, held in facts.record.leftovers.items():
+        if held:
+            text = ", ".join(f"{count} {kind}" for kind, count in sorted(held.items()))
+            yield Violation("nothing left", f"{who} still holds {text}")
+    for who, count in facts.record.processed.items():
+        if count:
+            yield Violation("nothing left", f"{who} still remembers {count} processed messages")
+
+
+@checker
+def counts_are_right(facts: Facts) -> Iterator[Violation]:
+    """An endpoint's statistics are what happened."""
+    for (who, number), life in facts.lives.items():
+        if life.stopped is None:
+            continue
+        told = life.stopped.statistics
+        for name, count, seen in (
+            ("sent", told.sent, life.sent),
+            ("failed", told.failed, life.failed),
+            ("received", told.received, life.taken),
+            ("pdus_sent", told.pdus_sent, life.pdus_sent),
+            ("pdus_received", told.pdus_received, life.pdus_received),
+        ):
+            if count != seen:
+                text = f"{who}/{number} counted {count} {name}, and there were {seen}"
+                yield Violation("counts are right", text, life.stopped.time)
+        # Closing refuses what the application has not decided on.
+        if told.refused < life.refused or (
+            life.stopped.how != "closed" and told.refused != life.refused
+        ):
+            text = f"{who}/{number} counted {told.refused} refused, and there were {life.refused}"
+            yield Violation("counts are right", text, life.stopped.time)

@@ -1,0 +1,314 @@
+"""What a record says about each message and each life of an endpoint, gathered in one pass.
+
+PDUs are read here a second time, by the layout of the specification: a checker does not believe
+the core's own decoder.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aqueduct.ipc.config import Config
+from aqueduct.testing.ipc.record import (
+    Began,
+    Broke,
+    Cancelled,
+    Finished,
+    Owned,
+    PduArrived,
+    PduSent,
+    Record,
+    Refused,
+    Reported,
+    Resized,
+    Sent,
+    Stopped,
+    Took,
+    Troubled,
+    Whole,
+)
+
+DATA: Final = 1
+DATA_ACK: Final = 2
+HEADER: Final = 3
+HEADER_ACK: Final = 4
+
+SUCCESS: Final = 0
+INVALID_DESTINATION: Final = 2
+PDU_TOO_LARGE: Final = 5
+APPLICATION: Final = -1
+RESET: Final = -2
+SEND_TIMEOUT: Final = -4
+PEER_RESTARTED: Final = -6
+
+HEAD: Final = 42
+"""The bytes of a HEADER or DATA before its data."""
+SMALLEST_PDU: Final = 512
+MAX_ACK: Final = 512
+EPSILON: Final = 1e-6
+NEVER: Final = float("inf")
+TAG_SIZE: Final = 8
+"""Bytes at the start of a message, if it has as many, that no other message begins with."""
+
+_INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+
+Life = tuple[str, int]
+
+
+class Pass(NamedTuple):
+    """One PDU of a message leaving its sender."""
+
+    time: float
+    wire_id: bytes
+    opcode: int
+    number: int
+    destination: bytes
+    size: int
+    abort: bool
+
+
+class Answer(NamedTuple):
+    """One ack of a message that came to its sender."""
+
+    time: float
+    wire_id: bytes
+    source: str
+    opcode: int
+    number: int
+    code: int
+    payload: bytes
+    passes: int
+    """How many PDUs of the message had left by then."""
+
+
+@dataclass(slots=True)
+class MessageFacts:
+    """One message."""
+
+    sent: Sent
+    ends: list[Finished] = field(default_factory=list)
+    takes: list[Took] = field(default_factory=list)
+    refusals: list[Refused] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    """Without those that only abort it."""
+    aborts: list[Pass] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    reports: list[float] = field(default_factory=list)
+    cancelled: float = NEVER
+
+    @property
+    def end(self) -> Finished | None:
+        """What its sender was told; None if it was not, or has crashed."""
+        return self.ends[0] if self.ends else None
+
+
+@dataclass(slots=True)
+class LifeFacts:
+    """An endpoint from its start to its crash."""
+
+    config: Config
+    reports_sent: bool
+    limits: list[tuple[float, int]]
+    """The sizes of PDUs it was set to, and when."""
+    stopped: Stopped | None = None
+    owners: list[tuple[float, bytes]] = field(default_factory=list)
+    heard: dict[str, list[float]] = field(default_factory=dict)
+    """When acks came, by source."""
+    troubles: dict[str, list[float]] = field(default_factory=dict)
+    """When the transport told that a remote could not be reached just now."""
+    despairs: dict[str, list[float]] = field(default_factory=dict)
+    """When it told that a remote cannot be reached at all."""
+    whole: dict[bytes, float] = field(default_factory=dict)
+    headers: dict[bytes, list[tuple[float, bytes]]] = field(default_factory=dict)
+    """HEADERs that came for the owner id of then, by message id: when, and for which id."""
+    aborts: dict[bytes, list[tuple[float, bytes]]] = field(default_factory=dict)
+    """Empty DATA PDUs that came, by message id."""
+    sent: int = 0
+    failed: int = 0
+    taken: int = 0
+    refused: int = 0
+    pdus_sent: int = 0
+    pdus_received: int = 0
+
+    def max_pdu(self, time: float) -> int:
+        """The size of PDUs it was set to; at the moment of a change, the larger of both."""
+        sizes = [self.limits[0][1]]
+        for when, size in self.limits:
+            if when < time - EPSILON:
+                sizes = [size]
+            elif when <= time + EPSILON:
+                sizes.append(size)
+        return max(sizes)
+
+
+class Facts:
+    """A record, sorted by what it is about."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.lives: dict[Life, LifeFacts] = {}
+        self.messages: dict[bytes, MessageFacts] = {}
+        self.strange_takes: list[Took] = []
+        """Takes of what nobody sent."""
+        self.strange_ends: list[Finished] = []
+        self.large_acks: list[PduSent] = []
+        self.broken: list[Broke] = []
+        self.owner_ids: dict[bytes, Life] = {}
+        self._tags: dict[bytes, MessageFacts] = {}
+        # A message may travel under another id than the one its application knows.
+        self._by_wire_id: dict[bytes, MessageFacts] = {}
+        handlers = {
+            Began: self._began,
+            Stopped: self._stopped,
+            Owned: self._owned,
+            Sent: self._sent,
+            Cancelled: self._cancelled,
+            Finished: self._finished,
+            Whole: self._whole,
+            Took: self._took,
+            Refused: self._refused,
+            Resized: self._resized,
+            Troubled: self._troubled,
+            PduSent: self._pdu_sent,
+            PduArrived: self._pdu_arrived,
+            Reported: self._reported,
+            Broke: self.broken.append,
+        }
+        for entry in record.entries:
+            handler = handlers.get(type(entry))
+            if handler is not None:
+                handler(entry)  # type: ignore[operator]
+
+    def life_of(self, message: MessageFacts) -> LifeFacts | None:
+        """The life that sent a message; None for a stranger's."""
+        return self.lives.get((message.sent.who, message.sent.life))
+
+    def _began(self, entry: Began) -> None:
+        limits = [(entry.time, entry.config.max_pdu)]
+        life = LifeFacts(entry.config, entry.reports_sent, limits)
+        self.lives[entry.who, entry.life] = life
+
+    def _stopped(self, entry: Stopped) -> None:
+        self.lives[entry.who, entry.life].stopped = entry
+
+    def _owned(self, entry: Owned) -> None:
+        self.lives[entry.who, entry.life].owners.append((entry.time, entry.owner))
+        self.owner_ids[entry.owner] = (entry.who, entry.life)
+
+    def _sent(self, entry: Sent) -> None:
+        message = MessageFacts(entry)
+        self.messages[entry.message] = message
+        self._by_wire_id[entry.message] = message
+        if len(entry.payload) >= TAG_SIZE:
+            self._tags[entry.payload[:TAG_SIZE]] = message
+
+    def _cancelled(self, entry: Cancelled) -> None:
+        self.messages[entry.message].cancelled = entry.time
+
+    def _finished(self, entry: Finished) -> None:
+        life = self.lives[entry.who, entry.life]
+        if entry.code == SUCCESS:
+            life.sent += 1
+        else:
+            life.failed += 1
+        message = self.messages.get(entry.message)
+        if message is None:
+            self.strange_ends.append(entry)
+        else:
+            message.ends.append(entry)
+
+    def _whole(self, entry: Whole) -> None:
+        self.lives[entry.who, entry.life].whole[entry.message] = entry.time
+
+    def _took(self, entry: Took) -> None:
+        self.lives[entry.who, entry.life].taken += 1
+        message = self._by_wire_id.get(entry.message) or self._tags.get(entry.payload[:TAG_SIZE])
+        if message is None:
+            self.strange_takes.append(entry)
+        else:
+            message.takes.append(entry)
+
+    def _refused(self, entry: Refused) -> None:
+        self.lives[entry.who, entry.life].refused += 1
+        message = self._by_wire_id.get(entry.message)
+        if message is not None:
+            message.refusals.append(entry)
+
+    def _resized(self, entry: Resized) -> None:
+        self.lives[entry.who, entry.life].limits.append((entry.time, entry.max_pdu))
+
+    def _troubled(self, entry: Troubled) -> None:
+        life = self.lives[entry.who, entry.life]
+        times = life.despairs if entry.hopeless else life.troubles
+        times.setdefault(entry.remote, []).append(entry.time)
+
+    def _reported(self, entry: Reported) -> None:
+        message = self.messages.get(entry.message)
+        if message is not None:
+            message.reports.append(entry.time)
+
+    def _pdu_sent(self, entry: PduSent) -> None:
+        self.lives[entry.who, entry.life].pdus_sent += 1
+        pdu = entry.pdu
+        opcode = pdu[0]
+        if opcode in (DATA_ACK, HEADER_ACK):
+            if len(pdu) > MAX_ACK:
+                self.large_acks.append(entry)
+            return
+        message = self._by_wire_id.get(pdu[6:22])
+        data = len(pdu) - HEAD
+        if message is None and opcode == HEADER and data >= TAG_SIZE:
+            message = self._tags.get(pdu[HEAD : HEAD + TAG_SIZE])
+            if message is not None:
+                self._by_wire_id[pdu[6:22]] = message
+        if message is None:
+            return
+        number = _INT32.unpack_from(pdu, 38)[0]
+        index = 0 if opcode == HEADER else number
+        abort = data == 0 and (opcode == DATA or number > 0)
+        each = Pass(entry.time, pdu[6:22], opcode, index, pdu[22:38], data, abort)
+        (message.aborts if abort else message.passes).append(each)
+
+    def _pdu_arrived(self, entry: PduArrived) -> None:
+        life = self.lives[entry.who, entry.life]
+        life.pdus_received += 1
+        pdu = entry.pdu
+        if len(pdu) < 24:
+            return
+        opcode = pdu[0]
+        wire_id = pdu[6:22]
+        if opcode in (HEADER_ACK, DATA_ACK) and len(pdu) <= MAX_ACK:
+            life.heard.setdefault(entry.source, []).append(entry.time)
+            message = self._by_wire_id.get(wire_id)
+            if message is not None and (entry.who, entry.life) == (
+                message.sent.who,
+                message.sent.life,
+            ):
+                message.answers.append(_answer(entry, opcode, len(message.passes)))
+        elif opcode == HEADER and len(pdu) >= HEAD:
+            if life.owners and pdu[22:38] == life.owners[-1][1]:
+                life.headers.setdefault(wire_id, []).append((entry.time, pdu[22:38]))
+        elif opcode == DATA and len(pdu) == HEAD:
+            life.aborts.setdefault(wire_id, []).append((entry.time, pdu[22:38]))
+
+
+def _answer(entry: PduArrived, opcode: int, passes: int) -> Answer:
+    pdu = entry.pdu
+    index = 0
+    at = 22
+    if opcode == DATA_ACK and len(pdu) >= 28:
+        index = _INT32.unpack_from(pdu, 22)[0]
+        at = 26
+    code = _INT16.unpack_from(pdu, at)[0]
+    return Answer(entry.time, pdu[6:22], entry.source, opcode, index, code, pdu[at + 2 :], passes)
+
+
+def stated_size(answer: Answer) -> int | None:
+    """The most data in a PDU that an answer asks for."""
+    if answer.code != PDU_TOO_LARGE or answer.opcode != HEADER_ACK or len(answer.payload) != 4:
+        return None
+    size: int = _INT32.unpack(answer.payload)[0]
+    return size if size >= SMALLEST_PDU - HEAD else None

@@ -1,0 +1,76 @@
+"""No PDU is larger than its sender may send, or its receiver said it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.ipc.checkers.base import about, checker
+from aqueduct.testing.ipc.checkers.facts import (
+    EPSILON,
+    HEAD,
+    MAX_ACK,
+    NEVER,
+    Facts,
+    Life,
+    stated_size,
+)
+
+
+@checker
+def pdus_within_the_limit(facts: Facts) -> Iterator[Violation]:
+    """A message travels in PDUs of the size its endpoint was set to when it began."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        if life is None or not message.passes:
+            continue
+        limit = life.max_pdu(message.passes[0].time)
+        largest = max(each.size for each in message.passes) + HEAD
+        if largest > limit:
+            text = f"travelled in a PDU of {largest} bytes, over {limit}"
+            yield about(message, "pdus within the limit", text)
+
+
+@checker
+def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
+    """Once a receiver said how large a PDU may be, none larger is sent to it."""
+    told: dict[tuple[Life, str], tuple[float, int]] = {}
+    for message in facts.messages.values():
+        sent = message.sent
+        given_up: set[bytes] = set()
+        for answer in message.answers:
+            size = stated_size(answer)
+            if size is None or answer.source != sent.remote or answer.wire_id in given_up:
+                continue
+            if any(each.number for each in message.passes[: answer.passes]):
+                continue
+            if message.end is not None and message.end.time <= answer.time:
+                continue
+            key = ((sent.who, sent.life), sent.remote)
+            if answer.time < told.get(key, (NEVER, 0))[0]:
+                told[key] = (answer.time, size)
+            following = message.passes[answer.passes :]
+            if not following or following[0].wire_id != answer.wire_id:
+                given_up.add(answer.wire_id)
+            if any(each.size > size for each in following):
+                text = f"went on in PDUs larger than the {size} it was told"
+                yield about(message, "pdus as large as told", text, answer.time)
+    for message in facts.messages.values():
+        sent = message.sent
+        life = facts.life_of(message)
+        since, size = told.get(((sent.who, sent.life), sent.remote), (NEVER, 0))
+        # An endpoint that remembers only few remotes has to be told again.
+        if life is None or life.config.max_remotes == 1 or not message.passes:
+            continue
+        first = message.passes[0]
+        if first.time > since + EPSILON and first.size > size:
+            text = f"began with a PDU larger than the {size} its sender was told before"
+            yield about(message, "pdus as large as told", text, first.time)
+
+
+@checker
+def acks_are_small(facts: Facts) -> Iterator[Violation]:
+    """An ack has 512 bytes at most."""
+    for entry in facts.large_acks:
+        text = f"{entry.who} sent an ack of {len(entry.pdu)} bytes, over {MAX_ACK}"
+        yield Violation("acks are small", text, entry.time)

@@ -1,0 +1,170 @@
+"""When things happen: retries in their time, patience as configured, ids trusted no longer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+
+from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.ipc.checkers.base import about, checker
+from aqueduct.testing.ipc.checkers.facts import (
+    EPSILON,
+    HEADER_ACK,
+    INVALID_DESTINATION,
+    NEVER,
+    SEND_TIMEOUT,
+    Facts,
+    LifeFacts,
+    MessageFacts,
+)
+
+
+@checker
+def retries_in_time(facts: Facts) -> Iterator[Violation]:
+    """A PDU goes again no sooner than the least backoff after it went, nor later than the most."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        if life is None:
+            continue
+        least = life.config.min_backoff - EPSILON
+        most = life.config.max_backoff + facts.record.lateness + EPSILON
+        for before, after in pairwise(message.passes):
+            gap = after.time - before.time
+            if gap < least and before[1:] == after[1:]:
+                text = f"repeated PDU {after.number} after {gap:.6f} s"
+                yield about(message, "retries in time", text, after.time)
+        if life.reports_sent:
+            continue
+        end = _end_time(message, life)
+        times = [each.time for each in message.passes]
+        if times and end < NEVER:
+            times.append(end)
+        for earlier, later in pairwise(times):
+            if later - earlier > most:
+                text = f"did nothing for {later - earlier:.6f} s"
+                yield about(message, "retries in time", text, later)
+
+
+@checker
+def as_patient_as_configured(facts: Facts) -> Iterator[Violation]:
+    """A send is given up when one PDU had no answer for the ack timeout: not sooner, not later."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        if life is None:
+            continue
+        timeout = life.config.ack_timeout
+        most = timeout + facts.record.lateness + EPSILON
+        firsts = _first_passes(message)
+        end = _end_time(message, life)
+        steps = list(firsts.values())
+        for earlier, later in pairwise([*steps, end] if end < NEVER else steps):
+            if later - earlier > most:
+                text = f"waited {later - earlier:.6f} s for one answer"
+                yield about(message, "as patient as configured", text, later)
+        if message.end is not None and message.end.code == SEND_TIMEOUT:
+            since = steps[-1] if steps else message.sent.time
+            if message.end.time - since < timeout - EPSILON:
+                text = f"was given up {message.end.time - since:.6f} s after its last PDU began"
+                yield about(message, "as patient as configured", text, message.end.time)
+        begun = steps[0] if steps else end
+        heard = life.heard.get(message.sent.remote, [])
+        last = bisect_right(heard, begun)
+        since = max(message.sent.time, heard[last - 1] if last else 0.0)
+        if begun < NEVER and begun - since > most:
+            text = f"waited {begun - since:.6f} s for its turn, with nobody answering"
+            yield about(message, "as patient as configured", text, begun)
+
+
+@checker
+def nobody_waits_for_nothing(facts: Facts) -> Iterator[Violation]:
+    """A message waits for its turn only while others are under way to the same remote."""
+    groups: dict[tuple[str, int, str], list[MessageFacts]] = {}
+    for message in facts.messages.values():
+        sent = message.sent
+        groups.setdefault((sent.who, sent.life, sent.remote), []).append(message)
+    for messages in groups.values():
+        life = facts.life_of(messages[0])
+        if life is None:
+            continue
+        busy = sorted(
+            (message.passes[0].time, _end_time(message, life))
+            for message in messages
+            if message.passes
+        )
+        for message in messages:
+            begun = message.passes[0].time if message.passes else _end_time(message, life)
+            covered = message.sent.time
+            for start, end in busy:
+                if start <= covered + EPSILON and covered < begun:
+                    covered = max(covered, end)
+            if covered < begun - EPSILON:
+                text = f"waited from {covered:.6f} on although nothing was under way"
+                yield about(message, "nobody waits for nothing", text, begun)
+
+
+@checker
+def ids_are_asked_for(facts: Facts) -> Iterator[Violation]:
+    """A message begins with an id that the remote has only soon after an answer from there."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        if life is None or not message.passes:
+            continue
+        first = message.passes[0]
+        if first.destination not in facts.owner_ids:
+            continue
+        remote = message.sent.remote
+        heard = life.heard.get(remote, [])
+        last = bisect_right(heard, first.time)
+        since = heard[last - 1] if last else -NEVER
+        if first.time - since > life.config.id_trust + EPSILON:
+            text = f"began with an id last heard of {first.time - since:.6f} s ago"
+            yield about(message, "ids are asked for", text, first.time)
+        trouble = [time for time in life.troubles.get(remote, ()) if time < first.time]
+        if trouble and trouble[-1] > since + EPSILON:
+            text = "began with an id from before the remote was in trouble"
+            yield about(message, "ids are asked for", text, first.time)
+
+
+@checker
+def wrong_ids_are_corrected(facts: Facts) -> Iterator[Violation]:
+    """What follows an answer with the right owner id goes to that id, or the send is over."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        if life is None:
+            continue
+        end = _end_time(message, life)
+        for answer, following in pairwise([*message.answers, None]):
+            if (
+                answer is None
+                or answer.code != INVALID_DESTINATION
+                or answer.opcode != HEADER_ACK
+                or answer.source != message.sent.remote
+                or len(answer.payload) != 16
+                or end <= answer.time
+                or any(each.number for each in message.passes[: answer.passes])
+            ):
+                continue
+            until = following.passes if following is not None else len(message.passes)
+            for each in message.passes[answer.passes : until]:
+                if each.wire_id != answer.wire_id:
+                    break
+                if each.destination != answer.payload:
+                    text = "went on with another id than it was told"
+                    yield about(message, "wrong ids are corrected", text, each.time)
+                    break
+
+
+def _first_passes(message: MessageFacts) -> dict[int, float]:
+    """When each PDU of a message first left."""
+    firsts: dict[int, float] = {}
+    for each in message.passes:
+        firsts.setdefault(each.number, each.time)
+    return firsts
+
+
+def _end_time(message: MessageFacts, life: LifeFacts) -> float:
+    """When a send ended, or its endpoint did."""
+    if message.ends:
+        return message.ends[0].time
+    return life.stopped.time if life.stopped is not None else NEVER

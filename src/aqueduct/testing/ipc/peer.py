@@ -1,0 +1,296 @@
+"""One endpoint of a run through all its lives, and the application that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from aqueduct.errors import WouldBlock
+from aqueduct.ipc.config import Config
+from aqueduct.ipc.events import Arrived
+from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.outgoing import Outgoing
+from aqueduct.testing.clock import Clock, seeded
+from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.ipc.plan import Plan, draw_max_pdu, draw_size
+from aqueduct.testing.ipc.record import (
+    Began,
+    Cancelled,
+    Finished,
+    NotSent,
+    Owned,
+    PduArrived,
+    PduSent,
+    Record,
+    Refused,
+    Reported,
+    Resized,
+    Sent,
+    Stopped,
+    Took,
+    Troubled,
+    Whole,
+    Withdrawn,
+)
+
+SOON = 0.2
+"""The part of a unit within which one thing follows another that is to follow it."""
+RESIZED_AGAIN = 0.7
+
+
+class TimerDoesNotMove(Exception):
+    """A core wants to be woken at a time that is over, however often it is."""
+
+
+class Peer:
+    """A name on the network, the endpoint that answers to it now, and its application."""
+
+    def __init__(
+        self,
+        seed: int,
+        place: int,
+        name: str,
+        plan: Plan,
+        clock: Clock,
+        network: Network,
+        record: Record,
+    ) -> None:
+        self.name = name
+        self.life = 0
+        self.exchange: Exchange | None = None
+        self.draining = False
+        self.open_sends: set[bytes] = set()
+        self.untaken = 0
+        """Messages that the application is yet to take or to refuse."""
+        self.on_drop: Callable[[str, str], None] = lambda source, name: None
+        """Told when a datagram came to nobody."""
+        self.config: Config = plan.configs[place]
+        self._seed = seed
+        self._plan = plan
+        self._reports_sent = plan.reports_sent[place]
+        self._clock = clock
+        self._network = network
+        self._record = record.entries
+        self._random: Random = seeded(seed, name)
+        self._max_pdu = self.config.max_pdu
+        self._large = self._max_pdu > 1_000
+        self._owner = b""
+        self._timer: float | None = None
+        network.receivers[name] = self.receive
+
+    # Lives
+
+    def begin(self, _: object = None) -> None:
+        """Start, with nothing of what was before but the name."""
+        self.life += 1
+        chance = seeded(self._seed, f"{self.name}/{self.life}")
+        now = self._clock.now
+        self.exchange = Exchange(self.config, chance, now, reports_sent=self._reports_sent)
+        self._record.append(
+            Began(now, self.name, self.life, self.config, self._reports_sent),
+        )
+        self._max_pdu = self.config.max_pdu
+        self._timer = None
+        self.turn_over()
+
+    def crash(self, life: int) -> None:
+        """Be gone at once, with everything that was held."""
+        if self.exchange is not None and self.life == life and not self.draining:
+            self._stop("crashed")
+
+    def goodbye(self) -> None:
+        """Close, and be gone when that has been said."""
+        if self.exchange is not None:
+            self.exchange.close(self._clock.now)
+            self.turn_over()
+            self._stop("closed")
+
+    def end(self) -> None:
+        """The run is over."""
+        if self.exchange is not None:
+            self._note_stop("ended")
+
+    def _stop(self, how: str) -> None:
+        self._note_stop(how)
+        self.exchange = None
+        self.open_sends.clear()
+        self._clock.after(self._plan.pause * self._random.random(), self.begin, None)
+
+    def _note_stop(self, how: str) -> None:
+        assert self.exchange is not None
+        counts = self.exchange.statistics
+        self._record.append(Stopped(self._clock.now, self.name, self.life, how, counts))
+
+    # What the application does
+
+    def send(self, remote: str, size: int, *, must_arrive: bool = False) -> None:
+        """Send a message that no other is like."""
+        exchange = self.exchange
+        if exchange is None:
+            return
+        now = self._clock.now
+        payload = self._random.randbytes(size)
+        try:
+            message = exchange.send(remote, payload, now)
+        except WouldBlock as error:
+            self._record.append(NotSent(now, self.name, self.life, str(error)))
+            return
+        self.open_sends.add(message)
+        self._record.append(
+            Sent(now, self.name, self.life, message, remote, payload, must_arrive),
+        )
+        if not must_arrive and self._random.random() < self._plan.cancel:
+            when = self._plan.unit * self._random.random() ** 2
+            self._clock.after(when, self._cancel, (self.life, message))
+
+    def send_something(self, remotes: list[str]) -> int:
+        """Send some messages to one of the others; returns how many."""
+        remote = self._random.choice(remotes)
+        count = self._random.randint(1, self._plan.burst)
+        for _ in range(count):
+            self.send(remote, draw_size(self._random, self._max_pdu, self._plan.pdus))
+        return count
+
+    def change_owner(self) -> None:
+        """Take a new owner id."""
+        if self.exchange is not None:
+            self.exchange.change_owner(self._clock.now)
+
+    def resize(self, life: int) -> None:
+        """Choose another size of PDUs, and perhaps soon another one."""
+        if self.exchange is not None and self.life == life and not self.draining:
+            self._max_pdu = draw_max_pdu(self._random, self._large)
+            self.exchange.resize(self._max_pdu)
+            self._record.append(Resized(self._clock.now, self.name, self.life, self._max_pdu))
+            if self._random.random() < RESIZED_AGAIN:
+                soon = SOON * self._plan.unit * self._random.random()
+                self._clock.after(soon, self.resize, life)
+
+    def trouble(self, remote: str) -> None:
+        """The transport did not reach a remote."""
+        if self.exchange is not None:
+            self.exchange.handle_trouble(remote, "nobody is there")
+            self._record.append(Troubled(self._clock.now, self.name, self.life, remote))
+
+    def despair(self, remote: str) -> None:
+        """The transport will not reach a remote."""
+        if self.exchange is not None:
+            now = self._clock.now
+            self._record.append(Troubled(now, self.name, self.life, remote, hopeless=True))
+            self.exchange.handle_unreachable(remote, "nobody can be there", now)
+
+    def _cancel(self, what: tuple[int, bytes]) -> None:
+        life, message = what
+        if self.exchange is None or self.life != life or message not in self.open_sends:
+            return
+        self._record.append(Cancelled(self._clock.now, self.name, life, message))
+        self.exchange.cancel(message, self._clock.now)
+        self.turn_over()
+
+    def _decide(self, what: tuple[int, Arrived]) -> None:
+        """Take a message, or refuse it."""
+        life, arrived = what
+        self.untaken -= 1
+        exchange = self.exchange
+        if exchange is None or self.life != life:
+            return
+        now = self._clock.now
+        message = arrived.message_id
+        if not self.draining and self._random.random() < self._plan.refuse:
+            if exchange.holds(message):
+                self._record.append(Refused(now, self.name, life, message))
+            exchange.refuse(message)
+        elif exchange.take(message):
+            source = str(arrived.remote)
+            self._record.append(Took(now, self.name, life, message, source, arrived.payload))
+            if self._random.random() < self._plan.crash_after_take:
+                soon = SOON * self._plan.unit * self._random.random()
+                self._clock.after(soon, self.crash, life)
+        else:
+            self._record.append(Withdrawn(now, self.name, life, message))
+        self.turn_over()
+
+    # What the network and the clock do
+
+    def receive(self, source: str, datagram: bytes) -> None:
+        """A datagram has come."""
+        exchange = self.exchange
+        if exchange is None:
+            self.on_drop(source, self.name)
+            return
+        now = self._clock.now
+        self._record.append(PduArrived(now, self.name, self.life, source, datagram))
+        exchange.handle_pdu(datagram, source, now)
+        self.turn_over()
+
+    def turn_over(self) -> None:
+        """Do what the core wants after anything happened to it."""
+        exchange = self.exchange
+        if exchange is None:
+            return
+        now = self._clock.now
+        if exchange.owner != self._owner:
+            self._owner = exchange.owner
+            self._record.append(Owned(now, self.name, self.life, self._owner))
+        for event in exchange.poll_events():
+            if isinstance(event, Arrived):
+                self._record.append(Whole(now, self.name, self.life, event.message_id))
+                eager = self.draining or self._random.random() < self._plan.eager
+                delay = 0.0 if eager else self._plan.take_delay * self._random.expovariate(1.0)
+                self.untaken += 1
+                self._clock.after(delay, self._decide, (self.life, event))
+            else:
+                self.open_sends.discard(event.message_id)
+                self._record.append(
+                    Finished(now, self.name, self.life, event.message_id, event.code, event.exposed)
+                )
+        self._transmit(exchange, now)
+        self._set_timer(exchange)
+
+    def _transmit(self, exchange: Exchange, now: float) -> None:
+        for remote, head, data, sending in exchange.poll_transmits():
+            pdu = head + data if data else head
+            name = str(remote)
+            self._record.append(PduSent(now, self.name, self.life, name, pdu))
+            if sending is None or not self._reports_sent:
+                self._network.carry(self.name, name, pdu)
+                continue
+            if self.draining or self._random.random() >= self._plan.report_fails:
+                self._network.carry(self.name, name, pdu)
+            delay = 0.0 if self.draining else self._plan.report_delay * self._random.random()
+            self._clock.after(delay, self._report, (self.life, sending))
+
+    def _report(self, what: tuple[int, Outgoing]) -> None:
+        life, sending = what
+        if self.exchange is not None and self.life == life:
+            now = self._clock.now
+            self._record.append(Reported(now, self.name, life, sending.message_id))
+            self.exchange.handle_sent(sending, now)
+            self.turn_over()
+
+    def _set_timer(self, exchange: Exchange) -> None:
+        due = exchange.next_timer()
+        waiting = self._timer
+        if waiting is not None and waiting <= due:
+            return
+        self._timer = due
+        faults = self._network.faults
+        at = due
+        if faults.late_timer and self._random.random() < faults.late_timer:
+            at += faults.lateness * self._random.random()
+        self._clock.at(at, self._timer_due, (self.life, due))
+
+    def _timer_due(self, what: tuple[int, float]) -> None:
+        life, wanted = what
+        exchange = self.exchange
+        if exchange is None or self.life != life or self._timer != wanted:
+            return
+        self._timer = None
+        now = self._clock.now
+        if exchange.next_timer() <= now or self._random.random() < (
+            self._network.faults.spurious_timer
+        ):
+            exchange.handle_timer(now)
+            if exchange.next_timer() <= now:
+                raise TimerDoesNotMove(f"the timer stays at {now:.6f}")
+        self.turn_over()

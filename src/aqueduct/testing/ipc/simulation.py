@@ -1,0 +1,176 @@
+"""One run from one seed: endpoints that come and go on a bad network, then peace, then the verdict.
+
+Peace has three parts. Everything under way has to end; what was processed has to be forgotten; and
+then a message from each to the next has to arrive, as if nothing had ever been wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.clock import Clock, seeded
+from aqueduct.testing.faults import CALM, Faults, draw_faults
+from aqueduct.testing.ipc.checkers import check
+from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.ipc.peer import Peer
+from aqueduct.testing.ipc.plan import NAMES, Plan, draw_plan
+from aqueduct.testing.ipc.record import Began, Broke, Record, Sent
+from aqueduct.testing.ipc.stranger import Stranger
+
+PATIENCE = 60
+"""Units of virtual time in which everything must have ended once the faults are off."""
+FAREWELL = 1_200
+"""The size of the last messages: some PDUs, at least when these are small."""
+ROUND_TRIP = 0.02
+"""Part of a unit that a round trip takes in peace."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    record: Record
+    violations: list[Violation]
+    messages: int
+    restarts: int
+    virtual_time: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much happened."""
+        return {"messages": self.messages, "restarts": self.restarts}
+
+
+class Simulation:
+    """A run that is set up by its seed, as far as the caller does not say how it is to be."""
+
+    def __init__(
+        self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None
+    ) -> None:
+        self.seed = seed
+        self.plan = plan or draw_plan(seeded(seed, "ipc plan"))
+        faults = faults or draw_stalls(seeded(seed, "ipc faults"), self.plan)
+        self.clock = Clock()
+        self.record = Record(lateness=faults.lateness if faults.late_timer else 0.0)
+        self.network = Network(self.clock, seeded(seed, "ipc network"), faults)
+        self.network.deaf = self.plan.deaf
+        self.peers = [
+            Peer(seed, place, name, self.plan, self.clock, self.network, self.record)
+            for place, name in enumerate(NAMES[: len(self.plan.configs)])
+        ]
+        self.stranger = Stranger(
+            self.plan.garbage,
+            seeded(seed, "ipc stranger"),
+            self.clock,
+            self.network,
+            self.record,
+        )
+        self._random = seeded(seed, "ipc schedule")
+        self._left = self.plan.messages
+        self._verbs, self._weights = zip(*self.plan.weights, strict=True)
+        for peer in self.peers:
+            peer.on_drop = self._tell_of_drop
+
+    def run(self) -> Outcome:
+        """Play the run to its end and check it."""
+        clock = self.clock
+        record = self.record
+        try:
+            for peer in self.peers:
+                peer.begin()
+                clock.after(self.plan.turn * self._random.random(), self._turn, peer)
+            clock.run(self.plan.duration)
+            self._make_peace()
+        except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
+            text = f"{type(error).__name__}: {error}"
+            record.entries.append(Broke(clock.now, "core", 0, text))
+        for peer in self.peers:
+            peer.end()
+        return Outcome(
+            self.seed,
+            record,
+            check(record),
+            messages=sum(type(entry) is Sent for entry in record.entries),
+            restarts=sum(type(entry) is Began and entry.life > 1 for entry in record.entries),
+            virtual_time=clock.now,
+        )
+
+    def _make_peace(self) -> None:
+        clock = self.clock
+        unit = self.plan.unit
+        faults = self.network.faults
+        self.network.faults = replace(CALM, delay=min(faults.delay, ROUND_TRIP / 2 * unit))
+        self.network.deaf = ()
+        self.stranger.quiet = True
+        for peer in self.peers:
+            peer.draining = True
+        clock.run(faults.delay + faults.jitter)
+        for _ in range(PATIENCE):
+            clock.run(unit)
+            if not any(
+                peer.open_sends or peer.untaken or peer.exchange is None for peer in self.peers
+            ):
+                break
+        clock.run(self._time_to_forget())
+        names = [peer.name for peer in self.peers]
+        for peer, remote in zip(self.peers, [*names[1:], names[0]], strict=True):
+            peer.send(remote, FAREWELL, must_arrive=True)
+            peer.turn_over()
+        clock.run(unit)
+        clock.run(self._time_to_forget())
+        for peer in self.peers:
+            if peer.exchange is not None:
+                self.record.leftovers[peer.name] = peer.exchange.leftovers()
+                self.record.processed[peer.name] = peer.exchange.processed
+        self.record.drained = True
+
+    def _time_to_forget(self) -> float:
+        """Until a transfer that its sender has given up is over, and then forgotten."""
+        longest = max(2 * peer.config.owner_id_lifetime for peer in self.peers)
+        return longest + 2 * max(peer.config.receive_timeout for peer in self.peers) + 1e-6
+
+    def _turn(self, peer: Peer) -> None:
+        if peer.draining:
+            return
+        verb = self._random.choices(self._verbs, self._weights)[0]
+        others = [each.name for each in self.peers if each is not peer]
+        if verb == "send":
+            if self._left > 0:
+                self._left -= peer.send_something(others)
+        elif verb == "change owner":
+            peer.change_owner()
+        elif verb == "resize":
+            peer.resize(peer.life)
+        elif verb == "crash":
+            peer.crash(peer.life)
+        elif verb == "goodbye":
+            peer.goodbye()
+        elif verb == "despair":
+            peer.despair(self._random.choice(others))
+        else:
+            peer.trouble(self._random.choice(others))
+        peer.turn_over()
+        self.clock.after(self.plan.turn * self._random.expovariate(1.0), self._turn, peer)
+
+    def _tell_of_drop(self, source: str, remote: str) -> None:
+        """Some transports know at once when nobody is there."""
+        for peer in self.peers:
+            if peer.name == source and self._random.random() < 0.3:
+                peer.trouble(remote)
+                peer.turn_over()
+
+
+def draw_stalls(random: Random, plan: Plan) -> Faults:
+    """Choose a network; in some runs processes stand still as long as they should be patient."""
+    faults = draw_faults(random, plan.duration)
+    if random.random() < 0.2:
+        faults = replace(faults, late_timer=0.3, lateness=plan.unit * random.choice((0.3, 1.0)))
+    return faults
+
+
+def simulate(seed: int) -> Outcome:
+    """Run one seed."""
+    return Simulation(seed).run()

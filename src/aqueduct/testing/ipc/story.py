@@ -1,0 +1,106 @@
+"""A record of endpoints told in order, a line for each thing that happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aqueduct.errors import RemoteProtocolError
+from aqueduct.ipc.pdu import Code, Data, DataAck, Header, decode
+from aqueduct.testing.ipc.record import (
+    Began,
+    Broke,
+    Cancelled,
+    Entry,
+    Finished,
+    NotSent,
+    Owned,
+    PduArrived,
+    PduSent,
+    Record,
+    Refused,
+    Reported,
+    Resized,
+    Sent,
+    Stopped,
+    Took,
+    Troubled,
+    Whole,
+)
+
+
+def tell(record: Record) -> Iterator[str]:
+    """The lines of the story: time, endpoint and life, what happened.
+
+    ``>>`` leaves an endpoint, ``<<`` arrives at it, ``!`` is an event its application sees; the
+    rest are the application's own doings and the network's.
+    """
+    for entry in record.entries:
+        who = f"{entry.who}/{entry.life}"
+        yield f"{entry.time:11.6f} {who:6} {_tell_entry(entry)}"
+
+
+def short(identity: bytes) -> str:
+    """So much of an id as tells it from others; of an owner id, its changing half too."""
+    return identity[:3].hex()
+
+
+def _owner(identity: bytes) -> str:
+    return f"{short(identity)}.{short(identity[8:])}"
+
+
+def _code(code: int) -> str:
+    return Code(code).name if code in set(Code) else str(code)
+
+
+def _tell_entry(entry: Entry) -> str:
+    if isinstance(entry, PduSent):
+        return f">> {entry.remote} {_tell_pdu(entry.pdu)}"
+    if isinstance(entry, PduArrived):
+        return f"<< {entry.source} {_tell_pdu(entry.pdu)}"
+    if isinstance(entry, Finished):
+        exposed = " (exposed)" if entry.exposed and entry.code else ""
+        return f"!  {short(entry.message)} ended: {_code(entry.code)}{exposed}"
+    if isinstance(entry, Whole):
+        return f"!  {short(entry.message)} is whole"
+    if isinstance(entry, Broke):
+        return f"✗  {entry.text}"
+    return f"   {_tell_doing(entry)}"
+
+
+def _tell_doing(entry: Entry) -> str:
+    if isinstance(entry, Began):
+        return f"begins: {entry.config}{', reports what has gone' if entry.reports_sent else ''}"
+    if isinstance(entry, Stopped):
+        return f"{entry.how}: {entry.statistics}"
+    if isinstance(entry, Owned):
+        return f"has owner id {_owner(entry.owner)}"
+    if isinstance(entry, Sent):
+        return f"sends {short(entry.message)} to {entry.remote}: {len(entry.payload)} B"
+    if isinstance(entry, NotSent):
+        return f"cannot send: {entry.error}"
+    if isinstance(entry, Took):
+        size = len(entry.payload)
+        return f"takes {short(entry.message)} from {entry.remote}: {size} B"
+    if isinstance(entry, Resized):
+        return f"sends and takes PDUs of {entry.max_pdu} B"
+    if isinstance(entry, Troubled):
+        return f"hears that {entry.remote} {'cannot be' if entry.hopeless else 'is not'} there"
+    verbs = {Cancelled: "cancels", Refused: "refuses", Reported: "hears that a PDU has gone:"}
+    message = getattr(entry, "message", b"")
+    return f"{verbs.get(type(entry), 'finds withdrawn:')} {short(message)}"
+
+
+def _tell_pdu(pdu: bytes) -> str:
+    try:
+        value = decode(pdu)
+    except RemoteProtocolError as error:
+        return f"{len(pdu)} B that are no PDU: {error}"
+    name = short(value.message_id)
+    size = f"({len(value.payload)} B)"
+    if isinstance(value, Header):
+        return f"HEADER {name} for {_owner(value.destination)} of {value.length} {size}"
+    if isinstance(value, Data):
+        return f"DATA {value.sequence} {name} for {_owner(value.destination)} {size}"
+    if isinstance(value, DataAck):
+        return f"DATA_ACK {value.sequence} {name} {_code(value.code)} {value.payload.hex()}"
+    return f"HEADER_ACK {name} {_code(value.code)} {value.payload.hex()}"

@@ -1,0 +1,123 @@
+"""Somebody else on the network: sends what means nothing, and what means to deceive.
+
+Nothing it does may break a promise made to others, and a message it sends by the rules is received
+like any other, even if its PDUs hold more than the message has.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from aqueduct.errors import RemoteProtocolError
+from aqueduct.ipc.pdu import (
+    ID_SIZE,
+    MAX_ACK,
+    Code,
+    Data,
+    DataAck,
+    Header,
+    HeaderAck,
+    Opcode,
+    decode,
+    decode_owner,
+)
+from aqueduct.testing.clock import Clock
+from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.ipc.record import Record, Sent
+
+STRANGER = "eve"
+FIRST_PIECE = 40
+EXCESS = 30
+
+
+class Stranger:
+    """Hears every datagram, and adds its own."""
+
+    def __init__(
+        self, chance: float, random: Random, clock: Clock, network: Network, record: Record
+    ) -> None:
+        self.quiet = False
+        self._chance = chance
+        self._random = random
+        self._clock = clock
+        self._network = network
+        self._record = record.entries
+        self._messages: dict[bytes, bytes] = {}
+        network.receivers[STRANGER] = self._receive
+        if chance:
+            network.tap = self._hear
+
+    def _hear(self, source: str, remote: str, datagram: bytes) -> None:
+        if self.quiet or STRANGER in (source, remote) or self._random.random() >= self._chance:
+            return
+        forge = self._random.choice(
+            (self._noise, self._cut, self._padded_ack, self._false_ack, self._unknown, self._greet)
+        )
+        forged = forge(datagram)
+        if forged:
+            at = self._random.choice((source, remote))
+            self._network.carry(STRANGER, source if forge == self._false_ack else at, forged)
+
+    def _noise(self, _: bytes) -> bytes:
+        return self._random.randbytes(self._random.randint(1, 80))
+
+    def _cut(self, datagram: bytes) -> bytes:
+        """Too little to be a PDU of any kind."""
+        return datagram[: self._random.randint(1, 22)]
+
+    def _padded_ack(self, datagram: bytes) -> bytes:
+        """An ack that would do, were it not too long."""
+        ack = self._false_ack(datagram)
+        return ack + bytes(MAX_ACK + 1 - len(ack)) if ack else b""
+
+    def _false_ack(self, datagram: bytes) -> bytes:
+        """The ack that the sender hopes for, but not from whom it should come."""
+        if datagram[0] == Opcode.HEADER:
+            return HeaderAck(datagram[6:22]).encode()
+        if datagram[0] == Opcode.DATA:
+            return DataAck(datagram[6:22], int.from_bytes(datagram[38:42], "big")).encode()
+        return b""
+
+    def _unknown(self, _: bytes) -> bytes:
+        """PDUs of messages that nobody knows."""
+        message = self._random.randbytes(ID_SIZE)
+        other = self._random.randbytes(ID_SIZE)
+        return self._random.choice(
+            (
+                HeaderAck(message),
+                DataAck(message, 1),
+                Data(message, other, 1, b"unknown"),
+                Header(message, other, 7, b"unknown"),
+            )
+        ).encode()
+
+    def _greet(self, _: bytes) -> bytes:
+        """The beginning of a message of its own: learn the owner id."""
+        message = self._random.randbytes(ID_SIZE)
+        self._messages[message] = self._random.randbytes(self._random.choice((8, 40, 60)))
+        length = len(self._messages[message])
+        return Header(message, self._random.randbytes(ID_SIZE), length).encode()
+
+    def _receive(self, source: str, datagram: bytes) -> None:
+        """Send a message of its own, each PDU once, with more in them than belongs there."""
+        try:
+            ack = decode(datagram)
+        except RemoteProtocolError:
+            return
+        if not isinstance(ack, HeaderAck):
+            return
+        owner = decode_owner(ack.payload)
+        if ack.code != Code.INVALID_DESTINATION or owner is None:
+            return
+        message = ack.message_id
+        payload = self._messages.pop(message, None)
+        if payload is None:
+            return
+        self._record.append(Sent(self._clock.now, STRANGER, 1, message, source, payload))
+        excess = self._random.randbytes(EXCESS)
+        first = payload[:FIRST_PIECE]
+        rest = payload[FIRST_PIECE:]
+        header = Header(message, owner, len(payload), first if rest else first + excess)
+        self._network.carry(STRANGER, source, header.encode())
+        if rest:
+            self._network.carry(STRANGER, source, Data(message, owner, 1, rest + excess).encode())

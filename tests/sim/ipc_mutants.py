@@ -1,0 +1,200 @@
+"""Faults planted in the core of ScalableIPC, one at a time, to see that the simulator notices."""
+
+from __future__ import annotations
+
+from tests.sim.planting import Mutant
+
+IPC_MUTANTS = [
+    # Never twice
+    Mutant(
+        "processed ids are dropped at once when the owner id changes",
+        "ipc/inbox.py",
+        "        while before and before[0][0] + self._config.receive_timeout <= now:",
+        "        while before:",
+    ),
+    Mutant(
+        "processed messages are not looked up",
+        "ipc/inbox.py",
+        "        if self._answer_processed(message_id, 0, remote):\n            return\n",
+        "",
+    ),
+    Mutant(
+        "a duplicate of a message that is whole begins it anew",
+        "ipc/inbox.py",
+        "        receiving = self._receivings.get(message_id)\n        if receiving is not None:\n"
+        "            receiving.remote = remote",
+        "        receiving = self._receivings.get(message_id)\n"
+        "        if receiving is not None and receiving.state is not State.WHOLE:\n"
+        "            receiving.remote = remote",
+    ),
+    Mutant(
+        "a message that another life may have taken is sent again",
+        "ipc/outgoing.py",
+        "        if self.exposed and owner[:INCARNATION] != self.destination[:INCARNATION]:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a message is not known to be exposed",
+        "ipc/outgoing.py",
+        "        if not self.guessed:\n            self.exposed = True\n",
+        "",
+    ),
+    Mutant(
+        "the last piece does not expose a message",
+        "ipc/outgoing.py",
+        "            if start + piece >= len(payload):\n                self.exposed = True\n",
+        "",
+    ),
+    Mutant(
+        "a new life has the owner ids of the one before",
+        "ipc/inbox.py",
+        "        self._incarnation = chance.randbytes(INCARNATION)\n",
+        "        self._incarnation = bytes(range(INCARNATION))\n",
+    ),
+    # Success is the truth
+    Mutant(
+        "the last PDU is acknowledged before the message is taken",
+        "ipc/inbox.py",
+        "            receiving.deadline = NEVER\n            payload",
+        "            receiving.deadline = NEVER\n"
+        "            self._answer(receiving.remote, receiving.last_ack())\n            payload",
+    ),
+    Mutant(
+        "a refused message is acknowledged as if taken",
+        "ipc/inbox.py",
+        "receiving.last_ack(Code.PROCESSING_ERROR))",
+        "receiving.last_ack())",
+    ),
+    Mutant(
+        "an ack is accepted from anybody",
+        "ipc/outbox.py",
+        "sending.state is not State.HEADER or sending.remote != remote:\n",
+        "sending.state is not State.HEADER:\n",
+    ),
+    Mutant(
+        "any DATA_ACK will do",
+        "ipc/outbox.py",
+        "            or sending.index != ack.sequence\n",
+        "",
+    ),
+    Mutant(
+        "the answer to an aborted message says success",
+        "ipc/inbox.py",
+        "        code, last = answer\n",
+        "        code, last = 0, answer[1]\n",
+    ),
+    # Bytes
+    Mutant(
+        "data past the end of a message is appended",
+        "ipc/incoming.py",
+        "            data = data[: self._missing]  # IPC-RECV-1\n",
+        "            self._missing = len(data)\n",
+    ),
+    Mutant(
+        "a message that is cut anew keeps its id",
+        "ipc/outgoing.py",
+        "        if not self.exposed:\n            self.wire_id = fresh_id\n",
+        "",
+    ),
+    Mutant(
+        "a message that is cut anew goes on at the old offset",
+        "ipc/outgoing.py",
+        "            start = self.index * piece\n",
+        "            start = self.index * piece + 2 * self.corrections\n",
+    ),
+    Mutant(
+        "a duplicate piece is added once more",
+        "ipc/inbox.py",
+        "            self._answer(remote, receiving.last_ack())  # IPC-RECV-12\n",
+        "            self._add(receiving, data.payload, now)\n",
+    ),
+    Mutant(
+        "the size that a receiver takes is not remembered",
+        "ipc/outbox.py",
+        "        known.max_data = min(known.max_data, size)\n",
+        "",
+    ),
+    # Ends
+    Mutant(
+        "an abort is ignored",
+        "ipc/inbox.py",
+        "            receiving.abort()  # IPC-RECV-15\n"
+        "            self._statistics.aborted += 1\n"
+        "            self._forget(receiving, Code.PROCESSING_ERROR)\n",
+        "            self._statistics.ignored += 1\n",
+    ),
+    Mutant(
+        "the receive timer is never set",
+        "ipc/inbox.py",
+        "        self._timers.wake(receiving, receiving.deadline)\n\n    def _wake",
+        "\n    def _wake",
+    ),
+    Mutant(
+        "the window is not released at the end of a send",
+        "ipc/outbox.py",
+        "            known.window.remove(sending.charge)\n            sending.charge = 0\n",
+        "            sending.charge = 0\n",
+    ),
+    Mutant(
+        "nobody who waits goes on",
+        "ipc/outbox.py",
+        "        while waiting and not self._closed and",
+        "        while waiting and self._closed and",
+    ),
+    Mutant(
+        "a send that is given up is reported twice",
+        "ipc/outbox.py",
+        "            sending.time_out()\n",
+        "            sending.time_out()\n"
+        "            self.ended.append(Ended(sending.message_id, sending.remote, code, True))\n",
+    ),
+    Mutant(
+        "the bytes of a message that is over still count",
+        "ipc/inbox.py",
+        "        self._received -= receiving.length\n",
+        "",
+    ),
+    Mutant(
+        "sends to a remote that cannot be reached go on",
+        "ipc/outbox.py",
+        "self._sendings.values() if each.remote == remote]:\n",
+        "self._sendings.values() if each.remote is None]:\n",
+    ),
+    # Times
+    Mutant(
+        "an answer does not give the next PDU its time",
+        "ipc/outgoing.py",
+        "        self.attempts = 0\n        self.deadline = deadline\n",
+        "        self.attempts = 0\n",
+    ),
+    Mutant(
+        "a PDU is sent again without backoff",
+        "ipc/outbox.py",
+        "        sending.retry_at = now + backoff\n",
+        "        sending.retry_at = now + backoff / 8\n",
+    ),
+    Mutant(
+        "a PDU is never sent again",
+        "ipc/outbox.py",
+        "        elif now >= sending.retry_at:\n",
+        "        elif now >= sending.retry_at + 1e9:\n",
+    ),
+    Mutant(
+        "an owner id is trusted for ever",
+        "ipc/outbox.py",
+        "        if known.owner and now < known.trusted_until:",
+        "        if known.owner:",
+    ),
+    Mutant(
+        "an owner id is trusted although the remote is in trouble",
+        "ipc/outbox.py",
+        "            known.trusted_until = 0.0  # whoever",
+        "            pass  # whoever",
+    ),
+    Mutant(
+        "the owner id never changes by itself",
+        "ipc/exchange.py",
+        "            self._inbox.change_owner(now)\n        for sleeper",
+        "            self._inbox.owner_until = now + 1\n        for sleeper",
+    ),
+]

@@ -1,0 +1,137 @@
+"""What the simulation of ScalableIPC found, or might find in a million runs, played by hand."""
+
+from __future__ import annotations
+
+from random import Random
+
+from aqueduct.ipc.config import Config
+from aqueduct.ipc.events import Arrived, Ended
+from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.pdu import Code
+
+CONFIG = Config(
+    max_pdu=1_000,
+    owner_id_lifetime=100.0,
+    receive_timeout=5.0,
+    ack_timeout=5.0,
+    min_backoff=1.0,
+    max_backoff=1.0,
+)
+
+
+class Pair:
+    """A sender that knows the owner id of the receiver, and the receiver."""
+
+    def __init__(self) -> None:
+        self.sender = Exchange(CONFIG, Random(1), 0.0)
+        self.receiver = Exchange(CONFIG, Random(2), 0.0)
+        self.sender.send("receiver", b"first", 0.0)
+        for _ in range(2):
+            self.give(self.sent(), 0.0)
+            self.take()
+            self.answer(self.answers(), 0.0)
+        assert self.ended() == [Code.SUCCESS]
+
+    def sent(self) -> list[bytes]:
+        """What the sender wants to send."""
+        return [each.head + bytes(each.data) for each in self.sender.poll_transmits()]
+
+    def answers(self) -> list[bytes]:
+        """What the receiver wants to answer."""
+        return [each.head for each in self.receiver.poll_transmits()]
+
+    def give(self, pdus: list[bytes], now: float) -> None:
+        """PDUs come to the receiver."""
+        for pdu in pdus:
+            self.receiver.handle_pdu(pdu, "sender", now)
+
+    def answer(self, pdus: list[bytes], now: float) -> None:
+        """PDUs come to the sender."""
+        for pdu in pdus:
+            self.sender.handle_pdu(pdu, "receiver", now)
+
+    def take(self) -> list[bytes]:
+        """The receiving application takes what is there."""
+        arrived = [each for each in self.receiver.poll_events() if isinstance(each, Arrived)]
+        return [each.payload for each in arrived if self.receiver.take(each.message_id)]
+
+    def ended(self) -> list[int]:
+        """What the sending application was told."""
+        return [each.code for each in self.sender.poll_events() if isinstance(each, Ended)]
+
+
+def test_an_answer_that_comes_after_the_deadline_does_not_redirect() -> None:
+    """The receiver may have forgotten by then that it took the message (IPC-CONF-2)."""
+    pair = Pair()
+    pair.sender.send("receiver", b"once", 0.0)
+    header = pair.sent()
+    pair.give(header, 0.0)
+    assert pair.take() == [b"once"]
+    pair.answers()  # which is lost
+    pair.receiver.change_owner(0.1)
+    pair.receiver.change_owner(5.2)
+    pair.give(header, 5.3)
+    pair.answer(pair.answers(), 5.3)  # the sender stands still: its timer has not come yet
+    pair.give(pair.sent(), 5.4)
+    assert pair.take() == []
+    assert pair.ended() == [Code.SEND_TIMEOUT]
+
+
+def test_a_large_header_that_is_accepted_late_does_not_misplace_the_rest() -> None:
+    pair = Pair()
+    payload = bytes(range(250)) * 8
+    pair.sender.send("receiver", payload, 0.0)
+    large = pair.sent()
+    pair.receiver.resize(512)
+    pair.give(large, 0.0)
+    too_large = pair.answers()
+    pair.receiver.resize(1_000)
+    pair.give(large, 0.0)  # a duplicate
+    accepted = pair.answers()
+    pair.answer(too_large, 0.0)
+    pair.answer(accepted, 0.0)
+    for _ in range(10):
+        pair.give(pair.sent(), 0.0)
+        assert pair.take() in ([], [payload])
+        pair.answer(pair.answers(), 0.0)
+    assert pair.ended() == [Code.SUCCESS]
+
+
+def test_a_message_that_somebody_may_have_is_cut_anew_under_its_own_id() -> None:
+    pair = Pair()
+    payload = bytes(range(250)) * 3
+    pair.sender.send("receiver", payload, 0.0)
+    large = pair.sent()
+    pair.receiver.resize(512)
+    pair.give(large, 0.0)
+    pair.answer(pair.answers(), 0.0)
+    small = pair.sent()
+    pair.receiver.resize(1_000)
+    pair.give(large, 0.0)
+    assert pair.take() == [payload]
+    pair.answers()  # which is lost
+    pair.give(small, 0.0)
+    assert pair.take() == []
+
+
+def test_a_message_that_somebody_may_have_is_cut_once_only() -> None:
+    pair = Pair()
+    pair.sender.send("receiver", bytes(900), 0.0)
+    for max_pdu in (700, 600):
+        pair.receiver.resize(max_pdu)
+        pair.give(pair.sent(), 0.0)
+        pair.answer(pair.answers(), 0.0)
+    assert pair.ended() == [Code.PDU_TOO_LARGE]
+    assert pair.sender.leftovers() == {}
+
+
+def test_a_message_that_was_cut_anew_can_be_cancelled_by_the_id_that_its_sender_knows() -> None:
+    pair = Pair()
+    message = pair.sender.send("receiver", bytes(2_000), 0.0)
+    pair.receiver.resize(512)
+    pair.give(pair.sent(), 0.0)
+    pair.answer(pair.answers(), 0.0)
+    assert pair.sent()[0][6:22] != message
+    pair.sender.cancel(message, 0.0)
+    assert pair.ended() == [Code.RESET]
+    assert pair.sender.leftovers() == {}

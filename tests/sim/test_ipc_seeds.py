@@ -1,0 +1,28 @@
+"""The first three hundred seeds of ScalableIPC: no promise is broken in any of them."""
+
+import pytest
+
+from aqueduct.testing.ipc import simulate
+
+CHUNK = 10
+
+
+@pytest.mark.parametrize("start", range(0, 300, CHUNK))
+def test_no_seed_breaks_a_promise(start: int) -> None:
+    broken = {
+        seed: [str(violation) for violation in outcome.violations]
+        for seed in range(start, start + CHUNK)
+        if (outcome := simulate(seed)).violations
+    }
+    assert broken == {}
+
+
+def test_the_seeds_are_about_what_can_go_wrong() -> None:
+    codes = set()
+    kinds = set()
+    for seed in range(100):
+        for entry in simulate(seed).record.entries:
+            kinds.add(type(entry).__name__)
+            codes.add(getattr(entry, "code", None))
+    assert codes >= {0, 1, -2, -3, -4, -6}
+    assert kinds >= {"Stopped", "NotSent", "Refused", "Withdrawn", "Resized", "Troubled"}

@@ -1,0 +1,337 @@
+"""Tests that each checker is content with a clean run, and complains of a doctored one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from aqueduct.ipc.pdu import Code, Data, Header, HeaderAck, encode_size
+from aqueduct.testing.ipc.checkers import CHECKERS, check
+from aqueduct.testing.ipc.record import (
+    Broke,
+    Cancelled,
+    Entry,
+    Finished,
+    PduArrived,
+    PduSent,
+    Record,
+    Refused,
+    Sent,
+    Stopped,
+    Took,
+    Troubled,
+    Whole,
+)
+from tests.testing.ipc.quiet import quiet_run
+
+Kind = TypeVar("Kind")
+Doctor = Callable[[Record], None]
+DOCTORS: list[tuple[str, Doctor]] = []
+
+
+def clean() -> Record:
+    return quiet_run().run().record
+
+
+def breaks(name: str) -> Callable[[Doctor], Doctor]:
+    def register(doctor: Doctor) -> Doctor:
+        DOCTORS.append((name, doctor))
+        return doctor
+
+    return register
+
+
+def last(record: Record, kind: type[Kind]) -> Kind:
+    return [entry for entry in record.entries if isinstance(entry, kind)][-1]
+
+
+def of_message(record: Record, kind: type[Kind], message: bytes) -> Kind:
+    return next(
+        entry
+        for entry in record.entries
+        if isinstance(entry, kind) and getattr(entry, "message", None) == message
+    )
+
+
+def after(record: Record, entry: Entry, *added: Entry) -> None:
+    at = next(at for at, each in enumerate(record.entries) if each is entry)
+    record.entries[at + 1 : at + 1] = added
+
+
+def farewell(record: Record) -> Sent:
+    """A message of several PDUs."""
+    sent = last(record, Sent)
+    assert sent.must_arrive
+    return sent
+
+
+def passes(record: Record, sent: Sent) -> list[PduSent]:
+    return [
+        entry
+        for entry in record.entries
+        if isinstance(entry, PduSent)
+        and (entry.who, entry.life) == (sent.who, sent.life)
+        and entry.pdu[6:22] == sent.message
+    ]
+
+
+def test_a_clean_run_breaks_no_promise() -> None:
+    record = clean()
+    assert check(record) == []
+    assert record.drained
+    assert sum(isinstance(entry, Took) for entry in record.entries) > 4
+
+
+@breaks("nothing from nowhere")
+def _an_unknown_message_is_taken(record: Record) -> None:
+    record.entries.append(Took(9.0, "bob", 1, b"?" * 16, "ann", b"from nowhere"))
+
+
+@breaks("nothing from nowhere")
+def _a_message_is_taken_by_another(record: Record) -> None:
+    took = last(record, Took)
+    took.who = "ann" if took.who == "bob" else "bob"
+
+
+@breaks("intact content")
+def _a_byte_is_lost(record: Record) -> None:
+    took = last(record, Took)
+    took.payload = took.payload[:-1]
+
+
+@breaks("at most once")
+def _a_message_is_taken_twice(record: Record) -> None:
+    took = last(record, Took)
+    record.entries.append(replace(took, time=took.time + 1.0))
+
+
+@breaks("success means taken")
+def _nobody_takes_it(record: Record) -> None:
+    record.entries.remove(last(record, Took))
+
+
+@breaks("success means taken")
+def _it_is_taken_after_its_success(record: Record) -> None:
+    last(record, Took).time += 1.0
+
+
+@breaks("refused means failed")
+def _a_refused_message_succeeds(record: Record) -> None:
+    took = last(record, Took)
+    after(record, took, Refused(took.time, took.who, took.life, took.message))
+
+
+@breaks("not exposed means not taken")
+def _a_message_was_exposed_after_all(record: Record) -> None:
+    finished = last(record, Finished)
+    finished.code = Code.RESET
+    finished.exposed = False
+
+
+@breaks("aborted means not taken")
+def _an_abort_is_ignored(record: Record) -> None:
+    took = last(record, Took)
+    whole = of_message(record, Whole, took.message)
+    owner = next(
+        entry.pdu[22:38]
+        for entry in reversed(record.entries)
+        if isinstance(entry, PduArrived) and entry.pdu[6:22] == took.message and entry.pdu[0] == 1
+    )
+    took.time += 1.0
+    abort = Data(took.message, owner, 1).encode()
+    after(record, whole, PduArrived(whole.time + 0.5, took.who, took.life, took.remote, abort))
+
+
+@breaks("peace means success")
+def _a_message_fails_for_no_reason(record: Record) -> None:
+    of_message(record, Finished, farewell(record).message).code = Code.SEND_TIMEOUT
+
+
+@breaks("restarted means restarted")
+def _a_restart_is_made_up(record: Record) -> None:
+    last(record, Finished).code = Code.PEER_RESTARTED
+
+
+@breaks("nothing breaks")
+def _a_core_raises(record: Record) -> None:
+    record.entries.append(Broke(1.0, "core", 0, "KeyError: 7"))
+
+
+@breaks("every send ends once")
+def _a_send_ends_twice(record: Record) -> None:
+    finished = last(record, Finished)
+    after(record, finished, replace(finished))
+
+
+@breaks("every send ends once")
+def _a_send_never_ends(record: Record) -> None:
+    record.entries.remove(last(record, Finished))
+
+
+@breaks("every send ends once")
+def _an_unknown_send_ends(record: Record) -> None:
+    after(record, last(record, Finished), Finished(9.0, "ann", 1, b"?" * 16, 0, True))
+
+
+@breaks("every send ends once")
+def _a_send_ends_at_another(record: Record) -> None:
+    finished = last(record, Finished)
+    finished.who = "ann" if finished.who == "bob" else "bob"
+
+
+@breaks("cancelled at once")
+def _a_cancelled_send_goes_on(record: Record) -> None:
+    sent = farewell(record)
+    after(record, sent, Cancelled(sent.time, sent.who, sent.life, sent.message))
+
+
+@breaks("cancelled at once")
+def _nobody_cancelled_it(record: Record) -> None:
+    last(record, Finished).code = Code.RESET
+
+
+@breaks("unreachable at once")
+def _a_message_goes_on_to_nowhere(record: Record) -> None:
+    sent = farewell(record)
+    when = (sent.time + of_message(record, Finished, sent.message).time) / 2
+    after(record, sent, Troubled(when, sent.who, sent.life, sent.remote, hopeless=True))
+
+
+@breaks("unreachable at once")
+def _a_message_is_given_up_for_no_reason(record: Record) -> None:
+    last(record, Finished).code = Code.APPLICATION
+
+
+@breaks("nothing left")
+def _something_is_held(record: Record) -> None:
+    record.leftovers["ann"] = {"sendings": 1}
+
+
+@breaks("nothing left")
+def _something_is_remembered(record: Record) -> None:
+    record.processed["bob"] = 2
+
+
+@breaks("counts are right")
+def _a_message_is_not_counted(record: Record) -> None:
+    last(record, Stopped).statistics.sent -= 1
+
+
+@breaks("counts are right")
+def _a_refusal_is_made_up(record: Record) -> None:
+    last(record, Stopped).statistics.refused += 1
+
+
+@breaks("pdus within the limit")
+def _a_pdu_is_too_large(record: Record) -> None:
+    passes(record, farewell(record))[-1].pdu += bytes(600)
+
+
+@breaks("pdus as large as told")
+def _a_told_size_is_ignored(record: Record) -> None:
+    sent = farewell(record)
+    first = passes(record, sent)[0]
+    ack = HeaderAck(sent.message, Code.PDU_TOO_LARGE, encode_size(470)).encode()
+    after(record, first, PduArrived(first.time, sent.who, sent.life, sent.remote, ack))
+
+
+@breaks("pdus as large as told")
+def _a_told_size_is_forgotten(record: Record) -> None:
+    sent = farewell(record)
+    one = b"1" * 16
+    ack = HeaderAck(one, Code.PDU_TOO_LARGE, encode_size(470)).encode()
+    early = sent.time - 0.5
+    at = record.entries.index(sent)
+    record.entries[at:at] = [
+        Sent(early, sent.who, sent.life, one, sent.remote, bytes(900)),
+        PduSent(
+            early, sent.who, sent.life, sent.remote, Header(one, one, 900, bytes(558)).encode()
+        ),
+        PduArrived(early, sent.who, sent.life, sent.remote, ack),
+    ]
+
+
+@breaks("acks are small")
+def _an_ack_is_too_large(record: Record) -> None:
+    ack = HeaderAck(b"1" * 16, 0, bytes(500)).encode()
+    record.entries.append(PduSent(1.0, "ann", 1, "bob", ack))
+
+
+@breaks("retries in time")
+def _a_pdu_is_repeated_at_once(record: Record) -> None:
+    first = passes(record, farewell(record))[0]
+    after(record, first, replace(first))
+
+
+@breaks("retries in time")
+def _a_pdu_is_not_repeated(record: Record) -> None:
+    last(record, Finished).time += 0.5
+
+
+@breaks("as patient as configured")
+def _a_send_is_given_up_soon(record: Record) -> None:
+    last(record, Finished).code = Code.SEND_TIMEOUT
+
+
+@breaks("as patient as configured")
+def _a_send_is_given_up_late(record: Record) -> None:
+    last(record, Finished).time += 1.5
+
+
+@breaks("as patient as configured")
+def _a_message_waits_too_long(record: Record) -> None:
+    farewell(record).time -= 1.5
+
+
+@breaks("nobody waits for nothing")
+def _a_message_waits_for_its_turn_alone(record: Record) -> None:
+    farewell(record).time -= 0.1
+
+
+@breaks("ids are asked for")
+def _an_id_is_trusted_for_long(record: Record) -> None:
+    first, second = passes(record, farewell(record))[:2]
+    first.pdu = first.pdu[:22] + second.pdu[22:38] + first.pdu[38:]
+
+
+@breaks("ids are asked for")
+def _an_id_is_trusted_in_trouble(record: Record) -> None:
+    _an_id_is_trusted_for_long(record)
+    sent = farewell(record)
+    at = record.entries.index(sent)
+    heard = HeaderAck(b"1" * 16).encode()
+    record.entries[at:at] = [
+        PduArrived(sent.time - 0.2, sent.who, sent.life, sent.remote, heard),
+        Troubled(sent.time - 0.1, sent.who, sent.life, sent.remote),
+    ]
+
+
+@breaks("wrong ids are corrected")
+def _a_wrong_id_is_kept(record: Record) -> None:
+    second = passes(record, farewell(record))[1]
+    second.pdu = second.pdu[:22] + b"?" * 16 + second.pdu[38:]
+
+
+@pytest.mark.parametrize(
+    ("name", "doctor"), DOCTORS, ids=[doctor.__name__.strip("_") for _, doctor in DOCTORS]
+)
+def test_a_doctored_run_is_found_out(name: str, doctor: Doctor) -> None:
+    record = clean()
+    doctor(record)
+    assert name in {violation.checker for violation in check(record)}
+
+
+def test_there_is_a_doctored_run_for_every_checker() -> None:
+    assert {name for name, _ in DOCTORS} == set(CHECKERS)
+
+
+def test_a_violation_names_the_message_and_the_endpoints() -> None:
+    record = clean()
+    took = last(record, Took)
+    took.payload += b"!"
+    (violation,) = check(record)
+    assert took.message[:3].hex() in str(violation)
+    assert f"to {took.who}" in str(violation)
