@@ -1,0 +1,1 @@
+"""Ingest: from channels to durable partitions, exactly once."""

@@ -1,0 +1,58 @@
+"""What can be wrong with stored data, and with what somebody asks of an ingest server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aqueduct.errors import AqueductError
+from aqueduct.ingest.messages import Refusal
+
+
+class IngestError(AqueductError):
+    """The root of all errors of ingest; ``code`` says to programs what it is."""
+
+    code = "failed"
+
+
+class RefusedRecords(IngestError):
+    """The server does not take what a producer sends."""
+
+    code = "refused"
+
+
+class UnknownTopic(IngestError):
+    """There is no such topic, or no such range of it."""
+
+    code = "unknown"
+
+
+class NotAllowed(IngestError):
+    """The token of the connection does not allow it."""
+
+    code = "forbidden"
+
+
+class DiskLow(IngestError):
+    """There is too little room on the server's disk."""
+
+    code = "disk"
+
+
+class CorruptFile(IngestError):
+    """A file does not hold what was written into it."""
+
+    code = "corrupt"
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(f"{path}, byte {position}: {reason}")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+def refusal_error(refusal: Refusal) -> IngestError:
+    """The error that a server's refusal is."""
+    for kind in (RefusedRecords, UnknownTopic, NotAllowed, DiskLow):
+        if kind.code == refusal.code:
+            return kind(refusal.reason)
+    return IngestError(refusal.reason)

@@ -1,0 +1,85 @@
+"""Every limit and delay of an ingest server, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True)
+class IngestLimits:
+    """What an ingest server takes, and how it stores it; times are seconds, sizes bytes."""
+
+    max_record: int = 1 * MIB
+    """Key, value and headers of one record; larger things belong in an object store."""
+
+    max_topics: int = 1_000
+    """Each has directories, open files and an entry in every listing."""
+
+    max_partitions: int = 64
+    """Of one topic: each is a file to sync in every group that it is part of."""
+
+    partitions: int = 4
+    """Of a new topic whose producer does not say how many it wants."""
+
+    max_producers: int = 10_000
+    """Producer ids remembered for a topic; those not seen for `producer_memory` make room."""
+
+    producer_memory: float = 7 * 86_400.0
+    """How long a producer that sends nothing is remembered, and what it sends again is known."""
+
+    max_streams: int = 1_000
+    """Producers that send at once."""
+
+    max_fetches: int = 64
+    """Ranges being read at once; each holds a batch of rows."""
+
+    max_waiting: int = 32 * MIB
+    """Bytes of records that wait to be stored; then producers wait."""
+
+    linger: float = 0.002
+    """How long a group waits for more records: what a sync costs on a good disk."""
+
+    group_size: int = 1 * MIB
+    """Bytes in a group past which it waits no longer."""
+
+    roll_size: int = 64 * MIB
+    """A log of this size becomes a segment."""
+
+    roll_age: float = 5.0
+    """And one of this age, so that readers of segments are never far behind."""
+
+    low_water: int = 256 * MIB
+    """Free disk space below which nothing is stored any more; reading goes on."""
+
+    retention_age: float | None = None
+    """Segments whose last row is older than this are removed; None keeps them."""
+
+    retention_size: int | None = None
+    """The oldest segments of a partition past this size are removed; None keeps them."""
+
+    retention_past_readers: bool = False
+    """Whether that may remove what a named reader has not read."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for name in (
+            "max_record",
+            "max_topics",
+            "max_partitions",
+            "partitions",
+            "max_producers",
+            "max_streams",
+            "max_fetches",
+            "max_waiting",
+            "group_size",
+            "roll_size",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"IngestLimits({name}={getattr(self, name)!r}): give at least 1")
+        if self.partitions > self.max_partitions:
+            raise ValueError("IngestLimits: partitions is no more than max_partitions")
+        if self.max_waiting < self.max_record:
+            raise ValueError("IngestLimits: max_waiting is no less than max_record")

@@ -1,0 +1,152 @@
+"""What producers, readers and an ingest server say to each other: a use of channels in channels.
+
+A producer sends `Open` on the entrypoint. It carries the receiver of its records and the sender of
+the answers; both are channels of their own from then on. A reader sends `Fetch` with the sender of
+the rows that it wants, and flow control of that channel does the pacing.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from aqueduct.channel.handles import Receiver, Sender
+
+
+class Records(msgspec.Struct, array_like=True, frozen=True):
+    """Records of one producer, column by column; what all lack, or share, is left out."""
+
+    sequence: int
+    """Of the first record; the others follow without a gap."""
+    values: list[bytes]
+    timestamps: list[int]
+    """Microseconds since 1970: when the producer was given each record."""
+    keys: list[bytes | None] | None = None
+    headers: list[list[tuple[str, bytes]]] | None = None
+    partition: int | None = None
+    """Where all of them go; None to have each go where its key says."""
+
+
+class Opened(msgspec.Struct, tag=True, frozen=True):
+    """The answer to `Open`: records may come."""
+
+    partitions: int
+    committed: int
+    """The last sequence number that is stored under this producer's id; 0 for none."""
+    max_record: int
+
+
+class Committed(msgspec.Struct, tag=True, frozen=True):
+    """Records are stored, and will be there after any crash."""
+
+    sequence: int
+    """Of the first record."""
+    count: int
+    offsets: dict[int, int]
+    """By partition, the offset of the first of them that is there; the others follow without a gap.
+    Empty if they had all been stored before."""
+
+
+class Refusal(msgspec.Struct, tag=True, frozen=True):
+    """Nothing more will be stored for this producer; what was answered with `Committed` is."""
+
+    code: str
+    """For programs: what kind of refusal."""
+    reason: str
+    """For people: what is wrong, and what to do."""
+
+
+Answer: TypeAlias = Opened | Committed | Refusal
+
+
+class Open(msgspec.Struct, tag=True):
+    """A producer begins."""
+
+    topic: str
+    producer_id: str
+    records: Receiver[Records]
+    answers: Sender[Answer]
+    partitions: int | None = None
+    """How many partitions the topic gets if it is new; None for what the server likes."""
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """What a partition holds."""
+
+    partition: int
+    first_offset: int
+    next_offset: int
+    first_time: int | None = None
+    """When the first record was stored, in microseconds since 1970; None if there is none."""
+    last_time: int | None = None
+    size: int = 0
+    """Bytes on disk."""
+    fault: str = ""
+    """Why it cannot be written or read, if so."""
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """What a topic holds."""
+
+    topic: str
+    partitions: list[PartitionInfo]
+    readers: dict[str, dict[int, int]] = {}
+    """By name, how far each named reader has come in each partition."""
+
+
+class Listing(msgspec.Struct, tag=True, frozen=True):
+    """What there is."""
+
+    topics: list[TopicInfo]
+
+
+class Found(msgspec.Struct, tag=True, frozen=True):
+    """An offset for each partition."""
+
+    offsets: dict[int, int]
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """It was done as asked."""
+
+
+class Topics(msgspec.Struct, tag=True):
+    """A reader asks what there is: all topics that it may read, or one."""
+
+    reply: Sender[Listing | Refusal]
+    topic: str | None = None
+
+
+class Offsets(msgspec.Struct, tag=True):
+    """A reader asks for the first offset of each partition at or after a time."""
+
+    topic: str
+    timestamp: int
+    reply: Sender[Found | Refusal]
+
+
+class Fetch(msgspec.Struct, tag=True):
+    """A reader asks for the rows from one offset up to, and not including, another."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    rows: Sender[bytes]
+    """Gets Arrow IPC messages: record batches of the schema in `rows.STORED`, each with the offset
+    of its first row; finished after the last, cancelled if something is wrong."""
+    reply: Sender[Done | Refusal]
+    """Gets `Done` when all rows were sent, or what is wrong."""
+
+
+class Advance(msgspec.Struct, tag=True):
+    """A named reader has come so far: nothing from there on may be removed for its age."""
+
+    topic: str
+    reader: str
+    offsets: dict[int, int]
+    reply: Sender[Done | Refusal]
+
+
+Request: TypeAlias = Open | Topics | Offsets | Fetch | Advance

@@ -1,0 +1,112 @@
+"""Rows as Arrow has them: the schema of what is stored, and batches made from records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+TIME = pa.timestamp("us", tz="UTC")
+
+STORED = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("headers", HEADERS),
+        pa.field("timestamp", TIME, nullable=False),
+        pa.field("ingest_time", TIME, nullable=False),
+        pa.field("producer_id", pa.string(), nullable=False),
+        pa.field("producer_sequence", pa.int64(), nullable=False),
+    ]
+)
+"""What a partition stores; topic and partition are where it stores it."""
+
+ROWS = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        *STORED,
+    ]
+)
+"""What readers see."""
+
+
+PIECE_ROWS = 16_384
+PIECE_BYTES = 1024 * 1024
+"""What is handed over at once: enough that a row costs little, far less than a message may be."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Records of one producer for one partition, in order, before they have offsets."""
+
+    producer_id: str
+    sequences: Sequence[int]
+    values: Sequence[bytes]
+    timestamps: Sequence[int]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
+
+
+def make_batch(chunks: Sequence[Chunk], first_offset: int, ingest_time: int) -> pa.RecordBatch:
+    """The rows of chunks, one behind the other, with offsets from the first on."""
+    count = sum(len(chunk.values) for chunk in chunks)
+    columns = [
+        pa.array(range(first_offset, first_offset + count), pa.int64()),
+        _joined([_optional(chunk.keys, len(chunk.values), pa.binary()) for chunk in chunks]),
+        _joined([pa.array(chunk.values, pa.binary()) for chunk in chunks]),
+        _joined([_optional(chunk.headers, len(chunk.values), HEADERS) for chunk in chunks]),
+        _joined([pa.array(chunk.timestamps, pa.int64()).cast(TIME) for chunk in chunks]),
+        pa.repeat(pa.scalar(ingest_time, TIME), count),
+        _joined([pa.repeat(chunk.producer_id, len(chunk.values)) for chunk in chunks]),
+        _joined([pa.array(chunk.sequences, pa.int64()) for chunk in chunks]),
+    ]
+    return pa.record_batch(columns, schema=STORED)
+
+
+def in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of a good size: small ones joined, large ones cut."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        for piece in _cut(batch):
+            if waiting and (
+                rows + piece.num_rows > PIECE_ROWS or size + piece.nbytes > PIECE_BYTES
+            ):
+                yield _together(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+    if waiting:
+        yield _together(waiting)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    parts = max(batch.nbytes // PIECE_BYTES, batch.num_rows // PIECE_ROWS) + 1
+    step = max(-(-batch.num_rows // parts), 1)
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def as_rows(batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+    """Stored rows as readers see them."""
+    count = batch.num_rows
+    where = [pa.repeat(topic, count), pa.repeat(pa.scalar(partition, pa.int32()), count)]
+    return pa.record_batch([*where, *batch.columns], schema=ROWS)
+
+
+def _optional(column: Sequence[Any] | None, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(count, kind) if column is None else pa.array(column, kind)
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

@@ -1,0 +1,227 @@
+"""All topics under one directory: found, made, written and rolled."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from aqueduct.ingest.faults import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.partition import Partition
+from aqueduct.ingest.topic import Submission, Topic, check_name
+
+_log = logging.getLogger("aqueduct.ingest")
+LOCK = ".lock"
+"""A file whose lock says that a server has the directory."""
+_SYNCERS = 8
+
+
+class Store:
+    """The data of an ingest server. One thread writes; rolling and reading may be others'."""
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: IngestLimits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Open and recover everything in the directory, which belongs to one server at a time."""
+        self.directory = directory
+        self.limits = limits
+        self._clock = clock
+        self._lock = _own(directory)
+        self._syncing = ThreadPoolExecutor(_SYNCERS, thread_name_prefix="aqueduct-sync")
+        self.topics: dict[str, Topic] = {}
+        self.faults: dict[str, str] = {}
+        """Topics that cannot be used at all, and why."""
+        self._begun: dict[Partition, float] = {}
+        for path in sorted(directory.iterdir()):
+            if path.is_dir():
+                self._open_topic(path)
+
+    def _open_topic(self, path: Path) -> None:
+        try:
+            check_name(path.name)
+            self.topics[path.name] = Topic(path)
+        except RefusedRecords:
+            _log.warning("%s is not a topic, and is left alone", path)
+        except CorruptFile as fault:
+            self.faults[path.name] = str(fault)
+            _log.error("topic %s is out of use: %s", path.name, fault)
+
+    def close(self) -> None:
+        """Close all files; what was answered is on disk."""
+        for topic in self.topics.values():
+            topic.close()
+        self._syncing.shutdown()
+        os.close(self._lock)
+
+    # Writing, by one thread
+
+    def topic_to_write(self, name: str, partitions: int | None) -> Topic:
+        """A topic, made if it is new."""
+        check_name(name)
+        if name in self.faults:
+            raise IngestError(f"topic {name} is out of use: {self.faults[name]}")
+        topic = self.topics.get(name)
+        if topic is not None:
+            if partitions is not None and partitions != len(topic.partitions):
+                raise RefusedRecords(
+                    f"topic {name} has {len(topic.partitions)} partitions, not {partitions}; "
+                    "that cannot be changed, so leave the number out"
+                )
+            return topic
+        if len(self.topics) >= self.limits.max_topics:
+            raise RefusedRecords(f"there are {len(self.topics)} topics already (max_topics)")
+        count = self.limits.partitions if partitions is None else partitions
+        if not 1 <= count <= self.limits.max_partitions:
+            raise RefusedRecords(
+                f"a topic has from 1 to {self.limits.max_partitions} partitions, not {count}"
+            )
+        self._check_disk()
+        topic = self.topics[name] = Topic(self.directory / name, count)
+        return topic
+
+    def register(self, topic: Topic, producer_id: str) -> int:
+        """Make room for a producer, and tell the last sequence number that is stored of it."""
+        check_name(producer_id, "producer")
+        known = topic.producers.get(producer_id)
+        if known is not None:
+            return known[0]
+        if len(topic.producers) >= self.limits.max_producers:
+            horizon = self._now() - int(self.limits.producer_memory * 1e6)
+            topic.forget_producers(horizon)
+            if len(topic.producers) >= self.limits.max_producers:
+                raise RefusedRecords(
+                    f"topic {topic.name} remembers {len(topic.producers)} producers already "
+                    "(max_producers); use an id again, or raise the limit"
+                )
+        return 0
+
+    def commit(self, groups: dict[Topic, list[Submission]]) -> None:
+        """Store what waits, a group a topic; what fails fails for its topic alone."""
+        now = self._now()
+        for topic, submissions in groups.items():
+            try:
+                if topic.fault:
+                    raise IngestError(f"topic {topic.name} is out of use: {topic.fault}")
+                self._check_disk()
+                topic.commit(submissions, now, self._syncing)
+            except IngestError as fault:
+                _log.error("%s", fault)
+                for submission in submissions:
+                    submission.fault = submission.fault or fault
+            for part in topic.partitions:
+                if part.log_size:
+                    self._begun.setdefault(part, time.monotonic())
+                if part.log_size >= self.limits.roll_size:
+                    self._rotate(part)
+
+    def rotate_old(self, everything: bool = False) -> None:
+        """Finish the logs that are old enough to become segments."""
+        horizon = time.monotonic() - self.limits.roll_age
+        for part, begun in list(self._begun.items()):
+            if everything or begun <= horizon:
+                self._rotate(part)
+
+    def _rotate(self, part: Partition) -> None:
+        part.rotate()
+        self._begun.pop(part, None)
+
+    def _check_disk(self) -> None:
+        found = os.statvfs(self.directory)
+        free = found.f_bavail * found.f_frsize
+        if free < self.limits.low_water:
+            raise DiskLow(
+                f"{self.directory} has {free:,} bytes left, less than {self.limits.low_water:,} "
+                "(low_water): nothing is stored until there is room"
+            )
+
+    def _now(self) -> int:
+        return int(self._clock() * 1e6)
+
+    # Rolling, by one thread
+
+    def roll(self) -> int:
+        """Turn finished logs into segments; returns how many there were."""
+        rolled = 0
+        for topic in list(self.topics.values()):
+            for part in topic.partitions:
+                if not part.fault:
+                    rolled += part.roll()
+        return rolled
+
+    def retain(self) -> int:
+        """Remove segments that are too old or too many; returns how many bytes that freed."""
+        limits = self.limits
+        freed = 0
+        for topic in list(self.topics.values()):
+            for part in topic.partitions:
+                freed += part.drop(self._expendable(topic, part))
+        return freed if limits.retention_age or limits.retention_size else 0
+
+    def _expendable(self, topic: Topic, part: Partition) -> int:
+        """How many of the oldest segments of a partition may go."""
+        limits = self.limits
+        segments = part.manifest.segments
+        size = sum(segment.size for segment in segments)
+        held = [offsets.get(part.number, 0) for offsets in topic.readers.values()]
+        reached = None if limits.retention_past_readers else min(held, default=None)
+        count = 0
+        for segment in segments:
+            old = (
+                limits.retention_age is not None
+                and segment.last_ingest < self._now() - limits.retention_age * 1e6
+            )
+            large = limits.retention_size is not None and size > limits.retention_size
+            read = reached is None or segment.last < reached
+            if not read or not (old or large):
+                break
+            count += 1
+            size -= segment.size
+        return count
+
+    # Reading, by any thread
+
+    def topic_to_read(self, name: str) -> Topic:
+        """A topic that is there."""
+        if name in self.faults:
+            raise IngestError(f"topic {name} is out of use: {self.faults[name]}")
+        topic = self.topics.get(name)
+        if topic is None:
+            there = ", ".join(sorted(self.topics)) or "there are none"
+            raise UnknownTopic(f"there is no topic {name[:120]!r}; topics: {there}")
+        return topic
+
+
+def group_by_topic(
+    submissions: Iterable[tuple[Topic, Submission]],
+) -> dict[Topic, list[Submission]]:
+    """Submissions of each topic, in order."""
+    groups: dict[Topic, list[Submission]] = {}
+    for topic, submission in submissions:
+        groups.setdefault(topic, []).append(submission)
+    return groups
+
+
+def _own(directory: Path) -> int:
+    """Make the directory ours until the process ends, whatever ends it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise IngestError(
+            f"cannot store anything in {directory}: {error.strerror}; give a directory that can "
+            "be written"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise IngestError(f"another server has {directory}; a directory is for one") from None
+    return lock
