@@ -1,0 +1,115 @@
+"""Group commit: records of all producers wait a moment, are synced together, and are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+from aqueduct.ingest.faults import IngestError
+from aqueduct.ingest.messages import Records
+from aqueduct.ingest.metrics import Metrics
+from aqueduct.ingest.store import Store, group_by_topic
+from aqueduct.ingest.topic import Submission, Topic
+
+_OVERHEAD = 64
+"""What a record costs in memory besides its bytes."""
+
+
+def size_of(records: Records) -> int:
+    """What records count for while they wait."""
+    size = sum(map(len, records.values)) + _OVERHEAD * len(records.values)
+    if records.keys is not None:
+        size += sum(len(key) for key in records.keys if key is not None)
+    if records.headers is not None:
+        size += sum(len(name) + len(value) for row in records.headers for name, value in row)
+    return size
+
+
+class _Waiting:
+    """A submission, and who waits for it."""
+
+    __slots__ = ("done", "since", "size", "submission", "topic")
+
+    def __init__(
+        self, topic: Topic, submission: Submission, size: int, done: asyncio.Future[None]
+    ) -> None:
+        self.topic = topic
+        self.submission = submission
+        self.size = size
+        self.done = done
+        self.since = time.perf_counter()
+
+
+class Committer:
+    """Stores what is submitted, group after group, in a thread of its own."""
+
+    def __init__(self, store: Store, writer: ThreadPoolExecutor, metrics: Metrics) -> None:
+        self._store = store
+        self._writer = writer
+        self._metrics = metrics
+        self._waiting: list[_Waiting] = []
+        self._size = 0
+        self._held = 0
+        self._something = asyncio.Event()
+        self._enough = asyncio.Event()
+        self._room: deque[asyncio.Future[None]] = deque()
+
+    async def submit(self, topic: Topic, submission: Submission) -> asyncio.Future[None]:
+        """Have records stored; waits for room, and returns what is done when they are."""
+        limits = self._store.limits
+        size = size_of(submission.records)
+        loop = asyncio.get_running_loop()
+        while self._held and self._held + size > limits.max_waiting:
+            turn = loop.create_future()
+            self._room.append(turn)
+            await turn
+        waiting = _Waiting(topic, submission, size, loop.create_future())
+        self._waiting.append(waiting)
+        self._size += size
+        self._held += size
+        self._something.set()
+        if self._size >= limits.group_size:
+            self._enough.set()
+        return waiting.done
+
+    async def run(self) -> None:
+        """Store groups until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._something.wait()
+            await self._linger()
+            group, self._waiting, self._size = self._waiting, [], 0
+            self._something.clear()
+            self._enough.clear()
+            await loop.run_in_executor(self._writer, self._commit, group)
+            self._answer(group)
+
+    async def _linger(self) -> None:
+        """Wait for more, but not long."""
+        try:
+            async with asyncio.timeout(self._store.limits.linger):
+                await self._enough.wait()
+        except TimeoutError:
+            pass
+
+    def _commit(self, group: list[_Waiting]) -> None:
+        submissions = ((waiting.topic, waiting.submission) for waiting in group)
+        try:
+            self._store.commit(group_by_topic(submissions))
+        except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
+            for waiting in group:
+                waiting.submission.fault = IngestError(f"could not be stored: {error!r}")
+
+    def _answer(self, group: list[_Waiting]) -> None:
+        now = time.perf_counter()
+        for waiting in group:
+            self._held -= waiting.size
+            self._metrics.committed(waiting.submission, waiting.size, now - waiting.since)
+            if not waiting.done.done():
+                waiting.done.set_result(None)
+        while self._room:
+            turn = self._room.popleft()
+            if not turn.done():
+                turn.set_result(None)

@@ -1,0 +1,84 @@
+"""What an ingest server counts: for its statistics, and as Prometheus reads it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from aqueduct.ingest.messages import TopicInfo
+from aqueduct.ingest.topic import Submission
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Seconds within which records were stored."""
+
+
+class Metrics:
+    """Counts since the server began."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        """Records stored."""
+        self.duplicates = 0
+        """Records that had been stored before, and were answered only."""
+        self.refused = 0
+        """Records not stored."""
+        self.bytes = 0
+        """Of the records stored."""
+        self.commits = 0
+        self.commit_seconds = 0.0
+        self.commit_buckets = [0] * (len(BUCKETS) + 1)
+        self.segments = 0
+        """Segments made."""
+        self.rows_read = 0
+
+    def committed(self, submission: Submission, size: int, seconds: float) -> None:
+        """Records were stored, or not."""
+        count = len(submission.records.values)
+        if submission.fault is not None:
+            self.refused += count
+            return
+        if submission.offsets:
+            self.records += count - submission.skipped
+            self.bytes += size
+        self.duplicates += submission.skipped
+        self.commits += 1
+        self.commit_seconds += seconds
+        self.commit_buckets[bisect_left(BUCKETS, seconds)] += 1
+
+    def text(self, topics: Iterable[TopicInfo]) -> str:
+        """Everything in the text format of Prometheus."""
+        lines: list[str] = []
+        for name, kind, what, value in (
+            ("records_total", "counter", "Records stored.", self.records),
+            ("duplicates_total", "counter", "Records that had been stored.", self.duplicates),
+            ("refused_total", "counter", "Records not stored.", self.refused),
+            ("bytes_total", "counter", "Bytes of the records stored.", self.bytes),
+            ("segments_total", "counter", "Segments made.", self.segments),
+            ("rows_read_total", "counter", "Rows sent to readers.", self.rows_read),
+        ):
+            lines += _about(name, kind, what)
+            lines.append(f"aqueduct_ingest_{name} {value}")
+        lines += _about("commit_seconds", "histogram", "From a record's arrival to its answer.")
+        total = 0
+        for bound, count in zip((*BUCKETS, "+Inf"), self.commit_buckets, strict=True):
+            total += count
+            lines.append(f'aqueduct_ingest_commit_seconds_bucket{{le="{bound}"}} {total}')
+        lines.append(f"aqueduct_ingest_commit_seconds_sum {self.commit_seconds}")
+        lines.append(f"aqueduct_ingest_commit_seconds_count {self.commits}")
+        lines += _partitions(topics)
+        return "\n".join(lines) + "\n"
+
+
+def _partitions(topics: Iterable[TopicInfo]) -> list[str]:
+    sizes = _about("partition_bytes", "gauge", "Bytes of a partition on disk.")
+    ends = _about("next_offset", "gauge", "Offset of the next record of a partition.")
+    for topic in topics:
+        for part in topic.partitions:
+            labels = f'{{topic="{topic.topic}",partition="{part.partition}"}}'
+            sizes.append(f"aqueduct_ingest_partition_bytes{labels} {part.size}")
+            ends.append(f"aqueduct_ingest_next_offset{labels} {part.next_offset}")
+    return sizes + ends
+
+
+def _about(name: str, kind: str, what: str) -> list[str]:
+    return [f"# HELP aqueduct_ingest_{name} {what}", f"# TYPE aqueduct_ingest_{name} {kind}"]
