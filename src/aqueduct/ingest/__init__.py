@@ -1,1 +1,44 @@
-"""Ingest: from channels to durable partitions, exactly once."""
+"""Ingest: from channels to durable partitions, exactly once; needs pyarrow.
+
+>>> from aqueduct import ingest
+>>> producer = ingest.Producer("localhost:4434", "telemetry")
+"""
+
+from aqueduct.ingest import blocking
+from aqueduct.ingest.faults import (
+    CorruptFile,
+    DiskLow,
+    IngestError,
+    NotAllowed,
+    RefusedRecords,
+    UnknownTopic,
+)
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import PartitionInfo, TopicInfo
+from aqueduct.ingest.metrics import Metrics
+from aqueduct.ingest.permissions import Grant, Permissions, read_permissions
+from aqueduct.ingest.producer import Producer, Stored
+from aqueduct.ingest.reader import DirectoryReader, Reader
+from aqueduct.ingest.server import IngestServer
+
+__all__ = [
+    "CorruptFile",
+    "DirectoryReader",
+    "DiskLow",
+    "Grant",
+    "IngestError",
+    "IngestLimits",
+    "IngestServer",
+    "Metrics",
+    "NotAllowed",
+    "PartitionInfo",
+    "Permissions",
+    "Producer",
+    "Reader",
+    "RefusedRecords",
+    "Stored",
+    "TopicInfo",
+    "UnknownTopic",
+    "blocking",
+    "read_permissions",
+]

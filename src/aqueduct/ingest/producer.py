@@ -30,6 +30,8 @@ from aqueduct.quic.tls import Trust
 BATCH_RECORDS = 2_048
 BATCH_BYTES = 256 * 1024
 """A batch of this size is not waited with; smaller ones go when the loop has a moment."""
+MAX_BUFFERED = 16 * 1024 * 1024
+GIVE_UP_AFTER = 60.0
 _OVERHEAD = 100
 """What a record costs in memory besides its bytes."""
 _MIN_PAUSE = 0.05
@@ -123,8 +125,8 @@ class Producer:
         trust: Trust | None = None,
         token: str | None = None,
         partitions: int | None = None,
-        max_buffered: int = 16 * 1024 * 1024,
-        give_up_after: float = 60.0,
+        max_buffered: int = MAX_BUFFERED,
+        give_up_after: float = GIVE_UP_AFTER,
     ) -> None:
         """Nothing is done before it is opened.
 

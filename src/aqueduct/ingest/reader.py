@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,7 +86,7 @@ class Reader:
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
-    ) -> AsyncIterator[pa.RecordBatch]:
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
         """The rows with offsets from ``start`` up to ``end``, in batches (see `rows.ROWS`).
 
         The server sends no faster than they are taken. Raises if they are not all there.

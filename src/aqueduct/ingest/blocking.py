@@ -1,0 +1,221 @@
+"""Producers and readers for threads: what `aqueduct.ingest` has, with plain calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+import pyarrow as pa
+
+from aqueduct.background import background, before_stop
+from aqueduct.ingest import producer as producers
+from aqueduct.ingest import reader as readers
+from aqueduct.ingest.messages import TopicInfo
+from aqueduct.ingest.producer import Stored
+from aqueduct.quic.tls import Trust
+
+__all__ = ["Producer", "Reader"]
+
+T = TypeVar("T")
+
+_HOP = 4_096
+"""Records `send_many` takes over to the loop at a time."""
+
+_open: WeakSet[producers.Producer] = WeakSet()
+
+
+class Producer:
+    """Sends records to a topic of an ingest server; any thread may use it.
+
+    ::
+
+        with ingest.blocking.Producer("localhost:4434", "telemetry") as producer:
+            producer.send(b"21.5", key=b"kitchen")
+            producer.flush()  # now it is stored
+
+    See `aqueduct.ingest.Producer`, which has the same arguments.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        topic: str,
+        *,
+        producer_id: str | None = None,
+        trust: Trust | None = None,
+        token: str | None = None,
+        partitions: int | None = None,
+        max_buffered: int = producers.MAX_BUFFERED,
+        give_up_after: float = producers.GIVE_UP_AFTER,
+    ) -> None:
+        self._background = background()
+        self._producer = self._background.do(
+            lambda: producers.Producer(
+                address,
+                topic,
+                producer_id=producer_id,
+                trust=trust,
+                token=token,
+                partitions=partitions,
+                max_buffered=max_buffered,
+                give_up_after=give_up_after,
+            )
+        )
+
+    def open(self) -> None:
+        """Connect, and learn what is stored; ``with`` does it."""
+        self._background.run(self._producer.open())
+        _open.add(self._producer)
+
+    def close(self) -> None:
+        """Wait until everything is stored, then leave; raises if something cannot be."""
+        self._background.run(self._producer.close())
+
+    def abandon(self) -> None:
+        """Leave at once; what is not stored by now may or may not be."""
+        self._background.run(self._producer.abandon())
+
+    def __enter__(self) -> Producer:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    @property
+    def topic(self) -> str:
+        """The topic that is written to."""
+        return self._producer.topic
+
+    @property
+    def producer_id(self) -> str:
+        """Who this is to the server."""
+        return self._producer.producer_id
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has."""
+        return self._producer.partitions
+
+    @property
+    def committed(self) -> int:
+        """The number of the last record that is stored; the first record has number 1."""
+        return self._producer.committed
+
+    @property
+    def max_record(self) -> int:
+        """The largest record that the server takes."""
+        return self._producer.max_record
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was lost."""
+        return self._producer.reconnects
+
+    def send(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+        timestamp: float | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        """Send a record; returns when there is room for it, and `flush` tells that it is stored."""
+        self._background.run(
+            self._producer.send(
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp=timestamp,
+                sequence=sequence,
+            )
+        )
+
+    def send_many(self, values: Iterable[bytes], *, partition: int | None = None) -> None:
+        """Send records without keys, many at a hop between threads."""
+        rest = iter(values)
+        while batch := list(islice(rest, _HOP)):
+            self._background.run(self._send_all(batch, partition))
+
+    async def _send_all(self, batch: list[bytes], partition: int | None) -> None:
+        for value in batch:
+            await self._producer.send(value, partition=partition)
+
+    def send_and_wait(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> Stored:
+        """Send a record, wait until it is stored, and tell where."""
+        work = self._producer.send_and_wait(
+            value, key=key, headers=headers, partition=partition, timestamp=timestamp
+        )
+        return self._background.run(work)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record that was sent is stored; raises if one cannot be."""
+        self._background.run(self._producer.flush(), timeout)
+
+
+class Reader:
+    """Reads from an ingest server; any thread may use it. See `aqueduct.ingest.Reader`."""
+
+    def __init__(
+        self, address: str, *, trust: Trust | None = None, token: str | None = None
+    ) -> None:
+        self._background = background()
+        self._reader = self._background.do(
+            lambda: readers.Reader(address, trust=trust, token=token)
+        )
+
+    def __enter__(self) -> Reader:
+        self._run(self._reader.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._run(self._reader.__aexit__(*error))
+
+    def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """What there is: all topics that may be read, or one."""
+        return self._run(self._reader.topics(topic))
+
+    def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
+        """By partition, the first offset stored at or after a time (seconds since 1970)."""
+        return self._run(self._reader.offsets_at(topic, timestamp))
+
+    def advance(self, reader: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Say how far a named reader has come."""
+        self._run(self._reader.advance(reader, topic, offsets))
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The rows with offsets from ``start`` up to ``end``, in batches."""
+        batches = self._reader.read(topic, partition, start, end)
+        try:
+            while (batch := self._run(anext(batches, None))) is not None:
+                yield batch
+        finally:
+            self._run(batches.aclose())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._background.run(work)
+
+
+async def _close_all() -> None:
+    """Leave what was left open: the program ends."""
+    await asyncio.gather(*(each.abandon() for each in list(_open)))
+
+
+before_stop(_close_all)
