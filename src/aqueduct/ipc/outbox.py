@@ -11,6 +11,7 @@ from aqueduct.ipc.events import Chance, Ended, Statistics, Transmit
 from aqueduct.ipc.outgoing import Outgoing, State
 from aqueduct.ipc.pdu import (
     ID_SIZE,
+    INCARNATION,
     MAX_INT32,
     OVERHEAD,
     Code,
@@ -206,12 +207,29 @@ class Outbox:
         if owner is None or owner == sending.destination:
             self._statistics.ignored += 1
             return
+        before = known.owner
         known.learn(owner, now, self._config.id_trust)  # IPC-SEND-9
         if not sending.redirect(owner):
             sending.refuse(Code.PEER_RESTARTED)
             self._finish(sending, now)
         elif sending.may_hurry:
             self._transmit(sending, known, now)
+        if owner[:INCARNATION] != before[:INCARNATION]:
+            self._end_broken_off(sending.remote, owner, now)
+
+    def _end_broken_off(self, remote: Hashable, owner: bytes, now: float) -> None:
+        """Fail what a remote had begun to receive before it became another (IPC-ID-4).
+
+        Its successor ignores the rest of such a message, and would be asked for the ack until the
+        time is over, while others wait for the room.
+        """
+        for sending in [each for each in self._sendings.values() if each.remote == remote]:
+            if (
+                sending.state is State.DATA
+                and sending.destination[:INCARNATION] != owner[:INCARNATION]
+            ):
+                sending.refuse(Code.PEER_RESTARTED)
+                self._finish(sending, now)
 
     def _refragment(self, sending: Outgoing, known: _Remote, size: int | None, now: float) -> None:
         if size is None or not MIN_PDU - OVERHEAD <= size < sending.piece:

@@ -1,0 +1,82 @@
+"""What becomes of messages under way when a remote is another process all of a sudden."""
+
+from __future__ import annotations
+
+from random import Random
+
+from aqueduct.ipc.config import Config
+from aqueduct.ipc.events import Arrived, Ended
+from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.pdu import Code
+
+CONFIG = Config(max_pdu=60_000, window=1_000_000)
+SENDER = "the sender"
+REMOTE = "the receiver"
+LARGE = bytes(200_000)
+
+
+def pass_on(source: Exchange, sink: Exchange, remote: str, now: float) -> int:
+    """Give what one side transmits to the other."""
+    transmits = source.poll_transmits()
+    for transmit in transmits:
+        sink.handle_pdu(transmit.head + bytes(transmit.data), remote, now)
+    return len(transmits)
+
+
+def converse(sender: Exchange, receiver: Exchange, now: float) -> None:
+    """Pass PDUs both ways until there are none; the receiver takes everything."""
+    while pass_on(sender, receiver, SENDER, now):
+        for event in receiver.poll_events():
+            assert isinstance(event, Arrived)
+            receiver.take(event.message_id)
+        pass_on(receiver, sender, REMOTE, now)
+
+
+def ended(sender: Exchange) -> dict[bytes, Ended]:
+    events = [event for event in sender.poll_events() if isinstance(event, Ended)]
+    return {event.message_id: event for event in events}
+
+
+def begin(sender: Exchange, receiver: Exchange, pdus: int) -> None:
+    """Have a receiver answer the first PDUs of a message, before it is no more."""
+    for _ in range(pdus):
+        pass_on(sender, receiver, SENDER, 0.0)
+        pass_on(receiver, sender, REMOTE, 0.0)
+    assert ended(sender) == {}
+
+
+def test_a_transfer_that_the_receivers_death_broke_off_fails_when_its_successor_shows() -> None:
+    sender = Exchange(CONFIG, Random(1), 0.0)
+    large = sender.send(REMOTE, LARGE, 0.0)
+    begin(sender, Exchange(CONFIG, Random(2), 0.0), pdus=3)
+    successor = Exchange(CONFIG, Random(3), 0.0)
+    small = sender.send(REMOTE, b"small", 2.0)  # the id is no longer trusted by now
+    converse(sender, successor, 2.0)
+    outcomes = ended(sender)
+    assert outcomes[small].code == Code.SUCCESS
+    assert (outcomes[large].code, outcomes[large].exposed) == (Code.PEER_RESTARTED, False)
+    assert sender.leftovers() == {}
+
+
+def test_one_whose_last_piece_was_sent_may_have_arrived() -> None:
+    sender = Exchange(CONFIG, Random(1), 0.0)
+    large = sender.send(REMOTE, LARGE, 0.0)
+    begin(sender, Exchange(CONFIG, Random(2), 0.0), pdus=4)
+    small = sender.send(REMOTE, b"small", 2.0)
+    converse(sender, Exchange(CONFIG, Random(3), 0.0), 2.0)
+    outcomes = ended(sender)
+    assert outcomes[small].code == Code.SUCCESS
+    assert (outcomes[large].code, outcomes[large].exposed) == (Code.PEER_RESTARTED, True)
+
+
+def test_a_new_owner_id_of_the_same_process_breaks_nothing_off() -> None:
+    sender = Exchange(CONFIG, Random(1), 0.0)
+    receiver = Exchange(CONFIG, Random(2), 0.0)
+    large = sender.send(REMOTE, LARGE, 0.0)
+    begin(sender, receiver, pdus=2)
+    receiver.change_owner(1.0)
+    small = sender.send(REMOTE, b"small", 2.0)
+    converse(sender, receiver, 2.0)
+    outcomes = ended(sender)
+    assert outcomes.keys() == {large, small}
+    assert {outcome.code for outcome in outcomes.values()} == {Code.SUCCESS}
