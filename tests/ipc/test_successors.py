@@ -80,3 +80,35 @@ def test_a_new_owner_id_of_the_same_process_breaks_nothing_off() -> None:
     outcomes = ended(sender)
     assert outcomes.keys() == {large, small}
     assert {outcome.code for outcome in outcomes.values()} == {Code.SUCCESS}
+
+
+def broken_off(count: int) -> tuple[Exchange, set[bytes]]:
+    """A sender with transfers that have begun, and whose window they fill by now."""
+    sender = Exchange(CONFIG, Random(1), 0.0)
+    sent = {sender.send(REMOTE, LARGE, 0.0) for _ in range(count)}
+    begin(sender, Exchange(CONFIG, Random(2), 0.0), pdus=3)
+    for tick in range(1, 200):
+        sender.handle_timer(tick / 100)
+        sender.poll_transmits()
+    return sender, sent
+
+
+def test_transfers_that_were_broken_off_do_not_keep_others_from_the_successor() -> None:
+    sender, large = broken_off(4)
+    small = sender.send(REMOTE, b"small", 2.0)
+    assert sender.leftovers()["waiting"] == 1
+    sender.handle_timer(2.5)
+    converse(sender, Exchange(CONFIG, Random(3), 0.0), 2.5)
+    outcomes = ended(sender)
+    assert outcomes[small].code == Code.SUCCESS
+    assert {outcomes[each].code for each in large} == {Code.PEER_RESTARTED}
+    assert sender.leftovers() == {}
+
+
+def test_only_one_message_at_a_time_goes_past_a_full_window() -> None:
+    sender, _ = broken_off(4)
+    for number in range(10):
+        sender.send(REMOTE, bytes([number]), 2.0)
+    for tick in range(200, 400):
+        sender.handle_timer(tick / 100)
+    assert sender.leftovers()["waiting"] == 9

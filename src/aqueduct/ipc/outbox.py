@@ -31,6 +31,7 @@ class _Remote:
         "heard_at",
         "max_data",
         "owner",
+        "scout",
         "sendings",
         "trusted_until",
         "waiting",
@@ -47,6 +48,8 @@ class _Remote:
         self.waiting: deque[Outgoing] = deque()
         self.sendings = 0
         self.heard_at = -NEVER
+        self.scout: Outgoing | None = None
+        """The last message that went although there was no room for it."""
         self.why = ""
         """What the transport last said was wrong."""
 
@@ -181,8 +184,24 @@ class Outbox:
             self._statistics.retries += 1
             known.window.shrink(now, self._config.min_backoff)
             self._transmit(sending, known, now)  # IPC-SEND-6
+            self._send_scout(known, now)
         else:
             self._timers.wake(sending, min(sending.retry_at, deadline))
+
+    def _send_scout(self, known: _Remote, now: float) -> None:
+        """Let one message go past the window to a remote that has fallen silent.
+
+        Transfers that the remote's death broke off fill the window, and its successor ignores
+        them; only a HEADER makes it say who it is.
+        """
+        scout = known.scout
+        if (
+            known.waiting
+            and now >= known.heard_at + self._config.max_backoff
+            and (scout is None or scout.state is not State.HEADER)
+        ):
+            known.scout = known.waiting.popleft()
+            self._start(known.scout, known, now)
 
     def handle_header_ack(self, ack: HeaderAck, remote: Hashable, now: float) -> None:
         """Go on with the first DATA, or with the HEADER as the answer wants it."""
