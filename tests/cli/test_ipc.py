@@ -6,11 +6,14 @@ import signal
 import socket
 import subprocess
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aqueduct.cli.ipc import Job, Parcel
+from aqueduct.ipc.address import parse
 from tests.cli.conftest import Run, Start, interrupt
 
 SECONDS = 60
@@ -118,7 +121,7 @@ def test_raw_payloads_are_written_as_they_are(run: Run, start: Start) -> None:
 def test_a_listener_takes_no_more_than_it_prints(run: Run, start: Start) -> None:
     listener, address = listening(start, "--count", "3")
     texts = [str(number) for number in range(20)]
-    sent = run("ipc", "send", address, *texts, "--json", "--timeout", "0.5")
+    sent = run("ipc", "send", address, *texts, "--json", "--timeout", "2")
     summary = json.loads(sent.stdout)
     assert sent.returncode == 1
     assert (summary["messages"], summary["failed"]) == (3, 17)
@@ -141,11 +144,8 @@ def test_without_a_listener_each_message_fails_and_is_named(run: Run, nobody: st
     ran = run("ipc", "send", nobody, "one", "two", "--timeout", "0.2")
     assert ran.returncode == 1
     lines = ran.stderr.splitlines()
-    assert sorted(lines[:2]) == [
-        f"aqueduct: message {number}: {nobody} did not take the message in time: "
-        "nothing answers there (connection refused)"
-        for number in (1, 2)
-    ]
+    for number, line in enumerate(sorted(lines[:2]), 1):
+        assert line.startswith(f"aqueduct: message {number}: {nobody} did not take the message")
     assert lines[2].startswith("0 messages, 0 bytes acknowledged in ")
     assert lines[2].endswith("; 2 failed")
 
@@ -185,19 +185,31 @@ def test_many_failures_are_counted_and_not_all_shown(run: Run, nobody: str) -> N
     assert lines[-1].endswith("; 15 failed")
 
 
+async def test_what_cannot_be_read_ends_the_command_with_the_reason() -> None:
+    async def broken() -> AsyncIterator[Parcel]:
+        yield Parcel(1, None, b"under way")
+        raise OSError("the disk is gone")
+
+    job = Job("udp://127.0.0.1:9", None, 1)
+    with pytest.raises(OSError, match="the disk is gone"):
+        await job.run(parse(job.address), None, broken(), None, as_json=False)
+    assert (job.messages, job.failed) == (0, 0)
+
+
 def test_ctrl_c_ends_a_sender_and_says_what_it_did(start: Start) -> None:
     listener, address = listening(start)
-    sender = start("ipc", "send", address)
+    sender = start("ipc", "send", address, "--parallel", "1")
     assert sender.stdin is not None
-    sender.stdin.write("one line\n")
+    sender.stdin.write("one line\ntwo lines\n")
     sender.stdin.flush()
     assert listener.stdout is not None
-    assert json.loads(listener.stdout.readline())["size"] == 8
+    sizes = [json.loads(listener.stdout.readline())["size"] for _ in range(2)]
+    assert sizes == [8, 9]  # so the first is acknowledged, and the second is about to be
     sender.send_signal(signal.SIGINT)
     assert sender.wait(SECONDS) == 130  # while its input is still open
     out, err = sender.communicate()
     assert out == ""
-    assert err.startswith("1 messages, 8 bytes acknowledged in ")
+    assert err.startswith(("1 messages, 8 bytes", "2 messages, 17 bytes"))
 
 
 @pytest.mark.parametrize(

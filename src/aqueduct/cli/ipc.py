@@ -21,7 +21,7 @@ import typer
 from aqueduct.cli import options, running
 from aqueduct.cli.listen import readable
 from aqueduct.cli.send import encoded, progress, standard_input
-from aqueduct.errors import ConnectError, DeliveryError, MessageError
+from aqueduct.errors import AqueductError, ConnectError, DeliveryError, MessageError
 from aqueduct.ipc.address import Place, parse
 from aqueduct.ipc.config import MIN_MESSAGE, Config
 from aqueduct.ipc.endpoint import Endpoint, Message
@@ -263,8 +263,8 @@ class Job:
     given_up: int = 0
     failed: int = 0
     failures: list[dict[str, Any]] = field(default_factory=list)
-    hopeless: ConnectError | None = None
-    """Why nothing can be sent there at all."""
+    hopeless: BaseException | None = None
+    """Why nothing can be sent there at all, or no more can be read."""
     advance: Callable[[int], object] = abs
     """Told how many bytes were acknowledged; without a bar on the terminal nothing comes of it."""
 
@@ -302,11 +302,10 @@ class Job:
                     await slots.acquire()
                     sending = group.create_task(self._send(endpoint, parcel))
                     sending.add_done_callback(lambda _: slots.release())
-        except* ConnectError as errors:
+        except* (AqueductError, OSError) as errors:
             first: BaseException = errors
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
-            assert isinstance(first, ConnectError)
             self.hopeless = first
 
     async def _send(self, endpoint: Endpoint[bytes], parcel: Parcel) -> None:
