@@ -112,3 +112,13 @@ def test_only_one_message_at_a_time_goes_past_a_full_window() -> None:
     for tick in range(200, 400):
         sender.handle_timer(tick / 100)
     assert sender.leftovers()["waiting"] == 9
+
+
+def test_no_message_goes_past_a_window_that_is_full_of_headers_which_ask_by_themselves() -> None:
+    sender = Exchange(CONFIG, Random(1), 0.0)
+    for _ in range(10):
+        sender.send(REMOTE, LARGE, 0.0)
+    waiting = sender.leftovers()["waiting"]
+    for tick in range(1, 400):
+        sender.handle_timer(tick / 100)
+    assert sender.leftovers()["waiting"] == waiting > 0

@@ -184,7 +184,8 @@ class Outbox:
             self._statistics.retries += 1
             known.window.shrink(now, self._config.min_backoff)
             self._transmit(sending, known, now)  # IPC-SEND-6
-            self._send_scout(known, now)
+            if sending.state is State.DATA:
+                self._send_scout(known, now)
         else:
             self._timers.wake(sending, min(sending.retry_at, deadline))
 
