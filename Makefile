@@ -62,9 +62,10 @@ check: $(INSTALLED)  ## style, types and import rules
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports --no-logo
 
-bench: $(BENCH_INSTALLED)  ## measure the core, then channels against their peers; a quarter of an hour
+bench: $(BENCH_INSTALLED)  ## measure the core, then channels and ScalableIPC against their peers; 20 minutes
 	@$(BIN)/python -m bench core
 	@$(BIN)/python -m bench channels
+	@$(BIN)/python -m bench ipc
 
 fuzz: $(FUZZ_INSTALLED)  ## fuzz for FUZZ_SECONDS (60); Linux on x86-64 only
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || { \
