@@ -451,7 +451,9 @@ class Endpoint(Generic[T]):
 
     def _wake(self) -> None:
         self._timer = None
-        self._exchange.handle_timer(self._loop.time())
+        # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
+        # would mean to ask again and again until the time has come.
+        self._exchange.handle_timer(max(self._loop.time(), self._timer_at))
         self._turn()
 
     def _ended(self, ended: Ended) -> None:

@@ -205,6 +205,7 @@ class Inbox:
     def _forget(self, receiving: Incoming, code: int) -> None:
         """All that stays of it is its id, and the answer to whoever asks again."""
         del self._receivings[receiving.message_id]
+        receiving.wake_at = NEVER
         self._received -= receiving.length
         self._processed[receiving.message_id] = (code, receiving.expected - 1)
 

@@ -267,6 +267,7 @@ class Outbox:
     def _finish(self, sending: Outgoing, now: float) -> None:
         """A send has ended; whoever waited for its room goes on."""
         del self._sendings[sending.message_id]
+        sending.wake_at = NEVER
         known = self._remotes[sending.remote]
         known.sendings -= 1
         if sending.charge:
