@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from uuid import UUID
 from aqueduct.codec import codec_for, no_channels
 from aqueduct.errors import DecodeError, EncodeError, EndpointClosed, LocalProtocolError
 from aqueduct.ipc.address import parse
+from aqueduct.ipc.chance import SystemChance
 from aqueduct.ipc.config import Config
 from aqueduct.ipc.events import Arrived, Ended, Statistics
 from aqueduct.ipc.exchange import Exchange
@@ -152,7 +152,7 @@ class Endpoint(Generic[T]):
         )
         self._exchange = Exchange(
             self._config,
-            random.SystemRandom(),
+            SystemChance(),
             self._loop.time(),
             reports_sent=transport.reports_sent,
         )

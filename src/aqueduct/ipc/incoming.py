@@ -17,6 +17,8 @@ from aqueduct.protocol.timers import NEVER
 class State(Enum):
     """Where a receiving stands."""
 
+    __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
+
     BEGUN = auto()
     RECEIVING = auto()
     WHOLE = auto()
@@ -26,6 +28,8 @@ class State(Enum):
 
 class Input(Enum):
     """What can happen to a receiving."""
+
+    __hash__ = object.__hash__
 
     PIECE = auto()
     LAST_PIECE = auto()
