@@ -251,7 +251,9 @@ class Endpoint(Generic[T]):
 
     def _encode(self, message: T) -> bytes:
         if self._codec is None:
-            if not isinstance(message, bytes | bytearray | memoryview):
+            if isinstance(message, bytes):
+                return message
+            if not isinstance(message, bytearray | memoryview):
                 raise EncodeError(
                     f"a message is bytes, not {type(message).__name__}; for others give the "
                     "endpoint their type: Endpoint(address, type)"
@@ -294,6 +296,10 @@ class Endpoint(Generic[T]):
         return self
 
     async def __anext__(self) -> Message[T]:
+        if self._arrived:  # had without another coroutine
+            message = self._next()
+            if message is not None:
+                return message
         try:
             return await self.receive()
         except EndpointClosed:
