@@ -70,7 +70,7 @@ IPC = Suite(
     measures=measures.IPC_ALL,
     rows=measures.IPC_ROWS,
     goals=goals.IPC_GOALS,
-    effort=Effort(seconds=0.8, warm=0.2, tries=1, patience=2.0),
+    effort=Effort(seconds=0.7, warm=0.2, tries=1, patience=2.0),
     quick=QUICK,
     examples="""\
 measures: S100, S64K (one message at a time, of 100 bytes and of 64 KiB), F100, F64K (256 in flight)
