@@ -322,6 +322,7 @@ class Outbox:
         """A send has ended; whoever waited for its room goes on."""
         del self._sendings[sending.wire_id]
         self._renamed.pop(sending.message_id, None)
+        sending.wake_at = NEVER
         known = self._remotes[sending.remote]
         known.sendings -= 1
         if sending.charge:
