@@ -46,6 +46,7 @@ def begin(sender: Exchange, receiver: Exchange, pdus: int) -> None:
 
 
 def test_a_transfer_that_the_receivers_death_broke_off_fails_when_its_successor_shows() -> None:
+    """IPC-ID-6."""
     sender = Exchange(CONFIG, Random(1), 0.0)
     large = sender.send(REMOTE, LARGE, 0.0)
     begin(sender, Exchange(CONFIG, Random(2), 0.0), pdus=3)
@@ -106,6 +107,7 @@ def test_transfers_that_were_broken_off_do_not_keep_others_from_the_successor() 
 
 
 def test_only_one_message_at_a_time_goes_past_a_full_window() -> None:
+    """IPC-FLOW-7."""
     sender, _ = broken_off(4)
     for number in range(10):
         sender.send(REMOTE, bytes([number]), 2.0)

@@ -194,7 +194,7 @@ class Outbox:
             self._timers.wake(sending, min(sending.retry_at, deadline))
 
     def _send_scout(self, known: _Remote, now: float) -> None:
-        """Let one message go past the window to a remote that has fallen silent.
+        """Let one message go past the window to a remote that has fallen silent (IPC-FLOW-7).
 
         Transfers that the remote's death broke off fill the window, and its successor ignores
         them; only a HEADER makes it say who it is.
@@ -246,7 +246,7 @@ class Outbox:
             self._end_broken_off(sending.remote, owner, now)
 
     def _end_broken_off(self, remote: Hashable, owner: bytes, now: float) -> None:
-        """Fail what a remote had begun to receive before it became another (IPC-ID-4).
+        """Fail what a remote had begun to receive before it became another (IPC-ID-6).
 
         Its successor ignores the rest of such a message, and would be asked for the ack until the
         time is over, while others wait for the room.
