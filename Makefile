@@ -63,16 +63,17 @@ check: $(INSTALLED)  ## style, types and import rules
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports --no-logo
 
-bench: $(BENCH_INSTALLED)  ## measure the core, then channels against their peers; a quarter of an hour
+bench: $(BENCH_INSTALLED)  ## measure the core, then channels and ScalableIPC against their peers; 20 minutes
 	@$(BIN)/python -m bench core
 	@$(BIN)/python -m bench channels
+	@$(BIN)/python -m bench ipc
 
 fuzz: $(FUZZ_INSTALLED)  ## fuzz for FUZZ_SECONDS (60); Linux on x86-64 only
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || { \
 		echo "make fuzz: the fuzzer, atheris, exists for CPython on Linux x86-64 only." >&2; exit 1; }
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tests/fuzz/fuzz.py -max_total_time=$(FUZZ_SECONDS)
 
-compile: $(COMPILED)  ## compile wire and protocol to C, into build/compiled
+compile: $(COMPILED)  ## compile wire, protocol and the core of ipc to C, into build/compiled
 
 lock:  ## write requirements/*.lock anew; UPGRADE=1 takes the newest versions
 	@$(FIND_PYTHON); test -x build/lock/bin/uv || { echo "lock: installing $(UV) into build/lock"; \

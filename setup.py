@@ -18,7 +18,20 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, ExecError, PlatformError
 
-COMPILED_PACKAGES = ("aqueduct/wire", "aqueduct/protocol")
+COMPILED = (
+    "aqueduct/wire",
+    "aqueduct/protocol",
+    "aqueduct/ipc/pdu.py",
+    "aqueduct/ipc/config.py",
+    "aqueduct/ipc/window.py",
+    "aqueduct/ipc/incoming.py",
+    "aqueduct/ipc/outgoing.py",
+    "aqueduct/ipc/events.py",
+    "aqueduct/ipc/inbox.py",
+    "aqueduct/ipc/outbox.py",
+    "aqueduct/ipc/exchange.py",
+)
+"""The pure modules, and packages all of whose modules are."""
 WORK = Path(__file__).resolve().parent / "build" / "mypyc"
 
 
@@ -70,8 +83,8 @@ def compiled_modules() -> list[Extension]:
     with contextlib.chdir("src"):  # names of modules are made from paths
         modules = sorted(
             str(path)
-            for package in COMPILED_PACKAGES
-            for path in Path(package).rglob("*.py")
+            for name in COMPILED
+            for path in (Path(name).rglob("*.py") if Path(name).is_dir() else [Path(name)])
             if path.name != "__init__.py"
         )
         try:

@@ -1,18 +1,25 @@
-"""Two kinds of benchmarks: the protocol core by itself, and channels against their peers."""
+"""Kinds of benchmarks: the protocol core, and channels and ScalableIPC against their peers."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from bench import core
-from bench.network import command
+from bench.network import command, suite
 
 USAGE = """\
 usage: python -m bench core [--help] ...      the protocol core, pure and compiled
        python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
+       python -m bench ipc [--help] ...       ScalableIPC against zmq and a UNIX socket
 """
 
 
 def main(words: list[str]) -> int:
-    kinds = {"core": core.main, "channels": command.main}
+    kinds: dict[str, Callable[[list[str]], int]] = {
+        "core": core.main,
+        "channels": partial(command.main, suite.CHANNELS),
+        "ipc": partial(command.main, suite.IPC),
+    }
     if words and words[0] in kinds:
         return kinds[words[0]](words[1:])
     asked = "--help" in words or "-h" in words

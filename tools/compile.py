@@ -21,7 +21,7 @@ WORK = BUILD / "compiling"
 def main() -> int:
     """Build the compiled copy."""
     started = time.monotonic()
-    print("compile: wire and protocol, this may take a minute", flush=True)
+    print("compile: wire, protocol and ipc, this may take a minute", flush=True)
     for stale in (WORK, *BUILD.glob("lib*"), *BUILD.glob("bdist*")):
         shutil.rmtree(stale, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]

@@ -1,4 +1,4 @@
-"""Measure channels and their peers, two processes each, and print one table."""
+"""Run a suite: measure ours and its peers, two processes each, and print one table."""
 
 import argparse
 import importlib.metadata
@@ -8,38 +8,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import aqueduct
 from bench.builds import ROOT, SOURCES, best
-from bench.network import certificate, machine, measures, processes
+from bench.network import certificate, machine, processes
 from bench.network.goals import OURS, PURE
-from bench.network.measures import ROWS, Measure
-from bench.network.pair import QUICK, Effort, Pair
+from bench.network.measures import Measure, Row
+from bench.network.pair import Pair
 from bench.network.peer import Json
 from bench.network.report import Run, as_document, as_markdown, number
-from bench.network.roster import PEERS, Peer
+from bench.network.roster import Peer
+from bench.network.suite import Suite
 
 RESULTS = ROOT / "build" / "bench"
 
-EXAMPLES = """\
-measures: R100, R1K, T64K (streams of 100 bytes, 1 KiB, 64 KiB), L (round trip), H (connect and
-first answer); of ours alone CALL, MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
 
-examples:
-  python -m bench channels                          everything, three times; about ten minutes
-  python -m bench channels --quick --runs 1         does everything work? figures mean little
-  python -m bench channels --only R100,L --peer zenoh-tls --runs 1
-  python -m bench channels --peer aqueduct          ours alone
-"""
-
-
-def main(words: list[str]) -> int:
-    arguments = parse_arguments(words)
-    effort = QUICK if arguments.quick else Effort()
+def main(suite: Suite, words: list[str]) -> int:
+    arguments = parse_arguments(suite, words)
     run = Run(
+        suite,
         arguments.peer,
-        effort,
+        suite.quick if arguments.quick else suite.effort,
         arguments.runs,
         f"{platform.system()} {platform.machine()}, {machine.CORES} cores",
         versions(arguments.peer),
@@ -58,26 +49,26 @@ def main(words: list[str]) -> int:
     return 1 if run.failures else 0
 
 
-def parse_arguments(words: list[str]) -> argparse.Namespace:
+def parse_arguments(suite: Suite, words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench channels",
-        description=__doc__,
-        epilog=EXAMPLES,
+        prog=f"python -m bench {suite.name}",
+        description=suite.what,
+        epilog=suite.examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ", ".join(peer.name for peer in PEERS)
+    names = ", ".join(peer.name for peer in suite.peers)
     parser.add_argument(
         "--only",
         metavar="NAME,...",
-        type=choose_measures,
-        default=measures.ALL,
+        type=partial(choose_measures, suite),
+        default=suite.measures,
         help="these measures",
     )
     parser.add_argument(
         "--peer",
         metavar="NAME,...",
-        type=choose_peers,
-        default=PEERS,
+        type=partial(choose_peers, suite),
+        default=suite.peers,
         help=f"these peers, and ours in any case; there are {names}",
     )
     parser.add_argument("--runs", metavar="N", type=positive, default=3, help="of each (3)")
@@ -85,13 +76,13 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def choose_measures(text: str) -> tuple[Measure, ...]:
-    return tuple(each for each in measures.ALL if each.name in chosen(text, measures.ALL))
+def choose_measures(suite: Suite, text: str) -> tuple[Measure, ...]:
+    names = chosen(text, suite.measures)
+    return tuple(each for each in suite.measures if each.name in names)
 
 
-def choose_peers(text: str) -> tuple[Peer, ...]:
-    names = {OURS, *chosen(text, PEERS)}
-    return tuple(peer for peer in PEERS if peer.name in names)
+def choose_peers(suite: Suite, text: str) -> tuple[Peer, ...]:
+    return suite.named([*chosen(text, suite.peers)])
 
 
 def chosen(text: str, all_there: Sequence[Measure] | Sequence[Peer]) -> set[str]:
@@ -139,12 +130,12 @@ def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> 
         measurements: Json = {}
         say(label, end="")
         try:
-            sources = run.build.path if peer.name == OURS else SOURCES
+            sources = run.build.path if peer.compiled else SOURCES
             with processes.started(peer.name, setting, log, sources) as (server, client, info):
                 pair = Pair(server, client, info, run.effort)
                 for each in wanted:
                     measurements[each.name] = found = pair.measure(each)
-                    say(f" {each.name} {in_short(each, found)}", end="")
+                    say(f" {each.name} {in_short(run.suite.first_row(each), found)}", end="")
         except processes.Failed as failure:
             run.failures.append(f"{peer.name}: {failure}")
             say(f" failed: {failure}\n{log.read_text(errors='replace')[-2000:]}", end="")
@@ -153,8 +144,7 @@ def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> 
             run.add(peer.name, measurements)
 
 
-def in_short(measure: Measure, found: Json) -> str:
-    row = next(row for row in ROWS if row.measure == measure.name)
+def in_short(row: Row, found: Json) -> str:
     noisy = "!" if (found.get("disturbance") or 0.0) > 0.1 else ""
     return f"{number(found[row.figure])} {row.unit}{noisy}"
 
@@ -173,7 +163,7 @@ def versions(peers: Sequence[Peer]) -> dict[str, str]:
 
 def save(run: Run) -> Path:
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / "channels.json"
+    path = RESULTS / f"{run.suite.name}.json"
     path.write_text(json.dumps(as_document(run), indent=2) + "\n")
     path.with_suffix(".md").write_text(as_markdown(run))
     return path

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.network.figures import Summary
-from bench.network.measures import CHANNELS
+from bench.network.measures import CHANNELS, FLIGHT
 
 OURS = "aqueduct"
 """As pip installs it here: with its core compiled, where there is a compiler."""
 PURE = "aqueduct-pure"
 """The sources as they are."""
+IPC_OURS = "ipc-udp"
+"""ScalableIPC as it is used on one host."""
 
 Results = Mapping[str, Mapping[str, Summary]]
 """By peer, then by the name of the row."""
@@ -66,21 +68,24 @@ GOALS = (
 )
 
 
-def ratio(results: Results, row: str, peer: str) -> float | None:
+IPC_GOALS = (
+    Goal("F100.rate", f"100-byte messages/s, {FLIGHT} in flight", 25_000, at_least=True),
+    Goal("F64K.megabytes", f"64-KiB messages, {FLIGHT} in flight, MB/s", 300, at_least=True),
+    Goal("S100.p50", "a lone message, p50", 1.2, at_least=False, of="zmq-router"),
+)
+
+
+def ratio(results: Results, row: str, peer: str, ours: str = OURS) -> float | None:
     """Our median divided by a peer's."""
-    ours = results.get(OURS, {}).get(row)
+    mine = results.get(ours, {}).get(row)
     theirs = results.get(peer, {}).get(row)
-    if ours is None or theirs is None or not theirs.median:
+    if mine is None or theirs is None or not theirs.median:
         return None
-    return ours.median / theirs.median
+    return mine.median / theirs.median
 
 
-def judge(goal: Goal, results: Results) -> Verdict:
+def judge(goal: Goal, results: Results, ours: str = OURS) -> Verdict:
     if goal.of is not None:
-        return Verdict(goal, ratio(results, goal.row, goal.of))
-    ours = results.get(OURS, {}).get(goal.row)
-    return Verdict(goal, ours.median if ours is not None else None)
-
-
-def judge_all(results: Results) -> list[Verdict]:
-    return [judge(goal, results) for goal in GOALS]
+        return Verdict(goal, ratio(results, goal.row, goal.of, ours))
+    mine = results.get(ours, {}).get(goal.row)
+    return Verdict(goal, mine.median if mine is not None else None)

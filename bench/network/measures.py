@@ -5,6 +5,8 @@ from enum import Enum, StrEnum
 
 CHANNELS = 100_000
 """Live channels whose memory is measured."""
+FLIGHT = 256
+"""Messages of ScalableIPC that are sent and not yet acknowledged."""
 
 
 class Manner(StrEnum):
@@ -25,6 +27,7 @@ class Kind(Enum):
     CALLS = "calls"
     FRESH = "fresh"
     HOLD = "hold"
+    DELIVER = "deliver"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Measure:
     kind: Kind
     size: int
     manner: Manner = Manner.PLAIN
+    flight: int = 1
+    """Messages under way at a time, where each is waited for."""
 
     @property
     def ours_only(self) -> bool:
@@ -94,4 +99,26 @@ ROWS = (
     Row("UNRELIABLE", "lost", "of these lost", "%"),
     Row("MEMORY", "client", "live channels, peak memory of the client", "MB"),
     Row("MEMORY", "server", "live channels, peak memory of the server", "MB"),
+)
+
+IPC_ALL = (
+    Measure("S100", Kind.DELIVER, 100),
+    Measure("F100", Kind.DELIVER, 100, flight=FLIGHT),
+    Measure("S64K", Kind.DELIVER, 64 * 1024),
+    Measure("F64K", Kind.DELIVER, 64 * 1024, flight=FLIGHT),
+)
+
+IPC_ROWS = (
+    Row("S100", "p50", "100 bytes, one at a time, p50", "µs"),
+    Row("S100", "p99", "100 bytes, one at a time, p99", "µs"),
+    Row("S100", "rate", "100 bytes, one at a time", "messages/s"),
+    Row("F100", "rate", f"100 bytes, {FLIGHT} in flight", "messages/s"),
+    Row("F100", "p50", f"100 bytes, {FLIGHT} in flight, p50", "µs"),
+    Row("F100", "p99", f"100 bytes, {FLIGHT} in flight, p99", "µs"),
+    Row("S64K", "p50", "64 KiB, one at a time, p50", "µs"),
+    Row("S64K", "p99", "64 KiB, one at a time, p99", "µs"),
+    Row("S64K", "megabytes", "64 KiB, one at a time", "MB/s"),
+    Row("F64K", "megabytes", f"64 KiB, {FLIGHT} in flight", "MB/s"),
+    Row("F64K", "p50", f"64 KiB, {FLIGHT} in flight, p50", "µs"),
+    Row("F64K", "p99", f"64 KiB, {FLIGHT} in flight, p99", "µs"),
 )

@@ -47,21 +47,24 @@ class Pair:
     def measure(self, measure: Measure) -> Json:
         """The figures of one measurement, after warming up."""
         if measure.kind is Kind.STREAM:
-            return self._stream(measure)
+            return self._lasting(measure, self._pour)
+        if measure.kind is Kind.DELIVER:
+            return self._lasting(measure, self._deliver)
         if measure.kind is Kind.HOLD:
             return self._hold(measure)
         return self._times(measure)
 
-    def _stream(self, measure: Measure) -> Json:
+    def _lasting(self, measure: Measure, pour: Callable[[Measure, int], Json]) -> Json:
+        """As many messages as take the time that is wanted."""
         count = figures.first_count(measure.large)
-        while (trial := self._pour(measure, count))["seconds"] < self.effort.warm:
+        while (trial := pour(measure, count))["seconds"] < self.effort.warm:
             count = figures.larger_count(count, trial["seconds"], self.effort.warm)
         rate = trial["rate"]
 
         def once() -> Json:
             nonlocal rate
             while True:
-                found = self._pour(measure, figures.full_count(rate, self.effort.seconds))
+                found = pour(measure, figures.full_count(rate, self.effort.seconds))
                 rate = max(found["rate"], rate)
                 if found["seconds"] >= figures.LONG_ENOUGH * self.effort.seconds:
                     return found
@@ -73,14 +76,31 @@ class Pair:
         """One stream of so many messages."""
         found = self._watched(measure, count)
         seconds = (found["server"].pop("at") - found["client"].pop("at")) / 1e9
-        received, total = found["server"].pop("count"), found["server"].pop("total")
         if measure.manner is Manner.UNRELIABLE:
+            received = found["server"].pop("count")
             found["lost"] = 100 * (count - received) / count
-        elif (received, total) != (count, expected(measure, count)):
-            raise Failed(f"{received} messages and {total} bytes came instead of {count}")
+        else:
+            received = check_received(found["server"], measure, count)
         rate = received / seconds
         megabytes = rate * measure.size / 1e6
         return {**found, "seconds": seconds, "rate": rate, "megabytes": megabytes}
+
+    def _deliver(self, measure: Measure, count: int) -> Json:
+        """So many messages, each waited for until it was acknowledged."""
+        found = self._watched(measure, count)
+        seconds, times = found["client"].pop("seconds"), found["client"].pop("times")
+        check_received(found["server"], measure, count)
+        rate = count / seconds
+        megabytes = rate * measure.size / 1e6
+        p50, p99 = (figures.percentile(times, percent) / 1e3 for percent in (50, 99))
+        return {
+            **found,
+            "seconds": seconds,
+            "rate": rate,
+            "megabytes": megabytes,
+            "p50": p50,
+            "p99": p99,
+        }
 
     def _times(self, measure: Measure) -> Json:
         count = self.effort.fresh if measure.kind is Kind.FRESH else self.effort.calls
@@ -109,6 +129,7 @@ class Pair:
             "manner": measure.manner.value,
             "size": measure.size,
             "count": count,
+            "flight": measure.flight,
         }
         watch = Watch.start()
         broker = other_process_seconds(self._broker)
@@ -138,6 +159,15 @@ class Pair:
                 break
         assert best is not None
         return best
+
+
+def check_received(server: Json, measure: Measure, count: int) -> int:
+    """How many messages the server had: all that were sent, or the run fails."""
+    received: int = server.pop("count")
+    total = server.pop("total")
+    if (received, total) != (count, expected(measure, count)):
+        raise Failed(f"{received} messages and {total} bytes came instead of {count}")
+    return received
 
 
 def expected(measure: Measure, count: int) -> int:

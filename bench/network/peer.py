@@ -45,6 +45,11 @@ class Server:
     async def receive(self, manner: Manner, size: int, count: int) -> Counted:
         raise NotImplementedError
 
+    @property
+    def taken(self) -> tuple[int, int]:
+        """How many messages, and bytes in them, were received and acknowledged so far."""
+        raise NotImplementedError
+
     async def stop(self) -> None:
         """End cleanly."""
 
@@ -65,6 +70,14 @@ class Client:
     async def trip(self, payload: bytes) -> bytes:
         """Send it and wait until it comes back, on the open connection."""
         raise NotImplementedError
+
+    async def deliver(self, payload: bytes) -> None:
+        """Send it and wait until its receiver has acknowledged it; many at a time."""
+        raise NotImplementedError
+
+    async def deliver_alone(self, payload: bytes) -> None:
+        """The same while there is no other, where that can be done in a shorter way."""
+        await self.deliver(payload)
 
     async def call(self, payload: bytes) -> bytes:
         """The same as a call of its own, where that is something else."""

@@ -5,14 +5,13 @@ from dataclasses import asdict, dataclass, field
 
 from bench.builds import Build
 from bench.network.figures import Summary, summary
-from bench.network.goals import OURS, Results, Verdict, judge_all, ratio
-from bench.network.measures import CHANNELS, ROWS, Row
+from bench.network.goals import Results, Verdict, judge, ratio
+from bench.network.measures import CHANNELS, Row
 from bench.network.pair import Effort
 from bench.network.peer import Json
 from bench.network.roster import Peer
+from bench.network.suite import Suite
 
-COMPARED = ("zenoh-tls", "zenoh-quic")
-"""Whom our figures are divided by in the table."""
 NOISY = 0.1
 """Part of the machine that others had, from which on a figure deserves a word."""
 
@@ -21,7 +20,9 @@ NOISY = 0.1
 class Run:
     """Everything that was measured, and what was not."""
 
+    suite: Suite
     peers: Sequence[Peer]
+    """Of the suite, those that were asked for."""
     effort: Effort
     rounds: int
     platform: str
@@ -38,21 +39,23 @@ class Run:
         self.found.setdefault(peer, []).append(measurements)
 
     def results(self) -> dict[str, dict[str, Summary]]:
-        return {peer: summaries(rounds) for peer, rounds in self.found.items()}
+        rows = self.suite.rows
+        return {peer: summaries(rounds, rows) for peer, rounds in self.found.items()}
 
     def verdicts(self) -> list[Verdict]:
         results = self.results()
         if self.effort.channels < CHANNELS:
             # Fewer channels are no proof; so this was not measured.
-            ours = results.get(OURS, {})
-            results[OURS] = {name: ours[name] for name in ours if not name.startswith("MEMORY.")}
-        return judge_all(results)
+            name = self.suite.ours
+            ours = results.get(name, {})
+            results[name] = {row: ours[row] for row in ours if not row.startswith("MEMORY.")}
+        return [judge(goal, results, self.suite.ours) for goal in self.suite.goals]
 
 
-def summaries(rounds: Sequence[Json]) -> dict[str, Summary]:
+def summaries(rounds: Sequence[Json], rows: Sequence[Row]) -> dict[str, Summary]:
     """Each row's median over the rounds that have it."""
     found = {}
-    for row in ROWS:
+    for row in rows:
         measured = (one[row.measure] for one in rounds if row.measure in one)
         values = [float(figures[row.figure]) for figures in measured if row.figure in figures]
         if values:
@@ -93,16 +96,17 @@ def as_markdown(run: Run) -> str:
 
 
 def figures_table(run: Run, results: Results) -> str:
-    others = [peer.name for peer in run.peers if peer.name in results and peer.name != OURS]
-    compared = [name for name in COMPARED if name in others and OURS in results]
-    ours = [OURS] if OURS in results else []
+    name_of_ours = run.suite.ours
+    ours = [name_of_ours] if name_of_ours in results else []
+    others = [peer.name for peer in run.peers if peer.name in results and peer.name not in ours]
+    compared = [name for name in run.suite.compared if name in others and ours]
     head = ["", "", *ours, *(f"of {name}" for name in compared), *others]
     lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
-    for row in ROWS:
+    for row in run.suite.rows:
         if not any(row.name in rows for rows in results.values()):
             continue
         cells = [cell(results[name].get(row.name)) for name in ours]
-        cells += [times(ratio(results, row.name, name)) for name in compared]
+        cells += [times(ratio(results, row.name, name, name_of_ours)) for name in compared]
         cells += [cell(results[name].get(row.name)) for name in others]
         lines.append([what(row, run.effort), row.unit, *cells])
     return table(lines)
@@ -130,7 +134,7 @@ def notes(run: Run) -> list[str]:
     ]
     lines += [f"{peer.name}: {peer.label}." for peer in run.peers if peer.name in run.found]
     if run.build.missing:
-        lines.append(f"The core of {OURS} is not compiled: {run.build.missing}.")
+        lines.append(f"The core of {run.suite.ours} is not compiled: {run.build.missing}.")
     if run.quick:
         lines.append("A quick run, to see that everything works: its figures mean little.")
     worst = worst_disturbance(run)

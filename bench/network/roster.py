@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 from dataclasses import dataclass, field
 
-from bench.network.goals import OURS, PURE
+from bench.network.goals import IPC_OURS, OURS, PURE
 from bench.network.peer import Json
 
 
@@ -25,6 +25,8 @@ class Peer:
     options: Json = field(default_factory=dict)
     uvloop: bool = True
     """Whether to use uvloop where it is installed."""
+    compiled: bool = False
+    """Whether it runs as pip installs it: with the core compiled, where there is a compiler."""
 
     @property
     def missing(self) -> str | None:
@@ -48,7 +50,7 @@ def _zenoh(link: str) -> Peer:
 
 
 PEERS = (
-    Peer(OURS, "Aqueduct, ordered channel of `bytes`", "bench.network.peers.ours"),
+    Peer(OURS, "Aqueduct, ordered channel of `bytes`", "bench.network.peers.ours", compiled=True),
     Peer(PURE, "the same without a compiled core", "bench.network.peers.ours"),
     _zenoh("tls"),
     _zenoh("quic"),
@@ -79,5 +81,40 @@ PEERS = (
         "streams",
         "asyncio streams over TLS, small frames joined by hand",
         "bench.network.peers.over_streams",
+    ),
+)
+
+IPC_PEERS = (
+    Peer(
+        IPC_OURS,
+        "Aqueduct's ScalableIPC over UDP on loopback",
+        "bench.network.peers.our_ipc",
+        options={"server": "udp://127.0.0.1:0", "client": "udp://127.0.0.1:0"},
+        compiled=True,
+    ),
+    Peer(
+        "ipc-tls",
+        "the same over TLS on loopback",
+        "bench.network.peers.our_ipc",
+        options={"server": "tls://127.0.0.1:0", "client": "tls://"},
+        compiled=True,
+    ),
+    Peer(
+        "ipc-pure",
+        "over UDP without a compiled core",
+        "bench.network.peers.our_ipc",
+        options={"server": "udp://127.0.0.1:0", "client": "udp://127.0.0.1:0"},
+    ),
+    Peer(
+        "zmq-router",
+        "pyzmq with asyncio, DEALER and ROUTER over its ipc://, an empty answer to each message",
+        "bench.network.peers.over_router",
+        "zmq",
+        "pyzmq",
+    ),
+    Peer(
+        "unix",
+        "asyncio.Protocol on a UNIX socket, a length before each message, a byte for an answer",
+        "bench.network.peers.over_unix",
     ),
 )

@@ -16,7 +16,7 @@ from typing import TextIO
 from bench.network.machine import peak_megabytes, process_seconds
 from bench.network.measures import Manner
 from bench.network.peer import Client, Json, Server, Setting
-from bench.network.roster import PEERS
+from bench.network.roster import IPC_PEERS, PEERS
 
 STOP_SECONDS = 3.0
 
@@ -59,6 +59,11 @@ async def serve(control: Control, server: Server) -> None:
             control.write(
                 count=counted.count, total=counted.total, at=counted.at, usage=usage.now()
             )
+        elif order["order"] == "deliver":
+            before = server.taken
+            await control.read()
+            counts = [now - then for now, then in zip(server.taken, before, strict=True)]
+            control.write(count=counts[0], total=counts[1], usage=usage.now())
         else:
             await control.read()
             control.write(usage=usage.now())
@@ -88,6 +93,8 @@ async def obey(order: Json, client: Client) -> Json:
         return {"times": await time_calls(client.trip, payload, count)}
     if order["order"] == "calls":
         return {"times": await time_calls(client.call, payload, count)}
+    if order["order"] == "deliver":
+        return await time_deliveries(client, payload, count, order["flight"])
     if order["order"] == "fresh":
         return {"times": await time_fresh(client, payload, count)}
     await client.hold(count)
@@ -105,6 +112,26 @@ async def time_calls(
         times.append(clock() - started)
         check(answer, payload)
     return times
+
+
+async def time_deliveries(client: Client, payload: bytes, count: int, flight: int) -> Json:
+    """Each of so many tasks has one message under way, until all have gone."""
+    deliver = client.deliver if flight > 1 else client.deliver_alone
+    clock = time.perf_counter_ns
+    times = []
+    left = iter(range(count))
+
+    async def keep_going() -> None:
+        for _ in left:
+            started = clock()
+            await deliver(payload)
+            times.append(clock() - started)
+
+    began = clock()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(flight):
+            group.create_task(keep_going())
+    return {"seconds": (clock() - began) / 1e9, "times": times}
 
 
 async def time_fresh(client: Client, payload: bytes, count: int) -> list[int]:
@@ -141,7 +168,7 @@ def loop_factory(uvloop_wanted: bool) -> Callable[[], asyncio.AbstractEventLoop]
 
 
 def main(role: str, name: str, setting: Setting) -> None:
-    (peer,) = (peer for peer in PEERS if peer.name == name)
+    (peer,) = (peer for peer in (*PEERS, *IPC_PEERS) if peer.name == name)
     module = importlib.import_module(peer.module)
     control = Control()
     with asyncio.Runner(loop_factory=loop_factory(peer.uvloop)) as runner:

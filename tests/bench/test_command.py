@@ -1,20 +1,27 @@
 import pytest
 
 from bench.__main__ import main
+from bench.network import suite
 from bench.network.command import parse_arguments
 
 
 def test_everything_is_measured_three_times_by_default() -> None:
-    arguments = parse_arguments([])
+    arguments = parse_arguments(suite.CHANNELS, [])
     assert len(arguments.only) == 11
     assert arguments.peer[0].name == "aqueduct"
     assert arguments.runs == 3
 
 
 def test_measures_and_peers_can_be_chosen_and_ours_is_always_there() -> None:
-    arguments = parse_arguments(["--only", "L,R100", "--peer", "zenoh-tls"])
+    arguments = parse_arguments(suite.CHANNELS, ["--only", "L,R100", "--peer", "zenoh-tls"])
     assert [measure.name for measure in arguments.only] == ["R100", "L"]
     assert [peer.name for peer in arguments.peer] == ["aqueduct", "zenoh-tls"]
+
+
+def test_each_suite_knows_its_own_measures_and_peers() -> None:
+    arguments = parse_arguments(suite.IPC, ["--only", "F100", "--peer", "unix"])
+    assert [measure.name for measure in arguments.only] == ["F100"]
+    assert [peer.name for peer in arguments.peer] == ["ipc-udp", "unix"]
 
 
 @pytest.mark.parametrize("words", [["--only", "R99"], ["--peer", "carrier-pigeon"]])
@@ -22,11 +29,11 @@ def test_an_unknown_name_is_answered_with_those_there_are(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        parse_arguments(words)
+        parse_arguments(suite.CHANNELS, words)
     assert "there are" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["core", "channels"])
+@pytest.mark.parametrize("kind", ["core", "channels", "ipc"])
 def test_help_has_examples(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([kind, "--help"])

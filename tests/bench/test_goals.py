@@ -1,8 +1,8 @@
-from bench.network import goals
+import pytest
+
+from bench.network import goals, suite
 from bench.network.figures import Summary, summary
 from bench.network.goals import Goal, judge
-from bench.network.measures import ROWS
-from bench.network.roster import PEERS
 
 
 def results(**rows: float) -> dict[str, dict[str, Summary]]:
@@ -53,6 +53,10 @@ def test_goals_say_what_they_want() -> None:
     assert Goal("T", "typed", 250_000, at_least=True).text == "≥ 250,000"
 
 
-def test_every_goal_is_about_a_row_and_a_peer_that_exist() -> None:
-    assert {goal.row for goal in goals.GOALS} <= {row.name for row in ROWS}
-    assert {goal.of for goal in goals.GOALS if goal.of} <= {peer.name for peer in PEERS}
+@pytest.mark.parametrize("of", [suite.CHANNELS, suite.IPC])
+def test_every_goal_is_about_a_row_and_a_peer_that_exist(of: suite.Suite) -> None:
+    peers = {peer.name for peer in of.peers}
+    assert of.ours in peers
+    assert set(of.compared) <= peers
+    assert {goal.row for goal in of.goals} <= {row.name for row in of.rows}
+    assert {goal.of for goal in of.goals if goal.of} <= peers

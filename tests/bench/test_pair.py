@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bench.network import certificate, processes
-from bench.network.measures import ALL, ROWS
+from bench.network.measures import ALL, IPC_ALL, IPC_ROWS, ROWS
 from bench.network.pair import QUICK, Pair
+from bench.network.roster import IPC_PEERS
 
 BRIEF = replace(QUICK, seconds=0.02, warm=0.01, calls=20, fresh=2, channels=400)
 
@@ -25,6 +26,19 @@ def test_a_pair_yields_every_figure_of_every_measure(peer: str, tmp_path: Path) 
     for row in ROWS:
         if row.measure in found:
             assert found[row.measure][row.figure] >= 0, row
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("name", ["ipc-udp", "unix"])
+def test_a_pair_of_scalable_ipc_yields_every_figure(name: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    (peer,) = (peer for peer in IPC_PEERS if peer.name == name)
+    setting = certificate.write(tmp_path, peer.options)
+    with processes.started(name, setting, log) as (server, client, info):
+        pair = Pair(server, client, info, BRIEF)
+        found = {measure.name: pair.measure(measure) for measure in IPC_ALL}
+    for row in IPC_ROWS:
+        assert found[row.measure][row.figure] > 0, row
     assert "Traceback" not in log.read_text()
 
 

@@ -1,6 +1,7 @@
 import json
 
 from bench.builds import pure
+from bench.network import suite
 from bench.network.measures import CHANNELS
 from bench.network.pair import QUICK, Effort
 from bench.network.report import Run, as_document, as_markdown, number
@@ -8,7 +9,8 @@ from bench.network.roster import PEERS
 
 
 def a_run(effort: Effort | None = None, rounds: int = 3) -> Run:
-    run = Run(PEERS, effort or Effort(), rounds, "Linux", {"Python": "3.11"}, pure())
+    versions = {"Python": "3.11"}
+    run = Run(suite.CHANNELS, PEERS, effort or Effort(), rounds, "Linux", versions, pure())
     for extra in range(rounds):
         run.add("aqueduct", {"R100": {"rate": 600_000.0 + 60_000 * extra, "disturbance": 0.01}})
         run.add("zenoh-tls", {"R100": {"rate": 550_000.0, "disturbance": None}})
@@ -71,7 +73,7 @@ def test_the_document_is_json_with_every_run() -> None:
 
 
 def test_a_run_without_anything_can_be_reported() -> None:
-    run = Run((), Effort(), 3, "Linux", {}, pure())
+    run = Run(suite.CHANNELS, (), Effort(), 3, "Linux", {}, pure())
     assert "not measured" in as_markdown(run)
     assert as_document(run)["medians"] == {}
 
@@ -79,3 +81,16 @@ def test_a_run_without_anything_can_be_reported() -> None:
 def test_numbers_have_three_digits_or_all_before_the_point() -> None:
     texts = [number(value) for value in (1234.5, 3.14159, 0.0, None)]
     assert texts == ["1,234", "3.14", "0", ""]
+
+
+def test_another_suite_has_its_own_rows_goals_and_peers_to_compare_with() -> None:
+    of_ipc = suite.IPC
+    run = Run(of_ipc, of_ipc.peers, of_ipc.effort, 1, "Linux", {}, pure())
+    run.add("ipc-udp", {"S100": {"p50": 60.0}, "F100": {"rate": 30_000.0}})
+    run.add("zmq-router", {"S100": {"p50": 100.0}})
+    text = as_markdown(run)
+    assert "|  |  | ipc-udp | of zmq-router | zmq-router |" in text
+    assert "| 100 bytes, one at a time, p50 | µs | 60 | 0.60 | 100 |" in text
+    assert "| a lone message, p50 | ≤ 1.2 times zmq-router | 0.60 | met |" in text
+    assert "| 100-byte messages/s, 256 in flight | ≥ 25,000 | 30,000 | met |" in text
+    assert "MB/s | ≥ 300 |  | not measured |" in text

@@ -1,11 +1,12 @@
 import importlib.util
 
-from bench.network.roster import PEERS, Peer
+from bench.network.roster import IPC_PEERS, PEERS, Peer
 
 
 def test_every_peer_has_its_module() -> None:
-    assert len({peer.name for peer in PEERS}) == len(PEERS)
-    for peer in PEERS:
+    peers = (*PEERS, *IPC_PEERS)
+    assert len({peer.name for peer in peers}) == len(peers)
+    for peer in peers:
         assert importlib.util.find_spec(peer.module) is not None
 
 

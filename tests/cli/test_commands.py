@@ -7,7 +7,18 @@ import pytest
 import aqueduct
 from tests.cli.conftest import Run
 
-COMMANDS = ["echo", "ping", "send", "listen", "cert make", "cert show", "bench", "doctor"]
+COMMANDS = [
+    "echo",
+    "ping",
+    "send",
+    "listen",
+    "ipc send",
+    "ipc listen",
+    "cert make",
+    "cert show",
+    "bench",
+    "doctor",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

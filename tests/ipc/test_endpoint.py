@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -442,3 +443,31 @@ async def test_a_message_shows_itself() -> None:
         await sending
         assert f"source='{sender.address}'" in repr(message)
         assert str(message.id) in repr(message)
+
+
+async def test_messages_that_were_delivered_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two() as (sender, receiver):
+        wake = Mock(wraps=sender._wake)
+        monkeypatch.setattr(sender, "_wake", wake)
+        taking = asyncio.create_task(take(receiver, 200))
+        for _ in range(200):
+            await sender.send(receiver.address, b"quickly")
+        await taking
+        await asyncio.sleep(0.25)  # past the longest backoff
+        assert wake.call_count < 30
+
+
+async def take(receiver: ipc.Endpoint[bytes], count: int) -> None:
+    for _ in range(count):
+        await receiver.receive()
+
+
+async def test_a_timer_that_comes_a_little_early_counts_as_in_time() -> None:
+    async with two() as (sender, receiver):
+        sending = asyncio.create_task(sender.send(receiver.address, b"patience"))
+        await asyncio.sleep(0.02)  # the least backoff is 0.05
+        for _ in range(3):  # the first may be for the PDU that asked for the id
+            sender._wake()
+        assert sender.statistics().retries >= 1
+        await receiver.receive()
+        await sending

@@ -55,3 +55,10 @@ def test_after_a_restart_the_message_may_have_arrived() -> None:
     assert isinstance(error, PeerRestarted)
     assert error.may_have_arrived
     assert "only if taking it twice does no harm" in str(error)
+
+
+def test_after_a_restart_in_the_middle_it_has_not_arrived_and_may_be_sent_again() -> None:
+    error = failure(Ended(b"i" * 16, TO, Code.PEER_RESTARTED, exposed=False), TO)
+    assert isinstance(error, PeerRestarted)
+    assert not error.may_have_arrived
+    assert str(error).endswith("which did not get all of it; send it again")

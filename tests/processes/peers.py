@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import aqueduct
 
@@ -21,6 +21,8 @@ PATIENCE = 60.0
 """Seconds within which a process answers, however busy the machine is."""
 HANGS = 120.0
 """Seconds after which a test has no hope."""
+LINE = 64 * 1024 * 1024
+"""The longest line that a process prints."""
 
 QUIC_FAULT = "reserved stream is missing"
 ATTEMPTS = 5
@@ -52,7 +54,7 @@ class Peer:
         self.errors = ""
         self._reading: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Peer:
+    async def __aenter__(self) -> Self:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])}
         self.process = await asyncio.create_subprocess_exec(
             *self._command,
@@ -60,15 +62,19 @@ class Peer:
             stderr=asyncio.subprocess.PIPE,
             env=environment,
             cwd=ROOT,
+            limit=LINE,
         )
         self._reading = asyncio.create_task(self._read_errors())
         try:
-            ready = await self.wait_for("ready")
+            self.address = await self._wait_ready()
         except BaseException:
             await self.kill()
             raise
-        self.address = ready["address"]
         return self
+
+    async def _wait_ready(self) -> str:
+        ready = await self.wait_for("ready")
+        return str(ready["address"])
 
     async def __aexit__(
         self,
@@ -80,7 +86,7 @@ class Peer:
         if self._calm and kind is None:
             assert "Traceback" not in self.errors, self.errors
             assert "never awaited" not in self.errors, self.errors
-            trouble = [event for event in self.events if event["event"] == "trouble"]
+            trouble = [event for event in self.events if event.get("event") == "trouble"]
             assert trouble == []
 
     @property

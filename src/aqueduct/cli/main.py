@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import aqueduct
-from aqueduct.cli import bench, cert, doctor, echo, listen, ping, send, trace
+from aqueduct.cli import bench, cert, doctor, echo, ipc, listen, ping, send, trace
 
 app = typer.Typer(
     name="aqueduct",
@@ -22,6 +22,7 @@ app.command("echo")(echo.echo)
 app.command("ping")(ping.ping)
 app.command("send")(send.send)
 app.command("listen")(listen.listen)
+app.add_typer(ipc.app, name="ipc")
 app.add_typer(cert.app, name="cert")
 app.add_typer(trace.app, name="trace")
 app.command("bench")(bench.bench)

@@ -79,9 +79,9 @@ def send(
     if files:
         running.run(job.run(trust, File, job.send_files(files), as_json))
     elif texts:
-        running.run(job.run(trust, bytes, job.send_all(_encoded(texts)), as_json))
+        running.run(job.run(trust, bytes, job.send_all(encoded(texts)), as_json))
     else:
-        running.run(job.run(trust, bytes, job.send_all(_standard_input(whole)), as_json))
+        running.run(job.run(trust, bytes, job.send_all(standard_input(whole)), as_json))
 
 
 @dataclass
@@ -166,7 +166,8 @@ def progress(name: str, size: int | None) -> Iterator[Any]:
         yield lambda count: bar.advance(task, count)
 
 
-async def _encoded(texts: Sequence[str]) -> AsyncIterator[bytes]:
+async def encoded(texts: Sequence[str]) -> AsyncIterator[bytes]:
+    """Each text as a payload."""
     for text in texts:
         yield text.encode()
 
@@ -177,7 +178,7 @@ async def _chunks(path: Path) -> AsyncIterator[bytes]:
             yield chunk
 
 
-async def _standard_input(whole: bool) -> AsyncIterator[bytes]:
+async def standard_input(whole: bool) -> AsyncIterator[bytes]:
     """Lines without their ends, or everything at once."""
     rest = b""
     async for block in _blocks():

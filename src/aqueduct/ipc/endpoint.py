@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from uuid import UUID
 from aqueduct.codec import codec_for, no_channels
 from aqueduct.errors import DecodeError, EncodeError, EndpointClosed, LocalProtocolError
 from aqueduct.ipc.address import parse
+from aqueduct.ipc.chance import SystemChance
 from aqueduct.ipc.config import Config
 from aqueduct.ipc.events import Arrived, Ended, Statistics
 from aqueduct.ipc.exchange import Exchange
@@ -158,7 +158,7 @@ class Endpoint(Generic[T]):
         )
         self._exchange = Exchange(
             self._config,
-            random.SystemRandom(),
+            SystemChance(),
             self._loop.time(),
             reports_sent=transport.reports_sent,
         )
@@ -265,7 +265,9 @@ class Endpoint(Generic[T]):
 
     def _encode(self, message: T) -> bytes:
         if self._codec is None:
-            if not isinstance(message, bytes | bytearray | memoryview):
+            if isinstance(message, bytes):
+                return message
+            if not isinstance(message, bytearray | memoryview):
                 raise EncodeError(
                     f"a message is bytes, not {type(message).__name__}; for others give the "
                     "endpoint their type: Endpoint(address, type)"
@@ -308,6 +310,10 @@ class Endpoint(Generic[T]):
         return self
 
     async def __anext__(self) -> Message[T]:
+        if self._arrived:  # had without another coroutine
+            message = self._next()
+            if message is not None:
+                return message
         try:
             return await self.receive()
         except EndpointClosed:
@@ -465,7 +471,9 @@ class Endpoint(Generic[T]):
 
     def _wake(self) -> None:
         self._timer = None
-        self._exchange.handle_timer(self._loop.time())
+        # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
+        # would mean to ask again and again until the time has come.
+        self._exchange.handle_timer(max(self._loop.time(), self._timer_at))
         self._turn()
 
     def _ended(self, ended: Ended) -> None:

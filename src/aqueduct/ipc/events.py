@@ -29,8 +29,7 @@ class Transmit(NamedTuple):
     """Whose PDU it is, for `Exchange.handle_sent`; None for an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(NamedTuple):
     """A message is whole; answer with `Exchange.take` or `Exchange.refuse`."""
 
     message_id: bytes
@@ -38,8 +37,7 @@ class Arrived:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A send has ended: delivered, or not, and then perhaps ``exposed``: it may have arrived."""
 
     message_id: bytes

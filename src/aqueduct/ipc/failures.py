@@ -30,11 +30,15 @@ def failure(ended: Ended, to: str) -> AqueductError:
             sentence = f"{to} did not take the message in time{why}{known}"
             return SendTimeout(sentence, to=to, may_have_arrived=maybe)
         case Code.PEER_RESTARTED:
+            known = (
+                "which may have taken it; send it again only if taking it twice does no harm"
+                if maybe
+                else "which did not get all of it; send it again"
+            )
             return PeerRestarted(
-                f"{to} is another process than the one that was sent the message, which may "
-                "have taken it; send it again only if taking it twice does no harm",
+                f"{to} is another process than the one that was sent the message, {known}",
                 to=to,
-                may_have_arrived=True,
+                may_have_arrived=maybe,
             )
         case Code.RECEIVE_TIMEOUT | Code.INVALID_DESTINATION | Code.PDU_TOO_LARGE:
             sentence = f"{to} gave the message up before it was whole ({name_of(ended.code)})"

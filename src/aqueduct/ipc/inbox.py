@@ -22,7 +22,7 @@ from aqueduct.ipc.pdu import (
     HeaderAck,
     encode_size,
 )
-from aqueduct.protocol.timers import Timers
+from aqueduct.protocol.timers import NEVER, Timers
 
 
 class Inbox:
@@ -47,6 +47,7 @@ class Inbox:
         # change. The value is the code to answer with, and the number of the last PDU.
         self._processed: dict[bytes, tuple[int, int]] = {}
         self._processed_before: deque[tuple[float, dict[bytes, tuple[int, int]]]] = deque()
+        self._count_before = 0
         self._closed = False
         self.change_owner(now)
 
@@ -57,9 +58,10 @@ class Inbox:
         before = self._processed_before
         if self._processed:
             before.append((now, self._processed))
+            self._count_before += len(self._processed)
             self._processed = {}
         while before and before[0][0] + self._config.receive_timeout <= now:  # IPC-RECV-2
-            before.popleft()
+            self._count_before -= len(before.popleft()[1])
 
     def take(self, message_id: bytes) -> bool:
         """The application has the message: tell its sender. False if it was withdrawn."""
@@ -100,7 +102,7 @@ class Inbox:
     @property
     def processed(self) -> int:
         """How many processed ids are remembered."""
-        return len(self._processed) + sum(len(ids) for _, ids in self._processed_before)
+        return len(self._processed) + self._count_before
 
     def leftovers(self) -> dict[str, int]:
         """What is still held, by kind."""
@@ -209,6 +211,7 @@ class Inbox:
     def _forget(self, receiving: Incoming, code: int) -> None:
         """All that stays of it is its id, and the answer to whoever asks again."""
         del self._receivings[receiving.message_id]
+        receiving.wake_at = NEVER
         self._received -= receiving.length
         self._processed[receiving.message_id] = (code, receiving.expected - 1)
 

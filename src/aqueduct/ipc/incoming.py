@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from enum import Enum, auto
 
-from aqueduct.ipc.pdu import DataAck, HeaderAck
+from aqueduct.ipc.pdu import data_ack, header_ack
 from aqueduct.protocol.timers import NEVER
 
 
 class State(Enum):
     """Where a receiving stands."""
+
+    __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
 
     BEGUN = auto()
     RECEIVING = auto()
@@ -26,6 +28,8 @@ class State(Enum):
 
 class Input(Enum):
     """What can happen to a receiving."""
+
+    __hash__ = object.__hash__
 
     PIECE = "piece"
     LAST_PIECE = "last piece"
@@ -112,8 +116,8 @@ class Incoming:
     def last_ack(self, code: int = 0) -> bytes:
         """The answer to the PDU that was added last."""
         if self.expected <= 1:
-            return HeaderAck(self.message_id, code).encode()
-        return DataAck(self.message_id, self.expected - 1, code).encode()
+            return header_ack(self.message_id, code)
+        return data_ack(self.message_id, self.expected - 1, code)
 
     def payload(self) -> bytes:
         """The whole message; afterwards it is no longer held here."""

@@ -11,6 +11,7 @@ from aqueduct.ipc.events import Chance, Ended, Statistics, Transmit
 from aqueduct.ipc.outgoing import Outgoing, State
 from aqueduct.ipc.pdu import (
     ID_SIZE,
+    INCARNATION,
     MAX_INT32,
     OVERHEAD,
     Code,
@@ -30,6 +31,7 @@ class _Remote:
         "heard_at",
         "max_data",
         "owner",
+        "scout",
         "sendings",
         "trusted_until",
         "waiting",
@@ -46,6 +48,8 @@ class _Remote:
         self.waiting: deque[Outgoing] = deque()
         self.sendings = 0
         self.heard_at = -NEVER
+        self.scout: Outgoing | None = None
+        """The last message that went although there was no room for it."""
         self.why = ""
         """What the transport last said was wrong."""
 
@@ -184,8 +188,25 @@ class Outbox:
             self._statistics.retries += 1
             known.window.shrink(now, self._config.min_backoff)
             self._transmit(sending, known, now)  # IPC-SEND-6
+            if sending.state is State.DATA:
+                self._send_scout(known, now)
         else:
             self._timers.wake(sending, min(sending.retry_at, deadline))
+
+    def _send_scout(self, known: _Remote, now: float) -> None:
+        """Let one message go past the window to a remote that has fallen silent (IPC-FLOW-7).
+
+        Transfers that the remote's death broke off fill the window, and its successor ignores
+        them; only a HEADER makes it say who it is.
+        """
+        scout = known.scout
+        if (
+            known.waiting
+            and now >= known.heard_at + self._config.max_backoff
+            and (scout is None or scout.state is not State.HEADER)
+        ):
+            known.scout = known.waiting.popleft()
+            self._start(known.scout, known, now)
 
     def handle_header_ack(self, ack: HeaderAck, remote: Hashable, now: float) -> None:
         """Go on with the first DATA, or with the HEADER as the answer wants it."""
@@ -210,6 +231,7 @@ class Outbox:
         if owner is None or owner == sending.destination:
             self._statistics.ignored += 1
             return
+        before = known.owner
         known.learn(owner, now, self._config.id_trust)  # IPC-SEND-9
         if now >= sending.deadline:
             # The timer is late. Whoever took the message may have forgotten it by now (IPC-CONF-2).
@@ -220,6 +242,22 @@ class Outbox:
             self._finish(sending, now)
         elif sending.may_hurry:
             self._transmit(sending, known, now)
+        if owner[:INCARNATION] != before[:INCARNATION]:
+            self._end_broken_off(sending.remote, owner, now)
+
+    def _end_broken_off(self, remote: Hashable, owner: bytes, now: float) -> None:
+        """Fail what a remote had begun to receive before it became another (IPC-ID-6).
+
+        Its successor ignores the rest of such a message, and would be asked for the ack until the
+        time is over, while others wait for the room.
+        """
+        for sending in [each for each in self._sendings.values() if each.remote == remote]:
+            if (
+                sending.state is State.DATA
+                and sending.destination[:INCARNATION] != owner[:INCARNATION]
+            ):
+                sending.refuse(Code.PEER_RESTARTED)
+                self._finish(sending, now)
 
     def _refragment(self, sending: Outgoing, known: _Remote, size: int | None, now: float) -> None:
         if size is None or not MIN_PDU - OVERHEAD <= size < sending.piece:
@@ -284,6 +322,7 @@ class Outbox:
         """A send has ended; whoever waited for its room goes on."""
         del self._sendings[sending.wire_id]
         self._renamed.pop(sending.message_id, None)
+        sending.wake_at = NEVER
         known = self._remotes[sending.remote]
         known.sendings -= 1
         if sending.charge:

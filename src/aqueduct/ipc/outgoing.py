@@ -21,6 +21,8 @@ peer which always finds fault costs no more than one which never answers (IPC-SE
 class State(Enum):
     """Where a sending stands."""
 
+    __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
+
     WAITING = auto()
     HEADER = auto()
     DATA = auto()
@@ -30,6 +32,8 @@ class State(Enum):
 
 class Input(Enum):
     """What can happen to a sending."""
+
+    __hash__ = object.__hash__
 
     START = "room"
     CORRECTED = "correction"

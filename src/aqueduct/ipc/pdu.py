@@ -93,8 +93,7 @@ class HeaderAck:
 
     def encode(self) -> bytes:
         """The PDU as bytes."""
-        head = _HEADER_ACK.pack(Opcode.HEADER_ACK, VERSION, self.message_id, self.code)
-        return head + self.payload
+        return header_ack(self.message_id, self.code) + self.payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,7 @@ class DataAck:
 
     def encode(self) -> bytes:
         """The PDU as bytes."""
-        head = _DATA_ACK.pack(Opcode.DATA_ACK, VERSION, self.message_id, self.sequence, self.code)
-        return head + self.payload
+        return data_ack(self.message_id, self.sequence, self.code) + self.payload
 
 
 Pdu: TypeAlias = Header | Data | HeaderAck | DataAck
@@ -123,6 +121,16 @@ def header_head(message_id: bytes, destination: bytes, length: int) -> bytes:
 def data_head(message_id: bytes, destination: bytes, sequence: int) -> bytes:
     """A DATA up to its data."""
     return _TRANSFER.pack(Opcode.DATA, VERSION, message_id, destination, sequence)
+
+
+def header_ack(message_id: bytes, code: int = 0) -> bytes:
+    """A HEADER_ACK that says no more than its code, as almost all do."""
+    return _HEADER_ACK.pack(Opcode.HEADER_ACK, VERSION, message_id, code)
+
+
+def data_ack(message_id: bytes, sequence: int, code: int = 0) -> bytes:
+    """The same for a DATA."""
+    return _DATA_ACK.pack(Opcode.DATA_ACK, VERSION, message_id, sequence, code)
 
 
 def decode(pdu: bytes) -> Pdu:

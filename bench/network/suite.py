@@ -1,0 +1,84 @@
+"""What belongs together in one run: who is measured, at what, and how long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.network import goals, measures, roster
+from bench.network.goals import Goal
+from bench.network.measures import Measure, Row
+from bench.network.pair import QUICK, Effort
+from bench.network.roster import Peer
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One kind of run."""
+
+    name: str
+    """As in ``python -m bench NAME``, and the name of the files with its result."""
+    what: str
+    ours: str
+    """The peer that is measured in any case, and that the goals are about."""
+    compared: tuple[str, ...]
+    """Whom our figures are divided by in the table."""
+    peers: tuple[Peer, ...]
+    measures: tuple[Measure, ...]
+    rows: tuple[Row, ...]
+    goals: tuple[Goal, ...]
+    effort: Effort
+    quick: Effort
+    examples: str
+
+    def first_row(self, measure: Measure) -> Row:
+        """What tells most of a measure."""
+        return next(row for row in self.rows if row.measure == measure.name)
+
+    def named(self, names: Sequence[str]) -> tuple[Peer, ...]:
+        """These peers and ours."""
+        return tuple(peer for peer in self.peers if peer.name in (self.ours, *names))
+
+
+CHANNELS = Suite(
+    name="channels",
+    what="Measure channels and their peers, two processes each, and print one table.",
+    ours=goals.OURS,
+    compared=("zenoh-tls", "zenoh-quic"),
+    peers=roster.PEERS,
+    measures=measures.ALL,
+    rows=measures.ROWS,
+    goals=goals.GOALS,
+    effort=Effort(),
+    quick=QUICK,
+    examples="""\
+measures: R100, R1K, T64K (streams of 100 bytes, 1 KiB, 64 KiB), L (round trip), H (connect and
+first answer); of ours alone CALL, MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
+
+examples:
+  python -m bench channels                          everything, three times; about ten minutes
+  python -m bench channels --quick --runs 1         does everything work? figures mean little
+  python -m bench channels --only R100,L --peer zenoh-tls --runs 1
+  python -m bench channels --peer aqueduct          ours alone
+""",
+)
+
+IPC = Suite(
+    name="ipc",
+    what="Measure ScalableIPC and its peers, two processes each, and print one table.",
+    ours=goals.IPC_OURS,
+    compared=("zmq-router", "unix"),
+    peers=roster.IPC_PEERS,
+    measures=measures.IPC_ALL,
+    rows=measures.IPC_ROWS,
+    goals=goals.IPC_GOALS,
+    effort=Effort(seconds=0.7, warm=0.2, tries=1, patience=2.0),
+    quick=QUICK,
+    examples="""\
+measures: S100, S64K (one message at a time, of 100 bytes and of 64 KiB), F100, F64K (256 in flight)
+
+examples:
+  python -m bench ipc                               everything, three times; about two minutes
+  python -m bench ipc --quick --runs 1              does everything work? figures mean little
+  python -m bench ipc --only S100,F100 --peer zmq-router --runs 1
+  python -m bench ipc --peer ipc-udp                ours alone
+""",
+)
