@@ -55,9 +55,9 @@ IPC_MUTANTS = [
     Mutant(
         "the last PDU is acknowledged before the message is taken",
         "ipc/inbox.py",
-        "            receiving.deadline = NEVER\n            payload",
-        "            receiving.deadline = NEVER\n"
-        "            self._answer(receiving.remote, receiving.last_ack())\n            payload",
+        "            payload = receiving.payload()",
+        "            self._answer(receiving.remote, receiving.last_ack())\n"
+        "            payload = receiving.payload()",
     ),
     Mutant(
         "a refused message is acknowledged as if taken",
@@ -157,8 +157,8 @@ IPC_MUTANTS = [
     Mutant(
         "sends to a remote that cannot be reached go on",
         "ipc/outbox.py",
-        "self._sendings.values() if each.remote == remote]:\n",
-        "self._sendings.values() if each.remote is None]:\n",
+        "            self._give_up(sending, Code.APPLICATION, now)\n",
+        "            pass\n",
     ),
     # Times
     Mutant(

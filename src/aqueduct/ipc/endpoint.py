@@ -483,5 +483,7 @@ class Endpoint(Generic[T]):
         if ended.code == Code.SUCCESS:
             future.set_result(None)
         else:
+            if ended.code == Code.SEND_TIMEOUT and not ended.reason:
+                ended = ended._replace(reason=self._transport.diagnose(ended.remote))
             known = self._errors.get(ended.remote)
             future.set_exception(known or failure(ended, self._transport.name(ended.remote)))

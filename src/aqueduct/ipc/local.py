@@ -47,10 +47,12 @@ class LocalTransport:
         """Hand PDUs over, in a later turn of the other's loop."""
         for remote, head, data, _ in transmits:
             other = _transports.get(str(remote))
-            if other is None:
-                self._listener.handle_trouble(remote, "nobody in this process has that name")
-            else:
+            if other is not None:
                 other._loop.call_soon_threadsafe(other._receive, head + bytes(data), self._name)
+
+    def diagnose(self, remote: Hashable) -> str:
+        """Whether anybody has the name."""
+        return "" if remote in _transports else "nobody in this process has that name"
 
     async def close(self) -> None:
         """Give the name up."""

@@ -206,6 +206,10 @@ class TlsTransport:
         if gone:
             self._listener.handle_sent(gone)
 
+    def diagnose(self, remote: Hashable) -> str:
+        """Nothing that `handle_trouble` was not told."""
+        return ""
+
     async def close(self) -> None:
         """Close all connections, after what was written has gone or a second is over."""
         self._closing = True

@@ -32,6 +32,9 @@ class Transport(Protocol):
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Send PDUs; never waits and never raises for a remote's sake."""
 
+    def diagnose(self, remote: Hashable) -> str:
+        """Why a remote may not have answered, as far as one can tell now; "" for no idea."""
+
     async def close(self) -> None:
         """Let go of everything, after what was sent has gone as far as it can."""
 

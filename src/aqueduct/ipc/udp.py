@@ -7,7 +7,6 @@ import fcntl
 import ipaddress
 import os
 import socket
-import sys
 import termios
 import warnings
 from collections.abc import Hashable, Sequence
@@ -25,10 +24,8 @@ _BATCHES = 64
 _MAX_UNSENT = 16_384
 """PDUs kept while the socket is full; more are lost, as datagrams are."""
 _MAX_LOCATED = 4_096
-
-_IP_RECVERR = 11
-_IPV6_RECVERR = 25
-_MSG_ERRQUEUE = 0x2000
+_DIAGNOSIS_AGE = 1.0
+"""Seconds for which it is good, as many messages may fail for one reason."""
 _NOTHING = bytes(4)
 
 
@@ -41,10 +38,12 @@ class UdpTransport:
 
     def __init__(self, sock: socket.socket, listener: Listener) -> None:
         self._socket = UdpSocket(sock)
-        self._hears_errors = _hear_errors(sock)
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._full = False
+        self._diagnosis = ""
+        self._diagnosed: Hashable = None
+        self._diagnosed_at = 0.0
         self._readable_size = bytearray(_NOTHING)
         self._located: dict[str, Address] = {}
         host, port = sock.getsockname()[:2]
@@ -87,8 +86,20 @@ class UdpTransport:
         if not self._socket.send(packets):
             self._full = True
             self._loop.add_writer(self._socket.socket.fileno(), self._writable)
-        if self._socket.error is not None:
-            self._hear_errors()
+
+    def diagnose(self, remote: Hashable) -> str:
+        """Ask the kernel whether anybody has a remote's port (IPC-UDP-5).
+
+        A socket of its own is told so, for a datagram that means nothing to whoever is there. The
+        endpoint's own would have to be asked for errors all the time, and uvloop stops reading from
+        a socket that has one.
+        """
+        assert isinstance(remote, tuple)
+        now = self._loop.time()
+        if self._diagnosed != remote or now >= self._diagnosed_at + _DIAGNOSIS_AGE:
+            self._diagnosed, self._diagnosed_at = remote, now
+            self._diagnosis = _probe(self._socket.socket.family, remote)
+        return self._diagnosis
 
     async def close(self) -> None:
         """Close the socket; what it had taken goes."""
@@ -102,8 +113,6 @@ class UdpTransport:
         for _ in range(_BATCHES):
             batch = self._socket.receive()
             if batch is None:
-                if self._socket.error is not None:
-                    self._hear_errors()
                 return
             data, size, remote = batch
             if len(data) <= size:
@@ -127,17 +136,6 @@ class UdpTransport:
         if self._socket.send(()):
             self._full = False
             self._loop.remove_writer(self._socket.socket.fileno())
-
-    def _hear_errors(self) -> None:
-        """Tell which remotes the network said were not there (IPC-UDP-5)."""
-        error, self._socket.error = self._socket.error, None
-        while self._hears_errors:
-            try:
-                _, _, _, address = self._socket.socket.recvmsg(0, 0, _MSG_ERRQUEUE)
-            except OSError:
-                return
-            why = os.strerror(error.errno) if error is not None and error.errno else "unreachable"
-            self._listener.handle_trouble(address[:2], f"nothing answers there ({why.lower()})")
 
 
 async def open_udp(address: str, listener: Listener) -> UdpTransport:
@@ -179,12 +177,16 @@ async def _resolve(host: str, port: int, family: int) -> Address:
     return str(found[0][4][0]), int(found[0][4][1])
 
 
-def _hear_errors(sock: socket.socket) -> bool:
-    """Have the kernel say which datagrams found nobody, where it can (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return False
-    if sock.family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
-    else:
-        sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
-    return True
+def _probe(family: int, remote: tuple[str, int]) -> str:
+    """What the kernel says of a datagram to a remote, if that is bad."""
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(remote)
+            sock.send(b"")
+            sock.recv(1)
+        except BlockingIOError:
+            return ""
+        except OSError as error:
+            return f"nothing answers there ({os.strerror(error.errno or 0).lower()})"
+    return ""

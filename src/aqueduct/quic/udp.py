@@ -72,7 +72,6 @@ class UdpSocket:
         queue = [*self._unsent, *packets] if self._unsent else packets
         self._unsent = []
         at = 0
-        tried = -1
         while at < len(queue):
             stop = self._run(queue, at)
             try:
@@ -84,11 +83,8 @@ class UdpSocket:
                 if error.errno == errno.EIO and self.gso:
                     self.gso = False  # the interface cannot do it after all
                     continue
-                self.error = error
-                if error.errno == errno.ECONNREFUSED and tried != at:
-                    tried = at  # said of an earlier packet, instead of sending this one
-                    continue
                 # Unreachable, too large, not permitted: lost, as packets are.
+                self.error = error
             at = stop
         return True
 
