@@ -96,3 +96,9 @@ def sequences(topic: Topic, producer: str = "p") -> list[int]:
 def files(directory: Path, pattern: str) -> list[Path]:
     """Files of the topic, oldest first."""
     return sorted(directory.rglob(pattern))
+
+
+def fill(path: Path, data: bytes | bytearray) -> None:
+    """Make a file anew: to empty one that was written has some file systems wait for the disk."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)

@@ -283,8 +283,9 @@ def read_rows(path: Path, blocks: list[Block]) -> Iterator[pa.RecordBatch]:
 def _rows(path: Path, block: Block, data: bytes) -> pa.RecordBatch:
     if len(data) != block.size:
         raise CorruptFile(path, block.position, "a block is cut short")
-    *_, first, count, checksum = _FIELDS.unpack_from(data)
-    if (first, count) != (block.first, block.count):
+    *_, first, _, checksum = _FIELDS.unpack_from(data)
+    fields = zlib.crc32(data[: _FIELDS.size])
+    if fields != _CHECKSUM.unpack_from(data, _FIELDS.size)[0] or first != block.first:
         raise CorruptFile(path, block.position, "the header of a block has changed")
     if zlib.crc32(memoryview(data)[HEADER_SIZE:]) != checksum:
         raise CorruptFile(path, block.position, "the checksum of a block is wrong")
