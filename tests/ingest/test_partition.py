@@ -1,5 +1,6 @@
 """One partition: recovery from any end, rolling with a crash at any step, and reading."""
 
+import errno
 import logging
 import os
 import threading
@@ -389,6 +390,22 @@ def test_a_file_that_somebody_removed_is_damage_and_not_waited_for(tmp_path: Pat
     for start in (0, 3, 6):
         with pytest.raises(CorruptFile, match="the file is missing"):
             list(part.read(start, start + 1))
+
+
+def test_a_file_that_cannot_be_read_now_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = rolled(tmp_path)
+    append(part)
+
+    def too_many(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", too_many)
+    with pytest.raises(IngestError, match=r"\d\.wal could not be read: Too many open files"):
+        list(part.read(6, 9))
+    monkeypatch.undo()
+    check_whole(part, 9)
 
 
 def test_a_reader_of_the_directory_changes_nothing(tmp_path: Path) -> None:

@@ -103,6 +103,18 @@ def test_a_topic_that_cannot_be_made_is_an_error_that_names_the_directory(
         stored(store, records(1))
 
 
+def test_a_directory_that_is_gone_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: object) -> None:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    with opened(tmp_path) as store:
+        stored(store, records(1))
+        monkeypatch.setattr(os, "statvfs", gone)
+        assert f"{tmp_path} is not there: No such file" in str(put(store, records(2)).fault)
+
+
 # Faults of one topic
 
 

@@ -385,6 +385,8 @@ class Partition:
                     yield batch
             except FileNotFoundError:
                 self._look_again(path)
+            except OSError as error:
+                raise IngestError(f"{path} could not be read: {error.strerror}") from error
 
     def _file_with(self, start: int, end: int) -> tuple[Path, Iterator[pa.RecordBatch]]:
         """The file with an offset, and its rows from there on."""

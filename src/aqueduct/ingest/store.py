@@ -83,8 +83,9 @@ class Store:
                     "that cannot be changed, so leave the number out"
                 )
             return topic
-        if len(self.topics) >= self.limits.max_topics:
-            raise RefusedRecords(f"there are {len(self.topics)} topics already (max_topics)")
+        there = len(self.topics) + len(self.faults)
+        if there >= self.limits.max_topics:
+            raise RefusedRecords(f"there are {there} topics already (max_topics)")
         count = self.limits.partitions if partitions is None else partitions
         if not 1 <= count <= self.limits.max_partitions:
             raise RefusedRecords(
@@ -147,7 +148,10 @@ class Store:
         self._begun.pop(part, None)
 
     def _check_disk(self) -> None:
-        found = os.statvfs(self.directory)
+        try:
+            found = os.statvfs(self.directory)
+        except OSError as error:
+            raise IngestError(f"{self.directory} is not there: {error.strerror}") from None
         free = found.f_bavail * found.f_frsize
         if free < self.limits.low_water:
             raise DiskLow(
