@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB
+MAX_WAITING = 64 * MIB
+"""All that waits may become one block of a log, with what describes each row besides."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +85,5 @@ class IngestLimits:
             raise ValueError("IngestLimits: partitions is no more than max_partitions")
         if self.max_waiting < self.max_record:
             raise ValueError("IngestLimits: max_waiting is no less than max_record")
+        if self.max_waiting > MAX_WAITING:
+            raise ValueError(f"IngestLimits: max_waiting is no more than {MAX_WAITING:,}")
