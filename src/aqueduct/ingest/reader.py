@@ -94,17 +94,18 @@ class Reader:
         sender, rows = channel(bytes)
         reply, answer = oneshot(Done | Refusal)
         request = Fetch(topic, partition, start, end, sender, reply)
-        await self._connection.entrypoint.send(request)
-        try:
-            async with rows:
-                async for data in rows:
-                    batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
-                    start = _follows(batch, start, topic, partition)
-                    yield as_rows(batch, topic, partition)
-        except ChannelError:
-            _accepted(await answer.receive())  # which says why, unless the connection is gone
-            raise
-        _accepted(await answer.receive())
+        async with answer:  # which nobody reads if the rows are not read to their end
+            await self._connection.entrypoint.send(request)
+            try:
+                async with rows:
+                    async for data in rows:
+                        batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
+                        start = _follows(batch, start, topic, partition)
+                        yield as_rows(batch, topic, partition)
+            except ChannelError:
+                _accepted(await answer.receive())  # which says why, unless the connection is gone
+                raise
+            _accepted(await answer.receive())
         if start != end:
             raise IngestError(f"{topic} partition {partition}: rows from {start} on did not come")
 

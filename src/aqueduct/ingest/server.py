@@ -317,7 +317,7 @@ class IngestServer:
 
     async def _fetch(self, request: Fetch, grant: Grant) -> None:
         outcome: Done | Refusal
-        async with request.rows as rows:
+        async with request.reply as reply, request.rows as rows:
             try:
                 grant.check_read(request.topic)
                 topic = self._store.topic_to_read(request.topic)
@@ -333,7 +333,7 @@ class IngestServer:
             except IngestError as fault:
                 outcome = Refusal(fault.code, str(fault))
                 rows.cancel()
-        await request.reply.send(outcome)
+            await reply.send(outcome)
 
     async def _batches(self, part: Any, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
         """Rows as Arrow IPC messages, read in a thread one at a time."""
