@@ -27,7 +27,7 @@ TOKEN = "a-token-for-tests"
 
 def serving(
     start: Start, directory: Path, *arguments: str, listen: str = "127.0.0.1:0"
-) -> "tuple[subprocess.Popen[str], dict[str, str]]":
+) -> "tuple[subprocess.Popen[str], dict[str, Any]]":
     command = ("ingest", "--dir", str(directory), "--listen", listen, "--json")
     process = start(*command, "--keep-free", "0", *arguments)
     assert process.stdout is not None

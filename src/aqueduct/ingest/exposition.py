@@ -35,8 +35,8 @@ class Exposition:
             )
         except OSError as error:
             # asyncio's own text for a port that is taken is long, and says the address again.
-            known = error.errno is not None and error.errno > 0
-            why = os.strerror(error.errno) if known else error.strerror
+            number = error.errno or 0
+            why = os.strerror(number) if number > 0 else error.strerror
             raise IngestError(f"cannot serve metrics at {self._asked_address}: {why}") from None
         return self
 
