@@ -58,4 +58,4 @@ def test_the_first_example_of_the_guide_to_ipc_does_what_it_says() -> None:
 
 
 def test_the_first_example_of_the_guide_to_ingest_does_what_it_says() -> None:
-    assert run(examples_of("docs/ingest.md")[0]) == "Stored(partition=3, offset=0)\n[b'21.5']\n"
+    assert run(examples_of("docs/ingest.md")[0]) == "Stored(partition=0, offset=0)\n[b'21.5']\n"
