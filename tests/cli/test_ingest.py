@@ -316,6 +316,26 @@ def test_a_partition_that_is_out_of_use_is_listed_with_file_and_byte(
     assert "out of use" in interrupt(process)[2]
 
 
+def test_a_topic_that_nothing_is_known_of_is_listed_with_the_others(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
+    server, where = serving(start, tmp_path)
+    for topic in ("bad", "good"):
+        assert run("produce", topic, "-s", where["listening"], stdin="x\n").returncode == 0
+    assert interrupt(server)[0] == 0
+    (tmp_path / "bad" / "topic.json").write_text("?")
+    process, again = serving(start, tmp_path)
+    for arguments in (["-s", again["listening"]], ["--dir", str(tmp_path)]):
+        bad, good = json.loads(run("topics", "--json", *arguments).stdout)
+        assert (bad["topic"], bad["partitions"]) == ("bad", [])
+        assert "topic.json, byte 0: not the description of a topic" in bad["fault"]
+        assert (good["topic"], len(good["partitions"]), good["fault"]) == ("good", 4, "")
+    assert "topic.json, byte 0" in run("topics", "--dir", str(tmp_path)).stdout
+    one_line(run("topics", "bad", "-s", again["listening"]), "topic bad is out of use")
+    one_line(run("topics", "bad", "--dir", str(tmp_path)), "not the description of a topic")
+    assert interrupt(process)[0] == 0
+
+
 def parsed(text: str) -> dict[str, float]:
     """The samples of a page in Prometheus' format."""
     found = {}

@@ -128,6 +128,8 @@ class _Job:
         if page is not None:
             running.notes.print(f"metrics at http://{page}/metrics", markup=False)
         for topic in server.topics():
+            if topic.fault:
+                continue  # which the log has said
             records = sum(part.next_offset - part.first_offset for part in topic.partitions)
             running.notes.print(f"{topic.topic}: {records:,} records", markup=False)
 

@@ -83,6 +83,8 @@ def _table(found: list[TopicInfo]) -> Table:
         table.add_column(heading, no_wrap=True, justify="right" if numbers else "left")
     table.add_column("", overflow="fold")
     for topic in found:
+        if topic.fault:
+            table.add_row(running.plain(topic.topic), *[""] * 6, running.plain(topic.fault))
         for part in topic.partitions:
             table.add_row(
                 running.plain(topic.topic),

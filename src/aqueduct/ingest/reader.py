@@ -13,7 +13,7 @@ import pyarrow as pa
 from aqueduct.channel.client import ClientConnection, Connecting, connect
 from aqueduct.channel.handles import channel, oneshot
 from aqueduct.errors import ChannelError
-from aqueduct.ingest.faults import IngestError, UnknownTopic, refusal_error
+from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic, refusal_error
 from aqueduct.ingest.messages import (
     Advance,
     Done,
@@ -123,8 +123,16 @@ class DirectoryReader:
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """What there is: all topics, or one."""
-        names = [topic] if topic is not None else self._names()
-        return [self._topic(name).info() for name in names]
+        if topic is not None:
+            return [self._topic(topic).info()]
+        return [self._info(name) for name in self._names()]
+
+    def _info(self, name: str) -> TopicInfo:
+        """What a topic holds; that one is damaged does not hide the others."""
+        try:
+            return self._topic(name).info()
+        except CorruptFile as fault:
+            return TopicInfo(name, [], fault=str(fault))
 
     def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
         """By partition, the first offset stored at or after a time (seconds since 1970)."""

@@ -154,7 +154,7 @@ class IngestServer:
 
     def topics(self) -> list[TopicInfo]:
         """What is stored."""
-        return [topic.info() for topic in self._store.topics.values()]
+        return self._store.info()
 
     def statistics(self) -> Metrics:
         """Counts since it was opened."""
@@ -297,8 +297,7 @@ class IngestServer:
         if request.topic is not None:
             grant.check_read(request.topic)
             return Listing([self._store.topic_to_read(request.topic).info()])
-        names = [name for name in self._store.topics if grant.may_read(name)]
-        return Listing([self._store.topics[name].info() for name in sorted(names)])
+        return Listing([info for info in self._store.info() if grant.may_read(info.topic)])
 
     async def _offsets(self, request: Offsets, grant: Grant) -> Found:
         grant.check_read(request.topic)
