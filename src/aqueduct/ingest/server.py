@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -324,8 +324,9 @@ class IngestServer:
                     raise UnknownTopic(f"{topic.name} has no partition {request.partition}")
                 part = topic.partitions[request.partition]
                 part.check_range(topic.name, request.start, request.end)
-                async with self._fetches:
-                    async for count, data in self._batches(part, request.start, request.end):
+                batches = self._batches(part, request.start, request.end)
+                async with self._fetches, contextlib.aclosing(batches):
+                    async for count, data in batches:
                         await rows.send(data)
                         self.metrics.rows_read += count
                 outcome = Done()
@@ -334,7 +335,9 @@ class IngestServer:
                 rows.cancel()
             await reply.send(outcome)
 
-    async def _batches(self, part: Any, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
+    async def _batches(
+        self, part: Any, start: int, end: int
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
         """Rows as Arrow IPC messages, read in a thread one at a time."""
         reading = in_pieces(part.read(start, end))
 
