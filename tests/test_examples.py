@@ -35,6 +35,12 @@ the last reading was (delivered|lost)
     "lost_carrier": r"""40 jobs done, \d+ messages sent
 some were lost and sent again: True
 """,
+    "ingest": r"""stored 600 readings, then the producer is gone
+the next one goes on behind reading 600
+each of 1000 readings is there once: True
+kitchen is in one partition, in order: True
+the directory says the same as the server: True
+""",
     "demo": r"(?s).*two processes, one connection.*a request: primes below 100"
     r".*25 primes, in order, all acknowledged.*the client has closed the connection.*",
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
+import sys
 from enum import Enum
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -11,9 +13,9 @@ from typing import Any, get_type_hints
 import pytest
 
 import aqueduct
-from aqueduct import blocking, errors, ipc, testing, trace
+from aqueduct import blocking, errors, ingest, ipc, testing, trace
 
-MODULES = [aqueduct, blocking, errors, ipc, testing, trace]
+MODULES = [aqueduct, blocking, errors, ingest, ipc, testing, trace]
 NAMES = [
     pytest.param(module, name, id=f"{module.__name__}.{name}")
     for module in MODULES
@@ -66,7 +68,8 @@ def test_every_name_is_there_and_explained(module: ModuleType, name: str) -> Non
 @pytest.mark.parametrize(("module", "name"), NAMES)
 def test_every_method_is_explained(module: ModuleType, name: str) -> None:
     value = getattr(module, name)
-    if not isinstance(value, type) or not value.__module__.startswith("aqueduct.channel"):
+    explained = ("aqueduct.channel", "aqueduct.ingest")
+    if not isinstance(value, type) or not value.__module__.startswith(explained):
         return
     missing = [member for member, function in public_members(value) if not inspect.getdoc(function)]
     assert missing == []
@@ -117,8 +120,42 @@ def test_what_options_take_is_what_functions_take() -> None:
 
 
 def test_settings_are_documented_field_by_field() -> None:
-    for kind in (aqueduct.Limits, aqueduct.QuicOptions):
+    for kind in (aqueduct.Limits, aqueduct.QuicOptions, ingest.IngestLimits):
         source = inspect.getsource(kind)
         for field in get_type_hints(kind):
             after = source.split(f"    {field}: ", 1)[1]
             assert after.split("\n", 2)[1].strip().startswith('"""'), f"{kind.__name__}.{field}"
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    "module", ["aqueduct", "aqueduct.blocking", "aqueduct.ipc", "aqueduct.testing"]
+)
+def test_what_does_not_store_anything_needs_no_pyarrow(module: str) -> None:
+    found = run(
+        f"import sys, {module}\n"
+        "print([name for name in sys.modules if name.startswith(('pyarrow', 'aqueduct.ingest'))])"
+    )
+    assert (found.stdout, found.stderr) == ("[]\n", "")
+
+
+def test_the_command_line_imports_ingest_only_when_it_is_used() -> None:
+    found = run(
+        "import sys, aqueduct.cli.main\n"
+        "print([name for name in sys.modules if name.startswith(('pyarrow', 'aqueduct.ingest'))])"
+    )
+    assert (found.stdout, found.stderr) == ("[]\n", "")
+
+
+def test_ingest_without_pyarrow_says_what_to_install() -> None:
+    found = run(
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "try:\n    from aqueduct import ingest\n"
+        "except ImportError as error:\n    print(error, error.name)"
+    )
+    sentence = "aqueduct.ingest needs pyarrow: pip install 'aqueduct-channels[ingest]' pyarrow\n"
+    assert (found.stdout, found.stderr) == (sentence, "")

@@ -55,3 +55,7 @@ def test_the_example_of_the_test_kit_prints_the_squares() -> None:
 
 def test_the_first_example_of_the_guide_to_ipc_does_what_it_says() -> None:
     assert run(examples_of("docs/ipc.md")[0]) == "b'hello' True\n"
+
+
+def test_the_first_example_of_the_guide_to_ingest_does_what_it_says() -> None:
+    assert run(examples_of("docs/ingest.md")[0]) == "Stored(partition=0, offset=0)\n[b'21.5']\n"

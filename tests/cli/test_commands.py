@@ -1,10 +1,12 @@
 """What all commands have in common, and the two that look at the machine."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import aqueduct
+from aqueduct.cli import doctor
 from tests.cli.conftest import Run
 
 COMMANDS = [
@@ -16,6 +18,9 @@ COMMANDS = [
     "ipc listen",
     "cert make",
     "cert show",
+    "ingest",
+    "produce",
+    "topics",
     "bench",
     "doctor",
 ]
@@ -54,8 +59,23 @@ def test_the_doctor_finds_what_channels_need(run: Run) -> None:
     findings = {one["check"]: one for one in json.loads(ran.stdout)}
     assert findings["Python"]["ok"]
     assert findings["connection"]["ok"], findings["connection"]
-    assert {"UDP GSO (send)", "UDP receive buffer", "Java", "open files"} <= set(findings)
+    assert {"UDP GSO (send)", "UDP receive buffer", "Java", "open files", "pyarrow"} <= set(
+        findings
+    )
     assert ran.returncode == (0 if all(f["ok"] for f in findings.values() if f["needed"]) else 1)
+
+
+def test_the_doctor_measures_how_long_a_disk_takes_to_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, sync = doctor.check_ingest()
+    assert float(sync.found.removesuffix(" ms")) > 0
+    assert not sync.needed
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.chdir("/proc")
+    _, sync = doctor.check_ingest()
+    assert (sync.ok, sync.needed) == (False, False)
 
 
 def test_the_doctor_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from qh3._hazmat import pull_quic_header
 from qh3.quic.configuration import QuicConfiguration
-from qh3.quic.connection import QuicConnection
+from qh3.quic.connection import QuicConnection, QuicConnectionError
 
 import aqueduct
 from aqueduct import QuicOptions
@@ -482,3 +482,22 @@ def test_options_that_cannot_work_are_refused_with_advice(
 def test_the_outermost_options_are_fine() -> None:
     QuicOptions(max_packet=1_200, keep_alive=None, handshakes_before_retry=0, max_connections=1)
     QuicOptions(max_packet=65_527, idle_timeout=1, handshake_timeout=0.001)
+
+
+async def test_a_connection_that_quic_gave_up_ends_when_it_is_to_be_kept_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else nothing would wake it again, and whoever waits would wait for ever."""
+
+    def refuse(_: int) -> None:
+        raise QuicConnectionError(1, None, "connection is closed")
+
+    options = QuicOptions(keep_alive=0.05)
+    async with aqueduct.serve("127.0.0.1:0", bytes, tls=aqueduct.dev_tls()) as server:
+        trust = aqueduct.dev_trust()
+        async with aqueduct.connect(server.address, bytes, trust=trust, options=options) as client:
+            monkeypatch.setattr(client.driver.bridge.quic, "send_ping", refuse)
+            async with asyncio.timeout(PATIENCE):
+                await client.wait_closed()
+            with pytest.raises(aqueduct.ConnectionLost, match="connection is closed"):
+                await client.entrypoint.send(b"x")

@@ -6,6 +6,8 @@ What must be wrong says so: an ignore that is not needed is an error, too.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, assert_type
 
 import msgspec
@@ -21,6 +23,7 @@ from aqueduct import (
     Receiver,
     Sender,
     blocking,
+    ingest,
     ipc,
 )
 
@@ -209,3 +212,50 @@ async def messages_without_connections() -> None:
             assert_type(message, ipc.Message[int])
     with ipc.blocking.Endpoint("udp://127.0.0.1:0", str) as endpoint:
         assert_type(endpoint.receive().payload, str)
+
+
+# -- ingest ---------------------------------------------------------------------------------------
+
+
+async def durable_records(headers: Mapping[str, bytes]) -> None:
+    limits = ingest.IngestLimits(partitions=8, retention_age=86_400.0)
+    permissions = ingest.Permissions({"token": ingest.Grant(write=["a.*"], read=["*"])})
+    assert_type(ingest.read_permissions(Path("tokens.json")), ingest.Permissions)
+    async with ingest.IngestServer(
+        "127.0.0.1:0", "data", tls=aqueduct.dev_tls(), limits=limits, permissions=permissions
+    ) as running:
+        assert_type(running, ingest.IngestServer)
+        assert_type(running.address, str)
+        assert_type(running.topics(), list[ingest.TopicInfo])
+        assert_type(running.statistics(), ingest.Metrics)
+        assert_type(running.metrics_text(), str)
+    async with ingest.Producer("localhost:4434", "logs", producer_id="me", token="t") as producer:
+        assert_type(producer, ingest.Producer)
+        await producer.send(b"value", key=b"key", headers=headers, timestamp=1.5, sequence=1)
+        await producer.send("text")  # type: ignore[arg-type]
+        stored = await producer.send_and_wait(b"value", partition=0)
+        assert_type(stored, ingest.Stored)
+        assert_type((stored.partition, stored.offset), tuple[int, int | None])
+        await producer.flush()
+        assert_type((producer.committed, producer.is_connected), tuple[int, bool])
+    async with ingest.Reader("localhost:4434", trust=aqueduct.dev_trust()) as reader:
+        (topic,) = await reader.topics("logs")
+        assert_type(topic.partitions, list[ingest.PartitionInfo])
+        assert_type(await reader.offsets_at("logs", 1.5), dict[int, int])
+        await reader.advance("me", "logs", {0: 7})
+        async for batch in reader.read("logs", 0, 0, 7):
+            batch.to_pylist()
+
+
+def durable_records_for_threads() -> None:
+    with ingest.blocking.Producer("localhost:4434", "logs") as producer:
+        producer.send(b"value", key=b"key")
+        producer.send_many([b"a", b"b"], partition=1)
+        assert_type(producer.send_and_wait(b"value"), ingest.Stored)
+        producer.flush(timeout=1.0)
+    with ingest.blocking.Reader("localhost:4434") as reader:
+        assert_type(reader.topics(), list[ingest.TopicInfo])
+        for batch in reader.read("logs", 0, 0, 7):
+            batch.to_pylist()
+    assert_type(ingest.DirectoryReader("data").topics(), list[ingest.TopicInfo])
+    assert issubclass(ingest.CorruptFile, ingest.IngestError)

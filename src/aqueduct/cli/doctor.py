@@ -10,8 +10,11 @@ import os
 import resource
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +33,8 @@ from aqueduct.quic.udp import BUFFER_SIZE, UdpSocket
 _OLDEST = (3, 11)
 _FILES = 4_096
 _SECONDS = 10
+_SYNC = 0.02
+"""Seconds that a sync may take: slower, and producers feel each one."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,39 @@ def check_files() -> Iterator[Finding]:
     yield Finding("open files", ok, limit, advice, needed=False)
 
 
+def check_ingest() -> Iterator[Finding]:
+    """What storing records needs: pyarrow, and a disk that is quick to say that it has them."""
+    found = _version("pyarrow")
+    yield Finding(
+        "pyarrow",
+        found != "",
+        found or "not installed",
+        "only ingest and traces need it: pip install 'aqueduct-channels[ingest]'",
+        needed=False,
+    )
+    name = "disk sync here"
+    try:
+        took = _sync_time(Path.cwd())
+    except OSError as error:
+        advice = "only ingest needs it: look again in a directory that can be written"
+        yield Finding(name, False, error.strerror or str(error), advice, needed=False)
+    else:
+        advice = "only ingest needs it: each answer to a producer waits so long, take a faster disk"
+        yield Finding(name, took <= _SYNC, f"{1000 * took:.1f} ms", advice, needed=False)
+
+
+def _sync_time(directory: Path) -> float:
+    """Seconds until a small block is on disk, in the middle of several tries."""
+    took = []
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        for _ in range(9):
+            start = time.perf_counter()
+            file.write(bytes(4_096))
+            os.fsync(file.fileno())
+            took.append(time.perf_counter() - start)
+    return statistics.median(took)
+
+
 def check_java() -> Iterator[Finding]:
     """A Java runtime, which only Spark needs."""
     home = os.environ.get("JAVA_HOME")
@@ -208,5 +246,6 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_certificates,
     check_files,
     check_connection,
+    check_ingest,
     check_java,
 )

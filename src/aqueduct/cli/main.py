@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 import aqueduct
-from aqueduct.cli import bench, cert, doctor, echo, ingest, ipc, listen, ping, send, trace
+from aqueduct.cli import (
+    bench,
+    cert,
+    doctor,
+    echo,
+    ingest,
+    ipc,
+    listen,
+    ping,
+    produce,
+    send,
+    topics,
+    trace,
+)
 
 app = typer.Typer(
     name="aqueduct",
@@ -26,8 +39,8 @@ app.add_typer(ipc.app, name="ipc")
 app.add_typer(cert.app, name="cert")
 app.add_typer(trace.app, name="trace")
 app.command("ingest")(ingest.ingest)
-app.command("produce")(ingest.produce)
-app.command("topics")(ingest.topics)
+app.command("produce")(produce.produce)
+app.command("topics")(topics.topics)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 

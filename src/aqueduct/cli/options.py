@@ -44,6 +44,19 @@ Grace = Annotated[
     float, typer.Option("--grace", min=0, metavar="SECONDS", help="How long Ctrl-C drains.")
 ]
 
+INGEST = "127.0.0.1:4434"
+"""Where an ingest server listens unless told otherwise."""
+_TOKEN = "AQUEDUCT_TOKEN"
+IngestAddress = Annotated[
+    str, typer.Option("--server", "-s", metavar="HOST:PORT", help="The ingest server.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token", envvar=_TOKEN, metavar="TOKEN", help=f"Who you are; better as ${_TOKEN}."
+    ),
+]
+
 
 def chosen_tls(certificate: Path | None, key: Path | None) -> ServerTLS:
     """What a server shows."""
@@ -74,6 +87,12 @@ def chosen_trace(directory: Path | None) -> Path | None:
     if directory is not None and importlib.util.find_spec("pyarrow") is None:
         fail("--trace needs pyarrow; pip install pyarrow")
     return directory
+
+
+def need_pyarrow() -> None:
+    """End with a sentence unless ingest can work."""
+    if importlib.util.find_spec("pyarrow") is None:
+        fail("ingest needs pyarrow: pip install 'aqueduct-channels[ingest]'")
 
 
 def parse_headers(texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -178,10 +179,15 @@ async def _chunks(path: Path) -> AsyncIterator[bytes]:
             yield chunk
 
 
-async def standard_input(whole: bool) -> AsyncIterator[bytes]:
-    """Lines without their ends, or everything at once."""
+async def standard_input(whole: bool, longest: int | None = None) -> AsyncIterator[bytes]:
+    """Lines without their ends, or everything at once.
+
+    `OverflowError` if there is more than ``longest`` without an end: no use to read on.
+    """
     rest = b""
     async for block in _blocks():
+        if longest is not None and len(rest) > longest:
+            raise OverflowError
         rest += block
         if not whole:
             *lines, rest = rest.split(b"\n")
@@ -198,7 +204,9 @@ async def _blocks() -> AsyncIterator[bytes]:
 
     def read() -> None:
         block = b"-"
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(
+            RuntimeError, CancelledError
+        ):  # the loop has ended, or is about to
             while block:
                 block = os.read(sys.stdin.fileno(), _READ)
                 asyncio.run_coroutine_threadsafe(queue.put(block), loop).result()

@@ -4,6 +4,13 @@
 >>> producer = ingest.Producer("localhost:4434", "telemetry")
 """
 
+try:
+    import pyarrow as _pyarrow  # noqa: F401 -- so that what is missing is said once, and in full
+except ImportError as _error:
+    raise ImportError(
+        "aqueduct.ingest needs pyarrow: pip install 'aqueduct-channels[ingest]'", name="pyarrow"
+    ) from _error
+
 from aqueduct.ingest import blocking
 from aqueduct.ingest.faults import (
     CorruptFile,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -11,6 +12,7 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from aqueduct.background import background, before_stop
+from aqueduct.errors import AqueductError
 from aqueduct.ingest import producer as producers
 from aqueduct.ingest import reader as readers
 from aqueduct.ingest.messages import TopicInfo
@@ -25,6 +27,7 @@ _HOP = 4_096
 """Records `send_many` takes over to the loop at a time."""
 
 _open: WeakSet[producers.Producer] = WeakSet()
+_leaving: set[asyncio.Task[None]] = set()
 
 
 class Producer:
@@ -118,6 +121,16 @@ class Producer:
         """How often the connection was lost."""
         return self._producer.reconnects
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a server that takes records now."""
+        return self._producer.is_connected
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection now, as far as that is known."""
+        return self._producer.trouble
+
     def send(
         self,
         value: bytes,
@@ -203,14 +216,37 @@ class Reader:
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The rows with offsets from ``start`` up to ``end``, in batches."""
         batches = self._reader.read(topic, partition, start, end)
+        turn = asyncio.Lock()
         try:
-            while (batch := self._run(anext(batches, None))) is not None:
+            while (batch := self._run(_next(batches, turn))) is not None:
                 yield batch
         finally:
-            self._run(batches.aclose())
+            # Whoever lets go of the iterator may do so anywhere, also where nobody can wait: when
+            # it is collected as garbage, on the loop's own thread or in a child process.
+            self._background.soon(lambda: _leave(batches, turn))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._background.run(work)
+
+
+async def _next(
+    batches: AsyncGenerator[pa.RecordBatch, None], turn: asyncio.Lock
+) -> pa.RecordBatch | None:
+    async with turn:
+        return await anext(batches, None)
+
+
+def _leave(batches: AsyncGenerator[pa.RecordBatch, None], turn: asyncio.Lock) -> None:
+    """End a reading, behind a wait for its next batch that may just be given up."""
+
+    async def leave() -> None:
+        async with turn:
+            with contextlib.suppress(AqueductError):
+                await batches.aclose()
+
+    task = asyncio.get_running_loop().create_task(leave())
+    _leaving.add(task)
+    task.add_done_callback(_leaving.discard)
 
 
 async def _close_all() -> None:

@@ -106,7 +106,8 @@ class Committer:
         now = time.perf_counter()
         for waiting in group:
             self._held -= waiting.size
-            self._metrics.committed(waiting.submission, waiting.size, now - waiting.since)
+            size = waiting.size - _OVERHEAD * len(waiting.submission.records.values)
+            self._metrics.committed(waiting.submission, size, now - waiting.since)
             if not waiting.done.done():
                 waiting.done.set_result(None)
         while self._room:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable
 
 from aqueduct.channel.address import split_address
 from aqueduct.ingest.faults import IngestError
 
+_log = logging.getLogger("aqueduct.ingest")
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PATIENCE = 5.0
 """Seconds that somebody may take to ask."""
@@ -21,7 +24,7 @@ class Exposition:
     def __init__(self, address: str, text: Callable[[], str]) -> None:
         self._asked_address = address
         self._text = text
-        self._clients = 0
+        self._clients: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Exposition:
@@ -31,13 +34,18 @@ class Exposition:
                 self._handle, host or "127.0.0.1", port, limit=_MAX_REQUEST
             )
         except OSError as error:
-            raise IngestError(
-                f"cannot serve metrics at {self._asked_address}: {error.strerror}"
-            ) from None
+            # asyncio's own text for a port that is taken is long, and says the address again.
+            number = error.errno or 0
+            why = os.strerror(number) if number > 0 else error.strerror
+            raise IngestError(f"cannot serve metrics at {self._asked_address}: {why}") from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        tasks = [task for task in self._clients if task is not None]
+        for writer in self._clients.values():
+            writer.transport.abort()  # else the end would wait for whoever says nothing
+        await asyncio.gather(*tasks)
         await self._server.wait_closed()
 
     @property
@@ -47,33 +55,42 @@ class Exposition:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._clients += 1
+        task = asyncio.current_task()
+        self._clients[task] = writer
         try:
             async with asyncio.timeout(_PATIENCE):
-                if self._clients <= _MAX_CLIENTS:
+                if len(self._clients) <= _MAX_CLIENTS:
                     request = await reader.readuntil(b"\r\n\r\n")
                     writer.write(self._answer(request.split(b"\r\n", 1)[0]))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asks badly is not answered
         finally:
-            self._clients -= 1
+            del self._clients[task]
             writer.close()
 
     def _answer(self, line: bytes) -> bytes:
-        method, _, rest = line.partition(b" ")
-        path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
+        words = line.split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/"):
+            return _response("400 Bad Request", "this is HTTP\n", True)
+        method, target, _ = words
         if method not in (b"GET", b"HEAD"):
-            return _response("405 Method Not Allowed", "only GET is known here\n", True)
-        if path != b"/metrics":
+            allow = "Allow: GET, HEAD\r\n"
+            return _response("405 Method Not Allowed", "only GET is known here\n", True, allow)
+        if target.split(b"?", 1)[0] != b"/metrics":
             return _response("404 Not Found", "the page is /metrics\n", method == b"GET")
-        return _response("200 OK", self._text(), method == b"GET")
+        try:
+            text = self._text()
+        except Exception:  # noqa: BLE001 -- whoever asks has to know that there is no page
+            _log.exception("the page of metrics could not be made")
+            return _response("500 Internal Server Error", "see the log\n", method == b"GET")
+        return _response("200 OK", text, method == b"GET")
 
 
-def _response(status: str, text: str, with_body: bool) -> bytes:
+def _response(status: str, text: str, with_body: bool, more: str = "") -> bytes:
     body = text.encode()
     head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {_TYPE}\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {status}\r\nContent-Type: {_TYPE}\r\nContent-Length: {len(body)}\r\n{more}"
         "Connection: close\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")

@@ -93,6 +93,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
     partitions: list[PartitionInfo]
     readers: dict[str, dict[int, int]] = {}
     """By name, how far each named reader has come in each partition."""
+    fault: str = ""
+    """Why nothing is known of it, if so; then there are no partitions here."""
 
 
 class Listing(msgspec.Struct, tag=True, frozen=True):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aqueduct.channel.client import ClientConnection, connect
+from aqueduct.channel.client import CONNECT_TIMEOUT, ClientConnection, connect
 from aqueduct.channel.handles import Receiver, Sender, channel
 from aqueduct.errors import (
     ChannelError,
@@ -25,6 +25,7 @@ from aqueduct.ingest.assignment import partition_of
 from aqueduct.ingest.faults import IngestError, refusal_error
 from aqueduct.ingest.messages import Answer, Committed, Open, Opened, Records, Refusal, Request
 from aqueduct.ingest.permissions import HEADER
+from aqueduct.quic.endpoint import QuicOptions
 from aqueduct.quic.tls import Trust
 
 BATCH_RECORDS = 2_048
@@ -36,6 +37,8 @@ _OVERHEAD = 100
 """What a record costs in memory besides its bytes."""
 _MIN_PAUSE = 0.05
 _MAX_PAUSE = 2.0
+_OPTIONS = QuicOptions(idle_timeout=8.0, keep_alive=2.0)
+"""A server that was killed says nothing any more; whoever waits for it wants to know soon."""
 _FATAL = (TLSError, Refused, Unauthenticated)
 """What trying again does not mend."""
 
@@ -148,6 +151,8 @@ class Producer:
         """The number of the last record that is stored; the first record has number 1."""
         self.max_record = 0
         self.reconnects = 0
+        self.trouble = ""
+        """Why there is no connection now, as far as that is known."""
         self._next = 1
         self._buffered = 0
         self._filling: _Batch | None = None
@@ -192,6 +197,11 @@ class Producer:
             await self.close()
         else:
             await self.abandon()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a server that takes records now."""
+        return self._was_open
 
     # Sending
 
@@ -339,6 +349,7 @@ class Producer:
                 self._fail(error)
                 return
             except (ChannelError, ConnectError, EndOfChannel, OSError) as error:
+                self.trouble = str(error)
                 if self._was_open:
                     self._was_open = False
                     self.reconnects += 1
@@ -358,8 +369,14 @@ class Producer:
 
     async def _converse(self) -> None:
         """One connection: say hello, send again what is not stored, then whatever comes."""
+        patience = min(CONNECT_TIMEOUT, max(self._give_up_after, _MIN_PAUSE))
         async with connect(
-            self._address, Request, trust=self._trust, headers=self._headers
+            self._address,
+            Request,
+            trust=self._trust,
+            headers=self._headers,
+            timeout=patience,
+            options=_OPTIONS,
         ) as connection:
             records, answers = await self._begin(connection)
             async with records, answers:
@@ -390,6 +407,7 @@ class Producer:
         self.partitions = hello.partitions
         self.max_record = hello.max_record
         self._was_open = True
+        self.trouble = ""
         if not self._opened.done():
             self.committed = hello.committed
             self._next = hello.committed + 1

@@ -13,7 +13,7 @@ import pyarrow as pa
 from aqueduct.channel.client import ClientConnection, Connecting, connect
 from aqueduct.channel.handles import channel, oneshot
 from aqueduct.errors import ChannelError
-from aqueduct.ingest.faults import IngestError, UnknownTopic, refusal_error
+from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic, refusal_error
 from aqueduct.ingest.messages import (
     Advance,
     Done,
@@ -94,17 +94,18 @@ class Reader:
         sender, rows = channel(bytes)
         reply, answer = oneshot(Done | Refusal)
         request = Fetch(topic, partition, start, end, sender, reply)
-        await self._connection.entrypoint.send(request)
-        try:
-            async with rows:
-                async for data in rows:
-                    batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
-                    start = _follows(batch, start, topic, partition)
-                    yield as_rows(batch, topic, partition)
-        except ChannelError:
-            _accepted(await answer.receive())  # which says why, unless the connection is gone
-            raise
-        _accepted(await answer.receive())
+        async with answer:  # which nobody reads if the rows are not read to their end
+            await self._connection.entrypoint.send(request)
+            try:
+                async with rows:
+                    async for data in rows:
+                        batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
+                        start = _follows(batch, start, topic, partition)
+                        yield as_rows(batch, topic, partition)
+            except ChannelError:
+                _accepted(await answer.receive())  # which says why, unless the connection is gone
+                raise
+            _accepted(await answer.receive())
         if start != end:
             raise IngestError(f"{topic} partition {partition}: rows from {start} on did not come")
 
@@ -122,8 +123,16 @@ class DirectoryReader:
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """What there is: all topics, or one."""
-        names = [topic] if topic is not None else self._names()
-        return [self._topic(name).info() for name in names]
+        if topic is not None:
+            return [self._topic(topic).info()]
+        return [self._info(name) for name in self._names()]
+
+    def _info(self, name: str) -> TopicInfo:
+        """What a topic holds; that one is damaged does not hide the others."""
+        try:
+            return self._topic(name).info()
+        except CorruptFile as fault:
+            return TopicInfo(name, [], fault=str(fault))
 
     def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
         """By partition, the first offset stored at or after a time (seconds since 1970)."""

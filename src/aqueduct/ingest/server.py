@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,7 +154,7 @@ class IngestServer:
 
     def topics(self) -> list[TopicInfo]:
         """What is stored."""
-        return [topic.info() for topic in self._store.topics.values()]
+        return self._store.info()
 
     def statistics(self) -> Metrics:
         """Counts since it was opened."""
@@ -297,8 +297,7 @@ class IngestServer:
         if request.topic is not None:
             grant.check_read(request.topic)
             return Listing([self._store.topic_to_read(request.topic).info()])
-        names = [name for name in self._store.topics if grant.may_read(name)]
-        return Listing([self._store.topics[name].info() for name in sorted(names)])
+        return Listing([info for info in self._store.info() if grant.may_read(info.topic)])
 
     async def _offsets(self, request: Offsets, grant: Grant) -> Found:
         grant.check_read(request.topic)
@@ -317,7 +316,7 @@ class IngestServer:
 
     async def _fetch(self, request: Fetch, grant: Grant) -> None:
         outcome: Done | Refusal
-        async with request.rows as rows:
+        async with request.reply as reply, request.rows as rows:
             try:
                 grant.check_read(request.topic)
                 topic = self._store.topic_to_read(request.topic)
@@ -325,17 +324,20 @@ class IngestServer:
                     raise UnknownTopic(f"{topic.name} has no partition {request.partition}")
                 part = topic.partitions[request.partition]
                 part.check_range(topic.name, request.start, request.end)
-                async with self._fetches:
-                    async for count, data in self._batches(part, request.start, request.end):
+                batches = self._batches(part, request.start, request.end)
+                async with self._fetches, contextlib.aclosing(batches):
+                    async for count, data in batches:
                         await rows.send(data)
                         self.metrics.rows_read += count
                 outcome = Done()
             except IngestError as fault:
                 outcome = Refusal(fault.code, str(fault))
                 rows.cancel()
-        await request.reply.send(outcome)
+            await reply.send(outcome)
 
-    async def _batches(self, part: Any, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
+    async def _batches(
+        self, part: Any, start: int, end: int
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
         """Rows as Arrow IPC messages, read in a thread one at a time."""
         reading = in_pieces(part.read(start, end))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aqueduct.ingest.faults import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
 from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.topic import Submission, Topic, check_name, is_begun
 
@@ -215,6 +216,12 @@ class Store:
         return count
 
     # Reading, by any thread
+
+    def info(self) -> list[TopicInfo]:
+        """What every topic holds, or why it cannot be used."""
+        known = [topic.info() for topic in list(self.topics.values())]
+        lost = [TopicInfo(name, [], fault=fault) for name, fault in self.faults.items()]
+        return sorted(known + lost, key=lambda topic: topic.topic)
 
     def topic_to_read(self, name: str) -> Topic:
         """A topic that is there."""

@@ -197,6 +197,16 @@ class Bridge:
         """QUIC was told to send something."""
         self._stirred = True
 
+    def ping(self, now: float) -> None:
+        """Have the peer show that it is there."""
+        if not self.connected or self.is_closed():
+            return
+        try:
+            self.quic.send_ping(0)
+        except FAULTS as fault:  # QUIC has given the peer up in the same moment, or before
+            self._break(fault, now)
+        self._stirred = True
+
     def is_closed(self) -> bool:
         """Whether the connection was closed on the wire, behind what was sent before."""
         return self.ended or self._closed

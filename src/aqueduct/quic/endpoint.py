@@ -248,9 +248,7 @@ class Driver:
         now = monotonic()
         if self._keep_alive is not None and now - self._last_heard >= self._keep_alive:
             self._last_heard = now
-            if self.bridge.connected and not self.bridge.is_closed():
-                self.bridge.quic.send_ping(0)
-                self.bridge.stir()
+            self.bridge.ping(now)
         elif (due := self.bridge.next_timer()) is None or due > now:
             self._rearm(now)  # what was due then has been put off
             return

@@ -1,0 +1,229 @@
+"""``aqueduct produce``: lines of standard input into a topic of an ingest server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from aqueduct.cli import options, running
+from aqueduct.cli.send import standard_input
+from aqueduct.errors import AqueductError
+
+if TYPE_CHECKING:
+    from aqueduct.ingest import Producer
+
+_SILENCE = 2.0
+"""Seconds without a connection after which people are told."""
+_LOOK = 0.1
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="Made if it is new.")],
+    server: options.IngestAddress = options.INGEST,
+    producer_id: Annotated[
+        str | None,
+        typer.Option(
+            "--producer-id",
+            metavar="NAME",
+            help="Send the same input again under the same name, and only what is new is stored.",
+        ),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, help="Of a topic that is new.")
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key", metavar="SEPARATOR", help="What is before it in a line is the key."),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, metavar="SECONDS", help="How long a server may be out of reach."
+        ),
+    ] = 60.0,
+    token: options.Token = None,
+    ca: options.Authority = None,
+    pin: options.Pin = None,
+    system: options.System = False,
+    as_json: options.Json = False,
+) -> None:
+    """Store each line of standard input as a record, and say how many once all are durable.
+
+    With --producer-id, input that was interrupted can be given again from its beginning: lines are
+    counted, and those that are stored already are skipped. A server that goes away is waited for.
+    Ctrl-C stores what was read, and exits with 130.
+
+    Example: aqueduct produce logs --producer-id monday < monday.log
+
+    Example: tail -F events.txt | aqueduct produce events --key , --server localhost:4434
+    """
+    options.need_pyarrow()
+    if key_separator == "":
+        raise typer.BadParameter("a separator has at least one character", param_hint="--key")
+    settings: dict[str, Any] = {
+        "producer_id": producer_id,
+        "trust": options.chosen_trust(ca, pin, system),
+        "token": token,
+        "partitions": partitions,
+        "give_up_after": wait,
+    }
+    separator = None if key_separator is None else key_separator.encode()
+    running.run(_run(server, topic, settings, separator, as_json))
+
+
+async def _run(
+    server: str, topic: str, settings: dict[str, Any], separator: bytes | None, as_json: bool
+) -> int:
+    from aqueduct.ingest import Producer
+
+    producer = Producer(server, topic, **settings)
+    job = _Job(server, producer, separator, settings["give_up_after"], as_json)
+    try:
+        return await job.run()
+    finally:
+        await producer.abandon()
+
+
+@dataclass
+class _Job:
+    """What is sent where, and how much of it was."""
+
+    server: str
+    producer: Producer
+    separator: bytes | None
+    wait: float
+    as_json: bool
+    lines: int = 0
+    before: int = 0
+    """Records stored under the same name before this began."""
+
+    async def run(self) -> int:
+        """Store everything, or everything up to Ctrl-C, and report."""
+        start = time.perf_counter()
+        trouble: AqueductError | ValueError | None = None
+        done = False
+        with _progress(self.producer.topic) as show:
+            watching = asyncio.create_task(self._watch(show))
+            try:
+                async with running.interrupts() as stop:
+                    done = await running.until(stop, self._open())
+                    if done:
+                        done = await self._send(stop)
+            except KeyboardInterrupt:
+                done = False  # the second Ctrl-C: what is not stored by now is given up
+            except (AqueductError, ValueError) as error:
+                trouble = error
+            finally:
+                watching.cancel()
+        if trouble is not None:
+            raise self._explained(trouble)
+        self._report(time.perf_counter() - start, done)
+        return 0 if done else running.INTERRUPTED
+
+    async def _open(self) -> None:
+        await self.producer.open()
+        self.before = self.producer.committed
+
+    async def _send(self, stop: asyncio.Event) -> bool:
+        """Send the input; whatever ends that, what was read before is stored."""
+        try:
+            return await running.until(stop, self._send_lines())
+        finally:
+            await self.producer.flush()
+
+    async def _send_lines(self) -> None:
+        from aqueduct.ingest import IngestError
+
+        largest = self.producer.max_record
+        try:
+            async for line in standard_input(False, largest):
+                key: bytes | None = None
+                if self.separator is not None:
+                    head, found, _ = line.partition(self.separator)
+                    key = head if found else None
+                if len(line) + len(key or b"") > largest:
+                    raise OverflowError
+                await self.producer.send(line, key=key, sequence=self.lines + 1)
+                self.lines += 1
+        except OverflowError:
+            raise IngestError(
+                f"line {self.lines + 1} is larger than the server takes: {largest:,} bytes "
+                "(its --max-record), of which a key counts twice"
+            ) from None
+
+    async def _watch(self, show: Any) -> None:
+        """Show the count, and say when nobody answers: a silent wait looks like a broken one."""
+        said, since = False, time.monotonic()
+        while True:
+            show(self._stored)
+            now = time.monotonic()
+            if self.producer.is_connected:
+                if said:
+                    running.notes.print(f"connected to {self.server}", markup=False)
+                said, since = False, now
+            elif not said and now - since >= _SILENCE:
+                said = True
+                why = running.plain(self.producer.trouble or f"{self.server} does not answer")
+                text = f"aqueduct: {why}; trying for up to {self.wait:g} s, Ctrl-C ends that"
+                running.notes.print(text, markup=False, soft_wrap=True)
+            await asyncio.sleep(_LOOK)
+
+    @property
+    def _stored(self) -> int:
+        return max(self.producer.committed - self.before, 0)
+
+    def _explained(self, trouble: Exception) -> Exception:
+        """The error, with what became of the input if any of it was read."""
+        from aqueduct.ingest import IngestError
+
+        if not self.lines:
+            return trouble
+        stored = min(self.producer.committed, self.lines)
+        return IngestError(
+            f"{trouble}; of {self.lines:,} lines, {stored:,} are stored: give the same input with "
+            f"--producer-id {self.producer.producer_id} to go on behind them"
+        )
+
+    def _report(self, took: float, done: bool) -> None:
+        stored, before = self._stored, self.before
+        if self.as_json:
+            found = {
+                "topic": self.producer.topic,
+                "producer_id": self.producer.producer_id,
+                "lines": self.lines,
+                "stored": stored,
+                "stored_before": before,
+                "reconnects": self.producer.reconnects,
+                "seconds": round(took, 6),
+                "interrupted": not done,
+            }
+            print(json.dumps(found))
+            return
+        already = f" ({before:,} had been stored before)" if before else ""
+        rate = f", {stored / took:,.0f} a second" if stored > 1_000 else ""
+        left = "" if done else f"; interrupted after {self.lines:,} lines"
+        running.notes.print(f"{stored:,} records stored{already} in {took:.2f} s{rate}{left}")
+
+
+@contextlib.contextmanager
+def _progress(topic: str) -> Iterator[Any]:
+    """A count on the terminal, if there is one; gives a function that sets it."""
+    console = running.notes
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.completed:,} records stored"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(running.plain(topic), total=None)
+        yield lambda count: bar.update(task, completed=count)

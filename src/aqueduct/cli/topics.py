@@ -1,0 +1,109 @@
+"""``aqueduct topics``: what an ingest server has stored, asked of it or seen in its directory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from aqueduct.cli import options, running
+from aqueduct.quic.tls import Trust
+
+if TYPE_CHECKING:
+    from aqueduct.ingest import TopicInfo
+
+
+def topics(
+    name: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
+    server: options.IngestAddress = options.INGEST,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", "-d", metavar="DIR", help="Look into a server's directory instead."),
+    ] = None,
+    token: options.Token = None,
+    ca: options.Authority = None,
+    pin: options.Pin = None,
+    system: options.System = False,
+    as_json: options.Json = False,
+) -> None:
+    """List topics: their partitions, offsets, times and sizes, and what is out of use.
+
+    A directory can be looked into whether its server runs or not; what was stored in the last
+    moment may then be missing.
+
+    Example: aqueduct topics --server localhost:4434
+
+    Example: aqueduct topics telemetry --dir data --json
+    """
+    options.need_pyarrow()
+    if directory is not None:
+        running.run(_look(directory, name, as_json))
+    else:
+        trust = options.chosen_trust(ca, pin, system)
+        running.run(_ask(server, name, trust, token, as_json))
+
+
+async def _look(directory: Path, name: str | None, as_json: bool) -> None:
+    from aqueduct.ingest import DirectoryReader
+
+    _show(DirectoryReader(directory).topics(name), as_json)
+
+
+async def _ask(
+    server: str, name: str | None, trust: Trust, token: str | None, as_json: bool
+) -> None:
+    from aqueduct.ingest import Reader
+
+    async with Reader(server, trust=trust, token=token) as reader:
+        _show(await reader.topics(name), as_json)
+
+
+def _show(found: list[TopicInfo], as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode(found).decode())
+    elif not found:
+        running.notes.print("there are no topics")
+    else:
+        # What is out of use says which file and byte: cut off, that would be of no use.
+        width = None if sys.stdout.isatty() else 240
+        Console(width=width, highlight=False, markup=False).print(_table(found))
+
+
+def _table(found: list[TopicInfo]) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    for heading in ("topic", "partition", "first", "next", "bytes", "first stored", "last stored"):
+        numbers = heading in {"partition", "first", "next", "bytes"}
+        table.add_column(heading, no_wrap=True, justify="right" if numbers else "left")
+    table.add_column("", overflow="fold")
+    for topic in found:
+        if topic.fault:
+            table.add_row(running.plain(topic.topic), *[""] * 6, running.plain(topic.fault))
+        for part in topic.partitions:
+            table.add_row(
+                running.plain(topic.topic),
+                str(part.partition),
+                f"{part.first_offset:,}",
+                f"{part.next_offset:,}",
+                f"{part.size:,}",
+                _time(part.first_time),
+                _time(part.last_time),
+                running.plain(part.fault),
+            )
+        for reader, offsets in topic.readers.items():
+            where = ", ".join(f"{number}: {offset:,}" for number, offset in offsets.items())
+            note = f"reader {running.plain(reader)} is at {where}"
+            table.add_row(running.plain(topic.topic), *[""] * 6, note)
+    return table
+
+
+def _time(microseconds: int | None) -> str:
+    if microseconds is None:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(microseconds / 1e6))

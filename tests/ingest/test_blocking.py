@@ -1,0 +1,250 @@
+"""Producers and readers for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aqueduct
+from aqueduct import ForkedConnectionError, ingest
+from aqueduct.background import background
+from aqueduct.ingest import blocking
+
+TRUST = aqueduct.dev_trust()
+SECONDS = 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ingest.IngestServer]:
+    """A server on the loop that everything blocking shares."""
+    limits = ingest.IngestLimits(low_water=0)
+
+    def make() -> ingest.IngestServer:
+        return ingest.IngestServer("127.0.0.1:0", tmp_path, tls=aqueduct.dev_tls(), limits=limits)
+
+    server = background().do(make)
+    background().run(server.open())
+    yield server
+    background().run(server.close(0))
+
+
+def values(reader: blocking.Reader, topic: str) -> list[bytes]:
+    return [
+        value
+        for part in reader.topics(topic)[0].partitions
+        for batch in reader.read(topic, part.partition, part.first_offset, part.next_offset)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_threads_send_through_one_producer_and_a_reader_reads_it_all(
+    server: ingest.IngestServer,
+) -> None:
+    with blocking.Producer(server.address, "logs", trust=TRUST) as producer:
+        with ThreadPoolExecutor(8) as pool:
+            for sent in [pool.submit(producer.send, str(n).encode()) for n in range(500)]:
+                sent.result(SECONDS)
+        producer.send_many(str(n).encode() for n in range(500, 10_000))
+        producer.flush(timeout=SECONDS)
+        assert (producer.committed, producer.reconnects) == (10_000, 0)
+        assert (producer.is_connected, producer.trouble) == (True, "")
+        stored = producer.send_and_wait(b"last", partition=2)
+    with blocking.Reader(server.address, trust=TRUST) as reader:
+        found = values(reader, "logs")
+        (last,) = reader.read("logs", 2, stored.offset or 0, (stored.offset or 0) + 1)
+        assert last.column("value").to_pylist() == [b"last"]
+        assert reader.offsets_at("logs", 0) == dict.fromkeys(range(4), 0)
+        reader.advance("me", "logs", {0: 3})
+        assert reader.topics("logs")[0].readers == {"me": {0: 3}}
+    assert sorted(found) == sorted([*(str(n).encode() for n in range(10_000)), b"last"])
+
+
+def test_it_has_what_the_others_have() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    fields = {"topic", "producer_id", "partitions", "committed", "max_record", "reconnects"}
+    originals = {
+        ingest.Producer: (blocking.Producer, fields | {"trouble"}, {"send_many"}),
+        ingest.Reader: (blocking.Reader, set(), set()),
+    }
+    for original, (twin, more, extra) in originals.items():
+        assert public(original) | more == public(twin) - extra
+        assert set(inspect.signature(original).parameters) == set(
+            inspect.signature(twin).parameters
+        )
+        for name in public(original) & public(twin):
+            if inspect.isfunction(getattr(original, name)) and name != "flush":  # has a timeout
+                methods = (getattr(kind, name) for kind in (original, twin))
+                one, other = (inspect.signature(method).parameters for method in methods)
+                assert list(one) == list(other)
+
+
+def test_an_error_in_the_block_leaves_without_waiting(server: ingest.IngestServer) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        blocking.Producer(server.address, "logs", trust=TRUST) as producer,
+    ):
+        raise ZeroDivisionError
+    with pytest.raises(ingest.IngestError, match="closed"):
+        producer.send(b"x")
+
+
+def test_what_is_not_stored_in_time_is_a_timeout_and_stays_sent(
+    server: ingest.IngestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = threading.Event()
+    commit = server._store.commit
+
+    def wait(groups: Any) -> None:
+        slow.wait(SECONDS)
+        commit(groups)
+
+    monkeypatch.setattr(server._store, "commit", wait)
+    with blocking.Producer(server.address, "logs", trust=TRUST) as producer:
+        producer.send(b"x")
+        with pytest.raises(TimeoutError):
+            producer.flush(timeout=0.05)
+        slow.set()
+        producer.flush(timeout=SECONDS)
+        assert producer.committed == 1
+
+
+@pytest.fixture
+def long_topic(server: ingest.IngestServer) -> ingest.IngestServer:
+    """More rows in a partition than go over a channel ahead of their reader."""
+    with blocking.Producer(server.address, "long", trust=TRUST, partitions=1) as producer:
+        producer.send_many([bytes(1_000)] * 30_000)
+    return server
+
+
+def channels(reader: blocking.Reader) -> float:
+    return background().do(reader._reader._connection.statistics)["channels"]
+
+
+@pytest.mark.parametrize("how", ["closed", "collected", "collected on the loop"])
+def test_a_reading_that_is_not_read_to_its_end_leaves_nothing_behind(
+    long_topic: ingest.IngestServer, how: str
+) -> None:
+    with blocking.Reader(long_topic.address, trust=TRUST) as reader:
+        before = channels(reader)
+        rows: Any = reader.read("long", 0, 0, 30_000)
+        assert next(rows).num_rows > 0
+        assert channels(reader) > before
+        if how == "closed":
+            rows.close()
+        elif how == "collected":
+            del rows
+            gc.collect()
+        else:
+            holder = [rows]
+            del rows
+            background().do(holder.clear)
+        wait_for(lambda: channels(reader) == before)
+        wait_for(lambda: not blocking._leaving)
+        wait_for(lambda: long_topic._fetches._value == long_topic.limits.max_fetches)
+        assert len(values(reader, "long")) == 30_000  # and the next reading is as good as any
+
+
+def test_a_reading_that_was_never_begun_leaves_nothing_behind(
+    long_topic: ingest.IngestServer,
+) -> None:
+    with blocking.Reader(long_topic.address, trust=TRUST) as reader:
+        before = channels(reader)
+        reader.read("long", 0, 0, 30_000)
+        assert channels(reader) == before
+
+
+def test_a_reader_may_be_closed_while_a_reading_is_held(long_topic: ingest.IngestServer) -> None:
+    with blocking.Reader(long_topic.address, trust=TRUST) as reader:
+        rows: Any = reader.read("long", 0, 0, 30_000)
+        next(rows)
+    with pytest.raises(aqueduct.AqueductError):
+        list(rows)
+
+
+def test_a_wait_that_is_given_up_does_not_stand_in_the_way_of_the_end(
+    long_topic: ingest.IngestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blocking.Reader(long_topic.address, trust=TRUST) as reader:
+        rows: Any = reader.read("long", 0, 0, 30_000)
+        next(rows)
+
+        def interrupted(work: Any, timeout: float | None = None) -> None:
+            asyncio.run_coroutine_threadsafe(work, background().loop).cancel()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(reader._background, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(rows)
+        monkeypatch.undo()
+        wait_for(lambda: not blocking._leaving)
+        assert reader.topics("long")
+
+
+def test_in_a_child_process_it_says_that_it_was_made_before_the_fork(
+    server: ingest.IngestServer,
+) -> None:
+    with (
+        blocking.Producer(server.address, "logs", trust=TRUST) as producer,
+        blocking.Reader(server.address, trust=TRUST) as reader,
+    ):
+        producer.send(b"x")
+        producer.flush()
+        rows = reader.read("logs", 0, 0, 1)
+        next(rows)
+        pid = os.fork()
+        if pid == 0:
+            code = 0
+            for call in (lambda: producer.send(b"x"), reader.topics, lambda: list(rows)):
+                try:
+                    call()
+                except ForkedConnectionError:
+                    code += 1
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        producer.send(b"still good")
+        producer.flush()
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same(server: ingest.IngestServer) -> None:
+    program = (
+        "import aqueduct\n"
+        "from aqueduct.ingest import blocking\n"
+        f"where = {server.address!r}\n"
+        "producer = blocking.Producer(where, 'logs', trust=aqueduct.dev_trust(), partitions=1)\n"
+        "producer.open()\n"
+        "producer.send_and_wait(b'x')\n"
+        "producer.send(b'y')\n"
+        "reader = blocking.Reader(where, trust=aqueduct.dev_trust())\n"
+        "reader.__enter__()\n"
+        "rows = reader.read('logs', 0, 0, 1)\n"
+        "next(rows)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        timeout=SECONDS,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,100 @@
+"""What is on disk is what docs/ingest.md says: read here with none of our own code."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import aqueduct
+from aqueduct import ingest
+from tests.processes.peers import eventually
+
+COLUMNS = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("ingest_time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("producer_id", pa.string(), nullable=False),
+        pa.field("producer_sequence", pa.int64(), nullable=False),
+    ]
+)
+
+
+async def store(directory: Path, *values: bytes) -> None:
+    limits = ingest.IngestLimits(low_water=0, roll_age=3_600)
+    async with (
+        ingest.IngestServer(
+            "127.0.0.1:0", directory, tls=aqueduct.dev_tls(), limits=limits
+        ) as server,
+        ingest.Producer(
+            server.address, "t", producer_id="p", partitions=1, trust=aqueduct.dev_trust()
+        ) as producer,
+    ):
+        for value in values:
+            await producer.send_and_wait(value, key=b"k", headers={"h": b"v"}, timestamp=1.5)
+
+
+async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
+    await store(tmp_path, b"first", b"second")
+    assert json.loads((tmp_path / "t" / "topic.json").read_text()) == {
+        "partitions": 1,
+        "version": 1,
+    }
+    data = (tmp_path / "t" / "part=0" / f"{0:020}.wal").read_bytes()
+    position, values = 0, []
+    while position < len(data):
+        magic, size, more, checksum, first, count = struct.unpack_from("<4sIIIQI", data, position)
+        start = position + 28
+        facts, rows = data[start : start + size], data[start + size : start + size + more]
+        covered = struct.pack("<IIQI", size, more, first, count) + facts + rows
+        assert (magic, zlib.crc32(covered)) == (b"AQW1", checksum)
+        group, members, producers, stored, least, greatest = msgspec.msgpack.decode(
+            facts, type=tuple[int, dict[int, int], dict[str, int], int, int, int]
+        )
+        assert (group, members, producers) == (first + 1, {0: first}, {"p": first + 1})
+        assert (least, greatest) == (1_500_000, 1_500_000)
+        (row,) = pa.ipc.read_record_batch(pa.py_buffer(rows), COLUMNS).to_pylist()
+        assert (row["offset"], count, row["producer_sequence"]) == (first, 1, first + 1)
+        assert (row["key"], row["headers"]) == (b"k", [{"name": "h", "value": b"v"}])
+        assert int(row["ingest_time"].timestamp() * 1e6) // 1_000 == stored // 1_000
+        values.append(row["value"])
+        position = start + size + more
+    assert values == [b"first", b"second"]
+
+
+async def test_a_manifest_names_the_segments(tmp_path: Path) -> None:
+    await store(tmp_path, b"first", b"second")
+    await _roll(tmp_path)
+    part = tmp_path / "t" / "part=0"
+    text = (part / "manifest.json").read_bytes()
+    inner = text[text.index(b'"manifest":') + len(b'"manifest":') : -1]
+    assert json.loads(text)["checksum"] == zlib.crc32(inner)
+    manifest = json.loads(inner)
+    (segment,) = manifest["segments"]
+    assert (manifest["first"], manifest["next"], manifest["version"]) == (0, 2, 1)
+    assert (manifest["group"], manifest["producers"]["p"][0]) == (2, 2)
+    assert (segment["first_time"], segment["last_time"]) == (1_500_000, 1_500_000)
+    name = f"{segment['first']:020}-{segment['last']:020}.parquet"
+    assert sorted(path.name for path in part.iterdir()) == [name, "manifest.json"]
+    assert (part / name).stat().st_size == segment["size"]
+    table = pq.read_table(part / name)
+    assert table.schema.names == COLUMNS.names
+    assert table.column("value").to_pylist() == [b"first", b"second"]
+
+
+async def _roll(directory: Path) -> None:
+    """A server that is started finds finished logs, and makes segments of them."""
+    limits = ingest.IngestLimits(low_water=0)
+    async with ingest.IngestServer(
+        "127.0.0.1:0", directory, tls=aqueduct.dev_tls(), limits=limits
+    ) as server:
+        await eventually(lambda: server.statistics().segments > 0, "a segment")
