@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -45,18 +46,17 @@ async def store(directory: Path, *values: bytes) -> None:
 
 async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
     await store(tmp_path, b"first", b"second")
-    assert json.loads((tmp_path / "t" / "topic.json").read_text()) == {
-        "partitions": 1,
-        "version": 1,
-    }
+    assert content_of(tmp_path / "t" / "topic.json") == {"partitions": 1, "version": 1}
     data = (tmp_path / "t" / "part=0" / f"{0:020}.wal").read_bytes()
     position, values = 0, []
     while position < len(data):
-        magic, size, more, checksum, first, count = struct.unpack_from("<4sIIIQI", data, position)
-        start = position + 28
+        magic, size, more, first, count, checksum, of_header = struct.unpack_from(
+            "<4sIIQIII", data, position
+        )
+        assert of_header == zlib.crc32(data[position : position + 28])
+        start = position + 32
         facts, rows = data[start : start + size], data[start + size : start + size + more]
-        covered = struct.pack("<IIQI", size, more, first, count) + facts + rows
-        assert (magic, zlib.crc32(covered)) == (b"AQW1", checksum)
+        assert (magic, zlib.crc32(facts + rows)) == (b"AQW1", checksum)
         group, members, producers, stored, least, greatest = msgspec.msgpack.decode(
             facts, type=tuple[int, dict[int, int], dict[str, int], int, int, int]
         )
@@ -75,20 +75,25 @@ async def test_a_manifest_names_the_segments(tmp_path: Path) -> None:
     await store(tmp_path, b"first", b"second")
     await _roll(tmp_path)
     part = tmp_path / "t" / "part=0"
-    text = (part / "manifest.json").read_bytes()
-    inner = text[text.index(b'"manifest":') + len(b'"manifest":') : -1]
-    assert json.loads(text)["checksum"] == zlib.crc32(inner)
-    manifest = json.loads(inner)
+    manifest = content_of(part / "manifest.json")
     (segment,) = manifest["segments"]
     assert (manifest["first"], manifest["next"], manifest["version"]) == (0, 2, 1)
     assert (manifest["group"], manifest["producers"]["p"][0]) == (2, 2)
     assert (segment["first_time"], segment["last_time"]) == (1_500_000, 1_500_000)
     name = f"{segment['first']:020}-{segment['last']:020}.parquet"
     assert sorted(path.name for path in part.iterdir()) == [name, "manifest.json"]
-    assert (part / name).stat().st_size == segment["size"]
+    data = (part / name).read_bytes()
+    assert (len(data), zlib.crc32(data)) == (segment["size"], segment["checksum"])
     table = pq.read_table(part / name)
     assert table.schema.names == COLUMNS.names
     assert table.column("value").to_pylist() == [b"first", b"second"]
+
+
+def content_of(path: Path) -> Any:
+    text = path.read_bytes()
+    inner = text[text.index(b'"content":') + len(b'"content":') : -1]
+    assert json.loads(text)["checksum"] == zlib.crc32(inner)
+    return json.loads(inner)
 
 
 async def _roll(directory: Path) -> None:
