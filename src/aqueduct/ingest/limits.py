@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aqueduct.quic.endpoint import QuicOptions
+
 KIB = 1024
 MIB = 1024 * KIB
+
+ATTENTIVE = QuicOptions(idle_timeout=6.0, keep_alive=2.0)
+"""For producers and readers: a server that was killed cannot say so, and is to be missed soon."""
 
 
 @dataclass(frozen=True)
@@ -81,5 +86,7 @@ class IngestLimits:
                 raise ValueError(f"IngestLimits({name}={getattr(self, name)!r}): give at least 1")
         if self.partitions > self.max_partitions:
             raise ValueError("IngestLimits: partitions is no more than max_partitions")
+        if self.max_record > 8 * MIB:
+            raise ValueError("IngestLimits: max_record is no more than 8 MiB, half a message")
         if self.max_waiting < self.max_record:
             raise ValueError("IngestLimits: max_waiting is no less than max_record")

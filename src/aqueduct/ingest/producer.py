@@ -23,6 +23,7 @@ from aqueduct.errors import (
 )
 from aqueduct.ingest.assignment import partition_of
 from aqueduct.ingest.faults import IngestError, refusal_error
+from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.messages import Answer, Committed, Open, Opened, Records, Refusal, Request
 from aqueduct.ingest.permissions import HEADER
 from aqueduct.quic.tls import Trust
@@ -335,9 +336,6 @@ class Producer:
             except _FATAL as error:
                 self._fail(error)
                 return
-            except IngestError as error:
-                self._fail(error)
-                return
             except (ChannelError, ConnectError, EndOfChannel, OSError) as error:
                 if self._was_open:
                     self._was_open = False
@@ -351,6 +349,9 @@ class Producer:
                         )
                     )
                     return
+            except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
+                self._fail(error)
+                return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _MAX_PAUSE)
 
@@ -359,16 +360,25 @@ class Producer:
     async def _converse(self) -> None:
         """One connection: say hello, send again what is not stored, then whatever comes."""
         async with connect(
-            self._address, Request, trust=self._trust, headers=self._headers
+            self._address,
+            Request,
+            trust=self._trust,
+            headers=self._headers,
+            options=ATTENTIVE,
         ) as connection:
             records, answers = await self._begin(connection)
             async with records, answers:
                 sending = asyncio.create_task(self._send_batches(records))
+                hearing = asyncio.create_task(self._hear(answers))
                 try:
-                    await self._hear(answers)
+                    await asyncio.wait((sending, hearing), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     sending.cancel()
-                    await asyncio.wait((sending,))
+                    hearing.cancel()
+                    await asyncio.wait((sending, hearing))
+                for task in (hearing, sending):
+                    if not task.cancelled():
+                        task.result()
 
     async def _begin(
         self, connection: ClientConnection[Request]
@@ -399,6 +409,11 @@ class Producer:
                 f"{self._address} has stored {hello.committed} records of {self.producer_id!r}, "
                 f"and had stored {self.committed}: it has lost some, or is another server"
             )
+        elif hello.committed >= self._next:
+            raise IngestError(
+                f"{self._address} has stored {hello.committed} records of {self.producer_id!r}, "
+                f"and only {self._next - 1} were sent: another producer uses the same id"
+            )
         self._sent = 0
         while self._batches and self._batches[0].end - 1 <= hello.committed:
             self._settle(self._batches.popleft(), {})
@@ -408,7 +423,10 @@ class Producer:
             while self._sent < len(self._batches):
                 batch = self._batches[self._sent]
                 self._sent += 1
-                await records.send(batch.message())
+                try:
+                    await records.send(batch.message())
+                except ChannelError:
+                    await asyncio.Event().wait()  # the answers say why, or end as well
             self._full.clear()
             if self._filling is None:
                 await self._full.wait()
@@ -421,6 +439,8 @@ class Producer:
             if isinstance(answer, Refusal):
                 raise refusal_error(answer)
             if isinstance(answer, Committed):
+                if not self._sent or answer.sequence != self._batches[0].sequence:
+                    raise IngestError(f"{self._address} answered for records that were not sent")
                 batch = self._batches.popleft()
                 self._sent -= 1
                 self._settle(batch, answer.offsets)

@@ -14,6 +14,7 @@ from aqueduct.channel.client import ClientConnection, Connecting, connect
 from aqueduct.channel.handles import channel, oneshot
 from aqueduct.errors import ChannelError
 from aqueduct.ingest.faults import IngestError, UnknownTopic, refusal_error
+from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.messages import (
     Advance,
     Done,
@@ -53,7 +54,7 @@ class Reader:
     ) -> None:
         headers = {HEADER: f"Bearer {token}"} if token else None
         self._connecting: Connecting[Request] = connect(
-            address, Request, trust=trust or Trust(), headers=headers
+            address, Request, trust=trust or Trust(), headers=headers, options=ATTENTIVE
         )
         self._connection: ClientConnection[Request]
 
