@@ -38,8 +38,20 @@ class IngestLimits:
     max_streams: int = 1_000
     """Producers that send at once."""
 
+    max_connection_streams: int = 100
+    """Of one connection, so that none has them all."""
+
     max_fetches: int = 64
     """Ranges being read at once; each holds a batch of rows."""
+
+    max_connection_fetches: int = 16
+    """Of one connection, so that none has them all; the next wait."""
+
+    reader_patience: float = 30.0
+    """A reader that takes no rows for so long makes room for others, and may ask again."""
+
+    max_readers: int = 1_000
+    """Named readers of a topic: each is written down whenever one comes further."""
 
     max_waiting: int = 32 * MIB
     """Bytes of records that wait to be stored; then producers wait."""
@@ -77,7 +89,10 @@ class IngestLimits:
             "partitions",
             "max_producers",
             "max_streams",
+            "max_connection_streams",
             "max_fetches",
+            "max_connection_fetches",
+            "max_readers",
             "max_waiting",
             "group_size",
             "roll_size",

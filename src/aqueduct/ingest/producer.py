@@ -24,7 +24,17 @@ from aqueduct.errors import (
 from aqueduct.ingest.assignment import partition_of
 from aqueduct.ingest.faults import IngestError, refusal_error
 from aqueduct.ingest.limits import ATTENTIVE
-from aqueduct.ingest.messages import Answer, Committed, Open, Opened, Records, Refusal, Request
+from aqueduct.ingest.messages import (
+    FIRST_TIME,
+    LAST_TIME,
+    Answer,
+    Committed,
+    Open,
+    Opened,
+    Records,
+    Refusal,
+    Request,
+)
 from aqueduct.ingest.permissions import HEADER
 from aqueduct.quic.tls import Trust
 
@@ -214,7 +224,7 @@ class Producer:
         """
         if sequence is not None and not self._is_next(sequence):
             return
-        size = self._check(value, key, headers, partition)
+        size = self._check(value, key, headers, partition, timestamp)
         while self._buffered and self._buffered + size > self._max_buffered:
             await self._wait_for_room()
         if self._error is not None:
@@ -262,6 +272,7 @@ class Producer:
         key: bytes | None,
         headers: Mapping[str, bytes] | None,
         partition: int | None,
+        timestamp: float | None,
     ) -> int:
         if self._opened is None:
             raise IngestError("open the producer first: async with Producer(…) as producer")
@@ -276,6 +287,10 @@ class Producer:
             raise IngestError(f"a record of {size:,} bytes; the server takes {self.max_record:,}")
         if partition is not None and not 0 <= partition < self.partitions:
             raise IngestError(f"topic {self.topic} has partitions 0 to {self.partitions - 1}")
+        if timestamp is not None and not FIRST_TIME <= timestamp * 1e6 <= LAST_TIME:
+            raise IngestError(
+                f"{timestamp!r} is outside of the years 1 to 9999; give seconds since 1970"
+            )
         return size + _OVERHEAD
 
     def _add(

@@ -67,23 +67,20 @@ class Reader:
 
     async def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """What there is: all topics that may be read, or one."""
-        reply, answer = oneshot(Listing | Refusal)
-        await self._connection.entrypoint.send(Topics(reply, topic))
-        listing: Listing = _accepted(await answer.receive())
+        call = self._connection.entrypoint.call
+        listing: Listing = _accepted(await call(Topics, topic=topic))
         return listing.topics
 
     async def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
         """By partition, the first offset stored at or after a time (seconds since 1970)."""
-        reply, answer = oneshot(Found | Refusal)
-        await self._connection.entrypoint.send(Offsets(topic, int(timestamp * 1e6), reply))
-        found: Found = _accepted(await answer.receive())
+        call = self._connection.entrypoint.call
+        found: Found = _accepted(await call(Offsets, topic=topic, timestamp=int(timestamp * 1e6)))
         return found.offsets
 
     async def advance(self, reader: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Say how far a named reader has come: what it has not read is not removed for its age."""
-        reply, answer = oneshot(Done | Refusal)
-        await self._connection.entrypoint.send(Advance(topic, reader, dict(offsets), reply))
-        _accepted(await answer.receive())
+        call = self._connection.entrypoint.call
+        _accepted(await call(Advance, topic=topic, reader=reader, offsets=dict(offsets)))
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
@@ -95,17 +92,17 @@ class Reader:
         sender, rows = channel(bytes)
         reply, answer = oneshot(Done | Refusal)
         request = Fetch(topic, partition, start, end, sender, reply)
-        await self._connection.entrypoint.send(request)
-        try:
-            async with rows:
+        async with rows, answer:
+            await self._connection.entrypoint.send(request)
+            try:
                 async for data in rows:
                     batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
                     start = _follows(batch, start, topic, partition)
                     yield as_rows(batch, topic, partition)
-        except ChannelError:
-            _accepted(await answer.receive())  # which says why, unless the connection is gone
-            raise
-        _accepted(await answer.receive())
+            except ChannelError:
+                _accepted(await answer.receive())  # which says why, unless the connection is gone
+                raise
+            _accepted(await answer.receive())
         if start != end:
             raise IngestError(f"{topic} partition {partition}: rows from {start} on did not come")
 

@@ -204,8 +204,13 @@ class Topic:
             if time < horizon:
                 del self.producers[producer]
 
-    def advance(self, reader: str, offsets: dict[int, int]) -> None:
+    def advance(self, reader: str, offsets: dict[int, int], max_readers: int = 1_000) -> None:
         """Note how far a named reader has come."""
+        check_name(reader, "reader")
+        if reader not in self.readers and len(self.readers) >= max_readers:
+            raise RefusedRecords(
+                f"topic {self.name} has {len(self.readers)} readers already (max_readers)"
+            )
         known = dict(self.readers.get(reader, {}))
         for number, offset in offsets.items():
             if not 0 <= number < len(self.partitions):
