@@ -25,6 +25,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
+from tests.fuzz.file_seeds import logs, manifests
 from tests.fuzz.message_seeds import forged_messages, honest_messages
 from tests.fuzz.program import LARGE_NUMBERS, SAME_TURN, Forgery, Op
 from tests.fuzz.targets import IN_PAIRS, REPEAT
@@ -489,6 +490,8 @@ def generate() -> dict[str, dict[str, bytes]]:
         "roundtrip": sequences(),
         "connection": honest_programs() | forged_programs(),
         "ipc": honest_messages() | forged_messages(),
+        "log": logs(),
+        "manifest": manifests(),
     }
 
 

@@ -7,7 +7,7 @@ from aqueduct.errors import RemoteProtocolError
 from aqueduct.wire.frames import Frame, Message, MessageRun
 from aqueduct.wire.ranges import MAX_RANGES_SIZE
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
-from tests.fuzz import messages, program
+from tests.fuzz import files, messages, program
 
 LIMITS = ParserLimits(max_message=4096, max_headers=256, max_attachments=4)
 
@@ -59,11 +59,23 @@ def ipc(data: bytes) -> None:
     messages.run(data)
 
 
+def log(data: bytes) -> None:
+    """A log of a partition: see `files`."""
+    files.open_log(data)
+
+
+def manifest(data: bytes) -> None:
+    """A manifest of a partition: see `files`."""
+    files.open_manifest(data)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "parser": parser,
     "roundtrip": roundtrip,
     "connection": connection,
     "ipc": ipc,
+    "log": log,
+    "manifest": manifest,
 }
 
 

@@ -10,7 +10,14 @@ from tests.fuzz.message_seeds import honest_messages
 from tests.fuzz.seeds import CORPUS, forged_programs, generate, honest_programs
 from tests.fuzz.targets import TARGETS
 
-MUTATIONS = {"parser": 3000, "roundtrip": 3000, "connection": 1500, "ipc": 1500}
+MUTATIONS = {
+    "parser": 3000,
+    "roundtrip": 3000,
+    "connection": 1500,
+    "ipc": 1500,
+    "log": 500,
+    "manifest": 500,
+}
 MAX_BYTES_IN_GIT = 300_000
 
 

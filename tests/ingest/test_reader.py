@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aqueduct.errors import ChannelError, ConnectError, Unauthenticated
+from aqueduct.ingest import server as servers
 from aqueduct.ingest.faults import IngestError, NotAllowed, RefusedRecords, UnknownTopic
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.ingest.reader import DirectoryReader, Reader
@@ -214,6 +215,42 @@ async def test_a_server_that_is_not_there_is_an_error(lab: Lab) -> None:
         reader = lab.reader(server)
     with pytest.raises(ConnectError):
         await reader.__aenter__()
+
+
+async def test_a_directory_is_read_while_a_server_writes_and_rolls_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_UPKEEP", 0.01)
+    async with lab.serve(roll_size=3_000, roll_age=0.05) as server:
+        stop = False
+
+        async def produce() -> int:
+            sent = 0
+            async with lab.producer(server, partitions=2) as producer:
+                while not stop:
+                    for _ in range(20):
+                        await producer.send(b"%d" % sent, partition=1)
+                        sent += 1
+                    await producer.flush()
+            return sent
+
+        producing = asyncio.create_task(produce())
+        await eventually(lambda: server.metrics.records > 100, "records are there")
+        directory = DirectoryReader(lab.directory)
+
+        def look() -> int:
+            end = directory.topics("topic")[0].partitions[1].next_offset
+            batches = directory.read("topic", 1, 0, end)
+            values = [int(row["value"]) for batch in batches for row in batch.to_pylist()]
+            assert values == list(range(end))
+            return end
+
+        ends = [await asyncio.to_thread(look) for _ in range(25)]
+        assert ends == sorted(ends)
+        stop = True
+        sent = await producing
+        assert server.metrics.segments > 1
+    assert look() == sent
 
 
 async def test_a_directory_that_is_not_there_is_an_error(lab: Lab) -> None:

@@ -8,6 +8,8 @@ from aqueduct.quic.endpoint import QuicOptions
 
 KIB = 1024
 MIB = 1024 * KIB
+MAX_WAITING = 64 * MIB
+"""All that waits may become one block of a log, with what describes each row besides."""
 
 ATTENTIVE = QuicOptions(idle_timeout=6.0, keep_alive=2.0)
 """For producers and readers: a server that was killed cannot say so, and is to be missed soon."""
@@ -105,3 +107,5 @@ class IngestLimits:
             raise ValueError("IngestLimits: max_record is no more than 8 MiB, half a message")
         if self.max_waiting < self.max_record:
             raise ValueError("IngestLimits: max_waiting is no less than max_record")
+        if self.max_waiting > MAX_WAITING:
+            raise ValueError(f"IngestLimits: max_waiting is no more than {MAX_WAITING:,}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +15,8 @@ from aqueduct.ingest.faults import CorruptFile
 
 NAME = "manifest.json"
 VERSION = 1
+
+T = TypeVar("T")
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -26,11 +30,18 @@ class Segment(msgspec.Struct, frozen=True):
     last_time: int
     first_ingest: int
     last_ingest: int
+    checksum: int
+    """Of the whole file: Parquet's own ones leave out all that describes the pages."""
 
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{self.first:020}-{self.last:020}.parquet"
+        return segment_name(self.first, self.last)
+
+
+def segment_name(first: int, last: int) -> str:
+    """The name of the file with the rows from one offset to another."""
+    return f"{first:020}-{last:020}.parquet"
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -51,30 +62,39 @@ class Manifest(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct):
     checksum: int
-    manifest: msgspec.Raw
+    content: msgspec.Raw
+
+
+def write_checked(path: Path, content: object) -> None:
+    """Replace a small file, in one step that survives a crash, by one with a checksum."""
+    body = msgspec.json.encode(content)
+    replace_file(path, msgspec.json.encode(_File(zlib.crc32(body), msgspec.Raw(body))))
+
+
+def read_checked(path: Path, kind: type[T], what: str) -> T:
+    """What such a file holds; raises `CorruptFile`, or `FileNotFoundError`."""
+    data = path.read_bytes()
+    try:
+        file = msgspec.json.decode(data, type=_File)
+        if zlib.crc32(file.content) != file.checksum:
+            raise CorruptFile(path, 0, f"the checksum of {what} is wrong")
+        return msgspec.json.decode(file.content, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptFile(path, 0, f"not {what}: {error}") from None
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Replace the manifest of a partition in one step that survives a crash."""
-    body = msgspec.json.encode(manifest)
-    data = msgspec.json.encode(_File(zlib.crc32(body), msgspec.Raw(body)))
-    replace_file(directory / NAME, data)
+    write_checked(directory / NAME, manifest)
 
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of a partition, an empty one if there is none; raises `CorruptFile`."""
     path = directory / NAME
     try:
-        data = path.read_bytes()
+        manifest = read_checked(path, Manifest, "a manifest")
     except FileNotFoundError:
         return Manifest()
-    try:
-        file = msgspec.json.decode(data, type=_File)
-        if zlib.crc32(file.manifest) != file.checksum:
-            raise CorruptFile(path, 0, "the checksum of the manifest is wrong")
-        manifest = msgspec.json.decode(file.manifest, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptFile(path, 0, f"not a manifest: {error}") from None
     _check(path, manifest)
     return manifest
 
@@ -82,6 +102,8 @@ def read_manifest(directory: Path) -> Manifest:
 def _check(path: Path, manifest: Manifest) -> None:
     if manifest.version != VERSION:
         raise CorruptFile(path, 0, f"a manifest of version {manifest.version}, not {VERSION}")
+    if manifest.first < 0:
+        raise CorruptFile(path, 0, f"the first offset is {manifest.first}")
     expected = manifest.first
     for segment in manifest.segments:
         if segment.first != expected or segment.last < segment.first:
@@ -94,7 +116,7 @@ def _check(path: Path, manifest: Manifest) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file beside the old one, then put it in its place, all of it synced."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
+    with removed_on_failure(temporary), temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -102,9 +124,29 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+@contextmanager
+def removed_on_failure(temporary: Path) -> Iterator[None]:
+    """A file that could not be written takes no room: it may be room that lacked."""
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
 def sync_directory(directory: Path) -> None:
     """Have the names in a directory on disk."""
     handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Have on disk what somebody wrote into a file."""
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

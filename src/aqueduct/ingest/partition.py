@@ -7,13 +7,13 @@ look at changes only under the lock.
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.manifest import (
@@ -21,15 +21,25 @@ from aqueduct.ingest.manifest import (
     Segment,
     read_manifest,
     remove_files,
+    segment_name,
     sync_directory,
+    sync_file,
     write_manifest,
 )
 from aqueduct.ingest.messages import PartitionInfo
 from aqueduct.ingest.rows import Chunk, make_batch
-from aqueduct.ingest.segments import leftovers, read_segment, write_segment
+from aqueduct.ingest.segments import (
+    check_segment,
+    first_stored_at,
+    leftovers,
+    read_segment,
+    write_segment,
+)
 from aqueduct.ingest.wal import Block, Facts, Scan, WalFile, make_block, read_rows
 
 _log = logging.getLogger("aqueduct.ingest")
+_LOOKS = 8
+"""How often a directory that somebody writes is looked at again before it counts as damaged."""
 
 
 @dataclass
@@ -45,11 +55,14 @@ class _Log:
 
 
 @dataclass
-class Staged:
-    """A block that was appended and not yet synced."""
+class _Staged:
+    """A block that is not sealed yet."""
 
-    chunks: Sequence[Chunk]
-    block: Block
+    parts: list[bytes | pa.Buffer]
+    count: int
+    facts: Facts
+    block: Block | None = None
+    """Where it is, once it is written."""
 
 
 class Partition:
@@ -70,37 +83,70 @@ class Partition:
         """Of each producer the last sequence number, and when it was stored."""
         self._logs: list[_Log] = []
         self._wal: WalFile | None = None
-        self._staged: Staged | None = None
-        if not read_only:
-            directory.mkdir(parents=True, exist_ok=True)
+        self._staged: _Staged | None = None
+        self._sound: set[str] = set()
+        """Segments that were found to be what was written."""
         try:
             self._recover()
         except CorruptFile as fault:
-            self.fault = str(fault)
-            _log.error("partition %s is out of use: %s", directory, fault)
+            self._out_of_use(str(fault))
+        except OSError as error:
+            self._out_of_use(f"{error.filename or directory}: {error.strerror}")
+
+    def _out_of_use(self, fault: str) -> None:
+        self.fault = fault
+        _log.error("partition %s is out of use: %s", self.directory, fault)
 
     # Recovery
 
     def _recover(self) -> None:
+        for _ in range(_LOOKS if self._read_only else 0):
+            before = read_manifest(self.directory)
+            try:
+                self._recover_once()
+            except (CorruptFile, FileNotFoundError):
+                if read_manifest(self.directory) == before:
+                    break
+            else:
+                return
+        self._recover_once()
+
+    def _recover_once(self) -> None:
         self.manifest = manifest = read_manifest(self.directory)
         self.next_offset = manifest.next
         self.ingest_time = manifest.ingest_time
         self.producers = dict(manifest.producers)
+        self._logs = []
         if not self._read_only:
             self._clear(manifest)
         for segment in manifest.segments:
-            if not (self.directory / segment.name).exists():
-                raise CorruptFile(self.directory / segment.name, 0, "the segment is missing")
+            self._check_there(segment)
         logs = sorted(self.directory.glob("*.wal"))
         for path in logs:
             self._recover_log(path, is_last=path == logs[-1])
 
+    def _check_there(self, segment: Segment) -> None:
+        path = self.directory / segment.name
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise CorruptFile(path, 0, "the segment is missing") from None
+        if size != segment.size:
+            raise CorruptFile(path, min(size, segment.size), f"{size} bytes, not {segment.size}")
+
     def _clear(self, manifest: Manifest) -> None:
-        """Remove what a crash left half done."""
+        """Remove what a crash left half done, and nothing that is not elsewhere."""
         known = {segment.name for segment in manifest.segments}
-        # A segment that no manifest names was being made from a log that is still there.
-        unknown = [path for path in self.directory.glob("*.parquet") if path.name not in known]
-        remove_files([*unknown, *leftovers(self.directory)])
+        for path in self.directory.glob("*.parquet"):
+            if path.name in known:
+                continue
+            first, _, last = path.stem.partition("-")
+            was_dropped = last.isdecimal() and int(last) < manifest.first
+            if not was_dropped and not (self.directory / f"{first}.wal").exists():
+                reason = "no manifest names this segment, and the log it was made from is gone"
+                raise CorruptFile(path, 0, reason)
+            remove_files([path])
+        remove_files(leftovers(self.directory))
 
     def _recover_log(self, path: Path, is_last: bool) -> None:
         scan = Scan(path)
@@ -114,11 +160,20 @@ class Partition:
                 remove_files([path])  # all of it is in a segment
             return
         for block in blocks:
-            if block.first != self.next_offset:
-                reason = f"a block begins at offset {block.first}, not at {self.next_offset}"
-                raise CorruptFile(path, block.position, reason)
+            self._check_follows(path, block)
             self._count(block)
+        if is_last and not self._read_only:
+            sync_file(path)  # the last block may be in memory only, and counts from now on
         self._logs.append(_Log(path, blocks))
+
+    def _check_follows(self, path: Path, block: Block) -> None:
+        """Raise unless a block is of this partition, and the next one."""
+        if block.first != self.next_offset:
+            reason = f"a block begins at offset {block.first}, not at {self.next_offset}"
+            raise CorruptFile(path, block.position, reason)
+        if block.facts.members.get(self.number) != block.first or not block.count:
+            reason = f"a block that is not of partition {self.number}"
+            raise CorruptFile(path, block.position, reason)
 
     def _cut(self, path: Path, position: int, size: int, why: str) -> None:
         if self._read_only:
@@ -158,38 +213,53 @@ class Partition:
     # Writing, by one thread
 
     def stage(self, chunks: Sequence[Chunk], facts: Facts) -> None:
-        """Append rows behind the last; they count once they are synced and sealed."""
+        """Make a block of rows behind the last; nothing is written yet."""
         batch = make_batch(chunks, self.next_offset, facts.ingest_time)
         parts = make_block(batch, self.next_offset, facts)
-        wal = self._wal
-        if wal is None:
-            path = self.directory / f"{self.next_offset:020}.wal"
-            wal = self._wal = WalFile(path)
-            wal.cut(0)
-            sync_directory(self.directory)
-            with self.lock:
-                self._logs.append(_Log(path))
-        position, size = wal.append(parts)
-        body = position + len(parts[0]) + len(parts[1])
-        block = Block(position, size, self.next_offset, batch.num_rows, facts, body)
-        self._staged = Staged(chunks, block)
+        self._staged = _Staged(parts, batch.num_rows, facts)
 
-    def sync(self) -> None:
-        """Have what was staged on disk."""
-        if self._wal is not None:
-            self._wal.sync()
-
-    def seal(self) -> None:
-        """What was staged and synced is there for readers."""
+    def write(self) -> None:
+        """Append what was staged."""
         staged = self._staged
         assert staged is not None
+        wal = self._wal if self._wal is not None else self._begin_log()
+        position, size = wal.append(staged.parts)
+        body = position + len(staged.parts[0]) + len(staged.parts[1])
+        staged.block = Block(position, size, self.next_offset, staged.count, staged.facts, body)
+
+    def _begin_log(self) -> WalFile:
+        path = self.directory / f"{self.next_offset:020}.wal"
+        wal = WalFile(path)
+        try:
+            wal.cut(0)
+            sync_directory(self.directory)
+        except OSError:
+            wal.close()
+            raise
+        with self.lock:
+            self._wal = wal
+            self._logs.append(_Log(path))
+        return wal
+
+    def sync(self) -> None:
+        """Have what was written on disk."""
+        assert self._wal is not None
+        self._wal.sync()
+
+    def seal(self) -> None:
+        """What was written and synced is there for readers."""
+        staged, wal = self._staged, self._wal
+        assert staged is not None
+        assert staged.block is not None
+        assert wal is not None
+        wal.keep()
         with self.lock:
             self._logs[-1].blocks.append(staged.block)
             self._count(staged.block)
         self._staged = None
 
     def revert(self) -> None:
-        """Take back what was staged, as far as it was."""
+        """Take back what was staged, as far as it was written."""
         self._staged = None
         if self._wal is not None:
             self._wal.revert()
@@ -221,15 +291,19 @@ class Partition:
                 active = self._wal.path if self._wal is not None else None
                 log = next((log for log in self._logs if log.path != active and log.blocks), None)
             if log is None:
-                return rolled
+                break
             self._roll(log)
             rolled += 1
+        producers = self._remembered(self.manifest.producers)
+        if len(producers) != len(self.manifest.producers):
+            self._install(replace(self.manifest, producers=producers))
+        return rolled
 
     def _roll(self, log: _Log) -> None:
         blocks = log.blocks
         first, last = blocks[0].first, blocks[-1].end - 1
-        name = Segment(first, last, 0, 0, 0, 0, 0).name
-        size = write_segment(self.directory / name, _rows_of(log.path, blocks))
+        path = self.directory / segment_name(first, last)
+        size, checksum = write_segment(path, read_rows(log.path, blocks))
         segment = Segment(
             first,
             last,
@@ -238,24 +312,34 @@ class Partition:
             max(block.facts.last_time for block in blocks),
             blocks[0].facts.ingest_time,
             blocks[-1].facts.ingest_time,
+            checksum,
         )
-        manifest = self.manifest
-        producers = dict(manifest.producers)
+        producers = dict(self.manifest.producers)
         for block in blocks:
             for producer, sequence in block.facts.producers.items():
                 producers[producer] = (sequence, block.facts.ingest_time)
-        fresh = Manifest(
-            first=manifest.first,
+        fresh = replace(
+            self.manifest,
             next=last + 1,
-            group=max(manifest.group, blocks[-1].facts.group),
-            ingest_time=max(manifest.ingest_time, blocks[-1].facts.ingest_time),
-            segments=[*manifest.segments, segment],
-            producers=producers,
+            group=max(self.manifest.group, blocks[-1].facts.group),
+            ingest_time=max(self.manifest.ingest_time, blocks[-1].facts.ingest_time),
+            segments=[*self.manifest.segments, segment],
+            producers=self._remembered(producers),
         )
         self._install(fresh)
         with self.lock:
             self._logs.remove(log)
         remove_files([log.path])
+
+    def _remembered(self, producers: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        with self.lock:
+            return {name: known for name, known in producers.items() if name in self.producers}
+
+    def forget(self, producers: Iterable[str]) -> None:
+        """Forget producers; the next roll takes them out of the manifest too."""
+        with self.lock:
+            for producer in producers:
+                self.producers.pop(producer, None)
 
     def _install(self, manifest: Manifest) -> None:
         write_manifest(self.directory, manifest)
@@ -269,25 +353,20 @@ class Partition:
         if not gone:
             return 0
         first = gone[-1].last + 1
-        self._install(
-            Manifest(
-                first=first,
-                next=manifest.next,
-                group=manifest.group,
-                ingest_time=manifest.ingest_time,
-                segments=kept,
-                producers=manifest.producers,
-            )
-        )
+        self._install(replace(manifest, first=first, segments=kept))
         remove_files(self.directory / segment.name for segment in gone)
         return sum(segment.size for segment in gone)
 
     # Reading, by any thread
 
-    def check_range(self, topic: str, start: int, end: int) -> None:
-        """Raise unless all rows from ``start`` up to ``end`` are there and can be read."""
+    def check_usable(self, topic: str) -> None:
+        """Raise if it is out of use."""
         if self.fault:
             raise IngestError(f"{topic} partition {self.number} is out of use: {self.fault}")
+
+    def check_range(self, topic: str, start: int, end: int) -> None:
+        """Raise unless all rows from ``start`` up to ``end`` are there and can be read."""
+        self.check_usable(topic)
         first, last = self.manifest.first, self.next_offset
         if not first <= start <= end <= last:
             raise UnknownTopic(
@@ -297,55 +376,74 @@ class Partition:
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The rows with offsets from ``start`` up to ``end``; both must be there."""
+        self.check_usable(self.directory.parent.name)
         while start < end:
+            path, batches = self._file_with(start, end)
             try:
-                for batch in self._read_some(start, end):
+                for batch in batches:
                     start += batch.num_rows
                     yield batch
             except FileNotFoundError:
-                continue  # it became a segment in between: look again
+                self._look_again(path)
+            except OSError as error:
+                raise IngestError(f"{path} could not be read: {error.strerror}") from error
 
-    def _read_some(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows from one file, or the next few."""
+    def _file_with(self, start: int, end: int) -> tuple[Path, Iterator[pa.RecordBatch]]:
+        """The file with an offset, and its rows from there on."""
         with self.lock:
-            segments = self.manifest.segments
+            manifest = self.manifest
             logs = [(log.path, list(log.blocks)) for log in self._logs]
-        for segment in segments:
-            if segment.first <= start <= segment.last:
-                path = self.directory / segment.name
-                yield from read_segment(path, segment.first, start, min(end, segment.last + 1))
-                return
+        if start < manifest.first:
+            raise UnknownTopic(f"offset {start} was removed; {manifest.first} is the first left")
+        for segment in manifest.segments:
+            if start <= segment.last:
+                return self.directory / segment.name, self._read_segment(segment, start, end)
         for path, blocks in logs:
             wanted = [block for block in blocks if block.first < end and start < block.end]
             if wanted:
-                for batch, block in zip(_rows_of(path, wanted), wanted, strict=True):
-                    skip = max(start - block.first, 0)
-                    yield batch.slice(skip, min(end, block.end) - block.first - skip)
-                return
+                return path, _read_log(path, wanted, start, end)
         raise CorruptFile(self.directory, 0, f"offset {start} is in no segment and in no log")
+
+    def _read_segment(self, segment: Segment, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        path = self._checked(segment)
+        yield from read_segment(path, segment.first, start, min(end, segment.last + 1))
+
+    def _checked(self, segment: Segment) -> Path:
+        """The file of a segment, which is what was written."""
+        path = self.directory / segment.name
+        if segment.name not in self._sound:
+            check_segment(path, segment.checksum)
+            self._sound.add(segment.name)
+        return path
+
+    def _look_again(self, path: Path) -> None:
+        """A file is gone: well if it became a segment in between, or was removed for its age."""
+        if self._read_only:
+            self._recover()
+        with self.lock:
+            ours = {self.directory / segment.name for segment in self.manifest.segments}
+            ours |= {log.path for log in self._logs}
+        if path in ours and not path.exists():
+            raise CorruptFile(path, 0, "the file is missing")
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose row was stored at or after a time; the next one if none was."""
-        with self.lock:
-            for segment in self.manifest.segments:
-                if segment.last_ingest >= timestamp:
-                    return self._within(segment, timestamp)
-            for log in self._logs:
-                for block in log.blocks:
-                    if block.facts.ingest_time >= timestamp:
-                        return block.first
-            return self.next_offset
-
-    def _within(self, segment: Segment, timestamp: int) -> int:
-        if segment.first_ingest >= timestamp:
-            return segment.first
-        path = self.directory / segment.name
-        for batch in read_segment(path, segment.first, segment.first, segment.last + 1):
-            times = batch.column("ingest_time").cast(pa.int64()).to_pylist()
-            for at, time in enumerate(times):
-                if time >= timestamp:
-                    return int(batch.column("offset")[at].as_py())
-        return segment.last + 1
+        self.check_usable(self.directory.parent.name)
+        while True:
+            with self.lock:
+                held = self.manifest.segments
+                segment = next((each for each in held if each.last_ingest >= timestamp), None)
+                if segment is None:
+                    blocks = (block for log in self._logs for block in log.blocks)
+                    later = (each.first for each in blocks if each.facts.ingest_time >= timestamp)
+                    return next(later, self.next_offset)
+            if segment.first_ingest >= timestamp:
+                return segment.first
+            try:
+                path = self._checked(segment)
+                return first_stored_at(path, segment.first, segment.last + 1, timestamp)
+            except FileNotFoundError:
+                self._look_again(self.directory / segment.name)
 
     def info(self) -> PartitionInfo:
         """What it holds."""
@@ -366,17 +464,8 @@ class Partition:
             )
 
 
-def _rows_of(path: Path, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-    """The rows of blocks, read one at a time."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for block in blocks:
-            data = os.pread(file, block.size, block.position)
-            if len(data) != block.size:
-                raise CorruptFile(path, block.position, "a block is cut short")
-            moved = Block(
-                0, block.size, block.first, block.count, block.facts, block.body - block.position
-            )
-            yield read_rows(path, pa.py_buffer(data), moved)
-    finally:
-        os.close(file)
+def _read_log(path: Path, blocks: list[Block], start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The rows of blocks, without those before and behind a range."""
+    for batch, block in zip(read_rows(path, blocks), blocks, strict=True):
+        skip = max(start - block.first, 0)
+        yield batch.slice(skip, min(end, block.end) - block.first - skip)

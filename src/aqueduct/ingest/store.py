@@ -13,7 +13,7 @@ from pathlib import Path
 from aqueduct.ingest.faults import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.partition import Partition
-from aqueduct.ingest.topic import Submission, Topic, check_name
+from aqueduct.ingest.topic import Submission, Topic, check_name, is_begun
 
 _log = logging.getLogger("aqueduct.ingest")
 LOCK = ".lock"
@@ -40,17 +40,22 @@ class Store:
         self.faults: dict[str, str] = {}
         """Topics that cannot be used at all, and why."""
         self._begun: dict[Partition, float] = {}
-        for path in sorted(directory.iterdir()):
-            if path.is_dir():
-                self._open_topic(path)
+        try:
+            for path in sorted(directory.iterdir()):
+                if path.is_dir():
+                    self._open_topic(path)
+        except BaseException:
+            self.close()
+            raise
 
     def _open_topic(self, path: Path) -> None:
         try:
             check_name(path.name)
-            self.topics[path.name] = Topic(path)
+            if not is_begun(path):
+                self.topics[path.name] = Topic(path)
         except RefusedRecords:
             _log.warning("%s is not a topic, and is left alone", path)
-        except CorruptFile as fault:
+        except (CorruptFile, OSError) as fault:
             self.faults[path.name] = str(fault)
             _log.error("topic %s is out of use: %s", path.name, fault)
 
@@ -70,21 +75,29 @@ class Store:
             raise IngestError(f"topic {name} is out of use: {self.faults[name]}")
         topic = self.topics.get(name)
         if topic is not None:
+            if topic.fault:
+                raise IngestError(f"topic {name} is out of use: {topic.fault}")
             if partitions is not None and partitions != len(topic.partitions):
                 raise RefusedRecords(
                     f"topic {name} has {len(topic.partitions)} partitions, not {partitions}; "
                     "that cannot be changed, so leave the number out"
                 )
             return topic
-        if len(self.topics) >= self.limits.max_topics:
-            raise RefusedRecords(f"there are {len(self.topics)} topics already (max_topics)")
+        there = len(self.topics) + len(self.faults)
+        if there >= self.limits.max_topics:
+            raise RefusedRecords(f"there are {there} topics already (max_topics)")
         count = self.limits.partitions if partitions is None else partitions
         if not 1 <= count <= self.limits.max_partitions:
             raise RefusedRecords(
                 f"a topic has from 1 to {self.limits.max_partitions} partitions, not {count}"
             )
         self._check_disk()
-        topic = self.topics[name] = Topic(self.directory / name, count)
+        try:
+            topic = self.topics[name] = Topic(self.directory / name, count)
+        except OSError as error:
+            raise IngestError(
+                f"topic {name} could not be made in {self.directory}: {error.strerror}"
+            ) from None
         return topic
 
     def register(self, topic: Topic, producer_id: str) -> int:
@@ -94,13 +107,14 @@ class Store:
         if known is not None:
             return known[0]
         if len(topic.producers) >= self.limits.max_producers:
-            horizon = self._now() - int(self.limits.producer_memory * 1e6)
-            topic.forget_producers(horizon)
+            topic.forget_producers(self._now() - int(self.limits.producer_memory * 1e6))
+            topic.forget_idle_producers()
             if len(topic.producers) >= self.limits.max_producers:
                 raise RefusedRecords(
                     f"topic {topic.name} remembers {len(topic.producers)} producers already "
                     "(max_producers); use an id again, or raise the limit"
                 )
+        topic.producers[producer_id] = (0, self._now())
         return 0
 
     def commit(self, groups: dict[Topic, list[Submission]]) -> None:
@@ -134,7 +148,10 @@ class Store:
         self._begun.pop(part, None)
 
     def _check_disk(self) -> None:
-        found = os.statvfs(self.directory)
+        try:
+            found = os.statvfs(self.directory)
+        except OSError as error:
+            raise IngestError(f"{self.directory} is not there: {error.strerror}") from None
         free = found.f_bavail * found.f_frsize
         if free < self.limits.low_water:
             raise DiskLow(
@@ -153,17 +170,28 @@ class Store:
         for topic in list(self.topics.values()):
             for part in topic.partitions:
                 if not part.fault:
-                    rolled += part.roll()
+                    rolled += self._roll(topic, part)
         return rolled
+
+    def _roll(self, topic: Topic, part: Partition) -> int:
+        try:
+            return part.roll()
+        except CorruptFile as fault:
+            part.fault = str(fault)
+            topic.fault = topic.fault or part.fault
+            _log.error("partition %s is out of use: %s", part.directory, fault)
+        except OSError as error:
+            _log.error("a log in %s is not a segment yet: %s", part.directory, error)
+        return 0
 
     def retain(self) -> int:
         """Remove segments that are too old or too many; returns how many bytes that freed."""
-        limits = self.limits
         freed = 0
         for topic in list(self.topics.values()):
             for part in topic.partitions:
-                freed += part.drop(self._expendable(topic, part))
-        return freed if limits.retention_age or limits.retention_size else 0
+                if not part.fault:
+                    freed += part.drop(self._expendable(topic, part))
+        return freed
 
     def _expendable(self, topic: Topic, part: Partition) -> int:
         """How many of the oldest segments of a partition may go."""

@@ -7,17 +7,20 @@ So one number for each producer says what is stored of what it sent, over all pa
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from aqueduct.ingest.assignment import partition_of
 from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
-from aqueduct.ingest.manifest import replace_file
+from aqueduct.ingest.manifest import read_checked, sync_directory, write_checked
 from aqueduct.ingest.messages import Records, TopicInfo
 from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.rows import Chunk
@@ -26,6 +29,12 @@ from aqueduct.ingest.wal import Facts
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ABOUT = "topic.json"
 _READERS = "readers.json"
+MAX_READERS = 1_000
+"""Named readers of a topic: each is in every listing."""
+_FIRST_TIME = -62_135_596_800_000_000
+_LAST_TIME = 253_402_300_799_999_999
+"""What a reader can show as a date."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _About(msgspec.Struct):
@@ -65,9 +74,8 @@ class Topic:
         self.directory = directory
         self.name = directory.name
         if partitions is not None:
-            directory.mkdir(parents=True, exist_ok=True)
-            replace_file(directory / _ABOUT, msgspec.json.encode(_About(partitions)))
-        count = _read(directory / _ABOUT, _About).partitions
+            _make(directory, partitions)
+        count = _read_about(directory / _ABOUT).partitions
         self.partitions = [
             Partition(directory / f"part={number}", number, read_only=read_only)
             for number in range(count)
@@ -81,7 +89,9 @@ class Topic:
         for part in self.partitions:
             self._group = max(self._group, part.manifest.group)
             for producer, known in part.producers.items():
-                self.producers[producer] = max(known, self.producers.get(producer, known))
+                self.producers[producer] = max(
+                    known, self.producers.get(producer, known), key=_by_time
+                )
         self.readers = _read_readers(directory / _READERS)
 
     def _drop_broken_group(self) -> None:
@@ -115,17 +125,11 @@ class Topic:
         now = max(now, *(part.ingest_time for part in self.partitions))
         members = {number: self.partitions[number].next_offset for number in chunks}
         touched = [self.partitions[number] for number in chunks]
-        group = self._group + 1
-        try:
-            for part in touched:
-                part.stage(chunks[part.number], _facts(group, members, chunks[part.number], now))
-            for _ in sync.map(Partition.sync, touched):
-                pass
-        except OSError as error:
-            for part in touched:
-                part.revert()
-            raise IngestError(f"{self.name} could not be written: {error.strerror}") from error
-        self._group = group
+        # A number is used once, also if its group fails: nothing left of that can be taken for it.
+        self._group = group = self._group + 1
+        for part in touched:
+            part.stage(chunks[part.number], _facts(group, members, chunks[part.number], now))
+        self._write(touched, sync)
         for part in touched:
             part.seal()
         for part_chunks in chunks.values():
@@ -134,6 +138,40 @@ class Topic:
                     max(chunk.sequences[-1], self.producers.get(chunk.producer_id, (0, 0))[0]),
                     now,
                 )
+
+    def _write(self, touched: Sequence[Partition], sync: Executor) -> None:
+        """Have what was staged on disk in all partitions, or in none."""
+        try:
+            for part in touched:
+                part.write()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, no half of a group stays
+            self._take_back(touched, error)
+        syncs = [sync.submit(part.sync) for part in touched]
+        wait(syncs)
+        faults = [fault for each in syncs if (fault := each.exception()) is not None]
+        for fault in faults:
+            if not isinstance(fault, OSError) or fault.errno not in _NO_ROOM:
+                self.fault = f"{self.directory} could not be synced: {fault}"
+                break
+        if faults:
+            self._take_back(touched, faults[0])
+
+    def _take_back(self, touched: Sequence[Partition], error: BaseException) -> NoReturn:
+        """Remove what was written of a group; if that fails, nobody knows what is on disk."""
+        for part in touched:
+            try:
+                part.revert()
+            except OSError as fault:
+                self.fault = self.fault or f"{part.directory} could not be cut back: {fault}"
+        if self.fault:
+            raise IngestError(
+                f"topic {self.name} is out of use until the server starts again, which looks at "
+                f"what is on disk: {self.fault}"
+            ) from error
+        raise IngestError(
+            f"topic {self.name} could not be written in {self.directory}, and nothing of these "
+            f"records was stored: {error}"
+        ) from error
 
     def _arrange(self, submissions: Sequence[Submission]) -> dict[int, list[Chunk]]:
         """What is new of the records, by partition; each submission learns its offsets."""
@@ -149,6 +187,14 @@ class Topic:
                 submission.fault = RefusedRecords(
                     f"record {records.sequence} of producer {producer!r} came after {known}: "
                     "those between were not sent, or another producer uses the same id"
+                )
+                continue
+            if records.timestamps and not (
+                _FIRST_TIME <= min(records.timestamps) <= max(records.timestamps) <= _LAST_TIME
+            ):
+                submission.fault = RefusedRecords(
+                    f"a timestamp of records {records.sequence} to {end - 1} of producer "
+                    f"{producer!r} is not within the years 1 to 9999"
                 )
                 continue
             skip = min(known + 1 - records.sequence, len(records.values))
@@ -200,11 +246,17 @@ class Topic:
 
     def forget_producers(self, horizon: int) -> None:
         """Forget the producers that stored nothing since a time."""
-        for producer, (_, time) in list(self.producers.items()):
-            if time < horizon:
-                del self.producers[producer]
+        forgotten = [name for name, (_, time) in self.producers.items() if time < horizon]
+        for producer in forgotten:
+            del self.producers[producer]
+        for part in self.partitions:
+            part.forget(forgotten)
 
-    def advance(self, reader: str, offsets: dict[int, int], max_readers: int = 1_000) -> None:
+    def forget_idle_producers(self) -> None:
+        """Forget those that have stored nothing yet: they lose nothing by it."""
+        self.producers = {name: known for name, known in self.producers.items() if known[0]}
+
+    def advance(self, reader: str, offsets: dict[int, int], max_readers: int = MAX_READERS) -> None:
         """Note how far a named reader has come."""
         check_name(reader, "reader")
         if reader not in self.readers and len(self.readers) >= max_readers:
@@ -217,7 +269,12 @@ class Topic:
                 raise RefusedRecords(f"{self.name} has no partition {number}")
             known[number] = max(offset, known.get(number, 0))
         readers = {**self.readers, reader: known}
-        replace_file(self.directory / _READERS, msgspec.json.encode(readers))
+        try:
+            write_checked(self.directory / _READERS, readers)
+        except OSError as error:
+            raise IngestError(
+                f"{self.directory / _READERS} could not be written: {error}"
+            ) from None
         self.readers = readers
 
     def close(self) -> None:
@@ -227,7 +284,10 @@ class Topic:
 
     def info(self) -> TopicInfo:
         """What it holds."""
-        return TopicInfo(self.name, [part.info() for part in self.partitions], self.readers)
+        infos = [part.info() for part in self.partitions]
+        if self.fault:  # one that cannot be written makes all of them so
+            infos = [replace(info, fault=info.fault or self.fault) for info in infos]
+        return TopicInfo(self.name, infos, self.readers)
 
 
 def _group_of(part: Partition) -> int:
@@ -249,19 +309,41 @@ def _facts(group: int, members: dict[int, int], chunks: Sequence[Chunk], now: in
     )
 
 
-def _read(path: Path, kind: Callable[..., _About]) -> _About:
+def _by_time(known: tuple[int, int]) -> tuple[int, int]:
+    """The later of two memories of a producer counts: one forgotten begins at 1 again."""
+    sequence, time = known
+    return time, sequence
+
+
+def _make(directory: Path, partitions: int) -> None:
+    """Make the directories of a new topic; the file that says so comes last."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(partitions):
+        (directory / f"part={number}").mkdir(exist_ok=True)
+    sync_directory(directory.parent)
+    write_checked(directory / _ABOUT, _About(partitions))
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether a crash cut short the making of a topic, so that there is nothing in it."""
+    files = (path for path in directory.rglob("*") if not path.is_dir())
+    return all(path.name == f".{_ABOUT}.tmp" for path in files)
+
+
+def _read_about(path: Path) -> _About:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_About)
+        about = read_checked(path, _About, "the description of a topic")
     except FileNotFoundError:
         raise CorruptFile(path, 0, "the file that says what the topic is like is missing") from None
-    except msgspec.MsgspecError as error:
-        raise CorruptFile(path, 0, f"not the description of a topic: {error}") from None
+    for number in range(about.partitions):
+        part = path.with_name(f"part={number}")
+        if not part.is_dir():
+            raise CorruptFile(part, 0, "the directory of a partition is missing")
+    return about
 
 
 def _read_readers(path: Path) -> dict[str, dict[int, int]]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[int, int]])
+        return read_checked(path, dict[str, dict[int, int]], "a list of readers")
     except FileNotFoundError:
         return {}
-    except msgspec.MsgspecError as error:
-        raise CorruptFile(path, 0, f"not a list of readers: {error}") from None

@@ -1,12 +1,14 @@
-"""One file of a partition's write-ahead log: blocks of rows, each with a checksum, in order.
+"""One file of a partition's write-ahead log: blocks of rows, each with checksums, in order.
 
-A block is a header, a few facts as msgpack, and an Arrow IPC record batch. The checksum covers all
-of it. A block that was cut short by a crash can only be the last one: nothing is written behind it
-before it was synced.
+A block is a header, a few facts as msgpack, and an Arrow IPC record batch. The header has a
+checksum of its own, so that how long a block was to be is known even if the rest is damaged. A
+block that was cut short by a crash can only be the last one: nothing is written behind it before
+it was synced.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -17,14 +19,17 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from aqueduct.ingest.faults import CorruptFile
+from aqueduct.ingest.faults import CorruptFile, IngestError
 from aqueduct.ingest.rows import STORED
 
 MAGIC = b"AQW1"
-_HEADER = struct.Struct("<4sIIIQI")
-_COVERED = struct.Struct("<IIQI")
+_FIELDS = struct.Struct("<4sIIQII")
+_CHECKSUM = struct.Struct("<I")
+HEADER_SIZE = _FIELDS.size + _CHECKSUM.size
 MAX_BLOCK = 256 * 1024 * 1024
 """Far more than one group holds; a larger length is damage."""
+_MAX_CANDIDATES = 100_000
+_PIECE = 1024 * 1024
 
 
 class Facts(msgspec.Struct, array_like=True, frozen=True):
@@ -68,10 +73,11 @@ def make_block(batch: pa.RecordBatch, first: int, facts: Facts) -> list[bytes | 
     """The parts of a block, to be written one behind the other."""
     meta = _encode(facts)
     body = batch.serialize()
-    covered = _COVERED.pack(len(meta), body.size, first, batch.num_rows)
-    checksum = zlib.crc32(body, zlib.crc32(meta, zlib.crc32(covered)))
-    header = _HEADER.pack(MAGIC, len(meta), body.size, checksum, first, batch.num_rows)
-    return [header, meta, body]
+    if len(meta) + body.size > MAX_BLOCK:
+        raise IngestError(f"{batch.num_rows} rows of {body.size:,} bytes are too much for a block")
+    checksum = zlib.crc32(body, zlib.crc32(meta))
+    fields = _FIELDS.pack(MAGIC, len(meta), body.size, first, batch.num_rows, checksum)
+    return [fields + _CHECKSUM.pack(zlib.crc32(fields)), meta, body]
 
 
 class WalFile:
@@ -82,35 +88,40 @@ class WalFile:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self.size = os.fstat(self._file).st_size
         """How much of it is written for good; what is behind that is of no account."""
-        self._unsynced = 0
+        self._appended = 0
 
     def append(self, parts: list[bytes | pa.Buffer]) -> tuple[int, int]:
         """Write a block behind the last one, and return its position and size."""
-        position = self.size + self._unsynced
+        position = self.size + self._appended
         size = sum(len(part) for part in parts)
         written = 0
         while written < size:
-            written += os.pwritev(self._file, _rest(parts, written), position + written)
-        self._unsynced += size
+            count = os.pwritev(self._file, _rest(parts, written), position + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            written += count
+        self._appended += size
         return position, size
 
     def sync(self) -> None:
         """Have everything on disk that was appended."""
         os.fdatasync(self._file)
-        self.size += self._unsynced
-        self._unsynced = 0
+
+    def keep(self) -> None:
+        """What was appended and synced is there for good."""
+        self.size += self._appended
+        self._appended = 0
 
     def revert(self) -> None:
-        """Take back what was appended since the last sync."""
-        self._unsynced = 0
-        os.ftruncate(self._file, self.size)
+        """Take back what was appended and not kept, also from the disk."""
+        self.cut(self.size)
 
     def cut(self, size: int) -> None:
         """Remove everything from a position on, for good."""
         os.ftruncate(self._file, size)
         os.fsync(self._file)
         self.size = size
-        self._unsynced = 0
+        self._appended = 0
 
     def close(self) -> None:
         """Close it."""
@@ -130,84 +141,159 @@ def _rest(parts: list[bytes | pa.Buffer], written: int) -> list[memoryview]:
     return views
 
 
+class _CutShort(CorruptFile):
+    """A block was to be longer than the file is."""
+
+
+class _NoHeader(CorruptFile):
+    """There is no good header where a block should begin."""
+
+
 class Scan:
-    """Goes through a file block by block, and knows where the good part ends."""
+    """Goes through a file block by block, and knows where the good part ends.
+
+    It reads and does not map: whoever writes the file may cut it at any time.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with pa.memory_map(str(path)) as file:
-            self._buffer = file.read_buffer() if file.size() else pa.py_buffer(b"")
-        self._view = memoryview(self._buffer)
+        self.size = 0
+        """Of the whole file."""
         self.good = 0
         """Where the good part ends, once all blocks were gone through."""
+        self.torn = ""
+        """Why the end is not good, if it is not."""
 
     def blocks(self) -> Iterator[Block]:
-        """All good blocks; raises `CorruptFile` if a good one comes behind a bad one."""
-        while self.good < len(self._view):
-            try:
-                block = self._block(self.good)
-            except CorruptFile as fault:
-                if self._something_good_behind(self.good + 1):
-                    raise
-                self.torn = fault.reason
-                return
-            yield block
-            self.good = block.position + block.size
-
-    torn = ""
-    """Why the end is not good, if it is not."""
-
-    @property
-    def size(self) -> int:
-        """Of the whole file."""
-        return len(self._view)
-
-    def rows(self, block: Block) -> pa.RecordBatch:
-        """The rows of a block, without a copy."""
-        return read_rows(self.path, self._buffer, block)
-
-    def _block(self, position: int) -> Block:
-        view = self._view
-        if position + _HEADER.size > len(view):
-            raise CorruptFile(self.path, position, "the header of a block is cut short")
-        magic, meta, body, checksum, first, count = _HEADER.unpack_from(view, position)
-        if magic != MAGIC:
-            raise CorruptFile(self.path, position, "there is no block")
-        if meta + body > MAX_BLOCK:
-            raise CorruptFile(self.path, position, f"a block of {meta + body} bytes")
-        start = position + _HEADER.size
-        end = start + meta + body
-        if end > len(view):
-            raise CorruptFile(self.path, position, "a block is cut short")
-        covered = zlib.crc32(_COVERED.pack(meta, body, first, count))
-        if zlib.crc32(view[start:end], covered) != checksum:
-            raise CorruptFile(self.path, position, "the checksum of a block is wrong")
+        """All good blocks; raises `CorruptFile` for a bad one that cannot be the last."""
+        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            facts = _decode(view[start : start + meta])
-        except msgspec.MsgspecError as error:
-            raise CorruptFile(self.path, position, f"the facts of a block: {error}") from None
+            self.size = os.fstat(file).st_size
+            while self.good < self.size:
+                try:
+                    block = self._block(file, self.good)
+                except _CutShort as fault:
+                    self.torn = fault.reason
+                    return
+                except _NoHeader as fault:
+                    if self._something_good_behind(file, self.good + 1):
+                        raise CorruptFile(self.path, self.good, fault.reason) from None
+                    self.torn = fault.reason
+                    return
+                except _BadBody as fault:
+                    if fault.end < self.size:
+                        raise CorruptFile(self.path, self.good, fault.reason) from None
+                    self.torn = fault.reason
+                    return
+                yield block
+                self.good = block.position + block.size
+        finally:
+            os.close(file)
+
+    def _block(self, file: int, position: int) -> Block:
+        meta, body, first, count, checksum = self._header(file, position)
+        start = position + HEADER_SIZE
+        end = start + meta + body
+        if end > self.size:
+            raise _CutShort(self.path, position, "a block is cut short")
+        data = memoryview(_read(file, meta + body, start))
+        if len(data) != meta + body or zlib.crc32(data) != checksum:
+            raise _BadBody(self.path, position, "the checksum of a block is wrong", end)
+        try:
+            facts = _decode(data[:meta])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise _BadBody(self.path, position, f"the facts of a block: {error}", end) from None
         return Block(position, end - position, first, count, facts, start + meta)
 
-    def _something_good_behind(self, position: int) -> bool:
-        """Whether any block from there on is good: then the bad one was not the last."""
-        data = bytes(self._view[position:])
-        at = data.find(MAGIC)
-        while at >= 0:
-            try:
-                self._block(position + at)
-            except CorruptFile:
-                at = data.find(MAGIC, at + 1)
-            else:
+    def _header(self, file: int, position: int) -> tuple[int, int, int, int, int]:
+        """The lengths of facts and rows, the first offset, the count and the checksum."""
+        data = _read(file, HEADER_SIZE, position)
+        if len(data) < HEADER_SIZE:
+            raise _NoHeader(self.path, position, "the header of a block is cut short")
+        magic, meta, body, first, count, checksum = _FIELDS.unpack_from(data)
+        if magic != MAGIC:
+            raise _NoHeader(self.path, position, "there is no block")
+        if _CHECKSUM.unpack_from(data, _FIELDS.size)[0] != zlib.crc32(data[: _FIELDS.size]):
+            raise _NoHeader(self.path, position, "the checksum of the header of a block is wrong")
+        if meta + body > MAX_BLOCK:
+            raise _NoHeader(self.path, position, f"a block of {meta + body} bytes")
+        return meta, body, first, count, checksum
+
+    def _something_good_behind(self, file: int, position: int) -> bool:
+        """Whether any block from there on is good: then the bad one was not the last.
+
+        Too many that look like one count as one: what is not understood is not cut off.
+        """
+        candidates = 0
+        hashed = 0
+        for at in _find(file, MAGIC, position):
+            candidates += 1
+            if candidates > _MAX_CANDIDATES or hashed > self.size:
                 return True
+            try:
+                block = self._block(file, at)
+            except _BadBody as fault:
+                hashed += fault.end - at
+            except (_CutShort, _NoHeader):
+                continue
+            else:
+                return block.size > 0
         return False
 
 
-def read_rows(path: Path, buffer: pa.Buffer, block: Block) -> pa.RecordBatch:
-    """The rows of a block in a file's bytes."""
-    body = buffer.slice(block.body, block.position + block.size - block.body)
+class _BadBody(CorruptFile):
+    """A block has a good header, and what follows is not what it says."""
+
+    def __init__(self, path: Path, position: int, reason: str, end: int) -> None:
+        super().__init__(path, position, reason)
+        self.end = end
+
+
+def _read(file: int, size: int, position: int) -> bytes:
+    """Bytes of a file: fewer only where it ends."""
+    data = os.pread(file, size, position)
+    while len(data) < size:
+        more = os.pread(file, size - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _find(file: int, what: bytes, position: int) -> Iterator[int]:
+    """Where some bytes occur in a file, from a position on."""
+    while piece := _read(file, _PIECE + len(what) - 1, position):
+        at = piece.find(what)
+        while at >= 0:
+            yield position + at
+            at = piece.find(what, at + 1)
+        position += _PIECE
+
+
+def read_rows(path: Path, blocks: list[Block]) -> Iterator[pa.RecordBatch]:
+    """The rows of blocks of a file, read and checked one block at a time."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        for block in blocks:
+            yield _rows(path, block, _read(file, block.size, block.position))
+    finally:
+        os.close(file)
+
+
+def _rows(path: Path, block: Block, data: bytes) -> pa.RecordBatch:
+    if len(data) != block.size:
+        raise CorruptFile(path, block.position, "a block is cut short")
+    *_, first, _, checksum = _FIELDS.unpack_from(data)
+    fields = zlib.crc32(data[: _FIELDS.size])
+    if fields != _CHECKSUM.unpack_from(data, _FIELDS.size)[0] or first != block.first:
+        raise CorruptFile(path, block.position, "the header of a block has changed")
+    if zlib.crc32(memoryview(data)[HEADER_SIZE:]) != checksum:
+        raise CorruptFile(path, block.position, "the checksum of a block is wrong")
+    try:
+        body = pa.py_buffer(data).slice(block.body - block.position)
         batch = pa.ipc.read_record_batch(body, STORED)
-    except (pa.ArrowInvalid, OSError, EOFError) as error:
+        batch.validate()
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise CorruptFile(path, block.position, f"the rows of a block: {error}") from None
     if batch.num_rows != block.count:
         raise CorruptFile(path, block.position, f"{batch.num_rows} rows instead of {block.count}")

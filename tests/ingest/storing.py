@@ -1,0 +1,104 @@
+"""A store to test: records made short, and a look at all that is stored."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import Records
+from aqueduct.ingest.partition import Partition
+from aqueduct.ingest.store import Store
+from aqueduct.ingest.topic import Submission, Topic
+
+LIMITS = IngestLimits(low_water=0, partitions=2)
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash(*_: object, **__: object) -> Any:
+    raise Crash
+
+
+def records(first: int, count: int = 1, **other: Any) -> Records:
+    """Records whose values tell their sequence numbers."""
+    sequences = range(first, first + count)
+    values = [b"value %d" % each for each in sequences]
+    return Records(first, values, [1_000_000 + each for each in sequences], **other)
+
+
+def spread(first: int, count: int) -> Records:
+    """Records with keys, which go to all partitions."""
+    return records(first, count, keys=[b"%d" % each for each in range(first, first + count)])
+
+
+def submit(store: Store, topic: Topic, *wanted: tuple[str, Records]) -> list[Submission]:
+    """Commit records as one group, and return what became of them."""
+    submissions = [Submission(producer, each) for producer, each in wanted]
+    store.commit({topic: submissions})
+    return submissions
+
+
+def put(store: Store, what: Records, topic: str = "t", producer: str = "p") -> Submission:
+    """Commit records of one producer."""
+    return submit(store, store.topic_to_write(topic, None), (producer, what))[0]
+
+
+def stored(store: Store, what: Records, topic: str = "t", producer: str = "p") -> Submission:
+    """Commit records, which has to succeed."""
+    submission = put(store, what, topic, producer)
+    assert submission.fault is None
+    return submission
+
+
+@contextmanager
+def opened(
+    directory: Path, limits: IngestLimits = LIMITS, clock: Callable[[], float] | None = None
+) -> Iterator[Store]:
+    """A store, closed at the end."""
+    store = Store(directory, limits) if clock is None else Store(directory, limits, clock)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def rolled(store: Store) -> int:
+    """Turn all logs into segments."""
+    store.rotate_old(everything=True)
+    return store.roll()
+
+
+def rows_of(part: Partition) -> list[dict[str, Any]]:
+    """All rows of a partition, which have to be dense."""
+    first, end = part.manifest.first, part.next_offset
+    part.check_range("t", first, end)
+    batches = list(part.read(first, end))
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist() if batches else []
+    assert [row["offset"] for row in rows] == list(range(first, end))
+    times = [row["ingest_time"] for row in rows]
+    assert times == sorted(times)
+    return rows
+
+
+def sequences(topic: Topic, producer: str = "p") -> list[int]:
+    """The sequence numbers that are stored of a producer, over all partitions."""
+    found = [row for part in topic.partitions for row in rows_of(part)]
+    for row in found:
+        assert row["value"] == b"value %d" % row["producer_sequence"]
+    return sorted(row["producer_sequence"] for row in found if row["producer_id"] == producer)
+
+
+def files(directory: Path, pattern: str) -> list[Path]:
+    """Files of the topic, oldest first."""
+    return sorted(directory.rglob(pattern))
+
+
+def fill(path: Path, data: bytes | bytearray) -> None:
+    """Make a file anew: to empty one that was written has some file systems wait for the disk."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)

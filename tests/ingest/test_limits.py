@@ -1,0 +1,45 @@
+"""Limits of an ingest server that cannot work are refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aqueduct.ingest.limits import MAX_WAITING, IngestLimits
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_record",
+        "max_topics",
+        "max_partitions",
+        "partitions",
+        "max_producers",
+        "max_streams",
+        "max_fetches",
+        "max_waiting",
+        "group_size",
+        "roll_size",
+    ],
+)
+def test_a_limit_of_nothing_is_refused_by_its_name(name: str) -> None:
+    nothing: dict[str, Any] = {name: 0}
+    with pytest.raises(ValueError, match=rf"IngestLimits\({name}=0\): give at least 1"):
+        replace(IngestLimits(), **nothing)
+
+
+def test_a_new_topic_cannot_have_more_partitions_than_a_topic_may() -> None:
+    with pytest.raises(ValueError, match="partitions is no more than max_partitions"):
+        IngestLimits(partitions=5, max_partitions=4)
+
+
+def test_a_record_has_to_fit_into_what_may_wait() -> None:
+    with pytest.raises(ValueError, match="max_waiting is no less than max_record"):
+        IngestLimits(max_record=1000, max_waiting=999)
+
+
+def test_what_may_wait_has_to_fit_into_a_block() -> None:
+    IngestLimits(max_waiting=MAX_WAITING)
+    with pytest.raises(ValueError, match="max_waiting is no more than"):
+        IngestLimits(max_waiting=MAX_WAITING + 1)
