@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from aqueduct.ingest import topic as topics
 from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
 from aqueduct.ingest.manifest import NAME, read_manifest
 from aqueduct.ingest.messages import Records
@@ -439,15 +438,14 @@ def test_named_readers_only_go_forward_and_are_remembered(tmp_path: Path) -> Non
         assert store.topics["t"].readers == {"r": {0: 5, 1: 1}, "s": {}}
 
 
-def test_there_is_a_limit_to_named_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "MAX_READERS", 2)
+def test_there_is_a_limit_to_named_readers(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", 2)
-        topic.advance("a", {})
-        topic.advance("b", {})
-        topic.advance("a", {0: 1})
-        with pytest.raises(RefusedRecords, match="topic t has 2 named readers already"):
-            topic.advance("c", {})
+        topic.advance("a", {}, 2)
+        topic.advance("b", {}, 2)
+        topic.advance("a", {0: 1}, 2)
+        with pytest.raises(RefusedRecords, match="topic t has 2 readers already"):
+            topic.advance("c", {}, 2)
 
 
 def test_a_reader_that_cannot_be_noted_stays_where_it_was(

@@ -56,3 +56,10 @@ def refusal_error(refusal: Refusal) -> IngestError:
         if kind.code == refusal.code:
             return kind(refusal.reason)
     return IngestError(refusal.reason)
+
+
+def refusal_of(error: IngestError | OSError) -> Refusal:
+    """What is said to whoever asked for something that failed."""
+    if isinstance(error, IngestError):
+        return Refusal(error.code, str(error))
+    return Refusal(IngestError.code, f"the server could not do that: {error.strerror}")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aqueduct.quic.endpoint import QuicOptions
+
 KIB = 1024
 MIB = 1024 * KIB
 MAX_WAITING = 64 * MIB
 """All that waits may become one block of a log, with what describes each row besides."""
+
+ATTENTIVE = QuicOptions(idle_timeout=6.0, keep_alive=2.0)
+"""For producers and readers: a server that was killed cannot say so, and is to be missed soon."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,20 @@ class IngestLimits:
     max_streams: int = 1_000
     """Producers that send at once."""
 
+    max_connection_streams: int = 100
+    """Of one connection, so that none has them all."""
+
     max_fetches: int = 64
     """Ranges being read at once; each holds a batch of rows."""
+
+    max_connection_fetches: int = 16
+    """Of one connection, so that none has them all; the next wait."""
+
+    reader_patience: float = 30.0
+    """A reader that takes no rows for so long makes room for others, and may ask again."""
+
+    max_readers: int = 1_000
+    """Named readers of a topic: each is written down whenever one comes further."""
 
     max_waiting: int = 32 * MIB
     """Bytes of records that wait to be stored; then producers wait."""
@@ -74,7 +91,10 @@ class IngestLimits:
             "partitions",
             "max_producers",
             "max_streams",
+            "max_connection_streams",
             "max_fetches",
+            "max_connection_fetches",
+            "max_readers",
             "max_waiting",
             "group_size",
             "roll_size",
@@ -83,6 +103,8 @@ class IngestLimits:
                 raise ValueError(f"IngestLimits({name}={getattr(self, name)!r}): give at least 1")
         if self.partitions > self.max_partitions:
             raise ValueError("IngestLimits: partitions is no more than max_partitions")
+        if self.max_record > 8 * MIB:
+            raise ValueError("IngestLimits: max_record is no more than 8 MiB, half a message")
         if self.max_waiting < self.max_record:
             raise ValueError("IngestLimits: max_waiting is no less than max_record")
         if self.max_waiting > MAX_WAITING:

@@ -13,6 +13,10 @@ import msgspec
 
 from aqueduct.channel.handles import Receiver, Sender
 
+FIRST_TIME = -62_135_596_800_000_000
+LAST_TIME = 253_402_300_799_999_999
+"""Microseconds since 1970 of the first and the last moment that has a date: years 1 to 9999."""
+
 
 class Records(msgspec.Struct, array_like=True, frozen=True):
     """Records of one producer, column by column; what all lack, or share, is left out."""

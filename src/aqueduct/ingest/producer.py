@@ -23,9 +23,19 @@ from aqueduct.errors import (
 )
 from aqueduct.ingest.assignment import partition_of
 from aqueduct.ingest.faults import IngestError, refusal_error
-from aqueduct.ingest.messages import Answer, Committed, Open, Opened, Records, Refusal, Request
+from aqueduct.ingest.limits import ATTENTIVE
+from aqueduct.ingest.messages import (
+    FIRST_TIME,
+    LAST_TIME,
+    Answer,
+    Committed,
+    Open,
+    Opened,
+    Records,
+    Refusal,
+    Request,
+)
 from aqueduct.ingest.permissions import HEADER
-from aqueduct.quic.endpoint import QuicOptions
 from aqueduct.quic.tls import Trust
 
 BATCH_RECORDS = 2_048
@@ -37,8 +47,6 @@ _OVERHEAD = 100
 """What a record costs in memory besides its bytes."""
 _MIN_PAUSE = 0.05
 _MAX_PAUSE = 2.0
-_OPTIONS = QuicOptions(idle_timeout=8.0, keep_alive=2.0)
-"""A server that was killed says nothing any more; whoever waits for it wants to know soon."""
 _FATAL = (TLSError, Refused, Unauthenticated)
 """What trying again does not mend."""
 
@@ -223,7 +231,7 @@ class Producer:
         """
         if sequence is not None and not self._is_next(sequence):
             return
-        size = self._check(value, key, headers, partition)
+        size = self._check(value, key, headers, partition, timestamp)
         while self._buffered and self._buffered + size > self._max_buffered:
             await self._wait_for_room()
         if self._error is not None:
@@ -271,6 +279,7 @@ class Producer:
         key: bytes | None,
         headers: Mapping[str, bytes] | None,
         partition: int | None,
+        timestamp: float | None,
     ) -> int:
         if self._opened is None:
             raise IngestError("open the producer first: async with Producer(…) as producer")
@@ -285,6 +294,10 @@ class Producer:
             raise IngestError(f"a record of {size:,} bytes; the server takes {self.max_record:,}")
         if partition is not None and not 0 <= partition < self.partitions:
             raise IngestError(f"topic {self.topic} has partitions 0 to {self.partitions - 1}")
+        if timestamp is not None and not FIRST_TIME <= timestamp * 1e6 <= LAST_TIME:
+            raise IngestError(
+                f"{timestamp!r} is outside of the years 1 to 9999; give seconds since 1970"
+            )
         return size + _OVERHEAD
 
     def _add(
@@ -345,9 +358,6 @@ class Producer:
             except _FATAL as error:
                 self._fail(error)
                 return
-            except IngestError as error:
-                self._fail(error)
-                return
             except (ChannelError, ConnectError, EndOfChannel, OSError) as error:
                 self.trouble = str(error)
                 if self._was_open:
@@ -362,6 +372,9 @@ class Producer:
                         )
                     )
                     return
+            except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
+                self._fail(error)
+                return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _MAX_PAUSE)
 
@@ -376,16 +389,21 @@ class Producer:
             trust=self._trust,
             headers=self._headers,
             timeout=patience,
-            options=_OPTIONS,
+            options=ATTENTIVE,
         ) as connection:
             records, answers = await self._begin(connection)
             async with records, answers:
                 sending = asyncio.create_task(self._send_batches(records))
+                hearing = asyncio.create_task(self._hear(answers))
                 try:
-                    await self._hear(answers)
+                    await asyncio.wait((sending, hearing), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     sending.cancel()
-                    await asyncio.wait((sending,))
+                    hearing.cancel()
+                    await asyncio.wait((sending, hearing))
+                for task in (hearing, sending):
+                    if not task.cancelled():
+                        task.result()
 
     async def _begin(
         self, connection: ClientConnection[Request]
@@ -417,6 +435,11 @@ class Producer:
                 f"{self._address} has stored {hello.committed} records of {self.producer_id!r}, "
                 f"and had stored {self.committed}: it has lost some, or is another server"
             )
+        elif hello.committed >= self._next:
+            raise IngestError(
+                f"{self._address} has stored {hello.committed} records of {self.producer_id!r}, "
+                f"and only {self._next - 1} were sent: another producer uses the same id"
+            )
         self._sent = 0
         while self._batches and self._batches[0].end - 1 <= hello.committed:
             self._settle(self._batches.popleft(), {})
@@ -426,7 +449,10 @@ class Producer:
             while self._sent < len(self._batches):
                 batch = self._batches[self._sent]
                 self._sent += 1
-                await records.send(batch.message())
+                try:
+                    await records.send(batch.message())
+                except ChannelError:
+                    await asyncio.Event().wait()  # the answers say why, or end as well
             self._full.clear()
             if self._filling is None:
                 await self._full.wait()
@@ -439,6 +465,8 @@ class Producer:
             if isinstance(answer, Refusal):
                 raise refusal_error(answer)
             if isinstance(answer, Committed):
+                if not self._sent or answer.sequence != self._batches[0].sequence:
+                    raise IngestError(f"{self._address} answered for records that were not sent")
                 batch = self._batches.popleft()
                 self._sent -= 1
                 self._settle(batch, answer.offsets)

@@ -14,6 +14,7 @@ from aqueduct.channel.client import ClientConnection, Connecting, connect
 from aqueduct.channel.handles import channel, oneshot
 from aqueduct.errors import ChannelError
 from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic, refusal_error
+from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.messages import (
     Advance,
     Done,
@@ -53,7 +54,7 @@ class Reader:
     ) -> None:
         headers = {HEADER: f"Bearer {token}"} if token else None
         self._connecting: Connecting[Request] = connect(
-            address, Request, trust=trust or Trust(), headers=headers
+            address, Request, trust=trust or Trust(), headers=headers, options=ATTENTIVE
         )
         self._connection: ClientConnection[Request]
 
@@ -66,23 +67,20 @@ class Reader:
 
     async def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """What there is: all topics that may be read, or one."""
-        reply, answer = oneshot(Listing | Refusal)
-        await self._connection.entrypoint.send(Topics(reply, topic))
-        listing: Listing = _accepted(await answer.receive())
+        call = self._connection.entrypoint.call
+        listing: Listing = _accepted(await call(Topics, topic=topic))
         return listing.topics
 
     async def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
         """By partition, the first offset stored at or after a time (seconds since 1970)."""
-        reply, answer = oneshot(Found | Refusal)
-        await self._connection.entrypoint.send(Offsets(topic, int(timestamp * 1e6), reply))
-        found: Found = _accepted(await answer.receive())
+        call = self._connection.entrypoint.call
+        found: Found = _accepted(await call(Offsets, topic=topic, timestamp=int(timestamp * 1e6)))
         return found.offsets
 
     async def advance(self, reader: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Say how far a named reader has come: what it has not read is not removed for its age."""
-        reply, answer = oneshot(Done | Refusal)
-        await self._connection.entrypoint.send(Advance(topic, reader, dict(offsets), reply))
-        _accepted(await answer.receive())
+        call = self._connection.entrypoint.call
+        _accepted(await call(Advance, topic=topic, reader=reader, offsets=dict(offsets)))
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
@@ -94,14 +92,13 @@ class Reader:
         sender, rows = channel(bytes)
         reply, answer = oneshot(Done | Refusal)
         request = Fetch(topic, partition, start, end, sender, reply)
-        async with answer:  # which nobody reads if the rows are not read to their end
+        async with rows, answer:
             await self._connection.entrypoint.send(request)
             try:
-                async with rows:
-                    async for data in rows:
-                        batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
-                        start = _follows(batch, start, topic, partition)
-                        yield as_rows(batch, topic, partition)
+                async for data in rows:
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
+                    start = _follows(batch, start, topic, partition)
+                    yield as_rows(batch, topic, partition)
             except ChannelError:
                 _accepted(await answer.receive())  # which says why, unless the connection is gone
                 raise

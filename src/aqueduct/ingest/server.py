@@ -6,49 +6,32 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from aqueduct.channel.handles import Receiver, Sender
+from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import Headers
 from aqueduct.channel.server import Server, ServerConnection, serve
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError
 from aqueduct.ingest.committer import Committer
-from aqueduct.ingest.faults import IngestError, RefusedRecords, UnknownTopic
+from aqueduct.ingest.faults import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import (
-    Advance,
-    Answer,
-    Committed,
-    Done,
-    Fetch,
-    Found,
-    Listing,
-    Offsets,
-    Open,
-    Opened,
-    Records,
-    Refusal,
-    Request,
-    TopicInfo,
-    Topics,
-)
+from aqueduct.ingest.messages import Answer, Fetch, Open, Opened, Request, TopicInfo
 from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.permissions import Grant, Permissions
-from aqueduct.ingest.rows import in_pieces
+from aqueduct.ingest.reading import Reading
 from aqueduct.ingest.store import Store
-from aqueduct.ingest.topic import Submission, Topic
+from aqueduct.ingest.stream import Stream
+from aqueduct.ingest.topic import Topic
 from aqueduct.quic.tls import ServerTLS
 from aqueduct.quic.udp import Address
 
-T = TypeVar("T")
-
 _log = logging.getLogger("aqueduct.ingest")
 
-_AHEAD = 64
-"""Messages of one producer that may wait to be stored or answered."""
+_REQUESTS = 256
+"""Requests of one connection that are served at once; then the next wait."""
 _UPKEEP = 0.5
 """Seconds between looks at what has to be rolled or removed."""
 
@@ -77,13 +60,15 @@ class IngestServer:
         self.limits = limits or IngestLimits()
         self._permissions = permissions or Permissions()
         self.metrics = Metrics()
-        self._streams = 0
-        self._fetches = asyncio.Semaphore(self.limits.max_fetches)
+        self._streams: dict[tuple[str, str], Stream] = {}
+        """By topic and producer id, who sends."""
+        self._sending = 0
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Server[Any]
         self._store: Store
         self._committer: Committer
+        self._reading: Reading
 
     # Opening and closing
 
@@ -92,14 +77,15 @@ class IngestServer:
         loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-writer")
         self._others = ThreadPoolExecutor(4, thread_name_prefix="aqueduct-ingest")
-        self._stack.callback(self._others.shutdown)
-        self._stack.callback(self._writer.shutdown)
         try:
             self._store = await loop.run_in_executor(
                 self._writer, Store, self._directory, self.limits
             )
+            # The last thing to go: nobody else may have the directory while a thread is at work.
             self._stack.callback(self._store.close)
+            self._stack.push_async_callback(self._stop_threads)
             self._committer = Committer(self._store, self._writer, self.metrics)
+            self._reading = Reading(self._store, self.metrics, self._in_thread, self._in_writer)
             self._server = await self._stack.enter_async_context(
                 serve(
                     self._asked_address,
@@ -109,12 +95,17 @@ class IngestServer:
                 )
             )
         except BaseException:
+            await self._stop_threads()
             await self._stack.aclose()
             raise
         self._tasks = [
             asyncio.create_task(work)
             for work in (self._committer.run(), self._keep_up(), self._server.run(self._handle))
         ]
+
+    async def _stop_threads(self) -> None:
+        for threads in (self._writer, self._others):
+            await asyncio.to_thread(threads.shutdown)
 
     def _accept(self, headers: Headers, peer: Address) -> None:
         self._permissions.grant(headers)  # raises for a token that nobody knows
@@ -188,188 +179,95 @@ class IngestServer:
     # Requests
 
     async def _handle(self, connection: ServerConnection[Request]) -> None:
-        grant = self._permissions.grant(connection.headers)
+        client = _Client(self._permissions.grant(connection.headers), self.limits)
         async with asyncio.TaskGroup() as group:
             while True:
+                await client.requests.acquire()
                 try:
                     request = await connection.entrypoint.receive()
                 except MessageError as error:
                     _log.warning("a request from %s: %s", connection.peer, error)
+                    client.requests.release()
                     continue
                 except (EndOfChannel, ChannelError):
                     return
-                group.create_task(self._serve(request, grant))
+                serving = group.create_task(self._serve(request, client))
+                serving.add_done_callback(lambda _: client.requests.release())
 
-    async def _serve(self, request: Request, grant: Grant) -> None:
-        with contextlib.suppress(ChannelError):  # who asked is gone
-            if isinstance(request, Open):
-                await self._produce(request, grant)
-            elif isinstance(request, Fetch):
-                await self._fetch(request, grant)
-            elif isinstance(request, Topics):
-                await _reply(request.reply, self._list(request, grant))
-            elif isinstance(request, Offsets):
-                await _reply(request.reply, self._offsets(request, grant))
-            else:
-                await _reply(request.reply, self._advance(request, grant))
-
-    # Producers
-
-    async def _produce(self, request: Open, grant: Grant) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            answers = await stack.enter_async_context(request.answers)
-            records = await stack.enter_async_context(request.records)
-            try:
-                grant.check_write(request.topic)
-                if self._streams >= self.limits.max_streams:
-                    raise RefusedRecords(f"{self._streams} producers send already (max_streams)")
-                self._streams += 1
-                stack.callback(self._stream_ended)
-                topic = await self._in_writer(
-                    self._store.topic_to_write, request.topic, request.partitions
-                )
-                known = await self._in_writer(self._store.register, topic, request.producer_id)
-            except IngestError as fault:
-                await answers.send(Refusal(fault.code, str(fault)))
-                return
-            opened = Opened(len(topic.partitions), known, self.limits.max_record)
-            await answers.send(opened)
-            await self._store_records(topic, request.producer_id, records, answers)
-
-    def _stream_ended(self) -> None:
-        self._streams -= 1
-
-    async def _store_records(
-        self, topic: Topic, producer_id: str, records: Receiver[Records], answers: Sender[Answer]
-    ) -> None:
-        """Store what comes, and answer in the same order."""
-        queue: asyncio.Queue[tuple[Submission, asyncio.Future[None]] | Refusal | None]
-        queue = asyncio.Queue(_AHEAD)
-        answering = asyncio.create_task(_answer(queue, answers))
+    async def _serve(self, request: Request, client: _Client) -> None:
         try:
-            async for message in records:
-                submission = Submission(producer_id, message)
-                try:
-                    self._check(topic, message)
-                except RefusedRecords as fault:
-                    await queue.put(Refusal(fault.code, str(fault)))
-                    return
-                await queue.put((submission, await self._committer.submit(topic, submission)))
-                if answering.done():
-                    return
-        except MessageError as error:
-            await queue.put(Refusal("refused", f"not records: {error}"))
-        finally:
-            if not answering.done():
-                with contextlib.suppress(ChannelError):
-                    await queue.put(None)
-                    await answering
+            if isinstance(request, Open):
+                await self._produce(request, client)
+            elif isinstance(request, Fetch):
+                await self._reading.fetch(request, client.grant, client.fetches)
             else:
-                with contextlib.suppress(ChannelError):
-                    answering.result()
+                await self._reading.answer(request, client.grant)
+        except ChannelError:
+            pass  # who asked is gone
+        except Exception:  # noqa: BLE001 -- a request that fails leaves others alone
+            _log.exception("a request failed, and others go on: %s", type(request).__name__)
 
-    def _check(self, topic: Topic, records: Records) -> None:
-        """Refuse what cannot be stored, before it is part of a group."""
-        count = len(records.values)
-        if records.sequence < 1:
-            raise RefusedRecords(f"sequence numbers begin at 1, not at {records.sequence}")
-        columns = (records.timestamps, records.keys, records.headers)
-        if any(column is not None and len(column) != count for column in columns):
-            raise RefusedRecords("the columns of records are not all of the same length")
-        if records.partition is not None and not 0 <= records.partition < len(topic.partitions):
-            raise RefusedRecords(f"topic {topic.name} has no partition {records.partition}")
-        limit = self.limits.max_record
-        for at, value in enumerate(records.values):
-            size = len(value)
-            if records.keys is not None:
-                size += len(records.keys[at] or b"")
-            if records.headers is not None:
-                size += sum(len(name) + len(text) for name, text in records.headers[at])
-            if size > limit:
-                raise RefusedRecords(
-                    f"record {records.sequence + at} has {size:,} bytes, more than {limit:,} "
-                    "(max_record)"
-                )
-
-    # Readers
-
-    async def _list(self, request: Topics, grant: Grant) -> Listing:
-        if request.topic is not None:
-            grant.check_read(request.topic)
-            return Listing([self._store.topic_to_read(request.topic).info()])
-        return Listing([info for info in self._store.info() if grant.may_read(info.topic)])
-
-    async def _offsets(self, request: Offsets, grant: Grant) -> Found:
-        grant.check_read(request.topic)
-        topic = self._store.topic_to_read(request.topic)
-        offsets = {
-            part.number: await self._in_thread(part.offset_at, request.timestamp)
-            for part in topic.partitions
-        }
-        return Found(offsets)
-
-    async def _advance(self, request: Advance, grant: Grant) -> Done:
-        grant.check_read(request.topic)
-        topic = self._store.topic_to_read(request.topic)
-        await self._in_writer(topic.advance, request.reader, request.offsets)
-        return Done()
-
-    async def _fetch(self, request: Fetch, grant: Grant) -> None:
-        outcome: Done | Refusal
-        async with request.reply as reply, request.rows as rows:
+    async def _produce(self, request: Open, client: _Client) -> None:
+        async with request.answers as answers, request.records as records:
             try:
-                grant.check_read(request.topic)
-                topic = self._store.topic_to_read(request.topic)
-                if not 0 <= request.partition < len(topic.partitions):
-                    raise UnknownTopic(f"{topic.name} has no partition {request.partition}")
-                part = topic.partitions[request.partition]
-                part.check_range(topic.name, request.start, request.end)
-                batches = self._batches(part, request.start, request.end)
-                async with self._fetches, contextlib.aclosing(batches):
-                    async for count, data in batches:
-                        await rows.send(data)
-                        self.metrics.rows_read += count
-                outcome = Done()
-            except IngestError as fault:
-                outcome = Refusal(fault.code, str(fault))
-                rows.cancel()
-            await reply.send(outcome)
+                client.grant.check_write(request.topic)
+                with self._place_for_stream(client):
+                    topic = await self._in_writer(
+                        self._store.topic_to_write, request.topic, request.partitions
+                    )
+                    stream = Stream(
+                        topic,
+                        request.producer_id,
+                        records,
+                        answers,
+                        self._committer,
+                        self.limits.max_record,
+                    )
+                    await self._run_stream(stream, answers, topic, request.producer_id)
+            except (IngestError, OSError) as error:
+                await answers.send(refusal_of(error))
 
-    async def _batches(
-        self, part: Any, start: int, end: int
-    ) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Rows as Arrow IPC messages, read in a thread one at a time."""
-        reading = in_pieces(part.read(start, end))
+    async def _run_stream(
+        self, stream: Stream, answers: Sender[Answer], topic: Topic, producer_id: str
+    ) -> None:
+        """Let a producer send, who takes the place of any before it with the same id."""
+        key = topic.name, producer_id
+        before, self._streams[key] = self._streams.get(key), stream
+        try:
+            if before is not None:
+                await before.supersede()
+            known = await self._in_writer(self._store.register, topic, producer_id)
+            await answers.send(Opened(len(topic.partitions), known, self.limits.max_record))
+            await stream.run()
+        finally:
+            if self._streams.get(key) is stream:
+                del self._streams[key]
 
-        def more() -> tuple[int, bytes] | None:
-            batch = next(reading, None)
-            return None if batch is None else (batch.num_rows, batch.serialize().to_pybytes())
-
-        while (found := await self._in_thread(more)) is not None:
-            yield found
-
-
-async def _answer(
-    queue: asyncio.Queue[tuple[Submission, asyncio.Future[None]] | Refusal | None],
-    answers: Sender[Answer],
-) -> None:
-    """Answer for records once they are stored, in order, until one is not."""
-    while (entry := await queue.get()) is not None:
-        if isinstance(entry, Refusal):
-            await answers.send(entry)
-            return
-        submission, done = entry
-        await done
-        if submission.fault is not None:
-            await answers.send(Refusal(submission.fault.code, str(submission.fault)))
-            return
-        records = submission.records
-        await answers.send(Committed(records.sequence, len(records.values), submission.offsets))
+    @contextlib.contextmanager
+    def _place_for_stream(self, client: _Client) -> Iterator[None]:
+        if self._sending >= self.limits.max_streams:
+            raise RefusedRecords(
+                f"{self._sending} producers send already (max_streams); try again later"
+            )
+        if client.streams >= self.limits.max_connection_streams:
+            raise RefusedRecords(
+                f"{client.streams} producers send over this connection already "
+                "(max_connection_streams); open another"
+            )
+        self._sending += 1
+        client.streams += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+            client.streams -= 1
 
 
-async def _reply(reply: Sender[Any], work: Coroutine[Any, Any, Any]) -> None:
-    try:
-        outcome = await work
-    except IngestError as fault:
-        outcome = Refusal(fault.code, str(fault))
-    await reply.send(outcome)
+class _Client:
+    """A connection: what it may do, and what it has of the server."""
+
+    def __init__(self, grant: Grant, limits: IngestLimits) -> None:
+        self.grant = grant
+        self.streams = 0
+        self.fetches = asyncio.Semaphore(limits.max_connection_fetches)
+        self.requests = asyncio.Semaphore(_REQUESTS)

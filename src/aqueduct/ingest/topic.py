@@ -256,11 +256,13 @@ class Topic:
         """Forget those that have stored nothing yet: they lose nothing by it."""
         self.producers = {name: known for name, known in self.producers.items() if known[0]}
 
-    def advance(self, reader: str, offsets: dict[int, int]) -> None:
+    def advance(self, reader: str, offsets: dict[int, int], max_readers: int = MAX_READERS) -> None:
         """Note how far a named reader has come."""
         check_name(reader, "reader")
-        if reader not in self.readers and len(self.readers) >= MAX_READERS:
-            raise RefusedRecords(f"topic {self.name} has {len(self.readers)} named readers already")
+        if reader not in self.readers and len(self.readers) >= max_readers:
+            raise RefusedRecords(
+                f"topic {self.name} has {len(self.readers)} readers already (max_readers)"
+            )
         known = dict(self.readers.get(reader, {}))
         for number, offset in offsets.items():
             if not 0 <= number < len(self.partitions):

@@ -1,0 +1,141 @@
+"""One producer's stream: what it sends is stored in order, and answered in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeAlias
+
+from aqueduct.channel.handles import Receiver, Sender
+from aqueduct.errors import ChannelError, MessageError
+from aqueduct.ingest.committer import Committer
+from aqueduct.ingest.faults import RefusedRecords
+from aqueduct.ingest.messages import (
+    FIRST_TIME,
+    LAST_TIME,
+    Answer,
+    Committed,
+    Records,
+    Refusal,
+)
+from aqueduct.ingest.topic import Submission, Topic
+
+_AHEAD = 64
+"""Messages of one producer that may wait to be stored or answered."""
+
+_Entry: TypeAlias = "tuple[Submission, asyncio.Future[None]] | Refusal | None"
+
+
+class Stream:
+    """Takes the records of a producer, and answers once they are stored."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        producer_id: str,
+        records: Receiver[Records],
+        answers: Sender[Answer],
+        committer: Committer,
+        max_record: int,
+    ) -> None:
+        self._topic = topic
+        self._producer_id = producer_id
+        self._records = records
+        self._answers = answers
+        self._committer = committer
+        self._max_record = max_record
+        self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
+        """What has to be answered, in order; None for the end."""
+        self._ahead = asyncio.Semaphore(_AHEAD)
+        self._taking: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[None] | None = None
+        """Done when everything that was taken is stored, or refused."""
+        self._is_superseded = False
+
+    async def run(self) -> None:
+        """Take and answer until the producer is done or refused; raises if it is gone."""
+        if not self._is_superseded:
+            self._taking = asyncio.create_task(self._take())
+            self._taking.add_done_callback(lambda _: self._queue.put_nowait(None))
+        try:
+            await self._answer()
+        finally:
+            if self._taking is not None:
+                self._taking.cancel()
+                await asyncio.wait((self._taking,))
+        if self._taking is not None and not self._taking.cancelled():
+            self._taking.result()
+
+    async def supersede(self) -> None:
+        """Take nothing more, and return when what was taken is stored: another has the id now."""
+        self._is_superseded = True
+        if self._taking is not None:
+            self._taking.cancel()
+        self._queue.put_nowait(
+            Refusal(
+                RefusedRecords.code,
+                f"another producer was opened with the id {self._producer_id!r}; an id is for one "
+                "at a time, so give each its own",
+            )
+        )
+        if self._last is not None:
+            await asyncio.wait((self._last,))
+
+    async def _take(self) -> None:
+        try:
+            async for message in self._records:
+                await self._ahead.acquire()
+                check_records(message, len(self._topic.partitions), self._max_record)
+                submission = Submission(self._producer_id, message)
+                self._last = await self._committer.submit(self._topic, submission)
+                self._queue.put_nowait((submission, self._last))
+        except RefusedRecords as fault:
+            self._queue.put_nowait(Refusal(fault.code, str(fault)))
+        except MessageError as error:
+            self._queue.put_nowait(Refusal(RefusedRecords.code, f"these are no records: {error}"))
+        except ChannelError:
+            pass  # the producer is gone; what it sent is stored all the same
+
+    async def _answer(self) -> None:
+        while (entry := await self._queue.get()) is not None:
+            if isinstance(entry, Refusal):
+                await self._answers.send(entry)
+                return
+            submission, done = entry
+            await done
+            if submission.fault is not None:
+                fault = submission.fault
+                await self._answers.send(Refusal(fault.code, str(fault)))
+                return
+            records = submission.records
+            await self._answers.send(
+                Committed(records.sequence, len(records.values), submission.offsets)
+            )
+            self._ahead.release()
+
+
+def check_records(records: Records, partitions: int, max_record: int) -> None:
+    """Refuse what cannot be stored, before it is part of a group."""
+    count = len(records.values)
+    if records.sequence < 1:
+        raise RefusedRecords(f"sequence numbers begin at 1, not at {records.sequence}")
+    columns = (records.timestamps, records.keys, records.headers)
+    if any(column is not None and len(column) != count for column in columns):
+        raise RefusedRecords("the columns of records are not all of the same length")
+    if records.partition is not None and not 0 <= records.partition < partitions:
+        raise RefusedRecords(f"there is no partition {records.partition}; there are {partitions}")
+    for at, value in enumerate(records.values):
+        if not FIRST_TIME <= records.timestamps[at] <= LAST_TIME:
+            raise RefusedRecords(
+                f"record {records.sequence + at} has a timestamp outside of the years 1 to 9999; "
+                "give microseconds since 1970"
+            )
+        size = len(value)
+        if records.keys is not None:
+            size += len(records.keys[at] or b"")
+        if records.headers is not None:
+            size += sum(len(name) + len(text) for name, text in records.headers[at])
+        if size > max_record:
+            raise RefusedRecords(
+                f"record {records.sequence + at} has {size:,} bytes, more than {max_record:,} "
+                "(max_record); put larger things elsewhere, and send where they are"
+            )

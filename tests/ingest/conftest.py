@@ -1,0 +1,79 @@
+"""Certificates for servers on this host, and who trusts them; a time limit for every test."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from aqueduct.ingest.server import IngestServer
+from aqueduct.quic.tls import ServerTLS, Trust, make_authority, make_certificate, trust
+from tests.ingest.lab import Lab
+
+HARD_LIMIT = 120.0
+
+if sys.platform != "linux":
+    # What an open file is called is read from /proc.
+    collect_ignore_glob = ["test_crashes.py"]
+
+
+@pytest.fixture(scope="session")
+def authority() -> ServerTLS:
+    return make_authority("tests of ingest")
+
+
+@pytest.fixture(scope="session")
+def tls(authority: ServerTLS) -> ServerTLS:
+    return make_certificate(["127.0.0.1", "localhost"], authority)
+
+
+@pytest.fixture(scope="session")
+def trusted(authority: ServerTLS) -> Trust:
+    return trust(authority.certificate)
+
+
+@pytest.fixture(autouse=True)
+def hard_limit() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test did not end within {HARD_LIMIT:g} s")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, HARD_LIMIT)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, tls: ServerTLS, trusted: Trust) -> Lab:
+    return Lab(tmp_path / "data", tls, trusted)
+
+
+class Held:
+    """Keeps a server's writer busy until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self._go = threading.Event()
+        self.is_reached = False
+
+    def hold(self, server: IngestServer) -> None:
+        server._writer.submit(self._wait)
+
+    def _wait(self) -> None:
+        self.is_reached = True
+        self._go.wait(HARD_LIMIT)
+
+    def release(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    holding = Held()
+    yield holding
+    holding.release()

@@ -1,0 +1,96 @@
+"""A server, producers and readers in one process, over real QUIC on this host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aqueduct.channel.client import Connecting, connect
+from aqueduct.channel.handles import Receiver, Sender, channel
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import Answer, Open, Opened, Records, Refusal, Request
+from aqueduct.ingest.producer import Producer
+from aqueduct.ingest.reader import Reader
+from aqueduct.ingest.server import IngestServer
+from aqueduct.quic.tls import ServerTLS, Trust
+
+SECONDS = 60.0
+
+
+class Lab:
+    """Makes servers on one directory, and their clients."""
+
+    def __init__(self, directory: Path, tls: ServerTLS, trusted: Trust) -> None:
+        self.directory = directory
+        self._tls = tls
+        self.trust = trusted
+
+    def serve(self, address: str = "127.0.0.1:0", **options: Any) -> IngestServer:
+        """A server; what is not about its limits is an option of its own."""
+        own = {name: options.pop(name) for name in ("permissions",) if name in options}
+        limits = IngestLimits(**{"low_water": 0, **options})
+        return IngestServer(address, self.directory, tls=self._tls, limits=limits, **own)
+
+    def producer(self, server: IngestServer, topic: str = "topic", **options: Any) -> Producer:
+        return Producer(server.address, topic, trust=self.trust, **options)
+
+    def reader(self, server: IngestServer, **options: Any) -> Reader:
+        return Reader(server.address, trust=self.trust, **options)
+
+    def connect(self, server: IngestServer) -> Connecting[Request]:
+        """A client that says what it likes."""
+        return connect(server.address, Request, trust=self.trust)
+
+    async def rows(self, server: IngestServer, topic: str = "topic") -> list[dict[str, Any]]:
+        """All rows of a topic, partition by partition."""
+        found: list[dict[str, Any]] = []
+        async with self.reader(server) as reader:
+            (info,) = await reader.topics(topic)
+            for part in info.partitions:
+                where = topic, part.partition, part.first_offset, part.next_offset
+                async for batch in reader.read(*where):
+                    found += batch.to_pylist()
+        return found
+
+
+class RawProducer:
+    """The two channels of a producer, without the care that `Producer` takes."""
+
+    def __init__(self, records: Sender[Any], answers: Receiver[Answer]) -> None:
+        self.records = records
+        self.answers = answers
+
+    @classmethod
+    async def open(
+        cls, entrypoint: Sender[Request], topic: str = "topic", producer_id: str = "raw"
+    ) -> RawProducer:
+        records, incoming = channel(Records)
+        outgoing, answers = channel(Answer)
+        await entrypoint.send(Open(topic, producer_id, incoming, outgoing))
+        return cls(records, answers)
+
+    async def opened(self) -> Opened:
+        answer = await self.answers.receive()
+        assert isinstance(answer, Opened), answer
+        return answer
+
+    async def refused(self) -> Refusal:
+        """The refusal that comes next."""
+        answer = await self.answers.receive()
+        assert isinstance(answer, Refusal), answer
+        return answer
+
+    def leave(self) -> None:
+        self.records.cancel()
+        self.answers.close()
+
+
+async def eventually(condition: Callable[[], object], what: str) -> None:
+    """Wait until something is so."""
+    for _ in range(int(SECONDS * 100)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never: {what}")

@@ -1,0 +1,46 @@
+"""A producer that goes on where the last one with its id stopped, and tells what it has flushed.
+
+python -m tests.ingest.producing ADDRESS TOPIC ID AUTHORITY LIFE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+from aqueduct.ingest import producer as producers
+from aqueduct.quic.endpoint import QuicOptions
+from aqueduct.quic.tls import Trust, trust
+from tests.ingest.crashing import say
+
+PARTITIONS = 3
+
+
+async def main(address: str, topic: str, producer_id: str, trusted: Trust, life: str) -> None:
+    setattr(producers, "ATTENTIVE", QuicOptions(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    chance = random.Random(life)
+    async with producers.Producer(
+        address,
+        topic,
+        producer_id=producer_id,
+        trust=trusted,
+        partitions=PARTITIONS,
+    ) as producer:
+        number = producer.committed
+        say("opened", committed=number)
+        while True:
+            for _ in range(chance.randrange(1, 30)):
+                number += 1
+                # Not what another life sends under this number: nothing may pass for something.
+                value = f"{number} in life {life}".encode()
+                await producer.send(value, key=b"%d" % (number % 7), sequence=number)
+            if chance.random() < 0.5:
+                await producer.flush()
+                say("flushed", sequence=number)
+            await asyncio.sleep(chance.choice((0, 0.001)))
+
+
+if __name__ == "__main__":
+    where, topic_, name, authority, life_ = sys.argv[1:]
+    asyncio.run(main(where, topic_, name, trust(authority), life_))

@@ -1,0 +1,131 @@
+"""Group commit: who waits together is stored together, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aqueduct.ingest.committer import Committer, size_of
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import Records
+from aqueduct.ingest.metrics import Metrics
+from aqueduct.ingest.store import Store
+from aqueduct.ingest.topic import Submission
+
+
+class Bench:
+    """A committer at work, and what it was given to store at once."""
+
+    def __init__(self, directory: Path, **limits: Any) -> None:
+        self.store = Store(directory, IngestLimits(**{"low_water": 0, **limits}))
+        self.topic = self.store.topic_to_write("topic", 2)
+        self.writer = ThreadPoolExecutor(1)
+        self.metrics = Metrics()
+        self.committer = Committer(self.store, self.writer, self.metrics)
+        self.groups: list[int] = []
+        commit = self.store.commit
+
+        def note(groups: Any) -> None:
+            self.groups.append(sum(map(len, groups.values())))
+            commit(groups)
+
+        self.store.commit = note  # type: ignore[method-assign]
+        self.running = asyncio.create_task(self.committer.run())
+
+    async def submit(self, producer: str, sequence: int, value: bytes = b"x") -> Any:
+        submission = Submission(producer, Records(sequence, [value], [0]))
+        return submission, await self.committer.submit(self.topic, submission)
+
+    async def close(self) -> None:
+        self.running.cancel()
+        await asyncio.wait((self.running,))
+        self.writer.shutdown()
+        self.store.close()
+
+
+@pytest.fixture
+async def benches() -> AsyncIterator[list[Bench]]:
+    made: list[Bench] = []
+    yield made
+    for bench in made:
+        await bench.close()
+
+
+async def test_what_comes_together_is_stored_together(tmp_path: Path, benches: list[Bench]) -> None:
+    benches.append(bench := Bench(tmp_path, linger=0.05))
+    entries = [await bench.submit(f"p{number}", 1) for number in range(20)]
+    await asyncio.gather(*(done for _, done in entries))
+    assert bench.groups == [20]
+    assert sorted(one.offsets[0] for one, _ in entries) == list(range(20))
+    assert bench.metrics.records == 20
+
+
+async def test_a_full_group_does_not_linger(tmp_path: Path, benches: list[Bench]) -> None:
+    benches.append(bench := Bench(tmp_path, linger=60.0, group_size=1_000))
+    _, done = await bench.submit("p", 1, bytes(2_000))
+    async with asyncio.timeout(10):
+        await done
+
+
+async def test_who_finds_no_room_waits_until_there_is_some(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(
+        bench := Bench(tmp_path, linger=0.1, max_waiting=1_000, max_record=1_000, group_size=9_999)
+    )
+    first, _ = await bench.submit("a", 1, bytes(600))
+    waiting = [asyncio.create_task(bench.submit(name, 1, bytes(600))) for name in "bcd"]
+    gone = asyncio.create_task(bench.submit("e", 1, bytes(600)))
+    await asyncio.sleep(0.02)
+    assert not any(task.done() for task in waiting)
+    gone.cancel()
+    for task in waiting:
+        submission, done = await task
+        await done
+        assert submission.fault is None
+    assert first.offsets
+    assert sum(bench.groups) == 4
+    assert "e" not in bench.topic.producers
+
+
+async def test_who_no_longer_waits_does_not_keep_others_from_their_answers(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path))
+    _, left = await bench.submit("a", 1)
+    _, stays = await bench.submit("b", 1)
+    left.cancel()
+    await stays
+    assert bench.topic.producers["a"][0] == 1  # stored all the same
+
+
+async def test_a_failure_of_the_store_is_told_to_all_and_the_next_group_is_stored(
+    tmp_path: Path, benches: list[Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benches.append(bench := Bench(tmp_path))
+
+    def fail(_: Any) -> None:
+        raise ZeroDivisionError("a fault of the store")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store, "commit", fail)
+        entries = [await bench.submit(name, 1) for name in "ab"]
+        await asyncio.gather(*(done for _, done in entries))
+    for submission, _ in entries:
+        assert "could not be stored: ZeroDivisionError" in str(submission.fault)
+    submission, done = await bench.submit("a", 1)
+    await done
+    assert submission.fault is None
+    assert (bench.metrics.refused, bench.metrics.records) == (2, 1)
+
+
+def test_keys_and_headers_count_for_the_size_of_records() -> None:
+    plain = Records(1, [b"12345"], [0])
+    full = Records(1, [b"12345"], [0], [b"123"], [[("12", b"1")]])
+    assert size_of(full) - size_of(plain) == 6
+    assert size_of(Records(1, [b"12345"], [0], [None])) == size_of(plain)

@@ -1,0 +1,338 @@
+"""Servers and producers that are killed: what was answered is there, once, in order, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import pytest
+
+from aqueduct.ingest import producer as producers
+from aqueduct.ingest.producer import Producer
+from aqueduct.ingest.reader import DirectoryReader, Reader
+from aqueduct.quic.endpoint import QuicOptions
+from aqueduct.quic.tls import ServerTLS, Trust
+from tests.ingest.crashing import RECOVERING, ROLLING, WRITING, Start
+from tests.ingest.ledger import Ledger
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAINS = 10
+ROUNDS = 20
+PARTITIONS = 3
+PATIENCE = 60.0
+OUTSIDE = "from outside"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed server is missed at once: these tests kill hundreds."""
+    monkeypatch.setattr(producers, "ATTENTIVE", QuicOptions(idle_timeout=0.25, keep_alive=0.08))
+    monkeypatch.setattr(producers, "_MAX_PAUSE", 0.1)
+
+
+class Script:
+    """A process of these tests, which says what happens in lines of JSON."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
+        self.process: asyncio.subprocess.Process
+        self.logged: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self.process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])},
+            cwd=ROOT,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        await self.process.wait()
+
+    async def event(self, *names: str) -> dict[str, Any]:
+        """The next event with one of these names; what is logged is kept."""
+        assert self.process.stdout is not None
+        while True:
+            async with asyncio.timeout(PATIENCE):
+                line = await self.process.stdout.readline()
+            assert line, "the process ended"
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == "log":
+                self.logged.append(event["text"])
+                assert event["level"] == "WARNING", event
+            assert event["event"] != "trouble", event
+            if event["event"] in names:
+                return event
+
+
+class Servers(Script):
+    """Servers on one directory and one port, one after the other."""
+
+    def __init__(self, directory: Path, tls: ServerTLS) -> None:
+        super().__init__("tests.ingest.crashing")
+        self.data = directory / "data"
+        self._certificate, self._key = directory / "certificate", directory / "key"
+        self._certificate.write_bytes(tls.certificate)
+        self._key.write_bytes(tls.key)
+        self.address = "127.0.0.1:0"
+        self.pid = 0
+
+    async def start(self, **options: Any) -> bool:
+        """Start the next server; false if it died before it listened."""
+        files = str(self.data), str(self._certificate), str(self._key)
+        line = msgspec.json.encode(Start(self.address, *files, **options))
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.pid = (await self.event("began"))["pid"]
+        event = await self.event("ready", "ended")
+        if event["event"] == "ready":
+            self.address = event["address"]
+            return True
+        self.pid = 0
+        return False
+
+    async def ended(self) -> None:
+        assert (await self.event("ended"))["killed"]
+        self.pid = 0
+
+    async def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        await self.ended()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+        await super().__aexit__(*error)
+
+
+class Chain:
+    """Rounds on one directory: producers go on, servers die and come back."""
+
+    def __init__(self, seed: int, servers: Servers, trusted: Trust) -> None:
+        self.chance = random.Random(seed)
+        self.servers = servers
+        self.ledger = Ledger("rounds", PARTITIONS)
+        self._trust = trusted
+        self.producers: list[Producer] = []
+        self.torn = 0
+        """Times that a server died in the middle of a block."""
+        self.died: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def producing(self, count: int) -> AsyncIterator[None]:
+        """Producers that send until the end of the block."""
+        self.producers = [
+            Producer(
+                self.servers.address,
+                "rounds",
+                producer_id=f"producer-{number}",
+                trust=self._trust,
+                partitions=PARTITIONS,
+                max_buffered=16 * 1024,
+            )
+            for number in range(count)
+        ]
+        pumps = [asyncio.create_task(self._pump(producer)) for producer in self.producers]
+        try:
+            yield
+            for pump in pumps:
+                assert not pump.done(), pump.result()
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.wait(pumps)
+
+    async def _pump(self, producer: Producer) -> None:
+        chance = random.Random(f"{producer.producer_id} {self.chance.random()}")
+        await producer.open()
+        assert producer.committed == 0
+        while True:
+            for _ in range(chance.randrange(1, 12)):
+                await producer.send(**self.ledger.next(producer.producer_id))
+            if chance.random() < 0.3:
+                sent = self.ledger.sent[producer.producer_id]
+                await producer.flush()
+                assert producer.committed == sent
+            await asyncio.sleep(chance.choice((0, 0.002, 0.01)))
+
+    def moments(self) -> list[str]:
+        """When to die: all moments in some order, and recoveries behind what needs them."""
+        chosen = [*WRITING, *ROLLING, *(OUTSIDE for _ in range(3))]
+        self.chance.shuffle(chosen)
+        while len(chosen) < ROUNDS:
+            after = [at for at, one in enumerate(chosen) if one in WRITING[:3]]
+            chosen.insert(self.chance.choice(after) + 1, self.chance.choice(RECOVERING))
+        return chosen
+
+    async def round(self, moment: str) -> None:
+        """One server, from its start to its end, and a look at what it leaves."""
+        count = self.chance.randint(1, 8 if moment in WRITING else 3)
+        is_up = await self.servers.start(
+            moment="" if moment == OUTSIDE else moment,
+            count=1 if moment in RECOVERING[1:] else count,
+            seed=self.chance.randrange(1_000_000),
+            loses=self.chance.random() < 0.5,
+        )
+        if is_up:
+            # A recovery may have nothing to cut.
+            is_random = moment == OUTSIDE or moment in RECOVERING
+            try:
+                wait = self.chance.uniform(0, 0.5) if is_random else 1.0
+                async with asyncio.timeout(wait):
+                    await self.servers.event("dies")
+            except TimeoutError:
+                moment = OUTSIDE
+                os.kill(self.servers.pid, signal.SIGKILL)
+            await self.servers.ended()
+        self.died.append(moment)
+        self.torn += moment == "in the middle of a block"
+        self.look()
+
+    def look(self) -> None:
+        committed = {one.producer_id: one.committed for one in self.producers}
+        if self.servers.data.is_dir():
+            self.ledger.look(self.servers.data, committed)
+
+    async def finish(self) -> None:
+        """A server that lives: everything that was sent is stored, and can be read from it."""
+        assert await self.servers.start()
+        for producer in self.producers:
+            await producer.close()
+            assert producer.committed == self.ledger.sent[producer.producer_id]
+        afresh = Ledger("rounds", PARTITIONS)
+        afresh.sent = self.ledger.sent
+        async with Reader(self.servers.address, trust=self._trust) as reader:
+            (topic,) = await reader.topics()
+            for number, start, end in afresh.news(topic):
+                async for batch in reader.read("rounds", number, start, end):
+                    afresh.add([batch], number)
+        afresh.judge(dict(self.ledger.sent))
+        await self.servers.kill()
+        self.ledger.look(self.servers.data, dict(self.ledger.sent))
+        assert self.ledger.stored == afresh.stored
+        reported = [text for text in self.servers.logged if "cut off" in text]
+        assert len(reported) >= self.torn
+
+
+@pytest.mark.parametrize("seed", range(CHAINS))
+async def test_a_server_killed_again_and_again_loses_nothing_and_stores_nothing_twice(
+    seed: int, tmp_path: Path, tls: ServerTLS, trusted: Trust
+) -> None:
+    async with Servers(tmp_path, tls) as servers:
+        chain = Chain(seed, servers, trusted)
+        assert await servers.start()
+        try:
+            async with chain.producing(2 + seed % 3):
+                await servers.kill()
+                for moment in chain.moments():
+                    await chain.round(moment)
+            await chain.finish()
+        except BaseException:
+            print(f"died: {chain.died}; run it again with: pytest {__file__} -k '[{seed}]'")
+            raise
+        finally:
+            for producer in chain.producers:
+                await producer.abandon()
+
+
+class Lives:
+    """One producer id in many processes, each of which goes on behind the one before."""
+
+    def __init__(self, servers: Servers, authority: Path) -> None:
+        self.servers = servers
+        self._authority = authority
+        self.told: dict[int, int] = {}
+        """By sequence number that was flushed, in which life; the last number stands for all."""
+        self.begun: list[tuple[int, int]] = []
+        """Of each life its number, and what was stored when it began."""
+        self.stored = 0
+        """The last record that is known to be stored."""
+
+    async def live(self, life: int, flushes: int, kill_server: bool) -> None:
+        """A producer process, from its start to its end."""
+        arguments = (self.servers.address, "lives", "one", str(self._authority), str(life))
+        async with Script("tests.ingest.producing", *arguments) as process:
+            committed = (await process.event("opened"))["committed"]
+            assert committed >= self.stored
+            self.begun.append((life, committed))
+            self.stored = committed
+            for number in range(flushes):
+                self.stored = (await process.event("flushed"))["sequence"]
+                self.told[self.stored] = life
+                if kill_server and number == flushes // 2:
+                    await self.servers.kill()
+                    break
+            process.process.kill()
+            # It may have said something before it died.
+            with contextlib.suppress(AssertionError):
+                while True:
+                    self.stored = (await process.event("flushed"))["sequence"]
+                    self.told[self.stored] = life
+
+    def judge(self, directory: Path) -> None:
+        """All that was flushed is there, once, in order, and is what that life has sent."""
+        reader = DirectoryReader(directory)
+        (topic,) = reader.topics()
+        values: dict[int, str] = {}
+        for part in topic.partitions:
+            last = 0
+            for batch in reader.read("lives", part.partition, 0, part.next_offset):
+                for row in batch.to_pylist():
+                    sequence = row["producer_sequence"]
+                    assert sequence > last
+                    last = sequence
+                    assert sequence not in values
+                    values[sequence] = row["value"].decode()
+        assert sorted(values) == list(range(1, len(values) + 1))
+        assert len(values) >= self.stored
+        for last, life in self.told.items():
+            first = next(committed for number, committed in self.begun if number == life)
+            for sequence in range(first + 1, last + 1):
+                assert values[sequence] == f"{sequence} in life {life}"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_producer_that_is_killed_goes_on_behind_what_is_stored(
+    seed: int, tmp_path: Path, authority: ServerTLS, tls: ServerTLS
+) -> None:
+    chance = random.Random(seed)
+    (tmp_path / "authority").write_bytes(authority.certificate)
+    async with Servers(tmp_path, tls) as servers:
+        assert await servers.start()
+        lives = Lives(servers, tmp_path / "authority")
+        for life in range(5):
+            await lives.live(life, chance.randrange(1, 12), kill_server=False)
+        await servers.kill()
+        lives.judge(servers.data)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_producer_and_its_server_that_are_killed_both_go_on_behind_what_is_stored(
+    seed: int, tmp_path: Path, authority: ServerTLS, tls: ServerTLS
+) -> None:
+    chance = random.Random(seed)
+    (tmp_path / "authority").write_bytes(authority.certificate)
+    async with Servers(tmp_path, tls) as servers:
+        assert await servers.start()
+        lives = Lives(servers, tmp_path / "authority")
+        for life in range(5):
+            await lives.live(life, chance.randrange(1, 12), kill_server=True)
+            lives.judge(servers.data)
+            assert await servers.start()
+        await servers.kill()
+        lives.judge(servers.data)

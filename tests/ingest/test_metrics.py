@@ -1,0 +1,91 @@
+"""What a server counts, and that Prometheus could read it."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from aqueduct.ingest.faults import RefusedRecords
+from aqueduct.ingest.messages import PartitionInfo, Records, TopicInfo
+from aqueduct.ingest.metrics import BUCKETS, Metrics
+from aqueduct.ingest.topic import Submission
+from tests.ingest.lab import Lab
+
+_SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="[^"\\\n]*",?)*)\})? (\S+)')
+
+
+def parse(text: str) -> dict[str, dict[str, float]]:
+    """Samples by metric and labels; fails on what Prometheus would not take."""
+    kinds: dict[str, str] = {}
+    samples: dict[str, dict[str, float]] = {}
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("#"):
+            _, what, name, rest = line.split(" ", 3)
+            assert what in ("HELP", "TYPE")
+            if what == "TYPE":
+                assert name not in kinds
+                assert rest in ("counter", "gauge", "histogram")
+                kinds[name] = rest
+            continue
+        match = _SAMPLE.fullmatch(line)
+        assert match, line
+        name, labels, value = match.groups()
+        family = re.sub("_(bucket|sum|count)$", "", name)
+        assert name in kinds or kinds.get(family) == "histogram", name
+        assert name.endswith("_total") == (kinds.get(name) == "counter")
+        known = samples.setdefault(name, {})
+        assert (labels or "") not in known
+        known[labels or ""] = float(value)
+    return samples
+
+
+def submission(count: int, skipped: int = 0, offsets: dict[int, int] | None = None) -> Submission:
+    records = Records(1, [b"x"] * count, [0] * count)
+    return Submission("p", records, offsets or {}, skipped)
+
+
+def test_records_duplicates_and_refusals_are_counted_apart() -> None:
+    metrics = Metrics()
+    metrics.committed(submission(5, 2, {0: 0}), 500, 0.002)
+    metrics.committed(submission(3, 3), 300, 0.002)
+    refused = submission(7)
+    refused.fault = RefusedRecords("no")
+    metrics.committed(refused, 700, 0.002)
+    assert (metrics.records, metrics.duplicates, metrics.refused) == (3, 5, 7)
+    assert (metrics.bytes, metrics.commits) == (500, 2)
+
+
+def test_the_text_can_be_parsed_and_buckets_add_up() -> None:
+    metrics = Metrics()
+    for seconds in (0.0005, 0.001, 0.02, 7.0):
+        metrics.committed(submission(1, 0, {0: 0}), 100, seconds)
+    topics = [
+        TopicInfo("a.b-c_d", [PartitionInfo(0, 0, 12, size=34), PartitionInfo(1, 0, 0)]),
+        TopicInfo("other", [PartitionInfo(0, 5, 6)]),
+    ]
+    samples = parse(metrics.text(topics))
+    buckets = samples["aqueduct_ingest_commit_seconds_bucket"]
+    bounds = [float(label.split('"')[1]) for label in buckets]
+    assert bounds == [*BUCKETS, math.inf]
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert buckets['le="0.001"'] == 2
+    assert buckets['le="+Inf"'] == 4 == samples["aqueduct_ingest_commit_seconds_count"][""]
+    assert samples["aqueduct_ingest_next_offset"]['topic="a.b-c_d",partition="0"'] == 12
+    assert samples["aqueduct_ingest_partition_bytes"]['topic="a.b-c_d",partition="0"'] == 34
+    assert len(samples["aqueduct_ingest_next_offset"]) == 3
+
+
+async def test_a_server_counts_what_it_does(lab: Lab) -> None:
+    async with lab.serve() as server:
+        assert parse(server.metrics_text())["aqueduct_ingest_records_total"] == {"": 0}
+        async with lab.producer(server) as producer:
+            for _ in range(10):
+                await producer.send(b"12345")
+        await lab.rows(server)
+        samples = parse(server.metrics_text())
+        assert server.statistics() is server.metrics
+    assert samples["aqueduct_ingest_records_total"] == {"": 10}
+    assert samples["aqueduct_ingest_rows_read_total"] == {"": 10}
+    assert samples["aqueduct_ingest_bytes_total"][""] >= 50
+    assert samples["aqueduct_ingest_next_offset"]['topic="topic",partition="0"'] == 10

@@ -1,0 +1,463 @@
+"""The server, also with clients that mean no good: bounded, clear, and there for others."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections import namedtuple
+from typing import Any
+
+import pytest
+
+from aqueduct.channel.client import connect
+from aqueduct.channel.handles import Receiver, Sender, channel, oneshot
+from aqueduct.errors import ChannelError, EndOfChannel
+from aqueduct.ingest.faults import DiskLow, IngestError
+from aqueduct.ingest.messages import (
+    Advance,
+    Answer,
+    Committed,
+    Done,
+    Fetch,
+    Open,
+    Records,
+    Refusal,
+    Request,
+)
+from aqueduct.ingest.server import IngestServer
+from aqueduct.ingest.store import Store
+from tests.ingest.lab import Lab, RawProducer, eventually
+
+HUGE = 2**63
+
+
+async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
+    """Somebody who means well, with a topic of their own."""
+    async with lab.producer(server, "other") as producer:
+        offset = (await producer.send_and_wait(b"fine", partition=0)).offset
+    assert offset is not None
+    async with asyncio.timeout(10), lab.reader(server) as reader:
+        reading = reader.read("other", 0, offset, offset + 1)
+        rows = [row async for batch in reading for row in batch.to_pylist()]
+    assert [row["value"] for row in rows] == [b"fine"]
+
+
+@pytest.mark.parametrize(
+    ("records", "sentence"),
+    [
+        (Records(0, [b"x"], [0]), "sequence numbers begin at 1, not at 0"),
+        (Records(-5, [b"x"], [0]), "sequence numbers begin at 1, not at -5"),
+        (Records(2, [b"x"], [0]), "record 2 of producer 'raw' came after 0"),
+        (Records(HUGE, [b"x"], [0]), f"record {HUGE} of producer 'raw' came after 0"),
+        (Records(1, [b"x", b"y"], [0]), "columns of records are not all of the same length"),
+        (Records(1, [b"x"], [0], []), "columns of records are not all of the same length"),
+        (Records(1, [b"x"], [0], None, [[], []]), "columns of records are not all of the same"),
+        (Records(1, [b"x"], [0], partition=4), "there is no partition 4; there are 4"),
+        (Records(1, [b"x"], [0], partition=-1), "there is no partition -1; there are 4"),
+        (Records(1, [b"x"], [HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
+        (Records(1, [b"x"], [-HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
+        (Records(1, [b"", bytes(1001)], [0, 0]), r"record 2 has 1,001 bytes, more than 1,000"),
+        (Records(1, [b"x"], [0], [bytes(1000)]), r"record 1 has 1,001 bytes"),
+        (Records(1, [b"x"], [0], None, [[("n", bytes(999))]]), r"record 1 has 1,001 bytes"),
+        ("no records", "these are no records"),
+        ([1, [b"x"], ["today"]], "these are no records"),
+    ],
+)
+async def test_records_that_cannot_be_stored_are_refused_and_others_go_on(
+    lab: Lab, records: Any, sentence: str
+) -> None:
+    async with lab.serve(max_record=1_000) as server, lab.connect(server) as connection:
+        good = await RawProducer.open(connection.entrypoint, producer_id="good")
+        await good.opened()
+        await good.records.send(Records(1, [b"1"], [0]))
+        bad = await open_anything(connection.entrypoint, producer_id="raw")
+        await bad.opened()
+        await bad.records.send(records)
+        refusal = await bad.refused()
+        assert refusal.code == "refused"
+        assert sentence in refusal.reason
+        await good.records.send(Records(2, [b"2"], [0]))
+        answers = [await good.answers.receive() for _ in range(2)]
+        assert [type(answer) for answer in answers] == [Committed] * 2
+        good.leave()
+        bad.leave()
+        assert sorted(row["value"] for row in await lab.rows(server)) == [b"1", b"2"]
+
+
+async def open_anything(entrypoint: Sender[Any], producer_id: str) -> RawProducer:
+    """A producer that may send what are no records."""
+    records: Sender[Any]
+    records, incoming = channel(Any)
+    outgoing, answers = channel(Answer)
+    request = Open("topic", producer_id, incoming, outgoing)
+    await entrypoint.send(request)
+    return RawProducer(records, answers)
+
+
+async def test_a_message_without_records_is_answered(lab: Lab) -> None:
+    async with lab.serve() as server, lab.connect(server) as connection:
+        raw = await RawProducer.open(connection.entrypoint)
+        await raw.opened()
+        await raw.records.send(Records(1, [], []))
+        assert await raw.answers.receive() == Committed(1, 0, {})
+        await raw.records.send(Records(1, [b"x"], [0]))
+        assert await raw.answers.receive() == Committed(1, 1, {0: 0})
+        raw.leave()
+
+
+async def test_what_is_sent_again_is_answered_and_not_stored_again(lab: Lab) -> None:
+    async with lab.serve() as server, lab.connect(server) as connection:
+        raw = await RawProducer.open(connection.entrypoint)
+        await raw.opened()
+        for values in ([b"1", b"2"], [b"1", b"2"], [b"1", b"2", b"3"]):
+            await raw.records.send(Records(1, values, [0] * len(values), partition=2))
+        answers = [await raw.answers.receive() for _ in range(3)]
+        raw.leave()
+        assert answers == [
+            Committed(1, 2, {2: 0}),
+            Committed(1, 2, {}),
+            Committed(1, 3, {2: 2}),
+        ]
+        assert [row["value"] for row in await lab.rows(server)] == [b"1", b"2", b"3"]
+        assert (server.metrics.records, server.metrics.duplicates) == (3, 4)
+
+
+async def test_a_refusal_is_the_last_answer(lab: Lab) -> None:
+    async with lab.serve() as server, lab.connect(server) as connection:
+        raw = await RawProducer.open(connection.entrypoint)
+        await raw.opened()
+        for sequence in (1, 3, 2):  # two is missing, and then comes too late
+            await raw.records.send(Records(sequence, [b"%d" % sequence], [0]))
+        assert isinstance(await raw.answers.receive(), Committed)
+        assert "those between were not sent" in (await raw.refused()).reason
+        with pytest.raises(EndOfChannel):
+            await raw.answers.receive()
+        raw.leave()
+
+
+async def test_one_connection_cannot_have_all_the_places(lab: Lab) -> None:
+    async with lab.serve(max_connection_streams=20) as server, lab.connect(server) as connection:
+        raws = [
+            await RawProducer.open(connection.entrypoint, producer_id=f"p{number}")
+            for number in range(2_000)
+        ]
+        answers = [await raw.answers.receive() for raw in raws]
+        refused = [answer for answer in answers if isinstance(answer, Refusal)]
+        assert len(refused) == 1_980
+        assert "20 producers send over this connection already" in refused[0].reason
+        await check_that_others_are_served(lab, server)
+        for raw in raws:
+            raw.leave()
+        await eventually(lambda: not server._sending, "all have left")
+        assert not server._streams
+
+
+async def test_a_producer_that_never_reads_answers_holds_up_nobody_else(lab: Lab) -> None:
+    async with lab.serve(max_waiting=2**20) as server, lab.connect(server) as connection:
+        raw = await RawProducer.open(connection.entrypoint)
+
+        async def send() -> None:
+            for sequence in range(1, 200_000):
+                await raw.records.send(Records(sequence, [b"x"], [0]))
+
+        sending = asyncio.create_task(send())
+        await asyncio.sleep(0.5)
+        await check_that_others_are_served(lab, server)
+        sending.cancel()
+        raw.leave()
+    assert not server._sending
+
+
+async def test_producers_that_vanish_leave_no_trace(lab: Lab, held: Any) -> None:
+    async with lab.serve() as server:
+        async with lab.connect(server) as connection:
+            raws = [
+                await RawProducer.open(connection.entrypoint, producer_id=f"p{number}")
+                for number in range(10)
+            ]
+            for raw in raws:
+                await raw.opened()
+            held.hold(server)
+            for raw in raws:
+                for sequence in range(1, 101):  # more than may wait
+                    await raw.records.send(Records(sequence, [b"x"], [0]))
+            await asyncio.sleep(0.1)
+            for raw in raws:
+                raw.leave()
+        held.release()
+        await eventually(lambda: not server._sending, "all places are free")
+        await eventually(lambda: not server._committer._held, "nothing waits")
+        rows = await lab.rows(server)
+        for raw_id in {row["producer_id"] for row in rows}:
+            numbers = [row["producer_sequence"] for row in rows if row["producer_id"] == raw_id]
+            assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_too_much_at_once_waits_outside(lab: Lab, held: Any) -> None:
+    limit = 200_000
+    async with lab.serve(max_waiting=limit, max_record=100_000) as server:
+        async with lab.connect(server) as connection:
+            held.hold(server)
+            raws = []
+            for number in range(20):
+                raw = await RawProducer.open(connection.entrypoint, producer_id=f"p{number}")
+                raws.append(raw)
+            held.release()
+            for raw in raws:
+                await raw.opened()
+            most = 0
+            for raw in raws:
+                for sequence in range(1, 6):
+                    await raw.records.send(Records(sequence, [bytes(90_000)], [0]))
+                    most = max(most, server._committer._held)
+            for raw in raws:
+                for _ in range(5):
+                    assert isinstance(await raw.answers.receive(), Committed)
+                    most = max(most, server._committer._held)
+                raw.leave()
+            assert most <= limit
+        assert len(await lab.rows(server)) == 100
+
+
+async def test_a_batch_larger_than_all_that_may_wait_goes_alone(lab: Lab) -> None:
+    async with lab.serve(max_waiting=10_000, max_record=5_000) as server:
+        async with lab.connect(server) as connection:
+            raw = await RawProducer.open(connection.entrypoint)
+            await raw.opened()
+            await raw.records.send(Records(1, [bytes(5_000)] * 500, [0] * 500))
+            assert isinstance(await raw.answers.receive(), Committed)
+            raw.leave()
+        assert len(await lab.rows(server)) == 500
+
+
+@pytest.mark.parametrize(
+    ("partition", "start", "end", "sentence"),
+    [
+        (0, 0, 11, "has offsets from 0 up to 10, not from 0 up to 11"),
+        (0, -1, 5, "not from -1 up to 5"),
+        (0, 5, 4, "not from 5 up to 4"),
+        (0, HUGE, HUGE + 5, "has offsets from 0 up to 10"),
+        (4, 0, 1, "topic has partitions 0 to 3, not 4"),
+        (-1, 0, 1, "topic has partitions 0 to 3, not -1"),
+        (HUGE, 0, 1, "topic has partitions 0 to 3"),
+    ],
+)
+async def test_a_range_that_is_not_there_is_refused(
+    lab: Lab, partition: int, start: int, end: int, sentence: str
+) -> None:
+    async with lab.serve() as server:
+        async with lab.producer(server) as producer:
+            for _ in range(10):
+                await producer.send(b"x", partition=0)
+        async with lab.connect(server) as connection:
+            rows, reply, _ = await fetch(connection.entrypoint, partition, start, end)
+            refusal = await reply.receive()
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == "unknown"
+            assert sentence in refusal.reason
+            with pytest.raises(ChannelError):
+                await rows.receive()
+        await check_that_others_are_served(lab, server)
+
+
+async def fetch(
+    entrypoint: Sender[Request], partition: int, start: int, end: int
+) -> tuple[Receiver[bytes], Receiver[Done | Refusal], Sender[bytes]]:
+    sender, rows = channel(bytes)
+    reply, answer = oneshot(Done | Refusal)
+    await entrypoint.send(Fetch("topic", partition, start, end, sender, reply))
+    return rows, answer, sender
+
+
+async def fill(lab: Lab, server: IngestServer, megabytes: int) -> int:
+    """Rows in partition 0; returns how many."""
+    count = megabytes * 16
+    async with lab.producer(server) as producer:
+        for _ in range(count):
+            await producer.send(os.urandom(65_536), partition=0)
+    return count
+
+
+async def test_rows_that_nobody_takes_keep_no_others_from_theirs(lab: Lab) -> None:
+    async with lab.serve(max_connection_fetches=2, max_fetches=3) as server:
+        count = await fill(lab, server, 4)
+        async with lab.connect(server) as connection:
+            stalled = [await fetch(connection.entrypoint, 0, 0, count) for _ in range(100)]
+            await asyncio.sleep(0.2)
+            await check_that_others_are_served(lab, server)
+            for rows, reply, _ in stalled:
+                rows.close()
+                reply.close()
+        await eventually(lambda: server._reading._fetches._value == 3, "all places are free")
+
+
+async def test_a_reader_that_takes_nothing_makes_room_in_the_end(lab: Lab) -> None:
+    async with lab.serve(max_fetches=1, reader_patience=0.2) as server:
+        count = await fill(lab, server, 4)
+        async with lab.connect(server) as connection:
+            rows, reply, _ = await fetch(connection.entrypoint, 0, 0, count)
+            await check_that_others_are_served(lab, server)
+            refusal = await reply.receive()
+            assert isinstance(refusal, Refusal)
+            assert "no rows were taken for 0.2 s" in refusal.reason
+            rows.close()
+
+
+async def test_a_reader_that_leaves_in_the_middle_stops_the_reading(lab: Lab) -> None:
+    async with lab.serve() as server:
+        count = await fill(lab, server, 6)
+        async with lab.reader(server) as reader:
+            async for _ in reader.read("topic", 0, 0, count):
+                break
+            gc.collect()
+            limit = server.limits.max_fetches
+            await eventually(lambda: server._reading._fetches._value == limit, "it stops")
+            assert server.metrics.rows_read < count
+            assert len(await reader.topics()) == 1
+
+
+async def test_readers_with_endless_names_are_refused(lab: Lab) -> None:
+    async with lab.serve(max_readers=2) as server:
+        await fill(lab, server, 1)
+        async with lab.connect(server) as connection:
+            outcomes = []
+            for name in ("one", "two", "three", "x" * 1_000, "one", "../up"):
+                reply, answer = oneshot(Done | Refusal)
+                await connection.entrypoint.send(Advance("topic", name, {0: 1}, reply))
+                outcomes.append(await answer.receive())
+        refused = [one.reason for one in outcomes if isinstance(one, Refusal)]
+        assert outcomes[0] == outcomes[1] == outcomes[4] == Done()
+        assert "has 2 readers already (max_readers)" in refused[0]
+        assert "cannot be the name of a reader" in refused[1]
+        assert "cannot be the name of a reader" in refused[2]
+
+
+async def test_a_request_that_is_none_is_logged_and_the_next_is_served(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lab.serve() as server, lab.connect(server) as connection:
+        entrypoint: Any = connection.entrypoint
+        raw = await RawProducer.open(entrypoint)
+        await raw.opened()
+        other: Any
+        async with connect(server.address, Any, trust=lab.trust) as other:
+            await other.entrypoint.send({"type": "Nonsense"})
+            await other.entrypoint.send(17)
+            good = await RawProducer.open(other.entrypoint, producer_id="good")
+            await good.opened()
+            good.leave()
+        raw.leave()
+    assert caplog.text.count("a request from") == 2
+
+
+async def test_a_request_that_fails_is_logged_and_the_next_is_served(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lab.serve() as server, lab.reader(server) as reader:
+
+        def fail(*_: Any) -> None:
+            raise ZeroDivisionError("a fault of the server")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server._reading, "_list", fail)
+            with pytest.raises(ChannelError):
+                await reader.topics()
+        assert await reader.topics() == []
+    assert "a fault of the server" in caplog.text
+
+
+async def test_a_full_disk_refuses_records_and_still_serves_readers(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab.serve(low_water=1_000) as server:
+        producer = lab.producer(server)
+        await producer.open()
+        await producer.send_and_wait(b"in time")
+        found = namedtuple("found", "f_bavail f_frsize")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "statvfs", lambda _: found(1, 999))
+            with pytest.raises(DiskLow, match=r"has 999 bytes left, less than 1,000 \(low_water\)"):
+                await producer.send_and_wait(b"too late")
+            await producer.abandon()
+            with pytest.raises(DiskLow):
+                await lab.producer(server, "new").open()
+            assert [row["value"] for row in await lab.rows(server)] == [b"in time"]
+        await check_that_others_are_served(lab, server)
+
+
+async def test_closing_ends_within_its_grace_and_loses_nothing_that_was_answered(lab: Lab) -> None:
+    server = lab.serve()
+    await server.open()
+    address = server.address
+    producers = [lab.producer(server, producer_id=f"p{number}") for number in range(3)]
+
+    async def produce(number: int) -> None:
+        producer = producers[number]
+        await producer.open()
+        while True:
+            await producer.send(b"%d" % number, key=b"%d" % number)
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(produce(number)) for number in range(3)]
+    await eventually(lambda: all(one.committed > 10 for one in producers), "records are stored")
+    before = time.monotonic()
+    await server.close(grace=0.3)
+    assert time.monotonic() - before < 5.0
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    told = {producer.producer_id: producer.committed for producer in producers}
+    for producer in producers:
+        await producer.abandon()
+    async with lab.serve(address) as again:
+        rows = await lab.rows(again)
+    for name, least in told.items():
+        numbers = sorted(row["producer_sequence"] for row in rows if row["producer_id"] == name)
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) >= least
+
+
+async def test_closing_waits_for_threads_before_another_may_have_the_directory(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    close = Store.close
+
+    def note(store: Store) -> None:
+        events.append("given up")
+        close(store)
+
+    monkeypatch.setattr(Store, "close", note)
+    server = lab.serve()
+    await server.open()
+
+    def roll() -> None:
+        time.sleep(0.3)
+        events.append("rolled")
+
+    server._others.submit(roll)
+    await server.close(grace=0.0)
+    assert events == ["rolled", "given up"]
+    await server.close()  # again, which is nothing
+
+
+async def test_a_directory_belongs_to_one_server(lab: Lab) -> None:
+    async with lab.serve():
+        with pytest.raises(IngestError, match="a directory is for one"):
+            await lab.serve().open()
+    async with lab.serve() as server:
+        await check_that_others_are_served(lab, server)
+
+
+async def test_logs_become_segments_while_records_come(lab: Lab) -> None:
+    async with lab.serve(roll_size=20_000, roll_age=0.3) as server:
+        async with lab.producer(server) as producer:
+            for number in range(2_000):
+                await producer.send(b"%d" % number, key=b"%d" % (number % 9))
+            await producer.flush()
+            await eventually(lambda: server.metrics.segments >= 4, "all partitions have segments")
+        rows = await lab.rows(server)
+        assert len(list(lab.directory.glob("topic/*/*.parquet"))) >= 4
+    assert sorted(int(row["value"]) for row in rows) == list(range(2_000))
