@@ -13,13 +13,13 @@ from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.store import Store, group_by_topic
 from aqueduct.ingest.topic import Submission, Topic
 
-_OVERHEAD = 64
+RECORD_OVERHEAD = 64
 """What a record costs in memory besides its bytes."""
 
 
 def size_of(records: Records) -> int:
     """What records count for while they wait."""
-    size = sum(map(len, records.values)) + _OVERHEAD * len(records.values)
+    size = sum(map(len, records.values)) + RECORD_OVERHEAD * len(records.values)
     if records.keys is not None:
         size += sum(len(key) for key in records.keys if key is not None)
     if records.headers is not None:
