@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -87,12 +88,14 @@ class Committer:
             self._answer(group)
 
     async def _linger(self) -> None:
-        """Wait for more, but not long."""
-        try:
-            async with asyncio.timeout(self._store.limits.linger):
+        """Wait for more, but not long: what came during the last commit has waited already."""
+        waited = time.perf_counter() - self._waiting[0].since
+        left = self._store.limits.linger - waited
+        if left <= 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left):
                 await self._enough.wait()
-        except TimeoutError:
-            pass
 
     def _commit(self, group: list[_Waiting]) -> None:
         submissions = ((waiting.topic, waiting.submission) for waiting in group)
