@@ -279,6 +279,9 @@ class IngestServer:
         if records.partition is not None and not 0 <= records.partition < len(topic.partitions):
             raise RefusedRecords(f"topic {topic.name} has no partition {records.partition}")
         limit = self.limits.max_record
+        if records.keys is None and records.headers is None:
+            if max(map(len, records.values), default=0) <= limit:
+                return
         for at, value in enumerate(records.values):
             size = len(value)
             if records.keys is not None:
