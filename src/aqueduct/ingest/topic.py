@@ -11,11 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from aqueduct.ingest.assignment import partition_of
+from aqueduct.ingest.assignment import partition_of, spread
 from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
 from aqueduct.ingest.manifest import replace_file
 from aqueduct.ingest.messages import Records, TopicInfo
@@ -180,23 +183,17 @@ class Topic:
                 ),
             )
             return
-        keys = records.keys or [None] * len(sequences)
+        if records.keys is None:
+            runs = spread(range(skip, len(sequences)), records.sequence, count)
+            for number, slices in runs.items():
+                yield number, _pick(producer, records, partial(_in_runs, slices))
+            return
         places: dict[int, list[int]] = {}
         for at in range(skip, len(sequences)):
-            number = partition_of(keys[at], sequences[at], count)
+            number = partition_of(records.keys[at], sequences[at], count)
             places.setdefault(number, []).append(at)
         for number, chosen in places.items():
-            yield (
-                number,
-                Chunk(
-                    producer,
-                    [sequences[at] for at in chosen],
-                    [records.values[at] for at in chosen],
-                    [records.timestamps[at] for at in chosen],
-                    None if records.keys is None else [keys[at] for at in chosen],
-                    None if records.headers is None else [records.headers[at] for at in chosen],
-                ),
-            )
+            yield number, _pick(producer, records, partial(_one_by_one, chosen))
 
     def forget_producers(self, horizon: int) -> None:
         """Forget the producers that stored nothing since a time."""
@@ -223,6 +220,26 @@ class Topic:
     def info(self) -> TopicInfo:
         """What it holds."""
         return TopicInfo(self.name, [part.info() for part in self.partitions], self.readers)
+
+
+def _pick(producer: str, records: Records, pick: Callable[[Sequence[Any]], list[Any]]) -> Chunk:
+    """Some of the records, by what picks them from each column."""
+    return Chunk(
+        producer,
+        pick(range(records.sequence, records.sequence + len(records.values))),
+        pick(records.values),
+        pick(records.timestamps),
+        None if records.keys is None else pick(records.keys),
+        None if records.headers is None else pick(records.headers),
+    )
+
+
+def _in_runs(slices: Sequence[slice], column: Sequence[Any]) -> list[Any]:
+    return list(chain.from_iterable(column[each] for each in slices))
+
+
+def _one_by_one(places: Sequence[int], column: Sequence[Any]) -> list[Any]:
+    return [column[at] for at in places]
 
 
 def _group_of(part: Partition) -> int:
