@@ -36,7 +36,7 @@ class IngestLimits:
     max_fetches: int = 64
     """Ranges being read at once; each holds a batch of rows."""
 
-    max_waiting: int = 32 * MIB
+    max_waiting: int = 16 * MIB
     """Bytes of records that wait to be stored; then producers wait."""
 
     linger: float = 0.002
