@@ -16,6 +16,9 @@ from aqueduct.ingest.topic import Submission, Topic
 
 RECORD_OVERHEAD = 64
 """What a record costs in memory besides its bytes."""
+_LARGEST = 4
+"""Times `group_size` that one group holds at most: its rows are in memory three times over while it
+is written, and those behind it hardly wait longer."""
 
 
 def size_of(records: Records) -> int:
@@ -50,7 +53,7 @@ class Committer:
         self._store = store
         self._writer = writer
         self._metrics = metrics
-        self._waiting: list[_Waiting] = []
+        self._waiting: deque[_Waiting] = deque()
         self._size = 0
         self._held = 0
         self._something = asyncio.Event()
@@ -81,11 +84,24 @@ class Committer:
         while True:
             await self._something.wait()
             await self._linger()
-            group, self._waiting, self._size = self._waiting, [], 0
-            self._something.clear()
-            self._enough.clear()
+            group = self._take()
             await loop.run_in_executor(self._writer, self._commit, group)
             self._answer(group)
+
+    def _take(self) -> list[_Waiting]:
+        """The next group: what came first, and no more than is good for memory."""
+        limit = _LARGEST * self._store.limits.group_size
+        group = [self._waiting.popleft()]
+        size = group[0].size
+        while self._waiting and size + self._waiting[0].size <= limit:
+            group.append(self._waiting.popleft())
+            size += group[-1].size
+        self._size -= size
+        if not self._waiting:
+            self._something.clear()
+        if self._size < self._store.limits.group_size:
+            self._enough.clear()
+        return group
 
     async def _linger(self) -> None:
         """Wait for more, but not long: what came during the last commit has waited already."""
