@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+
+from aqueduct.ingest.messages import Records
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")
@@ -52,6 +54,27 @@ class Chunk:
     timestamps: Sequence[int]
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
+
+
+def pick_runs(producer: str, records: Records, runs: Sequence[slice]) -> Chunk:
+    """Some runs of the records."""
+    return _pick(producer, records, lambda column: _joined([column[run] for run in runs]))
+
+
+def pick_places(producer: str, records: Records, places: Sequence[int]) -> Chunk:
+    """The records at some places."""
+    return _pick(producer, records, lambda column: [column[at] for at in places])
+
+
+def _pick(producer: str, records: Records, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Chunk:
+    return Chunk(
+        producer,
+        pick(range(records.sequence, records.sequence + len(records.values))),
+        pick(records.values),
+        pick(records.timestamps),
+        None if records.keys is None else pick(records.keys),
+        None if records.headers is None else pick(records.headers),
+    )
 
 
 def make_batch(chunks: Sequence[Chunk], first_offset: int, ingest_time: int) -> pa.RecordBatch:

@@ -11,10 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -23,7 +20,7 @@ from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
 from aqueduct.ingest.manifest import replace_file
 from aqueduct.ingest.messages import Records, TopicInfo
 from aqueduct.ingest.partition import Partition
-from aqueduct.ingest.rows import Chunk
+from aqueduct.ingest.rows import Chunk, pick_places, pick_runs
 from aqueduct.ingest.wal import Facts
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -186,14 +183,14 @@ class Topic:
         if records.keys is None:
             runs = spread(range(skip, len(sequences)), records.sequence, count)
             for number, slices in runs.items():
-                yield number, _pick(producer, records, partial(_in_runs, slices))
+                yield number, pick_runs(producer, records, slices)
             return
         places: dict[int, list[int]] = {}
         for at in range(skip, len(sequences)):
             number = partition_of(records.keys[at], sequences[at], count)
             places.setdefault(number, []).append(at)
         for number, chosen in places.items():
-            yield number, _pick(producer, records, partial(_one_by_one, chosen))
+            yield number, pick_places(producer, records, chosen)
 
     def forget_producers(self, horizon: int) -> None:
         """Forget the producers that stored nothing since a time."""
@@ -220,26 +217,6 @@ class Topic:
     def info(self) -> TopicInfo:
         """What it holds."""
         return TopicInfo(self.name, [part.info() for part in self.partitions], self.readers)
-
-
-def _pick(producer: str, records: Records, pick: Callable[[Sequence[Any]], list[Any]]) -> Chunk:
-    """Some of the records, by what picks them from each column."""
-    return Chunk(
-        producer,
-        pick(range(records.sequence, records.sequence + len(records.values))),
-        pick(records.values),
-        pick(records.timestamps),
-        None if records.keys is None else pick(records.keys),
-        None if records.headers is None else pick(records.headers),
-    )
-
-
-def _in_runs(slices: Sequence[slice], column: Sequence[Any]) -> list[Any]:
-    return list(chain.from_iterable(column[each] for each in slices))
-
-
-def _one_by_one(places: Sequence[int], column: Sequence[Any]) -> list[Any]:
-    return [column[at] for at in places]
 
 
 def _group_of(part: Partition) -> int:
