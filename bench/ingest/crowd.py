@@ -19,6 +19,8 @@ from bench.network.processes import Failed, Process
 
 WORKER = "bench.ingest.worker"
 RECOVERIES = 3
+PACE_TIMES = 4
+"""Times as long as a stream, so that logs become segments meanwhile."""
 
 
 @contextlib.contextmanager
@@ -59,8 +61,6 @@ class Crowd:
         self._producers: list[Process] = []
         self._info: Json = {}
         self._peaks: list[float] = []
-        self._reached = 0.0
-        """The best rate of small records from one producer."""
 
     def measure(self, measure: Measure) -> Json:
         """The figures of one measurement, after warming up."""
@@ -70,20 +70,20 @@ class Crowd:
         if measure.kind is Kind.PEAK:
             return {"server": ask(server)["peak"], "producer": max(self._peaks, default=0.0)}
         order: Json = {"order": measure.kind.value, "size": measure.size}
-        if measure.kind is Kind.PACE:
-            order["rate"] = self._pace(measure)
         senders = self._senders(measure.producers)
+        seconds = self.effort.seconds
+        if measure.kind is Kind.PACE:
+            order["rate"] = self._pace(measure, senders)
+            seconds *= PACE_TIMES
         self._have(senders, {**order, "seconds": self.effort.warm})
         watch = Watch.start()
         before = ask(server)
-        answers = self._have(senders, {**order, "seconds": self.effort.seconds})
+        answers = self._have(senders, {**order, "seconds": seconds})
         after = ask(server)
         check_stored(answers, after["count"] - before["count"])
         used = after["processor"] - before["processor"]
         used += sum(answer["usage"]["processor"] for answer in answers)
         found = in_time(answers) if measure.kind is Kind.PACE else in_all(answers, measure.size)
-        if measure.name == "STORE1":
-            self._reached = found["rate"]
         return {
             **found,
             "disturbance": watch.disturbance(used),
@@ -94,11 +94,12 @@ class Crowd:
             },
         }
 
-    def _pace(self, measure: Measure) -> float:
+    def _pace(self, measure: Measure, senders: Sequence[Process]) -> float:
         """Who cannot keep up with the load has half of what it can do."""
-        if self._peer == OURS or not self._reached:
+        if self._peer == OURS:
             return measure.rate
-        return min(measure.rate, self._reached / 2)
+        order = {"order": "store", "size": measure.size, "seconds": self.effort.warm}
+        return min(measure.rate, in_all(self._have(senders, order), measure.size)["rate"] / 2)
 
     def _the_server(self) -> Process:
         if self._server is None:

@@ -140,9 +140,10 @@ IPC_ROWS = (
 )
 
 INGEST_ALL = (
+    # First, while there is nothing of a greater load left to be made into segments.
+    Measure("PACE", Kind.PACE, 100, rate=GOAL_RATE // 2),
     Measure("STORE1", Kind.STORE, 100),
     Measure(f"STORE{CROWD}", Kind.STORE, 100, producers=CROWD),
-    Measure("PACE", Kind.PACE, 100, rate=GOAL_RATE // 2),
     Measure("STORE10K", Kind.STORE, 10 * 1024),
     Measure("PEAK", Kind.PEAK, 0),
     Measure("RECOVER", Kind.RECOVER, 100),

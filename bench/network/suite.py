@@ -99,7 +99,7 @@ INGEST = Suite(
     measures=measures.INGEST_ALL,
     rows=measures.INGEST_ROWS,
     goals=goals.INGEST_GOALS,
-    effort=Effort(seconds=2.0, warm=0.4, tries=1, patience=2.0),
+    effort=Effort(seconds=1.5, warm=0.4, tries=1, patience=2.0),
     quick=replace(QUICK, log=50_000_000),
     examples="""\
 measures: STORE1, STORE8 (records of 100 bytes, from one producer and from eight), PACE (how long

@@ -32,7 +32,7 @@ def test_a_peer_takes_part_in_what_means_something_for_it() -> None:
         for peer in INGEST_PEERS
     }
     assert took["aqueduct"] == [measure.name for measure in INGEST_ALL]
-    assert took["jetstream"] == ["STORE1", "STORE8", "PACE", "STORE10K", "PEAK"]
+    assert took["jetstream"] == ["PACE", "STORE1", "STORE8", "STORE10K", "PEAK"]
     assert took["floor"] == ["STORE1", "STORE10K", "PEAK"]
 
 
