@@ -99,7 +99,8 @@ class Crowd:
         if self._peer == OURS:
             return measure.rate
         order = {"order": "store", "size": measure.size, "seconds": self.effort.warm}
-        return min(measure.rate, in_all(self._have(senders, order), measure.size)["rate"] / 2)
+        reached: float = in_all(self._have(senders, order), measure.size)["rate"]
+        return min(measure.rate, reached / 2)
 
     def _the_server(self) -> Process:
         if self._server is None:
