@@ -1,4 +1,4 @@
-"""Kinds of benchmarks: the protocol core, and channels and ScalableIPC against their peers."""
+"""Kinds of benchmarks: the protocol core; channels, ScalableIPC and ingest against peers."""
 
 import sys
 from collections.abc import Callable
@@ -11,6 +11,7 @@ USAGE = """\
 usage: python -m bench core [--help] ...      the protocol core, pure and compiled
        python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
        python -m bench ipc [--help] ...       ScalableIPC against zmq and a UNIX socket
+       python -m bench ingest [--help] ...    records made durable, against NATS JetStream
 """
 
 
@@ -19,6 +20,7 @@ def main(words: list[str]) -> int:
         "core": core.main,
         "channels": partial(command.main, suite.CHANNELS),
         "ipc": partial(command.main, suite.IPC),
+        "ingest": partial(command.main, suite.INGEST),
     }
     if words and words[0] in kinds:
         return kinds[words[0]](words[1:])

@@ -1,4 +1,4 @@
-"""Run a suite: measure ours and its peers, two processes each, and print one table."""
+"""Run a suite: measure ours and its peers, some processes each, and print one table."""
 
 import argparse
 import importlib.metadata
@@ -16,7 +16,6 @@ from bench.builds import ROOT, SOURCES, best
 from bench.network import certificate, machine, processes
 from bench.network.goals import OURS, PURE
 from bench.network.measures import Measure, Row
-from bench.network.pair import Pair
 from bench.network.peer import Json
 from bench.network.report import Run, as_document, as_markdown, number
 from bench.network.roster import Peer
@@ -110,7 +109,7 @@ def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
     for number_ in range(1, run.rounds + 1):
         for peer in present:
             label = f"round {number_} of {run.rounds}, {peer.name}:"
-            mine = [each for each in wanted if peer.name in (OURS, PURE) or not each.ours_only]
+            mine = [each for each in wanted if takes_part(peer, each)]
             repeated = [each for each in mine if not each.once]
             if repeated:
                 measure_one(run, peer, repeated, label)
@@ -120,8 +119,14 @@ def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
             save(run)
 
 
+def takes_part(peer: Peer, measure: Measure) -> bool:
+    if measure.name in peer.skips:
+        return False
+    return peer.name in (OURS, PURE) or not measure.ours_only
+
+
 def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> None:
-    """One pair of processes, from its start to its end."""
+    """The processes of one peer, from their start to their end."""
     if run.effort.patience and not machine.wait_until_quiet(run.effort.patience):
         say("bench: the machine does not become quiet; going on")
     with tempfile.TemporaryDirectory(prefix="aqueduct-bench-") as directory:
@@ -131,10 +136,10 @@ def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> 
         say(label, end="")
         try:
             sources = run.build.path if peer.compiled else SOURCES
-            with processes.started(peer.name, setting, log, sources) as (server, client, info):
-                pair = Pair(server, client, info, run.effort)
+            meeting = run.suite.meet(peer.name, setting, log, sources, run.effort)
+            with meeting as measured:
                 for each in wanted:
-                    measurements[each.name] = found = pair.measure(each)
+                    measurements[each.name] = found = measured.measure(each)
                     say(f" {each.name} {in_short(run.suite.first_row(each), found)}", end="")
         except processes.Failed as failure:
             run.failures.append(f"{peer.name}: {failure}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.network.figures import Summary
-from bench.network.measures import CHANNELS, FLIGHT
+from bench.network.measures import CHANNELS, CROWD, FLIGHT, GOAL_RATE
 
 OURS = "aqueduct"
 """As pip installs it here: with its core compiled, where there is a compiler."""
@@ -72,6 +72,16 @@ IPC_GOALS = (
     Goal("F100.rate", f"100-byte messages/s, {FLIGHT} in flight", 25_000, at_least=True),
     Goal("F64K.megabytes", f"64-KiB messages, {FLIGHT} in flight, MB/s", 300, at_least=True),
     Goal("S100.p50", "a lone message, p50", 1.2, at_least=False, of="zmq-router"),
+)
+
+INGEST_GOALS = (
+    Goal("STORE1.rate", "durable records/s, 1 producer", GOAL_RATE, at_least=True),
+    Goal(f"STORE{CROWD}.rate", f"durable records/s, {CROWD} producers", GOAL_RATE, at_least=True),
+    Goal("PACE.p99", "stored at half that load, p99 in ms", 15, at_least=False),
+    Goal("RECOVER.seconds", "recovery of 1 GB, s", 10, at_least=False),
+    Goal("PEAK.server", "MB in the server", 300, at_least=False),
+    Goal("PEAK.producer", "MB in a producer", 300, at_least=False),
+    Goal("RECOVER.peak", "MB while it recovers", 300, at_least=False),
 )
 
 

@@ -20,14 +20,16 @@ def process_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def peak_megabytes() -> float:
-    """The most memory this process ever had resident, in 10^6 bytes."""
+def peak_megabytes(process: int | None = None) -> float:
+    """The most memory this process, or another, ever had resident, in 10^6 bytes."""
     try:
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path(f"/proc/{process or 'self'}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024 / 1e6
     except OSError:
         pass
+    if process is not None:
+        return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 

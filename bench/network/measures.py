@@ -7,6 +7,10 @@ CHANNELS = 100_000
 """Live channels whose memory is measured."""
 FLIGHT = 256
 """Messages of ScalableIPC that are sent and not yet acknowledged."""
+CROWD = 8
+"""Processes that produce records for an ingest server at once."""
+GOAL_RATE = 150_000
+"""Records per second that an ingest server is to store on two cores."""
 
 
 class Manner(StrEnum):
@@ -28,6 +32,10 @@ class Kind(Enum):
     FRESH = "fresh"
     HOLD = "hold"
     DELIVER = "deliver"
+    STORE = "store"
+    PACE = "pace"
+    RECOVER = "recover"
+    PEAK = "peak"
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,23 @@ class Measure:
     manner: Manner = Manner.PLAIN
     flight: int = 1
     """Messages under way at a time, where each is waited for."""
+    producers: int = 1
+    """Processes that send records at once, where those are stored."""
+    rate: int = 0
+    """Records per second, where they come at a pace."""
 
     @property
     def ours_only(self) -> bool:
-        return self.manner is not Manner.PLAIN or self.kind in (Kind.CALLS, Kind.HOLD)
+        return self.manner is not Manner.PLAIN or self.kind in (
+            Kind.CALLS,
+            Kind.HOLD,
+            Kind.RECOVER,
+        )
 
     @property
     def once(self) -> bool:
-        """Whether one run is enough: memory hardly differs, and takes long."""
-        return self.kind is Kind.HOLD
+        """Whether one run is enough: it takes long, and hardly differs."""
+        return self.kind in (Kind.HOLD, Kind.RECOVER)
 
     @property
     def large(self) -> bool:
@@ -121,4 +137,27 @@ IPC_ROWS = (
     Row("F64K", "megabytes", f"64 KiB, {FLIGHT} in flight", "MB/s"),
     Row("F64K", "p50", f"64 KiB, {FLIGHT} in flight, p50", "µs"),
     Row("F64K", "p99", f"64 KiB, {FLIGHT} in flight, p99", "µs"),
+)
+
+INGEST_ALL = (
+    # First, while there is nothing of a greater load left to be made into segments.
+    Measure("PACE", Kind.PACE, 100, rate=GOAL_RATE // 2),
+    Measure("STORE1", Kind.STORE, 100),
+    Measure(f"STORE{CROWD}", Kind.STORE, 100, producers=CROWD),
+    Measure("STORE10K", Kind.STORE, 10 * 1024),
+    Measure("PEAK", Kind.PEAK, 0),
+    Measure("RECOVER", Kind.RECOVER, 100),
+)
+
+INGEST_ROWS = (
+    Row("STORE1", "rate", "100-byte records, 1 producer", "records/s"),
+    Row(f"STORE{CROWD}", "rate", f"100-byte records, {CROWD} producers", "records/s"),
+    Row("PACE", "p50", "from send until stored, p50", "ms"),
+    Row("PACE", "p99", "from send until stored, p99", "ms"),
+    Row("PACE", "rate", "at a load of", "records/s"),
+    Row("STORE10K", "megabytes", "10-KiB records, 1 producer", "MB/s"),
+    Row("PEAK", "server", "peak memory of the server", "MB"),
+    Row("PEAK", "producer", "peak memory of a producer", "MB"),
+    Row("RECOVER", "seconds", "recovery from the log", "s/GB"),
+    Row("RECOVER", "peak", "peak memory while it recovers", "MB"),
 )

@@ -1,16 +1,18 @@
 """Measures one pair of processes."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from bench.network import figures
 from bench.network.machine import Watch, other_process_seconds
 from bench.network.measures import CHANNELS, Kind, Manner, Measure
-from bench.network.peer import Json
-from bench.network.processes import Failed, Process
+from bench.network.peer import Json, Setting
+from bench.network.processes import Failed, Process, started
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,28 @@ class Effort:
     """Part of the machine that others may have before a measurement is repeated."""
     patience: float = 10.0
     """Seconds to wait for a quiet machine before each pair."""
+    log: int = 1_000_000_000
+    """Bytes of a log that is recovered."""
 
 
 QUICK = Effort(seconds=0.5, calls=500, fresh=5, channels=5_000, tries=1, patience=0.0)
+
+
+class Measured(Protocol):
+    """Processes that are there to be measured."""
+
+    def measure(self, measure: Measure) -> Json:
+        """The figures of one measurement."""
+        ...
+
+
+@contextlib.contextmanager
+def meet(
+    peer: str, setting: Setting, log: Path, sources: Path, effort: Effort
+) -> Iterator[Measured]:
+    """A server and a client, from their start to their end."""
+    with started(peer, setting, log, sources) as (server, client, info):
+        yield Pair(server, client, info, effort)
 
 
 class Pair:

@@ -28,10 +28,16 @@ class Process:
     """A server or a client, in a session of its own so that nothing it started stays behind."""
 
     def __init__(
-        self, role: str, peer: str, setting: Setting, log: IO[bytes], sources: Path
+        self,
+        role: str,
+        peer: str,
+        setting: Setting,
+        log: IO[bytes],
+        sources: Path,
+        worker: str = "bench.network.worker",
     ) -> None:
         self.role = role
-        words = [sys.executable, "-m", "bench.network.worker", role, peer]
+        words = [sys.executable, "-m", worker, role, peer]
         self._process = subprocess.Popen(
             [*words, json.dumps(asdict(setting))],
             cwd=ROOT,

@@ -128,11 +128,12 @@ def notes(run: Run) -> list[str]:
     effort = run.effort
     made = f"medians of {run.rounds} runs" if run.rounds > 1 else "one run"
     lines = [
-        f"Two processes each, {made}, a stream lasts {effort.seconds:g} s; ± is half the distance "
-        "between the extremes.",
+        f"{run.suite.processes}, {made}, a stream lasts {effort.seconds:g} s; ± is half the "
+        "distance between the extremes.",
         f"{run.platform}; {', '.join(f'{name} {text}' for name, text in run.versions.items())}.",
     ]
     lines += [f"{peer.name}: {peer.label}." for peer in run.peers if peer.name in run.found]
+    lines += remarks(run)
     if run.build.missing:
         lines.append(f"The core of {run.suite.ours} is not compiled: {run.build.missing}.")
     if run.quick:
@@ -146,6 +147,17 @@ def notes(run: Run) -> list[str]:
     lines += [f"Left out: {name}, since {why}." for name, why in run.left_out.items()]
     lines += [f"Failed: {failure}" for failure in run.failures]
     return lines
+
+
+def remarks(run: Run) -> list[str]:
+    """What peers had to say of themselves, once each."""
+    found: dict[str, None] = {}
+    for peer, rounds in run.found.items():
+        for measurements in rounds:
+            for figures in measurements.values():
+                if figures.get("remark"):
+                    found[f"{peer}: {figures['remark']}."] = None
+    return list(found)
 
 
 def worst_disturbance(run: Run) -> float:

@@ -1,10 +1,12 @@
 """Who takes part, and why somebody does not."""
 
 import importlib.util
+import os
 import shutil
 from dataclasses import dataclass, field
 
 from bench.network.goals import IPC_OURS, OURS, PURE
+from bench.network.measures import CROWD
 from bench.network.peer import Json
 
 
@@ -21,21 +23,28 @@ class Peer:
     distribution: str | None = None
     """Whose version the report states."""
     program: str | None = None
-    """Must be on PATH."""
+    """Must be on PATH, or named by a variable."""
     options: Json = field(default_factory=dict)
     uvloop: bool = True
     """Whether to use uvloop where it is installed."""
     compiled: bool = False
     """Whether it runs as pip installs it: with the core compiled, where there is a compiler."""
+    skips: tuple[str, ...] = ()
+    """Measures that mean nothing for it."""
 
     @property
     def missing(self) -> str | None:
         """Why it cannot be measured here."""
         if self.package is not None and importlib.util.find_spec(self.package) is None:
             return f"the package {self.distribution} is not installed"
-        if self.program is not None and shutil.which(self.program) is None:
+        if self.program is not None and find_program(self.program) is None:
             return f"there is no {self.program} on PATH"
         return None
+
+
+def find_program(name: str) -> str | None:
+    """Where a program is: what a variable such as NATS_SERVER says, or on PATH."""
+    return os.environ.get(name.upper().replace("-", "_")) or shutil.which(name)
 
 
 def _zenoh(link: str) -> Peer:
@@ -116,5 +125,34 @@ IPC_PEERS = (
         "unix",
         "asyncio.Protocol on a UNIX socket, a length before each message, a byte for an answer",
         "bench.network.peers.over_unix",
+    ),
+)
+
+INGEST_PEERS = (
+    Peer(
+        OURS,
+        "an ingest server and its producers by their public API, all limits at their defaults",
+        "bench.ingest.ours",
+        "pyarrow",
+        "pyarrow",
+        compiled=True,
+    ),
+    Peer(
+        "jetstream",
+        "nats-py over TLS, a stream of NATS JetStream in files; asynchronous publishes, all of "
+        "them acknowledged",
+        "bench.ingest.jetstream",
+        "nats",
+        "nats-py",
+        "nats-server",
+    ),
+    Peer(
+        "floor",
+        "no server: one process makes Arrow batches as large as our groups, appends them to a "
+        "file and syncs it",
+        "bench.ingest.floor",
+        "pyarrow",
+        "pyarrow",
+        skips=(f"STORE{CROWD}", "PACE"),
     ),
 )

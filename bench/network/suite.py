@@ -1,12 +1,16 @@
 """What belongs together in one run: who is measured, at what, and how long."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from bench.network import goals, measures, roster
+from bench.ingest import crowd
+from bench.network import goals, measures, pair, roster
 from bench.network.goals import Goal
 from bench.network.measures import Measure, Row
-from bench.network.pair import QUICK, Effort
+from bench.network.pair import QUICK, Effort, Measured
+from bench.network.peer import Setting
 from bench.network.roster import Peer
 
 
@@ -28,6 +32,9 @@ class Suite:
     effort: Effort
     quick: Effort
     examples: str
+    processes: str = "Two processes each"
+    meet: Callable[[str, Setting, Path, Path, Effort], AbstractContextManager[Measured]] = pair.meet
+    """Starts the processes of a peer, and ends them."""
 
     def first_row(self, measure: Measure) -> Row:
         """What tells most of a measure."""
@@ -81,4 +88,29 @@ examples:
   python -m bench ipc --only S100,F100 --peer zmq-router --runs 1
   python -m bench ipc --peer ipc-udp                ours alone
 """,
+)
+
+INGEST = Suite(
+    name="ingest",
+    what="Measure an ingest server and its peers, real processes each, and print one table.",
+    ours=goals.OURS,
+    compared=("jetstream", "floor"),
+    peers=roster.INGEST_PEERS,
+    measures=measures.INGEST_ALL,
+    rows=measures.INGEST_ROWS,
+    goals=goals.INGEST_GOALS,
+    effort=Effort(seconds=1.5, warm=0.4, tries=1, patience=2.0),
+    quick=replace(QUICK, log=50_000_000),
+    examples="""\
+measures: STORE1, STORE8 (records of 100 bytes, from one producer and from eight), PACE (how long
+until they are stored, at half of 150,000 records/s), STORE10K, PEAK (memory); of ours alone RECOVER
+
+examples:
+  python -m bench ingest                            everything, three times; under three minutes
+  python -m bench ingest --quick --runs 1           does everything work? figures mean little
+  python -m bench ingest --only STORE1,PACE --peer floor --runs 1
+  python -m bench ingest --peer aqueduct            ours alone
+""",
+    processes="A server and up to eight producers, each a process",
+    meet=crowd.meet,
 )

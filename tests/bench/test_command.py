@@ -2,7 +2,9 @@ import pytest
 
 from bench.__main__ import main
 from bench.network import suite
-from bench.network.command import parse_arguments
+from bench.network.command import parse_arguments, takes_part
+from bench.network.measures import INGEST_ALL
+from bench.network.roster import INGEST_PEERS
 
 
 def test_everything_is_measured_three_times_by_default() -> None:
@@ -24,6 +26,16 @@ def test_each_suite_knows_its_own_measures_and_peers() -> None:
     assert [peer.name for peer in arguments.peer] == ["ipc-udp", "unix"]
 
 
+def test_a_peer_takes_part_in_what_means_something_for_it() -> None:
+    took = {
+        peer.name: [measure.name for measure in INGEST_ALL if takes_part(peer, measure)]
+        for peer in INGEST_PEERS
+    }
+    assert took["aqueduct"] == [measure.name for measure in INGEST_ALL]
+    assert took["jetstream"] == ["PACE", "STORE1", "STORE8", "STORE10K", "PEAK"]
+    assert took["floor"] == ["STORE1", "STORE10K", "PEAK"]
+
+
 @pytest.mark.parametrize("words", [["--only", "R99"], ["--peer", "carrier-pigeon"]])
 def test_an_unknown_name_is_answered_with_those_there_are(
     words: list[str], capsys: pytest.CaptureFixture[str]
@@ -33,7 +45,7 @@ def test_an_unknown_name_is_answered_with_those_there_are(
     assert "there are" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["core", "channels", "ipc"])
+@pytest.mark.parametrize("kind", ["core", "channels", "ipc", "ingest"])
 def test_help_has_examples(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([kind, "--help"])

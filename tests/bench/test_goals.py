@@ -53,7 +53,7 @@ def test_goals_say_what_they_want() -> None:
     assert Goal("T", "typed", 250_000, at_least=True).text == "≥ 250,000"
 
 
-@pytest.mark.parametrize("of", [suite.CHANNELS, suite.IPC])
+@pytest.mark.parametrize("of", [suite.CHANNELS, suite.IPC, suite.INGEST])
 def test_every_goal_is_about_a_row_and_a_peer_that_exist(of: suite.Suite) -> None:
     peers = {peer.name for peer in of.peers}
     assert of.ours in peers

@@ -1,9 +1,26 @@
-from bench.network.measures import ALL, ROWS, Kind
+import pytest
+
+from bench.network.measures import (
+    ALL,
+    INGEST_ALL,
+    INGEST_ROWS,
+    IPC_ALL,
+    IPC_ROWS,
+    ROWS,
+    Kind,
+    Measure,
+    Row,
+)
 
 
-def test_every_row_belongs_to_a_measure_and_every_measure_has_a_row() -> None:
-    assert {row.measure for row in ROWS} == {measure.name for measure in ALL}
-    assert len({row.name for row in ROWS}) == len(ROWS)
+@pytest.mark.parametrize(
+    ("measures", "rows"), [(ALL, ROWS), (IPC_ALL, IPC_ROWS), (INGEST_ALL, INGEST_ROWS)]
+)
+def test_every_row_belongs_to_a_measure_and_every_measure_has_a_row(
+    measures: tuple[Measure, ...], rows: tuple[Row, ...]
+) -> None:
+    assert {row.measure for row in rows} == {measure.name for measure in measures}
+    assert len({row.name for row in rows}) == len(rows)
 
 
 def test_peers_have_streams_round_trips_and_connections_and_nothing_else() -> None:

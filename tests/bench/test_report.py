@@ -94,3 +94,15 @@ def test_another_suite_has_its_own_rows_goals_and_peers_to_compare_with() -> Non
     assert "| a lone message, p50 | ≤ 1.2 times zmq-router | 0.60 | met |" in text
     assert "| 100-byte messages/s, 256 in flight | ≥ 25,000 | 30,000 | met |" in text
     assert "MB/s | ≥ 300 |  | not measured |" in text
+
+
+def test_what_a_peer_says_of_itself_is_said_once() -> None:
+    of_ingest = suite.INGEST
+    run = Run(of_ingest, of_ingest.peers, of_ingest.effort, 2, "Linux", {}, pure())
+    for _ in range(2):
+        run.add("aqueduct", {"STORE1": {"rate": 300_000.0, "remark": ""}})
+        run.add("jetstream", {"STORE1": {"rate": 30_000.0, "remark": "it does not sync"}})
+    text = as_markdown(run)
+    assert text.count("- jetstream: it does not sync.") == 1
+    assert "- A server and up to eight producers, each a process, medians of 2 runs" in text
+    assert "| durable records/s, 1 producer | ≥ 150,000 | 300,000 | met |" in text

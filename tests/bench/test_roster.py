@@ -1,12 +1,14 @@
 import importlib.util
 
-from bench.network.roster import IPC_PEERS, PEERS, Peer
+import pytest
+
+from bench.network.roster import INGEST_PEERS, IPC_PEERS, PEERS, Peer, find_program
 
 
 def test_every_peer_has_its_module() -> None:
-    peers = (*PEERS, *IPC_PEERS)
-    assert len({peer.name for peer in peers}) == len(peers)
-    for peer in peers:
+    for peers in (PEERS, IPC_PEERS, INGEST_PEERS):
+        assert len({peer.name for peer in peers}) == len(peers)
+    for peer in (*PEERS, *IPC_PEERS, *INGEST_PEERS):
         assert importlib.util.find_spec(peer.module) is not None
 
 
@@ -19,3 +21,10 @@ def test_a_peer_that_is_not_there_says_what_is_missing() -> None:
 
 def test_ours_and_plain_streams_are_always_there() -> None:
     assert {"aqueduct", "streams"} <= {peer.name for peer in PEERS if peer.missing is None}
+
+
+def test_a_variable_may_say_where_a_program_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_PROGRAM", raising=False)
+    assert find_program("no-such-program") is None
+    monkeypatch.setenv("NO_SUCH_PROGRAM", "/somewhere/program")
+    assert find_program("no-such-program") == "/somewhere/program"

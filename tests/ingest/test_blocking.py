@@ -161,7 +161,7 @@ def test_a_reading_that_is_not_read_to_its_end_leaves_nothing_behind(
             background().do(holder.clear)
         wait_for(lambda: channels(reader) == before)
         wait_for(lambda: not blocking._leaving)
-        wait_for(lambda: long_topic._fetches._value == long_topic.limits.max_fetches)
+        wait_for(lambda: long_topic._reading._fetches._value == long_topic.limits.max_fetches)
         assert len(values(reader, "long")) == 30_000  # and the next reading is as good as any
 
 

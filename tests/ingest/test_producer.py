@@ -13,7 +13,7 @@ from aqueduct.ingest import producer as producers
 from aqueduct.ingest.assignment import partition_of
 from aqueduct.ingest.faults import IngestError, NotAllowed, RefusedRecords
 from aqueduct.ingest.permissions import Grant, Permissions
-from aqueduct.ingest.producer import Producer
+from aqueduct.ingest.producer import Producer, Stored, _Batch
 from aqueduct.quic.endpoint import QuicOptions
 from aqueduct.quic.tls import make_authority, trust
 from tests.ingest.lab import Lab, eventually
@@ -408,3 +408,16 @@ async def test_the_token_is_nowhere_to_be_seen(lab: Lab, caplog: pytest.LogCaptu
         shown += [repr(caught.value), caplog.text]
         await producer.close()
     assert not [text for text in shown if "secret" in text]
+
+
+async def test_a_receipt_tells_no_offset_of_what_had_been_stored_before() -> None:
+    batch = _Batch(1, None)
+    batch.values, batch.timestamps = [b"1", b"2", b"3"], [0, 0, 0]
+    receipts = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    batch.receipts = dict(enumerate(receipts))
+    batch.settle({0: 7}, 2, 1)
+    assert [receipt.result() for receipt in receipts] == [
+        Stored(0, None),
+        Stored(0, None),
+        Stored(0, 7),
+    ]

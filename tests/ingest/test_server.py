@@ -117,8 +117,8 @@ async def test_what_is_sent_again_is_answered_and_not_stored_again(lab: Lab) -> 
         raw.leave()
         assert answers == [
             Committed(1, 2, {2: 0}),
-            Committed(1, 2, {}),
-            Committed(1, 3, {2: 2}),
+            Committed(1, 2, {}, skipped=2),
+            Committed(1, 3, {2: 2}, skipped=2),
         ]
         assert [row["value"] for row in await lab.rows(server)] == [b"1", b"2", b"3"]
         assert (server.metrics.records, server.metrics.duplicates) == (3, 4)

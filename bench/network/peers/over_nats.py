@@ -6,7 +6,6 @@ the publisher sends no more than a window ahead. A callback measured faster than
 
 import asyncio
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -19,6 +18,7 @@ import nats
 from bench.network import peer
 from bench.network.measures import Manner
 from bench.network.peer import Closing, Counted, Json, Setting
+from bench.network.roster import find_program
 
 WINDOW = 16 * 1024 * 1024
 WINDOW_MESSAGES = 20_000
@@ -117,10 +117,18 @@ async def ask(connection: Any, payload: bytes) -> bytes:
     return answer
 
 
-def start_broker(setting: Setting) -> tuple[subprocess.Popen[bytes], str]:
-    program = shutil.which("nats-server")
+def the_broker() -> str:
+    """Where the program is."""
+    program = find_program("nats-server")
     if program is None:
         raise RuntimeError("there is no nats-server on PATH")
+    return program
+
+
+def start_broker(
+    setting: Setting, further: Json | None = None
+) -> tuple[subprocess.Popen[bytes], str]:
+    program = the_broker()
     with socket.socket() as chosen:
         chosen.bind((peer.HOST, 0))
         port = chosen.getsockname()[1]
@@ -128,6 +136,7 @@ def start_broker(setting: Setting) -> tuple[subprocess.Popen[bytes], str]:
         "host": peer.HOST,
         "port": port,
         "tls": {"cert_file": setting.certificate, "key_file": setting.key},
+        **(further or {}),
     }
     path = Path(setting.certificate).with_name("nats.json")
     path.write_text(json.dumps(settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +14,16 @@ from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.store import Store, group_by_topic
 from aqueduct.ingest.topic import Submission, Topic
 
-_OVERHEAD = 64
+RECORD_OVERHEAD = 64
 """What a record costs in memory besides its bytes."""
+_LARGEST = 4
+"""Times `group_size` that one group holds at most: its rows are in memory three times over while it
+is written, and those behind it hardly wait longer."""
 
 
 def size_of(records: Records) -> int:
     """What records count for while they wait."""
-    size = sum(map(len, records.values)) + _OVERHEAD * len(records.values)
+    size = sum(map(len, records.values)) + RECORD_OVERHEAD * len(records.values)
     if records.keys is not None:
         size += sum(len(key) for key in records.keys if key is not None)
     if records.headers is not None:
@@ -49,7 +53,7 @@ class Committer:
         self._store = store
         self._writer = writer
         self._metrics = metrics
-        self._waiting: list[_Waiting] = []
+        self._waiting: deque[_Waiting] = deque()
         self._size = 0
         self._held = 0
         self._something = asyncio.Event()
@@ -80,19 +84,34 @@ class Committer:
         while True:
             await self._something.wait()
             await self._linger()
-            group, self._waiting, self._size = self._waiting, [], 0
-            self._something.clear()
-            self._enough.clear()
+            group = self._take()
             await loop.run_in_executor(self._writer, self._commit, group)
             self._answer(group)
 
+    def _take(self) -> list[_Waiting]:
+        """The next group: what came first, and no more than is good for memory."""
+        limit = _LARGEST * self._store.limits.group_size
+        group = [self._waiting.popleft()]
+        size = group[0].size
+        while self._waiting and size + self._waiting[0].size <= limit:
+            group.append(self._waiting.popleft())
+            size += group[-1].size
+        self._size -= size
+        if not self._waiting:
+            self._something.clear()
+        if self._size < self._store.limits.group_size:
+            self._enough.clear()
+        return group
+
     async def _linger(self) -> None:
-        """Wait for more, but not long."""
-        try:
-            async with asyncio.timeout(self._store.limits.linger):
+        """Wait for more, but not long: what came during the last commit has waited already."""
+        waited = time.perf_counter() - self._waiting[0].since
+        left = self._store.limits.linger - waited
+        if left <= 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left):
                 await self._enough.wait()
-        except TimeoutError:
-            pass
 
     def _commit(self, group: list[_Waiting]) -> None:
         submissions = ((waiting.topic, waiting.submission) for waiting in group)
@@ -106,7 +125,7 @@ class Committer:
         now = time.perf_counter()
         for waiting in group:
             self._held -= waiting.size
-            size = waiting.size - _OVERHEAD * len(waiting.submission.records.values)
+            size = waiting.size - RECORD_OVERHEAD * len(waiting.submission.records.values)
             self._metrics.committed(waiting.submission, size, now - waiting.since)
             if not waiting.done.done():
                 waiting.done.set_result(None)

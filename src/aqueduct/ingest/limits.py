@@ -55,7 +55,7 @@ class IngestLimits:
     max_readers: int = 1_000
     """Named readers of a topic: each is written down whenever one comes further."""
 
-    max_waiting: int = 32 * MIB
+    max_waiting: int = 16 * MIB
     """Bytes of records that wait to be stored; then producers wait."""
 
     linger: float = 0.002

@@ -48,8 +48,10 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
     """Of the first record."""
     count: int
     offsets: dict[int, int]
-    """By partition, the offset of the first of them that is there; the others follow without a gap.
+    """By partition, the offset of the first new one that is there; the others follow without a gap.
     Empty if they had all been stored before."""
+    skipped: int = 0
+    """How many of them, from the first on, had been stored before."""
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):

@@ -95,8 +95,8 @@ class _Batch:
             self.sequence, self.values, self.timestamps, self.keys, self.headers, self.partition
         )
 
-    def settle(self, offsets: dict[int, int], partitions: int) -> None:
-        """Tell those who asked where their records are."""
+    def settle(self, offsets: dict[int, int], skipped: int, partitions: int) -> None:
+        """Tell those who asked where their records are, as far as that is known."""
         ends = dict(offsets)
         for at, sequence in enumerate(range(self.sequence, self.end)):
             if self.partition is not None:
@@ -104,7 +104,7 @@ class _Batch:
             else:
                 key = None if self.keys is None else self.keys[at]
                 where = partition_of(key, sequence, partitions)
-            offset = ends.get(where)
+            offset = ends.get(where) if at >= skipped else None
             if offset is not None:
                 ends[where] = offset + 1
             receipt = self.receipts.get(at) if self.receipts is not None else None
@@ -469,15 +469,15 @@ class Producer:
                     raise IngestError(f"{self._address} answered for records that were not sent")
                 batch = self._batches.popleft()
                 self._sent -= 1
-                self._settle(batch, answer.offsets)
+                self._settle(batch, answer.offsets, answer.skipped)
         raise ConnectError("the server closed the channel")
 
-    def _settle(self, batch: _Batch, offsets: dict[int, int]) -> None:
+    def _settle(self, batch: _Batch, offsets: dict[int, int], skipped: int = 0) -> None:
         """A batch is stored."""
         self.committed = batch.end - 1
         self._buffered -= batch.size
         if batch.receipts is not None:
-            batch.settle(offsets, self.partitions)
+            batch.settle(offsets, skipped, self.partitions)
         while self._flushes and self._flushes[0][0] <= self.committed:
             done = self._flushes.popleft()[1]
             if not done.done():

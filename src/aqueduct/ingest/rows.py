@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+
+from aqueduct.ingest.messages import Records
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")
@@ -52,18 +56,40 @@ class Chunk:
     headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
 
 
+def pick_runs(producer: str, records: Records, runs: Sequence[slice]) -> Chunk:
+    """Some runs of the records."""
+    return _pick(producer, records, lambda column: _joined([column[run] for run in runs]))
+
+
+def pick_places(producer: str, records: Records, places: Sequence[int]) -> Chunk:
+    """The records at some places."""
+    return _pick(producer, records, lambda column: [column[at] for at in places])
+
+
+def _pick(producer: str, records: Records, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Chunk:
+    return Chunk(
+        producer,
+        pick(range(records.sequence, records.sequence + len(records.values))),
+        pick(records.values),
+        pick(records.timestamps),
+        None if records.keys is None else pick(records.keys),
+        None if records.headers is None else pick(records.headers),
+    )
+
+
 def make_batch(chunks: Sequence[Chunk], first_offset: int, ingest_time: int) -> pa.RecordBatch:
     """The rows of chunks, one behind the other, with offsets from the first on."""
-    count = sum(len(chunk.values) for chunk in chunks)
+    counts = [len(chunk.values) for chunk in chunks]
+    count = sum(counts)
     columns = [
-        pa.array(range(first_offset, first_offset + count), pa.int64()),
-        _joined([_optional(chunk.keys, len(chunk.values), pa.binary()) for chunk in chunks]),
-        _joined([pa.array(chunk.values, pa.binary()) for chunk in chunks]),
-        _joined([_optional(chunk.headers, len(chunk.values), HEADERS) for chunk in chunks]),
-        _joined([pa.array(chunk.timestamps, pa.int64()).cast(TIME) for chunk in chunks]),
+        _integers([range(first_offset, first_offset + count)]),
+        _optional([chunk.keys for chunk in chunks], counts, pa.binary()),
+        pa.array(_joined([chunk.values for chunk in chunks]), pa.binary()),
+        _optional([chunk.headers for chunk in chunks], counts, HEADERS),
+        _integers([chunk.timestamps for chunk in chunks]).view(TIME),
         pa.repeat(pa.scalar(ingest_time, TIME), count),
-        _joined([pa.repeat(chunk.producer_id, len(chunk.values)) for chunk in chunks]),
-        _joined([pa.array(chunk.sequences, pa.int64()) for chunk in chunks]),
+        _named([chunk.producer_id for chunk in chunks], counts),
+        _integers([chunk.sequences for chunk in chunks]),
     ]
     return pa.record_batch(columns, schema=STORED)
 
@@ -100,13 +126,42 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def as_rows(batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
     """Stored rows as readers see them."""
     count = batch.num_rows
-    where = [pa.repeat(topic, count), pa.repeat(pa.scalar(partition, pa.int32()), count)]
+    where = [
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+    ]
     return pa.record_batch([*where, *batch.columns], schema=ROWS)
 
 
-def _optional(column: Sequence[Any] | None, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.nulls(count, kind) if column is None else pa.array(column, kind)
+# Arrow converts a whole column at once: a call for each small piece costs more than the piece.
 
 
-def _joined(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+def _joined(pieces: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    return pieces[0] if len(pieces) == 1 else list(chain.from_iterable(pieces))
+
+
+def _integers(pieces: Sequence[Sequence[int]]) -> pa.Array:
+    numbers = array("q")
+    for piece in pieces:
+        numbers.extend(piece)
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _optional(
+    pieces: Sequence[Sequence[Any] | None], counts: Sequence[int], kind: pa.DataType
+) -> pa.Array:
+    if all(piece is None for piece in pieces):
+        return pa.nulls(sum(counts), kind)
+    filled = [
+        [None] * count if piece is None else piece
+        for piece, count in zip(pieces, counts, strict=True)
+    ]
+    return pa.array(_joined(filled), kind)
+
+
+def _named(names: Sequence[str], counts: Sequence[int]) -> pa.Array:
+    # With its type given: without, Arrow looks for numpy each time, on disk if it is not there.
+    if len(set(names)) == 1:
+        return pa.repeat(pa.scalar(names[0], pa.string()), sum(counts))
+    runs = [[name] * count for name, count in zip(names, counts, strict=True)]
+    return pa.array(_joined(runs), pa.string())

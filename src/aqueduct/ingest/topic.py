@@ -18,12 +18,12 @@ from typing import NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from aqueduct.ingest.assignment import partition_of
+from aqueduct.ingest.assignment import partition_of, spread
 from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
 from aqueduct.ingest.manifest import read_checked, sync_directory, write_checked
 from aqueduct.ingest.messages import Records, TopicInfo
 from aqueduct.ingest.partition import Partition
-from aqueduct.ingest.rows import Chunk
+from aqueduct.ingest.rows import Chunk, pick_places, pick_runs
 from aqueduct.ingest.wal import Facts
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -226,23 +226,17 @@ class Topic:
                 ),
             )
             return
-        keys = records.keys or [None] * len(sequences)
+        if records.keys is None:
+            runs = spread(range(skip, len(sequences)), records.sequence, count)
+            for number, slices in runs.items():
+                yield number, pick_runs(producer, records, slices)
+            return
         places: dict[int, list[int]] = {}
         for at in range(skip, len(sequences)):
-            number = partition_of(keys[at], sequences[at], count)
+            number = partition_of(records.keys[at], sequences[at], count)
             places.setdefault(number, []).append(at)
         for number, chosen in places.items():
-            yield (
-                number,
-                Chunk(
-                    producer,
-                    [sequences[at] for at in chosen],
-                    [records.values[at] for at in chosen],
-                    [records.timestamps[at] for at in chosen],
-                    None if records.keys is None else [keys[at] for at in chosen],
-                    None if records.headers is None else [records.headers[at] for at in chosen],
-                ),
-            )
+            yield number, pick_places(producer, records, chosen)
 
     def forget_producers(self, horizon: int) -> None:
         """Forget the producers that stored nothing since a time."""

@@ -1,0 +1,1 @@
+"""An ingest server and its producers, beside what else makes records durable."""
