@@ -105,7 +105,10 @@ class WalFile:
 
     def sync(self) -> None:
         """Have everything on disk that was appended."""
-        os.fdatasync(self._file)
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self._file)
+        else:
+            os.fsync(self._file)  # macOS has no other
 
     def keep(self) -> None:
         """What was appended and synced is there for good."""
