@@ -1,0 +1,17 @@
+"""What can be wrong with what Spark is asked to read, and with what is there to be read."""
+
+from __future__ import annotations
+
+from aqueduct.errors import AqueductError
+
+
+class SourceError(AqueductError):
+    """The root of all errors of the Spark source."""
+
+
+class WrongOption(SourceError, ValueError):
+    """An option that is not known, has a value that it cannot have, or does not go with others."""
+
+
+class DataLoss(SourceError):
+    """Rows that should be read are not there any more, or have never been."""
