@@ -50,7 +50,7 @@ demo: $(INSTALLED)  ## a conversation of two processes over QUIC, drawn in the t
 	@$(BIN)/python examples/demo.py
 
 test: check  ## everything that must pass: check, then the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, some over real QUIC: minutes
 	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \

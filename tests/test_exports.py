@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 import pytest
 
 import aqueduct
-from aqueduct import blocking, errors, ingest, ipc, testing, trace
+from aqueduct import blocking, errors, ingest, ipc, spark, testing, trace
 
-MODULES = [aqueduct, blocking, errors, ingest, ipc, testing, trace]
+MODULES = [aqueduct, blocking, errors, ingest, ipc, spark, testing, trace]
 NAMES = [
     pytest.param(module, name, id=f"{module.__name__}.{name}")
     for module in MODULES

@@ -1,0 +1,194 @@
+"""Where rows are: a landing directory, or ingest servers with a connection that a process keeps."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+
+from aqueduct.errors import AqueductError, ConnectError, TLSError
+from aqueduct.ingest.blocking import Reader
+from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
+from aqueduct.ingest.messages import TopicInfo
+from aqueduct.ingest.reader import DirectoryReader
+from aqueduct.quic.tls import Trust, dev_trust, pin, trust
+from aqueduct.spark.faults import SourceError, WrongOption
+from aqueduct.spark.options import ReadOptions
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory or one server; what a task needs to read from it."""
+
+    path: str | None = None
+    server: str = ""
+    trust: Trust = field(default_factory=Trust, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.path if self.path is not None else f"server {self.server}"
+
+    def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """What is there: all topics, or one."""
+        return self.ask(lambda reader: reader.topics(topic))
+
+    def offsets_at(self, topic: str, time: float) -> dict[int, int]:
+        """By partition, the first offset stored at or after a time (seconds since 1970)."""
+        return self.ask(lambda reader: reader.offsets_at(topic, time))
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Rows, as `aqueduct.ingest` gives them; errors are those of ingest and of channels."""
+        return self._reader().read(topic, partition, start, end)
+
+    def ask(self, question: Callable[[Reader | DirectoryReader], T]) -> T:
+        """Have something answered, over a new connection if the one that was kept is gone."""
+        try:
+            return question(self._reader())
+        except (ConnectError, IngestError):
+            raise
+        except AqueductError:
+            self.forget()
+            return question(self._reader())
+
+    def forget(self) -> None:
+        """Have the next request make a new connection."""
+        _connections.drop(self)
+
+    def _reader(self) -> Reader | DirectoryReader:
+        if self.path is not None:
+            return DirectoryReader(self.path)
+        return _connections.get(self)
+
+
+class _Connections:
+    """One connection to each server: Python workers are used again, and so is this."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[Place, Reader] = {}
+
+    def get(self, place: Place) -> Reader:
+        with self._lock:
+            reader = self._readers.get(place)
+            if reader is None:
+                reader = Reader(place.server, trust=place.trust, token=place.token)
+                reader.__enter__()
+                self._readers[place] = reader
+            return reader
+
+    def drop(self, place: Place) -> None:
+        with self._lock:
+            reader = self._readers.pop(place, None)
+        if reader is not None:
+            with suppress(AqueductError):  # it is gone already, which is why nobody wants it
+                reader.__exit__(None, None, None)
+
+
+_connections = _Connections()
+
+
+def places(options: ReadOptions) -> list[Place]:
+    """Where to look; raises if that cannot be."""
+    if options.path is not None:
+        return [Place(path=_local(options.path))]
+    trusted = _trust(options)
+    return [Place(server=each, trust=trusted, token=options.token) for each in options.servers]
+
+
+def _local(path: str) -> str:
+    scheme, colon, rest = path.partition(":")
+    if colon and scheme == "file":
+        return "/" + rest.lstrip("/")
+    if colon and rest.startswith("//"):
+        raise WrongOption(
+            f"option path: {path!r} is not a directory of a file system; mount it, or read from "
+            "servers"
+        )
+    return path
+
+
+def _trust(options: ReadOptions) -> Trust:
+    try:
+        if options.trust_ca is not None:
+            text = options.trust_ca
+            return trust(text.encode() if text.lstrip().startswith("-----BEGIN") else text)
+        if options.trust_pin is not None:
+            return pin(options.trust_pin)
+        return dev_trust() if options.trust_development else trust()
+    except TLSError as error:
+        name = "trustCa" if options.trust_ca is not None else "trustPin"
+        raise WrongOption(f"option {name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Found:
+    """A topic, and where it is."""
+
+    place: Place
+    info: TopicInfo
+
+
+def find_topics(options: ReadOptions, where: list[Place]) -> dict[str, Found]:
+    """The topics that are asked for, by name and in order; raises for one that is not there."""
+    listed = _matching(options.pattern, where) if options.pattern else _named(options, where)
+    found: dict[str, Found] = {}
+    for each in sorted(listed, key=lambda each: each.info.topic):
+        topic = each.info.topic
+        if topic in found:
+            raise SourceError(
+                f"topic {topic!r} is on {found[topic].place} and on {each.place}; name the server "
+                "that is meant in option servers"
+            )
+        found[topic] = each
+    return found
+
+
+def _matching(pattern: str, where: list[Place]) -> list[Found]:
+    return [
+        Found(place, info)
+        for place in where
+        for info in _reached(place, None)
+        if re.fullmatch(pattern, info.topic)
+    ]
+
+
+def _named(options: ReadOptions, where: list[Place]) -> list[Found]:
+    found = []
+    for topic in options.topics:
+        faults: list[str] = []
+        holders = []
+        for place in where:
+            try:
+                holders += [Found(place, info) for info in _reached(place, topic)]
+            except (UnknownTopic, NotAllowed) as error:
+                faults.append(f"{place}: {error}")
+        if not holders:
+            raise SourceError(f"option subscribe: no topic {topic!r}; {'; '.join(faults)}")
+        found += holders
+    return found
+
+
+def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
+    try:
+        return place.topics(topic)
+    except (UnknownTopic, NotAllowed):
+        raise
+    except ConnectError as error:
+        raise unreachable(place, error) from error
+    except AqueductError as error:
+        raise SourceError(f"{place} does not tell what it has: {error}") from error
+
+
+def unreachable(place: Place, error: AqueductError) -> SourceError:
+    """That a server cannot be reached, and what to look at."""
+    return SourceError(
+        f"{place} cannot be reached: {error}. See that an ingest server runs there (aqueduct "
+        "topics --server asks it), and that trustCa, trustPin, trustDevelopment and token fit"
+    )

@@ -1,0 +1,31 @@
+"""What Spark knows as ``format("aqueduct")``."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from aqueduct.spark.options import read_options
+from aqueduct.spark.reader import BatchReader, StreamReader
+from aqueduct.spark.rows import row_schema
+
+
+class AqueductSource(DataSource):
+    """Reads topics from a landing directory, or from ingest servers; see `options` for how."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What it is called in ``format``."""
+        return "aqueduct"
+
+    def schema(self) -> StructType:
+        """The columns; asked first, so that options that cannot be are told at once."""
+        return row_schema(read_options(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Reads once."""
+        return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's name
+        """Reads what is new, again and again."""
+        return StreamReader(self.options, schema)

@@ -1,0 +1,154 @@
+"""What there is to read, and whether it is what a query wants: asked before a job begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from aqueduct.errors import AqueductError
+from aqueduct.ingest.messages import PartitionInfo
+from aqueduct.spark.faults import SourceError, WrongOption
+from aqueduct.spark.fetch import PAUSES, lost, skip
+from aqueduct.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from aqueduct.spark.options import Position, ReadOptions
+from aqueduct.spark.origin import Place, find_topics
+from aqueduct.spark.plan import OffsetRange
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The partitions of the topics that are asked for, as they were when somebody looked."""
+
+    places: dict[str, Place]
+    """By topic."""
+    parts: dict[TopicPartition, PartitionInfo]
+
+    @property
+    def first(self) -> dict[TopicPartition, int]:
+        """Of each partition the first offset that is there."""
+        return {where: part.first_offset for where, part in self.parts.items()}
+
+    @property
+    def next(self) -> dict[TopicPartition, int]:
+        """Of each partition the offset behind the last."""
+        return {where: part.next_offset for where, part in self.parts.items()}
+
+    @property
+    def held(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Of each partition its rows, and the bytes that they take."""
+        return {
+            where: (part.next_offset - part.first_offset, part.size)
+            for where, part in self.parts.items()
+        }
+
+    def reaches(self, offsets: Offsets) -> bool:
+        """Whether all rows before these offsets are, or have been, there."""
+        return all(
+            where in self.parts and offset <= self.parts[where].next_offset
+            for where, offset in offsets.items()
+        )
+
+
+def survey(options: ReadOptions, where: Sequence[Place]) -> Survey:
+    """Look at what there is; raises for a topic that is missing or cannot be read."""
+    found = find_topics(options, list(where))
+    parts = {}
+    for topic, each in found.items():
+        if each.info.fault:
+            raise _out_of_use(f"topic {topic} on {each.place}", each.info.fault)
+        for part in each.info.partitions:
+            place = TopicPartition(topic, part.partition)
+            if part.fault:
+                raise _out_of_use(f"{place} on {each.place}", part.fault)
+            parts[place] = part
+    return Survey({topic: each.place for topic, each in found.items()}, parts)
+
+
+def survey_up_to(options: ReadOptions, where: Sequence[Place], offsets: Offsets) -> Survey:
+    """The same, and once more if what was there is not.
+
+    The files of a server that has just started do not show its last group for a moment.
+    """
+    seen = survey(options, where)
+    for pause in PAUSES:
+        if seen.reaches(offsets) or options.path is None:
+            break
+        time.sleep(pause)
+        seen = survey(options, where)
+    return seen
+
+
+def _out_of_use(what: str, fault: str) -> SourceError:
+    return SourceError(
+        f"{what} is out of use: {fault}; docs/ingest.md says what to do when something is damaged"
+    )
+
+
+def need_topics(options: ReadOptions, where: Sequence[Place], seen: Survey) -> None:
+    """Raise if a pattern fits nothing."""
+    if not seen.parts:
+        there = ", ".join(map(str, where))
+        raise SourceError(
+            f"option subscribePattern: no topic on {there} fits {options.pattern!r} as a whole"
+        )
+
+
+def start_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
+    """Where to begin."""
+    if options.start_time is None:
+        return _resolve("startingOffsets", options.start, seen)
+    offsets = {}
+    for topic, place in seen.places.items():
+        try:
+            at = place.offsets_at(topic, options.start_time)
+        except AqueductError as error:
+            raise SourceError(
+                f"option startingTimestamp: {place} does not tell the offsets of topic {topic!r} "
+                f"at that time: {error}"
+            ) from error
+        offsets.update({TopicPartition(topic, number): at[number] for number in at})
+    return {where: offsets.get(where, end) for where, end in seen.next.items()}
+
+
+def end_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
+    """Where a batch ends."""
+    return _resolve("endingOffsets", options.end, seen)
+
+
+def _resolve(option: str, position: Position, seen: Survey) -> dict[TopicPartition, int]:
+    given = position.offsets or dict.fromkeys(seen.parts, position.everywhere or 0)
+    unknown = [str(where) for where in given if where not in seen.parts]
+    if unknown:
+        raise WrongOption(f"option {option} names {', '.join(unknown)}, which is not to be read")
+    missing = [str(where) for where in seen.parts if where not in given]
+    if missing:
+        raise WrongOption(
+            f"option {option} has an offset for each partition, and none for "
+            f"{', '.join(missing)}; -2 is the earliest, -1 the latest"
+        )
+    special = {EARLIEST: seen.first, LATEST: seen.next}
+    return {
+        where: special[offset][where] if offset in special else offset
+        for where, offset in sorted(given.items())
+    }
+
+
+def clipped(ranges: Iterable[OffsetRange], seen: Survey, fail: bool) -> list[OffsetRange]:
+    """The part of each range that is there; raises unless that is all of it or may be less."""
+    return [left for each in ranges if (left := _clip(each, seen, fail)).rows > 0]
+
+
+def _clip(wanted: OffsetRange, seen: Survey, fail: bool) -> OffsetRange:
+    part = seen.parts.get(wanted.where)
+    first, end = (part.first_offset, part.next_offset) if part else (wanted.end, wanted.end)
+    if first <= wanted.start and wanted.end <= end and part:
+        return wanted
+    if fail:
+        there = f"there are offsets {first} up to {end}" if part else "the partition is gone"
+        raise lost(wanted, wanted.start, there)
+    start = skip(wanted, wanted.start, first) if first > wanted.start else wanted.start
+    stop = min(wanted.end, max(end, start))
+    if stop < wanted.end:
+        skip(wanted, stop, wanted.end)
+    return OffsetRange(wanted.topic, wanted.partition, start, stop)

@@ -1,0 +1,76 @@
+"""Topics to read: written into a directory as a server does, and served from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aqueduct.background import background
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.permissions import Permissions
+from aqueduct.ingest.server import IngestServer
+from aqueduct.ingest.store import Store
+from aqueduct.quic.tls import ServerTLS
+from tests.ingest.storing import opened, records, rolled, stored
+
+LIMITS = IngestLimits(low_water=0, partitions=2)
+
+
+class Landing:
+    """A directory, and the records that were written into its topics."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.directory.mkdir(exist_ok=True)
+        self._clock = 1_000.0
+        self._next: dict[str, int] = {}
+
+    def write(self, topic: str, count: int, *, roll: bool = True, **more: Any) -> None:
+        """Records with keys, over all partitions, a second after those before."""
+        self._clock += 1.0
+        first = self._next.get(topic, 1)
+        self._next[topic] = first + count
+        keys = [b"%d" % each for each in range(first, first + count)]
+        with self.opened() as store:
+            stored(store, records(first, count, keys=keys, **more), topic)
+            if roll:
+                rolled(store)
+
+    def drop(self, topic: str, partition: int, segments: int = 1) -> None:
+        """Remove the oldest segments of a partition, as retention does."""
+        with self.opened() as store:
+            store.topics[topic].partitions[partition].drop(segments)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Of each partition the offset behind its last row."""
+        with self.opened() as store:
+            return {part.number: part.next_offset for part in store.topics[topic].partitions}
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        with opened(self.directory, LIMITS, lambda: self._clock) as store:
+            yield store
+
+    @contextmanager
+    def served(
+        self, tls: ServerTLS, address: str = "127.0.0.1:0", permissions: Permissions | None = None
+    ) -> Iterator[IngestServer]:
+        """A server of the directory, on the loop that everything blocking shares."""
+
+        def make() -> IngestServer:
+            return IngestServer(
+                address, self.directory, tls=tls, limits=LIMITS, permissions=permissions
+            )
+
+        server = background().do(make)
+        background().run(server.open())
+        try:
+            yield server
+        finally:
+            background().run(server.close(0))
+
+    @property
+    def path(self) -> str:
+        return str(self.directory)

@@ -1,0 +1,90 @@
+"""Sessions: ready at once, and everything works with one that somebody else made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import aqueduct.spark
+from aqueduct.spark.java import _packaged, make_home
+from tests.spark.landing import Landing
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+USERS_OWN = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate()
+)
+assert "aqueduct" not in sys.modules
+rows = spark.read.format("aqueduct").option("subscribe", "logs").load(sys.argv[1])
+print(rows.count(), spark._jvm.System.getProperty("java.home"))
+spark.stop()
+"""
+
+
+def test_settings_are_sensible_and_ours_to_change(spark: SparkSession) -> None:
+    settings = spark.sparkContext.getConf()
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "4"
+    assert settings.get("spark.ui.enabled") == "false"
+    assert settings.get("spark.driver.host") == "127.0.0.1"
+    assert settings.get("spark.master") == "local[2]"
+    assert settings.get("spark.app.name") == "tests"
+
+
+def test_a_session_that_is_there_is_taken(spark: SparkSession) -> None:
+    before = dict(os.environ)
+    again = aqueduct.spark.session("another", "local[2]", **{"spark.sql.shuffle.partitions": 7})
+    assert again.sparkContext is spark.sparkContext
+    assert again.conf.get("spark.sql.shuffle.partitions") == "7"
+    again.conf.set("spark.sql.shuffle.partitions", "4")
+    assert dict(os.environ) == before
+
+
+def test_a_setting_has_the_name_that_spark_gives_it() -> None:
+    with pytest.raises(ValueError, match=r'pass \*\*\{"spark.memory": …\}'):
+        aqueduct.spark.session(memory="4g")
+
+
+def test_that_pyspark_is_missing_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(ImportError, match=r"pip install 'aqueduct-channels\[spark\]'"):
+        aqueduct.spark.session()
+
+
+def test_spark_finds_the_format_by_itself_in_a_session_of_the_user_on_the_java_of_pip(
+    landing: Landing, tmp_path: Path
+) -> None:
+    landing.write("logs", 30)
+    packaged = _packaged()
+    assert packaged is not None
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(make_home(packaged, tmp_path / "cache")),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", USERS_OWN, landing.path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    count, home = done.stdout.split()
+    assert int(count) == 30
+    assert Path(home) == packaged.parent.parent
