@@ -40,6 +40,7 @@ def test_settings_are_sensible_and_ours_to_change(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.shuffle.partitions") == "4"
     assert settings.get("spark.ui.enabled") == "false"
     assert settings.get("spark.driver.host") == "127.0.0.1"
+    assert settings.get("spark.python.unix.domain.socket.enabled") == "true"
     assert settings.get("spark.master") == "local[2]"
     assert settings.get("spark.app.name") == "tests"
 

@@ -34,6 +34,7 @@ from aqueduct.spark.survey import (
     survey,
     survey_up_to,
 )
+from aqueduct.spark.worker import settle
 
 _log = logging.getLogger("aqueduct.spark")
 
@@ -57,6 +58,7 @@ def _pieces(options: ReadOptions, seen: Survey, ranges: Sequence[OffsetRange]) -
 
 def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of a piece; Spark makes up a piece of its own when there is none."""
+    settle()
     if not isinstance(partition, Piece):
         return
     shape = shaper(schema)

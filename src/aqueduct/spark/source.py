@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 from aqueduct.spark.options import read_options
 from aqueduct.spark.reader import BatchReader, StreamReader
 from aqueduct.spark.rows import row_schema
+from aqueduct.spark.worker import settle
 
 
 class AqueductSource(DataSource):
@@ -24,6 +25,7 @@ class AqueductSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Reads once."""
+        settle()
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's name
