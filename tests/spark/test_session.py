@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -43,6 +44,11 @@ def test_settings_are_sensible_and_ours_to_change(spark: SparkSession) -> None:
     assert settings.get("spark.python.unix.domain.socket.enabled") == "true"
     assert settings.get("spark.master") == "local[2]"
     assert settings.get("spark.app.name") == "tests"
+
+
+def test_it_says_nothing_but_errors(spark: SparkSession) -> None:
+    logs: Any = spark._jvm.org.apache.logging.log4j.LogManager  # type: ignore[union-attr]
+    assert logs.getRootLogger().getLevel().toString() == "ERROR"
 
 
 def test_a_session_that_is_there_is_taken(spark: SparkSession) -> None:
