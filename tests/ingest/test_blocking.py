@@ -21,8 +21,11 @@ import aqueduct
 from aqueduct import ForkedConnectionError, ingest
 from aqueduct.background import background
 from aqueduct.ingest import blocking
+from aqueduct.quic.tls import make_authority, make_certificate
 
-TRUST = aqueduct.dev_trust()
+AUTHORITY = make_authority("a test")
+SHOWN = make_certificate(["127.0.0.1"], AUTHORITY)
+TRUST = aqueduct.trust(AUTHORITY.certificate)
 SECONDS = 20
 
 
@@ -32,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[ingest.IngestServer]:
     limits = ingest.IngestLimits(low_water=0)
 
     def make() -> ingest.IngestServer:
-        return ingest.IngestServer("127.0.0.1:0", tmp_path, tls=aqueduct.dev_tls(), limits=limits)
+        return ingest.IngestServer("127.0.0.1:0", tmp_path, tls=SHOWN, limits=limits)
 
     server = background().do(make)
     background().run(server.open())
