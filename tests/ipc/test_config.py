@@ -36,12 +36,23 @@ REFUSED: list[dict[str, Any]] = [
     {"max_receives": 0},
     {"max_received": 16 * 1024 * 1024 - 1},
     {"max_processed": 0},
+    {"owner_id_lifetime": float("inf")},
+    {"receive_timeout": 2e9},
+    {"id_trust": float("nan")},
 ]
 
 
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
 def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="this configuration cannot work: "):
+        Config(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_sends": 1.5}, {"max_pdu": True}, {"ack_timeout": "1"}, {"id_trust": None}]
+)
+def test_what_is_no_number_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
         Config(**changes)
 
 

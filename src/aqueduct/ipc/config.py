@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 from aqueduct.ipc.pdu import MAX_INT32, OVERHEAD
 
@@ -13,6 +14,8 @@ MIN_PDU = 512
 """What every endpoint takes (IPC-CONF-1)."""
 MIN_MESSAGE = 64 * KIB
 """What every endpoint takes (IPC-CONF-1)."""
+LONGEST = 1e9
+"""The most seconds that a clock of an event loop is asked to count."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,16 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse what the protocol does not allow, or what cannot work."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type in (int, "int"):
+                if isinstance(value, bool) or not isinstance(value, int):
+                    raise TypeError(f"{field.name} is a whole number, not {value!r}")
+            elif isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{field.name} is a number of seconds, not {value!r}")
+            elif not math.isfinite(value) or value > LONGEST:
+                rule = f"{field.name} is at most {LONGEST:g} seconds"
+                raise ValueError(f"this configuration cannot work: {rule} ({self})")
         checks = (
             (MIN_MESSAGE <= self.max_message <= MAX_INT32, "max_message is from 64 KiB to 2 GiB"),
             (self.max_pdu == 0 or self.max_pdu >= MIN_PDU, "max_pdu is at least 512"),
