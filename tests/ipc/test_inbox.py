@@ -1,8 +1,10 @@
 """Receiving: PDUs and times in, acks and messages out."""
 
+from typing import Any
+
 import pytest
 
-from aqueduct.ipc.events import Arrived
+from aqueduct.ipc.events import Arrived, Withdrawn
 from aqueduct.ipc.pdu import Code, Data, DataAck, Header, HeaderAck, Pdu, encode_size
 from tests.ipc.core import DATA, ID, THEM, WRONG, Core
 
@@ -395,13 +397,42 @@ def test_a_header_past_the_processed_ids_is_not_answered() -> None:
     assert core.hear(core.header(2 * DATA, FULL, OTHER)) == [HeaderAck(OTHER)]
 
 
-def test_an_id_that_is_used_again_does_not_disturb_whoever_takes_the_first() -> None:
+def test_an_id_that_is_used_again_waits_until_the_application_has_let_go_of_the_first() -> None:
+    """IPC-FLOW-2."""
     core = Core()
     core.hear(core.header(5, b"hello"), core.data(1))
     core.wait(12)
-    assert core.hear(core.header(DATA + 1, FULL)) == [HeaderAck(ID)]
-    assert not core.exchange.holds(ID)
+    assert core.hear(core.header(DATA + 1, FULL)) == []
+    assert core.exchange.statistics.crowded_out == 1
     assert not core.exchange.take(ID)
-    core.exchange.refuse(ID)
-    assert core.hear(core.data(1, b"y")) == []
+    assert core.hear(core.header(DATA + 1, FULL)) == [HeaderAck(ID)]
+    assert not core.exchange.take(ID)
+    core.hear(core.data(1, b"y"))
     assert core.take() == [DataAck(ID, 1)]
+
+
+@pytest.mark.parametrize("limits", [{"max_receives": 1}, {"max_received": 65_536}], ids=str)
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_message_that_was_withdrawn_counts_until_the_application_lets_go_of_it(
+    limits: dict[str, Any], is_taken: bool
+) -> None:
+    """IPC-FLOW-2, IPC-RECV-15."""
+    core = Core(max_message=65_536, **limits)
+    core.hear(core.header(DATA + 1, FULL), core.data(1, b"y"), core.data(1))
+    assert core.events() == [Arrived(ID, THEM, FULL + b"y"), Withdrawn(ID)]
+    assert core.exchange.leftovers() == {"withdrawn": 1, "bytes received": DATA + 1}
+    late = core.header(65_536, FULL, OTHER)
+    assert core.hear(late) == []
+    if is_taken:
+        assert not core.exchange.take(ID)
+    else:
+        core.exchange.refuse(ID)
+    assert core.exchange.leftovers() == {}
+    assert core.hear(late) == [HeaderAck(OTHER)]
+
+
+def test_a_close_ends_the_count_of_what_was_withdrawn() -> None:
+    core = whole()
+    core.hear(core.data(1))
+    core.exchange.close(core.now)
+    assert core.exchange.leftovers() == {}

@@ -118,9 +118,7 @@ IPC_MUTANTS = [
     Mutant(
         "an abort is ignored",
         "ipc/inbox.py",
-        "            receiving.abort()  # IPC-RECV-15\n"
-        "            self._statistics.aborted += 1\n"
-        "            self._forget(receiving, Code.PROCESSING_ERROR)\n",
+        "            self._abort(receiving)\n",
         "            self._statistics.ignored += 1\n",
     ),
     Mutant(

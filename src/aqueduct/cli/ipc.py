@@ -24,7 +24,8 @@ from aqueduct.cli.send import encoded, progress, standard_input
 from aqueduct.errors import AqueductError, ConnectError, DeliveryError, MessageError
 from aqueduct.ipc.address import Place, parse
 from aqueduct.ipc.config import MIN_MESSAGE, Config
-from aqueduct.ipc.endpoint import Endpoint, Message
+from aqueduct.ipc.endpoint import Endpoint
+from aqueduct.ipc.message import Message
 from aqueduct.ipc.pdu import MAX_INT32
 from aqueduct.quic.tls import ServerTLS, Trust
 

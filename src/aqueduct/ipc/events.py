@@ -37,6 +37,16 @@ class Arrived(NamedTuple):
     payload: bytes
 
 
+class Withdrawn(NamedTuple):
+    """The sender has given up a message that had arrived, and it can no longer be taken.
+
+    It counts against the limits until it is answered all the same: what the application does with
+    it may take time and room.
+    """
+
+    message_id: bytes
+
+
 class Ended(NamedTuple):
     """A send has ended: delivered, or not, and then perhaps ``exposed``: it may have arrived."""
 
@@ -47,7 +57,7 @@ class Ended(NamedTuple):
     reason: str = ""
 
 
-Event: TypeAlias = Arrived | Ended
+Event: TypeAlias = Arrived | Withdrawn | Ended
 
 
 @dataclass(slots=True)
