@@ -176,6 +176,7 @@ def test_it_has_to_be_opened() -> None:
     endpoint = blocking.Endpoint("local://")
     with pytest.raises(LocalProtocolError, match="open the endpoint"):
         endpoint.send("local://x", b"x")
+    assert repr(endpoint) == "<Endpoint local://, not open>"
 
 
 def test_it_has_what_the_other_has() -> None:

@@ -16,8 +16,8 @@ def check_endpoint(
     tls: ServerTLS | None,
     trust: Trust | None,
     config: Config | None,
-) -> str:
-    """The scheme of the address that an endpoint is to have, if all that it is given fits."""
+) -> None:
+    """Raise unless all that an endpoint is given fits."""
     scheme = parse(address).scheme
     if on_message is not None and not callable(on_message):
         raise TypeError(f"on_message is a function, not {on_message!r}")
@@ -31,7 +31,6 @@ def check_endpoint(
             f"an endpoint listens at an address with a certificate: give tls=… with {address}, "
             "or tls:// alone for one that only connects"
         )
-    return scheme
 
 
 def check_timeout(timeout: float) -> float:

@@ -179,6 +179,9 @@ class Endpoint(Generic[T]):
         """Counts since it was opened."""
         return self._background.do(self._endpoint.statistics)
 
+    def __repr__(self) -> str:
+        return repr(self._endpoint)
+
     def send(self, to: str, message: T, *, timeout: float | None = None) -> None:
         """Send a message, and return when its receiver has taken it.
 

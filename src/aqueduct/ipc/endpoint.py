@@ -25,13 +25,11 @@ from aqueduct.ipc.config import Config
 from aqueduct.ipc.events import Arrived, Ended, Statistics
 from aqueduct.ipc.exchange import Exchange
 from aqueduct.ipc.failures import failure
-from aqueduct.ipc.local import open_local
 from aqueduct.ipc.message import Handler, Message, encoded
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.pdu import Code
-from aqueduct.ipc.tcp import MAX_PDU, open_tls
 from aqueduct.ipc.transport import Transport
-from aqueduct.ipc.udp import open_udp
+from aqueduct.ipc.transports import open_transport
 from aqueduct.quic.tls import ServerTLS, Trust
 
 T = TypeVar("T")
@@ -93,7 +91,7 @@ class Endpoint(Generic[T]):
         config: Config | None = None,
     ) -> None:
         self._asked_address = address
-        self._scheme = check_endpoint(address, on_message, tls, trust, config)
+        check_endpoint(address, on_message, tls, trust, config)
         self._codec = codec_for(type)
         self._on_message = on_message
         self._tls = tls
@@ -123,7 +121,9 @@ class Endpoint(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.create_future()
         try:
-            transport = await self._open_transport()
+            transport = await open_transport(
+                self._asked_address, self, self._config.max_pdu, self._tls, self._trust
+            )
             if self._closing is not None:
                 await transport.close()
                 raise EndpointClosed("this endpoint was closed while it was being opened")
@@ -149,19 +149,6 @@ class Endpoint(Generic[T]):
         self._transport = transport
         self._is_open = True
         self._set_timer()
-
-    async def _open_transport(self) -> Transport:
-        if self._scheme == "udp":
-            return await open_udp(self._asked_address, self)
-        if self._scheme == "tls":
-            return await open_tls(
-                self._asked_address,
-                self,
-                max_pdu=self._config.max_pdu or MAX_PDU,
-                tls=self._tls,
-                trust=self._trust,
-            )
-        return open_local(self._asked_address, self)
 
     async def close(self) -> None:
         """End it: what is being sent fails, what was not taken is refused.
