@@ -49,7 +49,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"max_sends": 1.5}, {"max_pdu": True}, {"ack_timeout": "1"}, {"id_trust": None}]
+    "changes", [{"max_sends": 1.5}, {"max_pdu": 1.5e6}, {"ack_timeout": "1"}, {"id_trust": None}]
 )
 def test_what_is_no_number_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(TypeError):

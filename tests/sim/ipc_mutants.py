@@ -153,6 +153,12 @@ IPC_MUTANTS = [
         "",
     ),
     Mutant(
+        "the bytes of a message that was withdrawn count for ever",
+        "ipc/inbox.py",
+        "        self._received -= self._withdrawn.pop(message_id, 0)\n",
+        "        self._withdrawn.pop(message_id, 0)\n",
+    ),
+    Mutant(
         "sends to a remote that cannot be reached go on",
         "ipc/outbox.py",
         "            self._give_up(sending, Code.APPLICATION, now)\n",
