@@ -47,6 +47,10 @@ class Config:
     max_backoff: float = 0.2
     """The most: with a fifth of all PDUs lost, twenty tries fit the ack timeout."""
 
+    held_backoff: float = 1.0
+    """The least time before a receiver that has all of a message, and waits for its application to
+    take it, is asked again; the ack comes by itself unless it is lost."""
+
     id_trust: float = 1.0
     """How long after an answer a remote's owner id is used without asking. Within it, a message
     takes one round trip, and a restart of the remote makes the messages under way fail; after it, a
@@ -83,6 +87,7 @@ class Config:
             ),
             (0 <= self.min_backoff <= self.max_backoff, "0 <= min_backoff <= max_backoff"),
             (self.max_backoff > 0, "max_backoff is more than 0"),
+            (self.held_backoff > 0, "held_backoff is more than 0"),
             (self.id_trust >= 0, "id_trust is 0 or more"),
             (self.window >= 0, "window is 0 or more"),
             (self.max_sends >= 1, "max_sends is at least 1"),

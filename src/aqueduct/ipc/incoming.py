@@ -119,6 +119,13 @@ class Incoming:
             return header_ack(self.message_id, code)
         return data_ack(self.message_id, self.expected - 1, code)
 
+    def notice(self) -> bytes:
+        """The answer to a duplicate of the last PDU: it is whole, and waits to be taken.
+
+        It numbers a PDU past the last, which whoever does not know of notices ignores.
+        """
+        return data_ack(self.message_id, self.expected, 0)
+
     def payload(self) -> bytes:
         """The whole message; afterwards it is no longer held here."""
         pieces = self._pieces

@@ -157,8 +157,9 @@ class Outbox:
         window = known.window
         if sending.charge:
             window.remove(sending.charge)
-        sending.charge = max(sending.current_size, 1)
-        window.add(sending.charge)
+        if not sending.held:
+            sending.charge = max(sending.current_size, 1)
+            window.add(sending.charge)
         head, data = sending.current()
         sending.retry_at = NEVER
         self.transmits.append(Transmit(sending.remote, head, data, sending))
@@ -171,6 +172,8 @@ class Outbox:
         """Send the current PDU again after a random time, or give up if there is none left."""
         config = self._config
         backoff = self._chance.uniform(config.min_backoff, config.max_backoff)  # IPC-SEND-5
+        if sending.held:
+            backoff = max(backoff, config.held_backoff)
         sending.retry_at = now + backoff
         self._timers.wake(sending, min(sending.retry_at, sending.deadline))
 
@@ -186,9 +189,11 @@ class Outbox:
             self._give_up(sending, Code.SEND_TIMEOUT, now)  # IPC-SEND-13
         elif now >= sending.retry_at:
             self._statistics.retries += 1
-            known.window.shrink(now, self._config.min_backoff)
+            # A first retry may just have found a busy application (IPC-FLOW-5).
+            if sending.attempts > 1 and not sending.held:
+                known.window.shrink(now, self._config.min_backoff)
             self._transmit(sending, known, now)  # IPC-SEND-6
-            if sending.state is State.DATA:
+            if sending.state is State.DATA and not sending.held:
                 self._send_scout(known, now)
         else:
             self._timers.wake(sending, min(sending.retry_at, deadline))
@@ -285,7 +290,10 @@ class Outbox:
             or sending.index != ack.sequence
             or sending.remote != remote
         ):
-            self._statistics.ignored += 1  # IPC-SEND-11
+            if sending is not None and sending.remote == remote and _is_notice(ack, sending):
+                self._hold(sending, now)
+            else:
+                self._statistics.ignored += 1  # IPC-SEND-11
             return
         known = self._remotes[remote]
         known.heard_at = now
@@ -294,6 +302,19 @@ class Outbox:
         else:
             sending.refuse(ack.code)  # IPC-SEND-8
             self._finish(sending, now)
+
+    def _hold(self, sending: Outgoing, now: float) -> None:
+        """Wait for a receiver's application: not the way there is slow (IPC-SEND-18)."""
+        known = self._remotes[sending.remote]
+        known.heard_at = now
+        sending.held = True
+        self._schedule(sending, now)
+        if sending.charge:
+            if sending.attempts <= 2:  # a duplicate came there, so neither copy was lost
+                known.window.grow(sending.charge)
+            known.window.remove(sending.charge)
+            sending.charge = 0
+            self._start_waiting(known, now)
 
     def _advance(self, sending: Outgoing, known: _Remote, now: float) -> None:
         if sending.destination == known.owner:
@@ -336,6 +357,9 @@ class Outbox:
             exposed = sending.exposed
             ended = Ended(sending.message_id, sending.remote, sending.code, exposed, known.why)
         self.ended.append(ended)  # IPC-SEND-17
+        self._start_waiting(known, now)
+
+    def _start_waiting(self, known: _Remote, now: float) -> None:
         waiting = known.waiting
         while waiting and not self._closed and known.window.fits(waiting[0].current_size):
             self._start(waiting.popleft(), known, now)
@@ -357,3 +381,13 @@ class Outbox:
 
     def _fresh_id(self) -> bytes:
         return self._chance.randbytes(ID_SIZE)
+
+
+def _is_notice(ack: DataAck, sending: Outgoing) -> bool:
+    """Whether an ack says that a message is whole and waits to be taken (IPC-RECV-20)."""
+    return (
+        ack.code == Code.SUCCESS
+        and ack.sequence == sending.index + 1
+        and sending.state is not State.WAITING
+        and sending.is_last
+    )
