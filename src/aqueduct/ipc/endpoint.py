@@ -13,6 +13,7 @@ from uuid import UUID
 
 from aqueduct.codec import codec_for, no_channels
 from aqueduct.errors import DecodeError, EncodeError, EndpointClosed, LocalProtocolError
+from aqueduct.ipc import clock
 from aqueduct.ipc.address import parse
 from aqueduct.ipc.chance import SystemChance
 from aqueduct.ipc.config import Config
@@ -159,7 +160,7 @@ class Endpoint(Generic[T]):
         self._exchange = Exchange(
             self._config,
             SystemChance(),
-            self._loop.time(),
+            clock.now(),
             reports_sent=transport.reports_sent,
         )
         self._transport = transport
@@ -193,7 +194,7 @@ class Endpoint(Generic[T]):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._exchange.close(self._loop.time())
+        self._exchange.close(clock.now())
         self._turn()
         self._arrived.clear()
         for receiver in self._receivers:
@@ -248,7 +249,7 @@ class Endpoint(Generic[T]):
         try:
             if self._closed:
                 raise EndpointClosed("this endpoint was closed", to=to)
-            message_id = self._exchange.send(remote, payload, self._loop.time())
+            message_id = self._exchange.send(remote, payload, clock.now())
             future = self._futures[message_id] = self._loop.create_future()
             self._flush_soon()
             if due is not None:
@@ -279,7 +280,7 @@ class Endpoint(Generic[T]):
         return payload
 
     def _give_up(self, message_id: bytes, code: int) -> None:
-        self._exchange.cancel(message_id, self._loop.time(), code)
+        self._exchange.cancel(message_id, clock.now(), code)
         self._turn()
 
     # Receiving
@@ -402,7 +403,7 @@ class Endpoint(Generic[T]):
         if not self._is_open:
             return
         exchange = self._exchange
-        now = self._loop.time()
+        now = clock.now()
         for pdu in pdus:
             exchange.handle_pdu(pdu, remote, now)
         self._turn()
@@ -410,7 +411,7 @@ class Endpoint(Generic[T]):
     def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
         """PDUs of these have gone, or could not go."""
         if self._is_open:
-            now = self._loop.time()
+            now = clock.now()
             for sending in sendings:
                 self._exchange.handle_sent(sending, now)
             self._set_timer()
@@ -424,7 +425,7 @@ class Endpoint(Generic[T]):
         """A remote will not be reached however often one tries."""
         if self._is_open:
             self._errors[remote] = error
-            self._exchange.handle_unreachable(remote, str(error), self._loop.time())
+            self._exchange.handle_unreachable(remote, str(error), clock.now())
             self._turn()
             del self._errors[remote]
 
@@ -467,13 +468,13 @@ class Endpoint(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = at
-            self._timer = self._loop.call_at(at, self._wake)
+            self._timer = self._loop.call_later(max(0.0, at - clock.now()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
         # would mean to ask again and again until the time has come.
-        self._exchange.handle_timer(max(self._loop.time(), self._timer_at))
+        self._exchange.handle_timer(max(clock.now(), self._timer_at))
         self._turn()
 
     def _ended(self, ended: Ended) -> None:
