@@ -1,5 +1,6 @@
 """Sending: messages, acks and times in, PDUs and outcomes out."""
 
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -692,8 +693,9 @@ def test_idle_remotes_are_forgotten_the_first_ones_first() -> None:
     core = Core(max_remotes=4)
     for remote in "abcd":
         core.knows(OWNER, remote)
-    core.knows(OWNER, "e")  # the fifth makes a and b forgotten
-    for remote, known in {"a": False, "d": True, "e": True}.items():
+    core.knows(OWNER, "a")
+    core.knows(OWNER, "e")  # the fifth makes b forgotten, which was not used for longest
+    for remote, known in {"a": True, "d": True, "e": True, "b": False}.items():
         core.send(b"hello", remote)
         (header,) = core.said()
         assert isinstance(header, Header)
@@ -709,3 +711,27 @@ def test_remotes_with_messages_under_way_are_not_forgotten() -> None:
         core.hear(told(message_id, OWNER), HeaderAck(message_id), remote=remote)
     assert {each.code for each in core.events() if isinstance(each, Ended)} == {Code.SUCCESS}
     assert core.exchange.leftovers() == {}
+
+
+def test_many_remotes_and_many_cancels_do_not_slow_each_other_down() -> None:
+    """IPC-FLOW-6: neither costs more the more there are."""
+    core = Core(max_remotes=10, max_sends=60_000)
+    started = time.perf_counter()
+    for remote in range(30_000):
+        core.send(b"hello", remote)
+    waiting = [core.send(b"hello") for _ in range(30_000)]
+    for message_id in reversed(waiting):
+        core.exchange.cancel(message_id, core.now)
+    assert time.perf_counter() - started < 4
+
+
+def test_a_late_ack_of_a_predecessor_does_not_bring_its_id_back() -> None:
+    """IPC-SEND-9."""
+    core = familiar()
+    late = core.send(b"to the predecessor")
+    core.exchange.handle_trouble(THEM, "the connection was lost")
+    core.knows(SUCCESSOR)
+    core.hear(HeaderAck(late))
+    assert core.ended().code == Code.SUCCESS
+    message_id = core.send(b"hello")
+    assert core.said() == [Header(message_id, SUCCESSOR, 5, b"hello")]

@@ -150,8 +150,8 @@ IPC_MUTANTS = [
     Mutant(
         "nobody who waits goes on",
         "ipc/outbox.py",
-        "        while waiting and not self._closed and",
-        "        while waiting and self._closed and",
+        "        while waiting and not self._closed and known",
+        "        while waiting and self._closed and known",
     ),
     Mutant(
         "a send that is given up is reported twice",
