@@ -174,14 +174,16 @@ async def test_a_host_that_cannot_be_found_is_trouble(start: Start) -> None:
 
 
 async def test_whoever_connected_and_is_gone_cannot_be_sent_to(start: Start) -> None:
-    server, client = await start(HERE, ack_timeout=0.3), await start()
+    """IPC-TCP-5: it fails at once, as nobody but that one can connect again."""
+    server, client = await start(HERE), await start()
     await client.send(server.address, b"x")
     remote = (await server.arrived.get()).remote
     await client.close()
     await until(lambda: not server.transport.accepted)
-    ended = await server.send(remote, b"are you there?")
-    assert ended.code == Code.SEND_TIMEOUT
-    assert "the connection it came over is gone" in ended.reason
+    ended = await asyncio.wait_for(server.send(remote, b"are you there?"), 1)
+    assert ended.code == Code.APPLICATION
+    assert not ended.exposed
+    assert "gone with its connection" in ended.reason
     assert server.transport.opened == 0
 
 
