@@ -320,6 +320,15 @@ async def test_an_address_that_means_nobody_is_refused(start: Start, address: st
         await client.transport.locate(address)
 
 
+@pytest.mark.parametrize("address", ["tls://0.0.0.0:5000", "tls://[::]:5000"])
+async def test_where_an_endpoint_listens_at_all_addresses_nobody_sends(
+    start: Start, address: str
+) -> None:
+    client = await start()
+    with pytest.raises(ConnectError, match="send to one of them"):
+        await client.transport.locate(address)
+
+
 async def test_addresses_are_named_as_they_are_written(start: Start) -> None:
     transport = (await start()).transport
     for address in ("tls://example.org:5000", "tls://[::1]:5000", "tls://10.0.0.1:7#12"):

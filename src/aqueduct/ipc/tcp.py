@@ -38,6 +38,7 @@ _PAUSE = 0.05
 _LINGER = 1.0
 """How long closing waits for what was written."""
 _BACKLOG = 1_024
+_ALL_ADDRESSES = ("0.0.0.0", "::")
 _MAX_UNSENT = 64 * 1024 * 1024
 """Bytes not yet taken by the kernel, of all connections together, past which acks to peers that do
 not read are lost."""
@@ -164,6 +165,11 @@ class TlsTransport:
         scheme, host, port = parse(where)
         if scheme != "tls" or not host or not port:
             raise ConnectError(f"not an address to send to: {address!r}; write {SCHEME}host:port")
+        if host in _ALL_ADDRESSES:
+            raise ConnectError(
+                f"{address} says where an endpoint listens, at all addresses of its host; send to "
+                "one of them, by a name that its certificate holds"
+            )
         if not hash_sign:
             return ("tls", host, port)
         if not number.isdecimal():
