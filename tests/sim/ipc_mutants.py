@@ -144,8 +144,16 @@ IPC_MUTANTS = [
     Mutant(
         "the window is not released at the end of a send",
         "ipc/outbox.py",
-        "            known.window.remove(sending.charge)\n            sending.charge = 0\n",
-        "            sending.charge = 0\n",
+        "            known.window.remove(sending.charge)\n"
+        "            sending.charge = 0\n        if",
+        "            sending.charge = 0\n        if",
+    ),
+    Mutant(
+        "the window is not released when a message waits to be taken",
+        "ipc/outbox.py",
+        "            known.window.remove(sending.charge)\n"
+        "            sending.charge = 0\n            ",
+        "            sending.charge = 0\n            ",
     ),
     Mutant(
         "nobody who waits goes on",
