@@ -13,7 +13,8 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     config = Config()
     assert config.max_message == 16 * 1024 * 1024
     assert (config.owner_id_lifetime, config.receive_timeout, config.ack_timeout) == (6, 6, 5)
-    assert (config.min_backoff, config.max_backoff, config.id_trust) == (0.05, 0.2, 1)
+    assert (config.min_backoff, config.max_backoff, config.held_backoff) == (0.05, 0.2, 1)
+    assert config.id_trust == 1
     with pytest.raises(AttributeError):
         config.max_message = 1  # type: ignore[misc]
 
@@ -24,6 +25,8 @@ REFUSED: list[dict[str, Any]] = [
     {"max_message": MAX_INT32 + 1, "max_received": MAX_INT32 + 1},
     {"max_pdu": -1},
     {"owner_id_lifetime": 0},
+    {"owner_id_lifetime": 0.099},
+    {"held_backoff": 0},
     {"ack_timeout": 0},
     {"receive_timeout": 4.999},  # IPC-CONF-2
     {"min_backoff": -0.1},
@@ -63,6 +66,7 @@ ALLOWED: list[dict[str, Any]] = [
     {"receive_timeout": 5, "ack_timeout": 5},  # IPC-CONF-2
     {"min_backoff": 0, "max_backoff": 0.001},
     {"id_trust": 0},
+    {"owner_id_lifetime": 0.1},
     {"max_sends": 1, "max_remotes": 1, "max_receives": 1, "max_processed": 1},
 ]
 

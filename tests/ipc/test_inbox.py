@@ -39,16 +39,33 @@ def test_a_whole_message_is_given_to_the_application_once_with_its_sender() -> N
 
 
 def test_the_last_pdu_is_acked_when_the_message_is_taken() -> None:
-    """IPC-RECV-8; until then its duplicates are ignored, the HEADER's by IPC-RECV-3."""
+    """IPC-RECV-8; until then the HEADER is ignored if it is not the last PDU (IPC-RECV-3)."""
     core = Core()
-    header = core.header(5, b"hello")
-    assert core.hear(header, header) == []
+    assert core.hear(core.header(5, b"hello")) == []
     assert core.wait(1) == []
     assert core.take() == [HeaderAck(ID)]
     core = whole()
-    assert core.hear(core.data(1, b"y"), core.header(DATA + 1, FULL)) == []
+    assert core.hear(core.header(DATA + 1, FULL)) == []
     assert core.take() == [DataAck(ID, 1)]
     assert core.exchange.statistics.received == 1
+
+
+def test_who_sends_the_last_pdu_again_is_told_that_the_message_waits_to_be_taken() -> None:
+    """IPC-RECV-20: the number is one that no PDU of the message has."""
+    core = Core()
+    header = core.header(5, b"hello")
+    core.hear(header)
+    assert core.hear(header) == [DataAck(ID, 1)]
+    assert core.hear(core.header(5, b"h")) == [DataAck(ID, 1)]
+    assert core.take() == [HeaderAck(ID)]
+    assert core.hear(header) == [HeaderAck(ID)]
+    core = Core()
+    core.hear(core.header(0))
+    assert core.hear(core.header(0)) == [DataAck(ID, 1)]
+    core = whole()
+    assert core.hear(core.data(1, b"y")) == [DataAck(ID, 2)]
+    assert core.hear(core.data(2, b"y")) == []
+    assert core.take() == [DataAck(ID, 1)]
 
 
 def test_an_empty_message_is_allowed() -> None:
@@ -333,6 +350,7 @@ def test_acks_go_to_where_the_latest_pdu_came_from() -> None:
     assert core.said_to() == [(HeaderAck(ID), "meanwhile")]
     core.exchange.handle_pdu(core.data(1, b"y").encode(), "now", core.now)
     core.exchange.handle_pdu(core.data(1, b"y").encode(), "at last", core.now)
+    assert core.said_to() == [(DataAck(ID, 2), "at last")]
     core.exchange.take(ID)
     assert core.said_to() == [(DataAck(ID, 1), "at last")]
     core.hear(core.header(0, b"", OTHER), remote="before")

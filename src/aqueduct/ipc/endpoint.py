@@ -19,6 +19,7 @@ from aqueduct.errors import (
     SendTimeout,
     TLSError,
 )
+from aqueduct.ipc import clock
 from aqueduct.ipc.arguments import check_endpoint, check_timeout
 from aqueduct.ipc.chance import SystemChance
 from aqueduct.ipc.config import Config
@@ -143,7 +144,7 @@ class Endpoint(Generic[T]):
         self._exchange = Exchange(
             self._config,
             SystemChance(),
-            self._loop.time(),
+            clock.now(),
             reports_sent=transport.reports_sent,
         )
         self._transport = transport
@@ -172,7 +173,7 @@ class Endpoint(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
             if self._is_open:
-                self._exchange.stop_sending(self._loop.time())
+                self._exchange.stop_sending(clock.now())
                 self._turn()
             self._closing = self._loop.create_task(self._end(asyncio.current_task()))
         return self._closing
@@ -187,7 +188,7 @@ class Endpoint(Generic[T]):
             if closer in self._tasks:
                 await asyncio.wait({closer})
         finally:
-            self._exchange.close(self._loop.time())
+            self._exchange.close(clock.now())
             self._turn()
             self._arrived.clear()
             for receiver in self._receivers:
@@ -272,7 +273,7 @@ class Endpoint(Generic[T]):
         try:
             if self._closed:
                 raise EndpointClosed("this endpoint was closed", to=to)
-            message_id = self._exchange.send(remote, payload, self._loop.time())
+            message_id = self._exchange.send(remote, payload, clock.now())
             future = self._futures[message_id] = self._loop.create_future()
             self._flush_soon()
             if due is not None:
@@ -300,7 +301,7 @@ class Endpoint(Generic[T]):
             raise SendTimeout(f"{to} was not sent the message in time: {why}", to=to) from None
 
     def _give_up(self, message_id: bytes, code: int) -> None:
-        self._exchange.cancel(message_id, self._loop.time(), code)
+        self._exchange.cancel(message_id, clock.now(), code)
         self._turn()
 
     # Receiving
@@ -431,7 +432,7 @@ class Endpoint(Generic[T]):
         if not self._is_open:
             return
         exchange = self._exchange
-        now = self._loop.time()
+        now = clock.now()
         for pdu in pdus:
             exchange.handle_pdu(pdu, remote, now)
         self._turn()
@@ -439,7 +440,7 @@ class Endpoint(Generic[T]):
     def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
         """PDUs of these have gone, or could not go."""
         if self._is_open:
-            now = self._loop.time()
+            now = clock.now()
             for sending in sendings:
                 self._exchange.handle_sent(sending, now)
             self._set_timer()
@@ -452,7 +453,7 @@ class Endpoint(Generic[T]):
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
         """A remote will not be reached however often one tries."""
         if self._is_open:
-            self._exchange.handle_unreachable(remote, str(error), self._loop.time())
+            self._exchange.handle_unreachable(remote, str(error), clock.now())
             self._turn()
 
     # What the core wants
@@ -498,13 +499,13 @@ class Endpoint(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = at
-            self._timer = self._loop.call_at(at, self._wake)
+            self._timer = self._loop.call_later(max(0.0, at - clock.now()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
         # would mean to ask again and again until the time has come.
-        self._exchange.handle_timer(max(self._loop.time(), self._timer_at))
+        self._exchange.handle_timer(max(clock.now(), self._timer_at))
         self._turn()
 
     def _ended(self, ended: Ended) -> None:

@@ -75,7 +75,7 @@ class Statistics:
     aborted: int = 0
     """Messages that began to arrive and then did not: given up by their sender or out of time."""
     duplicates: int = 0
-    """PDUs that were answered with the last ack once more."""
+    """PDUs that came again, and were answered once more."""
     retries: int = 0
     """PDUs sent again for want of an answer."""
     misdirected: int = 0

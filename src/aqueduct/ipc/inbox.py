@@ -130,6 +130,13 @@ class Inbox:
             if receiving.state is State.RECEIVING and receiving.expected == 1:
                 self._statistics.duplicates += 1
                 self._answer(remote, receiving.last_ack())
+            elif (
+                receiving.state is State.WHOLE
+                and receiving.expected == 1
+                and (header.payload or not header.length)  # without its data it begins an abort
+            ):
+                self._statistics.duplicates += 1
+                self._answer(remote, receiving.notice())  # IPC-RECV-20
             else:
                 self._statistics.ignored += 1
             return
@@ -176,7 +183,10 @@ class Inbox:
         code, told = Code.SUCCESS, b""
         receiving.remote = remote
         ahead = receiving.expected - sequence
-        if ahead not in (0, 1) or (data.payload and receiving.state is State.WHOLE):
+        if ahead == 1 and data.payload and receiving.state is State.WHOLE:
+            self._statistics.duplicates += 1
+            self._answer(remote, receiving.notice())  # IPC-RECV-20
+        elif ahead not in (0, 1) or (data.payload and receiving.state is State.WHOLE):
             self._statistics.ignored += 1  # IPC-RECV-12
         elif data.destination != receiving.owner:  # IPC-RECV-9
             self._statistics.misdirected += 1
