@@ -118,8 +118,10 @@ class Committer:
         try:
             self._store.commit(group_by_topic(submissions))
         except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
+            fault = IngestError(f"could not be stored: {error!r}")
             for waiting in group:
-                waiting.submission.fault = IngestError(f"could not be stored: {error!r}")
+                if not waiting.submission.is_done:
+                    waiting.submission.fault = waiting.submission.fault or fault
 
     def _answer(self, group: list[_Waiting]) -> None:
         now = time.perf_counter()
