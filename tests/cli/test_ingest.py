@@ -467,3 +467,36 @@ def test_a_terminal_sees_the_count_grow(start: Start, tmp_path: Path, dev_direct
         process.stdin.close()
         assert process.wait(SECONDS) == 0
     os.close(ours)
+
+
+def test_a_damaged_log_is_shown_and_then_cut_as_asked(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
+    process, where = serving(start, tmp_path)
+    run("produce", "logs", "-s", where["listening"], "--partitions", "1", stdin="a\nb\n")
+    interrupt(process)
+    for log in (*tmp_path.rglob("*.wal"),):
+        log.write_bytes(log.read_bytes()[:-1])
+    command = ("topics", "logs", "--dir", str(tmp_path), "--repair")
+    shown = run(*command)
+    assert "a block is cut short" in shown.stdout
+    assert "nothing was changed" in shown.stderr
+    assert run(*command, "--cut").stdout == shown.stdout
+    assert run(*command).stderr == "there is nothing to repair\n"
+    one_line(run("topics", "--dir", str(tmp_path), "--repair"), "say of which topic")
+    one_line(run("topics", "logs", "--repair"), "--repair needs --dir")
+    one_line(run("topics", "logs", "--cut"), "--cut goes with --repair")
+    one_line(
+        run("topics", "logs", "--dir", str(tmp_path), "--forget-reader", "r"), "leave --dir out"
+    )
+
+
+def test_a_named_reader_is_forgotten_as_asked(run: Run, start: Start, tmp_path: Path) -> None:
+    _, where = serving(start, tmp_path)
+    address = where["listening"]
+    run("produce", "logs", "-s", address, stdin="a\n")
+    with blocking.Reader(address, trust=dev_trust()) as reader:
+        reader.advance("r", "logs", {0: 0})
+        assert reader.topics()[0].readers == {"r": {0: 0}}
+        assert run("topics", "logs", "-s", address, "--forget-reader", "r").returncode == 0
+        assert reader.topics()[0].readers == {}

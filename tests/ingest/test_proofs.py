@@ -7,6 +7,7 @@ import pytest
 
 from aqueduct.ingest import topic as topics
 from aqueduct.ingest.faults import IngestError
+from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.proofs import CLOSED
 from aqueduct.ingest.topic import Topic
 from aqueduct.ingest.wal import Scan
@@ -149,13 +150,12 @@ def test_a_reader_of_the_directory_waits_for_what_is_proven_and_not_seen_yet(
 ) -> None:
     with opened(tmp_path) as store:
         stored(store, records(1, 4, keys=[b"1", b"2", b"3", b"4"]))
-        make = topics.Partition
 
         def late(path: Path, number: int, *, read_only: bool) -> object:
             if number == 1:
                 for first in (5, 9):
                     stored(store, records(first, 4, keys=[b"1", b"2", b"3", b"4"]))
-            return make(path, number, read_only=read_only)
+            return Partition(path, number, read_only=read_only)
 
         monkeypatch.setattr(topics, "Partition", late)
         looking = Topic(tmp_path / "t", read_only=True)

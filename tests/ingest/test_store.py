@@ -575,10 +575,7 @@ def test_who_looks_for_a_moment_does_not_stop_a_server_from_starting(tmp_path: P
 def test_directories_that_are_made_are_there_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced = []
-    sync = manifest.sync_directory
-    monkeypatch.setattr(
-        manifest, "sync_directory", lambda path: (synced.append(path), sync(path))[1]
-    )
+    synced: list[Path] = []
+    monkeypatch.setattr(manifest, "sync_directory", synced.append)
     with opened(tmp_path / "a" / "b"):
         assert synced == [tmp_path, tmp_path / "a"]

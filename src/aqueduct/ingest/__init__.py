@@ -26,6 +26,7 @@ from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.permissions import Grant, Permissions, read_permissions
 from aqueduct.ingest.producer import Producer, Stored
 from aqueduct.ingest.reader import DirectoryReader, Reader
+from aqueduct.ingest.repairing import Loss, repair
 from aqueduct.ingest.server import IngestServer
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "IngestError",
     "IngestLimits",
     "IngestServer",
+    "Loss",
     "Metrics",
     "NotAllowed",
     "PartitionInfo",
@@ -48,4 +50,5 @@ __all__ = [
     "UnknownTopic",
     "blocking",
     "read_permissions",
+    "repair",
 ]

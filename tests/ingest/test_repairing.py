@@ -6,7 +6,7 @@ import pytest
 
 from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.manifest import NAME
-from aqueduct.ingest.repair import repair
+from aqueduct.ingest.repairing import repair
 from aqueduct.ingest.wal import Scan
 from tests.ingest.storing import fill, opened, records, rolled, rows_of, stored
 from tests.ingest.test_proofs import cut_last, cut_to_two_blocks, everything, flip_last, six_groups
