@@ -129,3 +129,22 @@ def test_keys_and_headers_count_for_the_size_of_records() -> None:
     full = Records(1, [b"12345"], [0], [b"123"], [[("12", b"1")]])
     assert size_of(full) - size_of(plain) == 6
     assert size_of(Records(1, [b"12345"], [0], [None])) == size_of(plain)
+
+
+async def test_what_is_stored_is_not_called_lost_if_something_fails_behind_it(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path))
+    commit = bench.store.commit
+
+    def failing(groups: Any) -> None:
+        commit(groups)
+        raise RuntimeError("unforeseen")
+
+    bench.store.commit = failing  # type: ignore[method-assign]
+    submission, done = await bench.submit("p", 1)
+    await done
+    assert submission.fault is None
+    gap, done = await bench.submit("p", 7)
+    await done
+    assert "came after 1" in str(gap.fault)

@@ -350,6 +350,24 @@ def test_a_group_that_cannot_be_taken_back_puts_the_topic_out_of_use(
         assert sequences(store.topics["t"]) == list(range(1, 41))
 
 
+def test_a_group_that_an_unforeseen_error_cuts_short_puts_the_topic_out_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Partition) -> None:
+        raise RuntimeError("unforeseen")
+
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        monkeypatch.setattr(Partition, "seal", broken)
+        assert "unforeseen" in str(put(store, spread(21, 20)).fault)
+        monkeypatch.undo()
+        with pytest.raises(IngestError, match="nobody knows what is on disk of the last group"):
+            put(store, spread(21, 20))
+    with opened(tmp_path) as store:
+        assert stored(store, spread(21, 20)).skipped == 20
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
 # Damage
 
 

@@ -80,12 +80,7 @@ class Partition:
         self._forgot = False
         self._sound: set[str] = set()
         """Segments that were found to be what was written."""
-        try:
-            self._recover()
-        except CorruptFile as fault:
-            self.put_out_of_use(str(fault))
-        except OSError as error:
-            self.put_out_of_use(f"{error.filename or directory}: {error.strerror}")
+        self.recover()
 
     def put_out_of_use(self, fault: str) -> None:
         """Nothing is written or read from now on."""
@@ -104,9 +99,14 @@ class Partition:
             self._count_all()
         self.torn, self._spare = found.torn, found.spare
 
-    def look_again(self) -> None:
-        """Look once more at what another process writes."""
-        self._recover()
+    def recover(self) -> None:
+        """Look at what is there, and be out of use if that is damaged."""
+        try:
+            self._recover()
+        except CorruptFile as fault:
+            self.put_out_of_use(str(fault))
+        except OSError as error:
+            self.put_out_of_use(f"{error.filename or self.directory}: {error.strerror}")
 
     def settle(self) -> None:
         """Remove what a crash left half done: until then, nothing is changed."""

@@ -129,8 +129,9 @@ class Topic:
         if damage and self._read_only:
             # Its writer may have gone on since; what was proven then has to be there now.
             for part, _ in damage:
-                part.look_again()
+                part.recover()
             damage = shortfalls(parts, known)
+            self.fault = next((part.fault for part in parts if part.fault), "")
         is_closed = closed is not None and (
             not self._read_only or read_closed(self.directory) is not None
         )
@@ -166,8 +167,12 @@ class Topic:
     def commit(self, submissions: Sequence[Submission], now: int, sync: Executor) -> None:
         """Store records as one group, and note in each submission what became of it."""
         chunks = self._arrange(submissions)
-        if chunks:
-            self._store(chunks, now, sync)
+        try:
+            if chunks:
+                self._store(chunks, now, sync)
+        finally:
+            if self._is_writing and not self.fault:
+                self.fault = f"{self.directory}: nobody knows what is on disk of the last group"
         for submission in submissions:
             submission.is_done = submission.fault is None
 
