@@ -31,7 +31,7 @@ class Metrics:
         """Segments made."""
         self.rows_read = 0
 
-    def committed(self, submission: Submission, size: int, seconds: float) -> None:
+    def committed(self, submission: Submission, seconds: float) -> None:
         """Records were stored, or not."""
         count = len(submission.records.values)
         if submission.fault is not None:
@@ -39,7 +39,7 @@ class Metrics:
             return
         if submission.offsets:
             self.records += count - submission.skipped
-            self.bytes += size
+            self.bytes += submission.records.size(submission.skipped)
         self.duplicates += submission.skipped
         self.commits += 1
         self.commit_seconds += seconds

@@ -21,6 +21,7 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Answer, Fetch, Open, Opened, Request, TopicInfo
 from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.permissions import Grant, Permissions
+from aqueduct.ingest.places import Places
 from aqueduct.ingest.reading import Reading
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.stream import Stream
@@ -60,8 +61,7 @@ class IngestServer:
         self.limits = limits or IngestLimits()
         self._permissions = permissions or Permissions()
         self.metrics = Metrics()
-        self._streams: dict[tuple[str, str], Stream] = {}
-        """By topic and producer id, who sends."""
+        self._places = Places()
         self._sending = 0
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,9 +117,11 @@ class IngestServer:
         await self._server.drain(grace)
         committing, *rest = self._tasks
         self._tasks = []
-        for task in (*rest, committing):
-            task.cancel()
-        await asyncio.wait((*rest, committing))
+        # First those who send, then what stores: nobody is to hear that the server refuses records.
+        for tasks in (rest, [committing]):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
         await self._in_writer(self._store.rotate_old, True)
         await self._stack.aclose()
 
@@ -130,6 +132,8 @@ class IngestServer:
             for task in done:
                 if not task.cancelled():
                     task.result()
+            if self._tasks:
+                raise IngestError("the server has ended, and nobody closed it")
 
     async def __aenter__(self) -> IngestServer:
         await self.open()
@@ -167,6 +171,8 @@ class IngestServer:
                 await self._in_thread(self._store.retain)
             except (IngestError, OSError) as error:
                 _log.error("upkeep failed, and will be tried again: %s", error)
+            except Exception:  # noqa: BLE001 -- without upkeep logs would grow for ever
+                _log.exception("upkeep failed, and will be tried again")
 
     async def _in_writer(self, call: Any, *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -231,17 +237,13 @@ class IngestServer:
         self, stream: Stream, answers: Sender[Answer], topic: Topic, producer_id: str
     ) -> None:
         """Let a producer send, who takes the place of any before it with the same id."""
-        key = topic.name, producer_id
-        before, self._streams[key] = self._streams.get(key), stream
-        try:
-            if before is not None:
-                await before.supersede()
-            known = await self._in_writer(self._store.register, topic, producer_id)
+        with self._places.entered(topic.name, producer_id) as place:
+            async with place.turn:
+                await place.clear()
+                known = await self._in_writer(self._store.register, topic, producer_id)
+                place.stream = stream
             await answers.send(Opened(len(topic.partitions), known, self.limits.max_record))
             await stream.run()
-        finally:
-            if self._streams.get(key) is stream:
-                del self._streams[key]
 
     @contextlib.contextmanager
     def _place_for_stream(self, client: _Client) -> Iterator[None]:

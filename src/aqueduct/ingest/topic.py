@@ -51,6 +51,14 @@ def check_name(name: str, what: str = "topic") -> None:
         )
 
 
+def superseded(producer_id: str) -> str:
+    """What a producer is told whose id another has taken."""
+    return (
+        f"another producer was opened with the id {producer_id!r} meanwhile: what was not flushed "
+        "may not be stored; an id is for one at a time, so give each its own"
+    )
+
+
 @dataclass(slots=True)
 class Submission:
     """Records that somebody wants stored, and what became of them."""
