@@ -10,6 +10,8 @@ import pytest
 from aqueduct.ingest.faults import RefusedRecords
 from aqueduct.ingest.messages import Records
 from aqueduct.ingest.places import Places
+from aqueduct.ingest.producer import Producer
+from aqueduct.ingest.server import IngestServer
 from tests.ingest.lab import Lab, RawProducer, eventually
 
 LARGE = bytes(1_000)
@@ -92,6 +94,75 @@ async def test_a_producer_that_gives_up_waiting_lets_the_next_wait_for_all_befor
         assert third.committed == 1
         await third.close()
         await first.abandon()
+
+
+async def lose(server: IngestServer, producer: Producer) -> None:
+    """Have a producer lose its connection, and not find the server again."""
+    producer._address = "127.0.0.1:1"
+    stream = server._places._places[producer.topic, producer.producer_id].stream
+    assert stream is not None
+    stream._answers.cancel()
+    await eventually(lambda: producer.reconnects, "it is lost")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_one_that_comes_back_after_another_was_opened_hears_that_its_records_may_be_lost(
+    lab: Lab, restarted: bool
+) -> None:
+    server = lab.serve(partitions=1)
+    await server.open()
+    address = server.address
+    old = lab.producer(server, producer_id="one")
+    await old.open()
+    await old.send_and_wait(b"1 of the old")
+    await lose(server, old)
+    for number in (2, 3):
+        await old.send(b"%d of the old" % number)
+    new = lab.producer(server, producer_id="one")
+    await new.open()
+    for number in range(2, 6):
+        await new.send_and_wait(b"%d of the new" % number)
+    if restarted:
+        await server.close()
+        server = lab.serve(address)
+        await server.open()
+    old._address = address
+    with pytest.raises(RefusedRecords, match="what was not flushed may not be stored"):
+        await old.flush()
+    await new.send_and_wait(b"6 of the new")
+    await new.close()
+    await old.abandon()
+    assert await values(lab, server) == [
+        b"1 of the old",
+        *(b"%d of the new" % number for number in range(2, 7)),
+    ]
+    await server.close()
+
+
+async def test_one_that_has_stored_nothing_yet_goes_on_after_a_restart(lab: Lab) -> None:
+    server = lab.serve(partitions=1)
+    await server.open()
+    address = server.address
+    async with lab.producer(server, producer_id="one") as old:
+        await old.send(b"1 of the old")
+    new = lab.producer(server, producer_id="one")
+    await new.open()
+    await server.close()
+    await new.send(b"2 of the new")
+    async with lab.serve(address) as again:
+        await new.close()
+        assert await values(lab, again) == [b"1 of the old", b"2 of the new"]
+
+
+async def test_a_producer_that_is_open_is_not_forgotten(lab: Lab) -> None:
+    async with lab.serve(max_producers=2, producer_memory=0.0) as server:
+        async with lab.producer(server, producer_id="idle") as idle:
+            await idle.send_and_wait(b"x")
+            for number in range(3):
+                async with lab.producer(server, producer_id=f"p{number}") as other:
+                    await other.send(b"x")
+            assert (await idle.send_and_wait(b"y")).offset is not None
+        assert server._store.topics["topic"].producers["idle"][0] == 2
 
 
 def test_a_place_is_there_for_as_long_as_it_is_used() -> None:

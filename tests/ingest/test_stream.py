@@ -41,8 +41,8 @@ def test_the_largest_message_can_be_read() -> None:
 
 
 async def test_a_message_is_not_even_looked_at_while_there_is_no_room(lab: Lab, held: Any) -> None:
-    limits = {"max_waiting": 10_000, "max_record": 10_000}
-    async with lab.serve(**limits) as server, lab.connect(server) as connection:
+    serving = lab.serve(max_waiting=10_000, max_record=10_000)
+    async with serving as server, lab.connect(server) as connection:
         raws = []
         for name in ("one", "two"):
             raw = await RawProducer.open(connection.entrypoint, producer_id=name)

@@ -57,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True):
     segments: list[Segment] = []
     producers: dict[str, tuple[int, int]] = {}
     """Of each producer the last sequence number, and when it was stored."""
+    instances: dict[str, str] = {}
+    """Which of those with the id that was, of each producer that told."""
     version: int = VERSION
 
 

@@ -96,6 +96,11 @@ class Open(msgspec.Struct, tag=True):
     answers: Sender[Answer]
     partitions: int | None = None
     """How many partitions the topic gets if it is new; None for what the server likes."""
+    instance: str = ""
+    """Which of the producers that have, or had, this id: each makes one up when it begins."""
+    again: int | None = None
+    """The last number that it knows to be stored, if it was open before and lost its connection;
+    then it is refused if another one was opened meanwhile."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):

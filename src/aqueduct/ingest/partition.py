@@ -81,6 +81,8 @@ class Partition:
         self.ingest_time = 0
         self.producers: dict[str, tuple[int, int]] = {}
         """Of each producer the last sequence number, and when it was stored."""
+        self.instances: dict[str, str] = {}
+        """Which of those with the id that was, of each producer that told."""
         self._logs: list[_Log] = []
         self._wal: WalFile | None = None
         self._staged: _Staged | None = None
@@ -116,6 +118,7 @@ class Partition:
         self.next_offset = manifest.next
         self.ingest_time = manifest.ingest_time
         self.producers = dict(manifest.producers)
+        self.instances = dict(manifest.instances)
         self._logs = []
         if not self._read_only:
             self._clear(manifest)
@@ -189,6 +192,7 @@ class Partition:
         self.ingest_time = max(self.ingest_time, block.facts.ingest_time)
         for producer, sequence in block.facts.producers.items():
             self.producers[producer] = (sequence, block.facts.ingest_time)
+            self.instances[producer] = block.facts.instances.get(producer, "")
 
     @property
     def last_block(self) -> Block | None:
@@ -206,6 +210,7 @@ class Partition:
                 remove_files([log.path])
         self.next_offset = self.manifest.next
         self.producers = dict(self.manifest.producers)
+        self.instances = dict(self.manifest.instances)
         for kept in self._logs:
             for each in kept.blocks:
                 self._count(each)
@@ -296,7 +301,9 @@ class Partition:
             rolled += 1
         producers = self._remembered(self.manifest.producers)
         if len(producers) != len(self.manifest.producers):
-            self._install(replace(self.manifest, producers=producers))
+            known = self.manifest.instances
+            instances = {name: known[name] for name in producers if name in known}
+            self._install(replace(self.manifest, producers=producers, instances=instances))
         return rolled
 
     def _roll(self, log: _Log) -> None:
@@ -315,16 +322,20 @@ class Partition:
             checksum,
         )
         producers = dict(self.manifest.producers)
+        instances = dict(self.manifest.instances)
         for block in blocks:
             for producer, sequence in block.facts.producers.items():
                 producers[producer] = (sequence, block.facts.ingest_time)
+                instances[producer] = block.facts.instances.get(producer, "")
+        remembered = self._remembered(producers)
         fresh = replace(
             self.manifest,
             next=last + 1,
             group=max(self.manifest.group, blocks[-1].facts.group),
             ingest_time=max(self.manifest.ingest_time, blocks[-1].facts.ingest_time),
             segments=[*self.manifest.segments, segment],
-            producers=self._remembered(producers),
+            producers=remembered,
+            instances={name: known for name, known in instances.items() if name in remembered},
         )
         self._install(fresh)
         with self.lock:
@@ -340,6 +351,7 @@ class Partition:
         with self.lock:
             for producer in producers:
                 self.producers.pop(producer, None)
+                self.instances.pop(producer, None)
 
     def _install(self, manifest: Manifest) -> None:
         write_manifest(self.directory, manifest)

@@ -22,10 +22,10 @@ from aqueduct.ingest.messages import Answer, Fetch, Open, Opened, Request, Topic
 from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.ingest.places import Places
-from aqueduct.ingest.reading import Reading
+from aqueduct.ingest.reading import Reading, Slots
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.stream import Stream
-from aqueduct.ingest.topic import Topic
+from aqueduct.ingest.topic import Topic, check_name
 from aqueduct.quic.tls import ServerTLS
 from aqueduct.quic.udp import Address
 
@@ -229,18 +229,29 @@ class IngestServer:
                         self._committer,
                         self.limits.max_record,
                     )
-                    await self._run_stream(stream, answers, topic, request.producer_id)
+                    await self._run_stream(stream, topic, request, answers)
             except (IngestError, OSError) as error:
                 await answers.send(refusal_of(error))
 
     async def _run_stream(
-        self, stream: Stream, answers: Sender[Answer], topic: Topic, producer_id: str
+        self, stream: Stream, topic: Topic, request: Open, answers: Sender[Answer]
     ) -> None:
         """Let a producer send, who takes the place of any before it with the same id."""
+        producer_id, instance = request.producer_id, request.instance
+        if instance:
+            check_name(instance, "producer's instance")
         with self._places.entered(topic.name, producer_id) as place:
             async with place.turn:
+                if request.again is not None:
+                    topic.check_owner(producer_id, instance, request.again)
                 await place.clear()
-                known = await self._in_writer(self._store.register, topic, producer_id)
+                known = await self._in_writer(
+                    self._store.register,
+                    topic,
+                    producer_id,
+                    instance,
+                    self._places.ids(topic.name),
+                )
                 place.stream = stream
             await answers.send(Opened(len(topic.partitions), known, self.limits.max_record))
             await stream.run()
@@ -271,5 +282,5 @@ class _Client:
     def __init__(self, grant: Grant, limits: IngestLimits) -> None:
         self.grant = grant
         self.streams = 0
-        self.fetches = asyncio.Semaphore(limits.max_connection_fetches)
+        self.fetches = Slots(limits.max_connection_fetches)
         self.requests = asyncio.Semaphore(_REQUESTS)

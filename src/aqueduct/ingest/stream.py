@@ -133,11 +133,15 @@ def check_records(records: Records, partitions: int, max_record: int) -> None:
     count = len(records.values)
     if records.sequence < 1:
         raise RefusedRecords(f"sequence numbers begin at 1, not at {records.sequence}")
-    columns = (records.timestamps, records.keys, records.headers)
+    columns = (records.timestamps, records.keys, records.headers, records.partitions)
     if any(column is not None and len(column) != count for column in columns):
         raise RefusedRecords("the columns of records are not all of the same length")
-    if records.partition is not None and not 0 <= records.partition < partitions:
-        raise RefusedRecords(f"there is no partition {records.partition}; there are {partitions}")
+    if records.partition is not None and records.partitions is not None:
+        raise RefusedRecords("records go to one partition, or each to its own, not both")
+    chosen = records.partitions or ([] if records.partition is None else [records.partition])
+    for number in (min(chosen), max(chosen)) if chosen else ():
+        if not 0 <= number < partitions:
+            raise RefusedRecords(f"there is no partition {number}; there are {partitions}")
     if (
         records.keys is None
         and records.headers is None

@@ -45,6 +45,8 @@ class Facts(msgspec.Struct, array_like=True, frozen=True):
     first_time: int
     """The least and the greatest timestamp of the rows."""
     last_time: int
+    instances: dict[str, str] = {}
+    """Which of those with the id it was, of each producer that told."""
 
 
 @dataclass(frozen=True, slots=True)
