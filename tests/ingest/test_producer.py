@@ -335,6 +335,7 @@ async def test_a_server_that_dies_in_silence_is_missed(
         endpoint.loop.remove_reader(endpoint.udp.socket)
         await producer.send(b"2")
         await eventually(lambda: producer.reconnects, "the silence is noticed")
+        assert producer.trouble.startswith(f"the connection to {server.address} was lost: nothing")
         endpoint.loop.add_reader(endpoint.udp.socket, endpoint._readable)
         await producer.flush()
         assert len(await lab.rows(server)) == 2

@@ -465,3 +465,29 @@ async def test_logs_become_segments_while_records_come(lab: Lab) -> None:
         rows = await lab.rows(server)
         assert len(list(lab.directory.glob("topic/*/*.parquet"))) >= 4
     assert sorted(int(row["value"]) for row in rows) == list(range(2_000))
+
+
+async def test_upkeep_goes_on_after_an_error_that_nobody_thought_of(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aqueduct.ingest.server._UPKEEP", 0.01)
+    async with lab.serve(roll_age=0.0) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(server._store, "rotate_old", lambda: 1 // 0)
+            await eventually(lambda: "ZeroDivisionError" in caplog.text, "it fails")
+        async with lab.producer(server) as producer:
+            await producer.send(b"x")
+        await eventually(lambda: server.metrics.segments, "it goes on")
+
+
+async def test_a_server_that_no_longer_stores_anything_says_so(lab: Lab) -> None:
+    async with lab.serve() as server:
+        producer = lab.producer(server)
+        await producer.open()
+        closed = asyncio.create_task(server.wait_closed())
+        server._tasks[0].cancel()
+        with pytest.raises(IngestError, match="has ended, and nobody closed it"):
+            await closed
+        with pytest.raises(IngestError, match="stores nothing any more"):
+            await producer.send_and_wait(b"x")
+        await producer.abandon()

@@ -15,6 +15,7 @@ from aqueduct.channel.handles import Receiver, Sender, channel
 from aqueduct.errors import (
     ChannelError,
     ConnectError,
+    ConnectionLost,
     EndOfChannel,
     Refused,
     TLSError,
@@ -308,7 +309,7 @@ class Producer:
                 self._fail(error)
                 return
             except (ChannelError, ConnectError, EndOfChannel, OSError) as error:
-                self.trouble = str(error)
+                self.trouble = self._in_words(error)
                 if self._was_open:
                     self._was_open = False
                     self.reconnects += 1
@@ -317,7 +318,7 @@ class Producer:
                     self._fail(
                         IngestError(
                             f"{self._address} could not be reached for "
-                            f"{self._give_up_after:g} s: {error}"
+                            f"{self._give_up_after:g} s: {self.trouble}"
                         )
                     )
                     return
@@ -328,6 +329,12 @@ class Producer:
             pause = min(2 * pause, _MAX_PAUSE)
 
     _was_open = False
+
+    def _in_words(self, error: Exception) -> str:
+        """What is wrong, for those who know of servers and not of connections."""
+        if isinstance(error, ConnectionLost):
+            return f"the connection to {self._address} was lost: {error.reason or error}"
+        return str(error)
 
     async def _converse(self) -> None:
         """One connection: say hello, send again what is not stored, then whatever comes."""

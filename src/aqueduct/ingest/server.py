@@ -19,7 +19,7 @@ from aqueduct.ingest.committer import Committer
 from aqueduct.ingest.faults import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Answer, Fetch, Open, Opened, Request, TopicInfo
-from aqueduct.ingest.metrics import Metrics
+from aqueduct.ingest.metrics import Metrics, Now
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.ingest.places import Places
 from aqueduct.ingest.reading import Reading, Slots
@@ -157,7 +157,17 @@ class IngestServer:
 
     def metrics_text(self) -> str:
         """The same in the text format of Prometheus."""
-        return self.metrics.text(self.topics())
+        topics = self.topics()
+        segments = sum(
+            segment.size
+            for topic in list(self._store.topics.values())
+            for part in topic.partitions
+            for segment in part.manifest.segments
+        )
+        everything = sum(part.size for topic in topics for part in topic.partitions)
+        found = os.statvfs(self._directory)
+        now = Now(found.f_bavail * found.f_frsize, max(everything - segments, 0), self._sending)
+        return self.metrics.text(topics, now)
 
     # Upkeep
 
