@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from aqueduct.ingest.places import Places
 from aqueduct.ingest.producer import Producer
 from aqueduct.ingest.server import IngestServer
 from tests.ingest.lab import Lab, RawProducer, eventually
+from tests.ingest.storing import opened, rolled, spread, submit
 
 LARGE = bytes(1_000)
 
@@ -45,6 +47,26 @@ async def test_what_waits_of_a_producer_that_is_gone_counts_for_the_next(
         await next_one.close()
         assert await values(lab, server) == [*[LARGE] * 30, b"31"]
         await eventually(lambda: not len(server._places), "nothing is left")
+
+
+async def test_who_is_cancelled_leaves_what_waits_where_it_is(lab: Lab, held: Any) -> None:
+    async with lab.serve() as server, lab.connect(server) as connection:
+        raw = await RawProducer.open(connection.entrypoint)
+        await raw.opened()
+        (place,) = server._places._places.values()
+        held.hold(server)
+        await raw.records.send(Records(1, [b"x"], [0]))
+        await eventually(lambda: not place.is_clear, "it is under way")
+        await asyncio.sleep(0.05)
+        for task in asyncio.all_tasks():
+            if task.get_coro().__qualname__ == "IngestServer._serve":  # type: ignore[union-attr]
+                task.cancel()
+                await asyncio.wait((task,))
+        assert not place.is_clear
+        held.release()
+        await eventually(lambda: not len(server._places), "it is stored, and nothing is left")
+        assert server.metrics.records == 1
+        raw.leave()
 
 
 async def test_a_third_producer_waits_for_the_first_although_the_second_does(
@@ -163,6 +185,30 @@ async def test_a_producer_that_is_open_is_not_forgotten(lab: Lab) -> None:
                     await other.send(b"x")
             assert (await idle.send_and_wait(b"y")).offset is not None
         assert server._store.topics["topic"].producers["idle"][0] == 2
+
+
+@pytest.mark.parametrize("as_segments", [False, True])
+def test_who_stored_last_is_known_after_a_restart(tmp_path: Path, as_segments: bool) -> None:
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", None)
+        for instance, first in (("old", 1), ("new", 11)):
+            store.register(topic, "p", instance)
+            submit(store, topic, ("p", spread(first, 10)))
+        if as_segments:
+            rolled(store)
+    with opened(tmp_path) as store:
+        topic = store.topics["t"]
+        for instance, committed in (("new", 10), ("new", 20), ("old", 20)):
+            topic.check_owner("p", instance, committed)
+        with pytest.raises(RefusedRecords, match="another producer was opened with the id 'p'"):
+            topic.check_owner("p", "old", 10)
+        store.register(topic, "p", "newest")
+        with pytest.raises(RefusedRecords, match="another producer was opened with the id 'p'"):
+            topic.check_owner("p", "new", 20)
+        topic.forget_producers(2**62, keep={"p"})
+        assert topic.instances == {"p": "new"}
+        topic.forget_producers(2**62)
+        assert (topic.producers, topic.instances, topic.owners) == ({}, {}, {})
 
 
 def test_a_place_is_there_for_as_long_as_it_is_used() -> None:
