@@ -353,7 +353,7 @@ def _facts(
         now,
         min(min(chunk.timestamps) for chunk in chunks),
         max(max(chunk.timestamps) for chunk in chunks),
-        {producer: owners[producer] for producer in producers if owners.get(producer)},
+        instances={name: owners[name] for name in producers if owners.get(name)},
     )
 
 
