@@ -94,7 +94,7 @@ def test_lines_are_stored_listed_and_counted(run: Run, start: Start, tmp_path: P
     again = run(
         "produce", "logs", "-s", address, "--producer-id", "one", stdin="\n".join([*lines, "x"])
     )
-    assert again.stderr.startswith("1 records stored (1,000 had been stored before) in ")
+    assert again.stderr.startswith("1 record stored (1,000 had been stored before) in ")
     code, out, err = interrupt(server)
     counts = json.loads(out)
     assert (code, err) == (0, "")
@@ -266,7 +266,7 @@ def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(
 ) -> None:
     server, where = serving(start, tmp_path, "--max-record", "1000")
     ran = run("produce", "logs", "-s", where["listening"], stdin="one\n" + "x" * 200_000)
-    one_line(ran, "line 2 is larger than the server takes: 1,000 bytes", "of 1 lines, 1 are stored")
+    one_line(ran, "line 2 is larger than the server takes: 1,000 bytes", "of 1 line, 1 is stored")
     assert interrupt(server)[0] == 0
     assert stored(tmp_path, "logs") == [b"one"]
 
@@ -407,6 +407,7 @@ def test_what_a_server_cannot_have_is_one_line(run: Run, start: Start, tmp_path:
     one_line(ingest("file", *free), "cannot store anything in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "no")), "cannot read the tokens in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "file")), "does not hold tokens")
+    one_line(ingest("more", *free, "--max-record", "100000000"), "max_record is no more than 8 MiB")
     one_line(ingest("more", "--listen", "x:y"), "not an address: 'x:y'; write host:port")
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +202,31 @@ def test_a_wait_that_is_given_up_does_not_stand_in_the_way_of_the_end(
         monkeypatch.undo()
         wait_for(lambda: not blocking._leaving)
         assert reader.topics("long")
+
+
+def test_a_producer_may_be_closed_twice_and_opened_once(server: ingest.IngestServer) -> None:
+    with blocking.Producer(server.address, "logs", trust=TRUST) as producer:
+        with pytest.raises(ingest.IngestError, match="was opened already"):
+            producer.open()
+        producer.send(b"x")
+        producer.close()
+        producer.close()
+
+
+def test_an_opening_that_is_interrupted_is_given_up(
+    server: ingest.IngestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = blocking.Producer("127.0.0.1:1", "logs", trust=TRUST)
+
+    def interrupted(*_: object) -> None:
+        wait_for(lambda: producer._producer._task is not None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.open()
+    monkeypatch.undo()
+    wait_for(lambda: producer._producer._is_closed)
 
 
 def test_in_a_child_process_it_says_that_it_was_made_before_the_fork(

@@ -555,10 +555,10 @@ def test_a_producer_that_is_open_is_not_forgotten(tmp_path: Path) -> None:
         stored(store, spread(1, 20), producer="gone")
         times[0] = 2_000.0
         topic = store.topics["t"]
-        assert store.register(topic, "new", {"open"}) == 0
+        assert store.register(topic, "new", keep={"open"}) == 0
         assert set(topic.producers) == {"open", "new"}
         with pytest.raises(RefusedRecords, match="max_producers"):
-            store.register(topic, "other", {"open", "new"})
+            store.register(topic, "other", keep={"open", "new"})
 
 
 def test_who_looks_for_a_moment_does_not_stop_a_server_from_starting(tmp_path: Path) -> None:

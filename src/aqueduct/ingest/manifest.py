@@ -59,6 +59,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Of each producer the last sequence number, and when it was stored."""
     proof: dict[int, int] = {}
     """How far each partition of the topic must reach, since that group was on disk everywhere."""
+    instances: dict[str, str] = {}
+    """Which of those with the id that was, of each producer that told."""
     version: int = VERSION
 
 

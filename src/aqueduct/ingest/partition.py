@@ -67,6 +67,8 @@ class Partition:
         self.ingest_time = 0
         self.producers: dict[str, tuple[int, int]] = {}
         """Of each producer the last sequence number, and when it was stored."""
+        self.instances: dict[str, str] = {}
+        """Which of those with the id that was, of each producer that told."""
         self._logs: list[Log] = []
         self._wal: WalFile | None = None
         self._staged: _Staged | None = None
@@ -132,6 +134,7 @@ class Partition:
         self.next_offset = self.manifest.next
         self.ingest_time = self.manifest.ingest_time
         self.producers = dict(self.manifest.producers)
+        self.instances = dict(self.manifest.instances)
         for log in self._logs:
             for block in log.blocks:
                 self._count(block)
@@ -142,6 +145,7 @@ class Partition:
         self.ingest_time = max(self.ingest_time, block.facts.ingest_time)
         for producer, sequence in block.facts.producers.items():
             self.producers[producer] = (sequence, block.facts.ingest_time)
+            self.instances[producer] = block.facts.instances.get(producer, "")
 
     @property
     def last_block(self) -> Block | None:
@@ -256,7 +260,9 @@ class Partition:
             self._forgot = False
             producers = self._remembered(self.manifest.producers)
             if len(producers) != len(self.manifest.producers):
-                self._install(replace(self.manifest, producers=producers))
+                known = self.manifest.instances
+                instances = {name: known[name] for name in producers if name in known}
+                self._install(replace(self.manifest, producers=producers, instances=instances))
 
     def _roll(self, log: Log) -> None:
         blocks = log.blocks
@@ -274,16 +280,20 @@ class Partition:
             checksum,
         )
         producers = dict(self.manifest.producers)
+        instances = dict(self.manifest.instances)
         for block in blocks:
             for producer, sequence in block.facts.producers.items():
                 producers[producer] = (sequence, block.facts.ingest_time)
+                instances[producer] = block.facts.instances.get(producer, "")
+        remembered = self._remembered(producers)
         fresh = replace(
             self.manifest,
             next=last + 1,
             group=max(self.manifest.group, blocks[-1].facts.group),
             ingest_time=max(self.manifest.ingest_time, blocks[-1].facts.ingest_time),
             segments=[*self.manifest.segments, segment],
-            producers=self._remembered(producers),
+            producers=remembered,
+            instances={name: known for name, known in instances.items() if name in remembered},
             proof=blocks[-1].facts.ends(whole=True),
         )
         self._install(fresh, size)
@@ -300,6 +310,7 @@ class Partition:
         with self.lock:
             for producer in producers:
                 self.producers.pop(producer, None)
+                self.instances.pop(producer, None)
             self._forgot = True
 
     def _install(self, manifest: Manifest, grown: int = 0) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +24,8 @@ LOCK = ".lock"
 _PATIENCE = 1.0
 """Seconds for the lock: who only looks into the directory has it for a moment, too."""
 _SYNCERS = 8
+_NAMED = 10
+"""Topics that an error names."""
 
 
 class Store:
@@ -106,18 +108,25 @@ class Store:
             ) from None
         return topic
 
-    def register(self, topic: Topic, producer_id: str, open_ids: Container[str] = ()) -> int:
+    def register(
+        self, topic: Topic, producer_id: str, instance: str = "", keep: Collection[str] = ()
+    ) -> int:
         """Make room for a producer, and tell the last sequence number that is stored of it.
 
-        ``open_ids`` are those of producers that send now: they are not forgotten.
+        Those to be kept are not forgotten for that.
         """
+        known = self._remembered(topic, producer_id, keep)
+        topic.own(producer_id, instance)
+        return known
+
+    def _remembered(self, topic: Topic, producer_id: str, keep: Collection[str]) -> int:
         check_name(producer_id, "producer")
         known = topic.producers.get(producer_id)
         if known is not None:
             return known[0]
         if len(topic.producers) >= self.limits.max_producers:
-            topic.forget_producers(self._now() - int(self.limits.producer_memory * 1e6), open_ids)
-            topic.forget_idle_producers(open_ids)
+            topic.forget_producers(self._now() - int(self.limits.producer_memory * 1e6), keep)
+            topic.forget_idle_producers(keep)
             if len(topic.producers) >= self.limits.max_producers:
                 raise RefusedRecords(
                     f"topic {topic.name} remembers {len(topic.producers)} producers already "
@@ -265,13 +274,15 @@ class Store:
         lost = [TopicInfo(name, [], fault=fault) for name, fault in self.faults.items()]
         return sorted(known + lost, key=lambda topic: topic.topic)
 
-    def topic_to_read(self, name: str) -> Topic:
-        """A topic that is there."""
+    def topic_to_read(self, name: str, may_read: Callable[[str], bool] = lambda _: True) -> Topic:
+        """A topic that is there; the error names others, of those that may be read."""
         if name in self.faults:
             raise IngestError(f"topic {name} is out of use: {self.faults[name]}")
         topic = self.topics.get(name)
         if topic is None:
-            there = ", ".join(sorted(self.topics)) or "there are none"
+            names = sorted(filter(may_read, list(self.topics)))
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            there = ", ".join(names[:_NAMED]) + more if names else "there are none"
             raise UnknownTopic(f"there is no topic {name[:120]!r}; topics: {there}")
         return topic
 

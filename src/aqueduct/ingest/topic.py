@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,14 @@ def check_name(name: str, what: str = "topic") -> None:
         )
 
 
+def superseded(producer_id: str) -> str:
+    """What a producer is told whose id another has taken."""
+    return (
+        f"another producer was opened with the id {producer_id!r} meanwhile: what was not flushed "
+        "may not be stored; an id is for one at a time, so give each its own"
+    )
+
+
 @dataclass(slots=True)
 class Submission:
     """Records that somebody wants stored, and what became of them."""
@@ -107,11 +115,15 @@ class Topic:
             self._settle(accepted)
         self.producers: dict[str, tuple[int, int]] = {}
         """Of each producer the last sequence number that is stored, and when that was."""
+        self.instances: dict[str, str] = {}
+        """Which of those with the id that was, of each producer that told."""
+        self.owners: dict[str, str] = {}
+        """Which of those with an id was opened last, since the topic was opened."""
         for part in self.partitions:
             for producer, known in part.producers.items():
-                self.producers[producer] = max(
-                    known, self.producers.get(producer, known), key=_by_time
-                )
+                if _by_time(known) >= _by_time(self.producers.get(producer, known)):
+                    self.producers[producer] = known
+                    self.instances[producer] = part.instances.get(producer, "")
         self.readers: dict[str, dict[int, int]] = {}
         self.readers_fault = ""
         """Why nobody knows where readers are; then nothing is removed, and all else goes on."""
@@ -185,7 +197,7 @@ class Topic:
         # A number is used once, also if its group fails: nothing left of that can be taken for it.
         self._group = group = self._group + 1
         for part in touched:
-            facts = _facts(group, members, ends, chunks[part.number], now)
+            facts = _facts(group, members, ends, chunks[part.number], now, self.owners)
             part.stage(chunks[part.number], facts)
         self._is_writing = True
         self._write(touched, sync)
@@ -198,6 +210,7 @@ class Topic:
                     max(chunk.sequences[-1], self.producers.get(chunk.producer_id, (0, 0))[0]),
                     now,
                 )
+                self.instances[chunk.producer_id] = self.owners.get(chunk.producer_id, "")
 
     def _open(self) -> None:
         """Take away the mark that nothing is written."""
@@ -286,6 +299,7 @@ class Topic:
         """Records without the first few, by partition."""
         count = len(self.partitions)
         sequences = range(records.sequence, records.sequence + len(records.values))
+        chosen = records.partitions
         if records.partition is not None or count == 1:
             where = records.partition or 0
             yield (
@@ -300,35 +314,61 @@ class Topic:
                 ),
             )
             return
-        if records.keys is None:
+        if records.keys is None and records.partitions is None:
             runs = spread(range(skip, len(sequences)), records.sequence, count)
             for number, slices in runs.items():
                 yield number, pick_runs(producer, records, slices)
             return
         places: dict[int, list[int]] = {}
         for at in range(skip, len(sequences)):
-            number = partition_of(records.keys[at], sequences[at], count)
+            if chosen is not None:
+                number = chosen[at]
+            else:
+                key = None if records.keys is None else records.keys[at]
+                number = partition_of(key, sequences[at], count)
             places.setdefault(number, []).append(at)
-        for number, chosen in places.items():
-            yield number, pick_places(producer, records, chosen)
+        for number, picked in places.items():
+            yield number, pick_places(producer, records, picked)
 
-    def forget_producers(self, horizon: int, keep: Container[str] = ()) -> None:
-        """Forget the producers that stored nothing since a time, without those to keep."""
-        forgotten = [
+    def own(self, producer_id: str, instance: str) -> None:
+        """Note which of those with an id has it now; nothing of another one is under way."""
+        self.owners[producer_id] = instance
+
+    def check_owner(self, producer_id: str, instance: str, committed: int) -> None:
+        """Raise if another one has taken an id from one that was open before.
+
+        ``committed`` is the last number that it knows to be stored. Who was opened last is known
+        since the topic was opened; before that, who stored something last is.
+        """
+        owner = self.owners.get(producer_id)
+        if owner is None:
+            stored = self.producers.get(producer_id, (0, 0))[0]
+            owner = self.instances.get(producer_id, "") if stored > committed else instance
+        if owner != instance:
+            raise RefusedRecords(superseded(producer_id))
+
+    def forget_producers(self, horizon: int, keep: Collection[str] = ()) -> None:
+        """Forget the producers that stored nothing since a time, but not those to be kept."""
+        self._forget(
             name
             for name, (_, time) in self.producers.items()
             if time < horizon and name not in keep
-        ]
+        )
+
+    def forget_idle_producers(self, keep: Collection[str] = ()) -> None:
+        """Forget those that have stored nothing yet: they lose nothing by it."""
+        self._forget(
+            name for name, known in self.producers.items() if not known[0] and name not in keep
+        )
+
+    def _forget(self, producers: Iterable[str]) -> None:
+        forgotten = list(producers)
         for producer in forgotten:
             del self.producers[producer]
+            self.instances.pop(producer, None)
+            self.owners.pop(producer, None)
         for part in self.partitions:
             part.forget(forgotten)
-
-    def forget_idle_producers(self, keep: Container[str] = ()) -> None:
-        """Forget those that have stored nothing yet: they lose nothing by it."""
-        self.producers = {
-            name: known for name, known in self.producers.items() if known[0] or name in keep
-        }
 
     def advance(
         self, reader: str, offsets: dict[int, int], max_readers: int = IngestLimits.max_readers
@@ -386,6 +426,7 @@ def _facts(
     others: dict[int, int],
     chunks: Sequence[Chunk],
     now: int,
+    owners: Mapping[str, str],
 ) -> Facts:
     producers: dict[str, int] = {}
     for chunk in chunks:
@@ -398,6 +439,7 @@ def _facts(
         min(min(chunk.timestamps) for chunk in chunks),
         max(max(chunk.timestamps) for chunk in chunks),
         others,
+        {name: owners[name] for name in producers if owners.get(name)},
     )
 
 

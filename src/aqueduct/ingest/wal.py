@@ -47,6 +47,8 @@ class Facts(msgspec.Struct, array_like=True, frozen=True):
     last_time: int
     others: dict[int, int] = {}
     """The partitions that are not of the group, and the offset at which each ends."""
+    instances: dict[str, str] = {}
+    """Which of those with the id it was, of each producer that told."""
 
     def ends(self, whole: bool) -> dict[int, int]:
         """How far each partition must reach; further if the group is known to be on disk."""
