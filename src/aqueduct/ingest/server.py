@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +35,7 @@ _log = logging.getLogger("aqueduct.ingest")
 
 _REQUESTS = 256
 """Requests of one connection that are served at once; then the next wait."""
+_NICENESS = 10
 _UPKEEP = 0.5
 """Seconds between looks at what has to be rolled or removed."""
 
@@ -77,6 +80,9 @@ class IngestServer:
         loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-writer")
         self._others = ThreadPoolExecutor(4, thread_name_prefix="aqueduct-ingest")
+        self._upkeep = ThreadPoolExecutor(
+            1, thread_name_prefix="aqueduct-upkeep", initializer=_stand_back
+        )
         try:
             self._store = await loop.run_in_executor(
                 self._writer, Store, self._directory, self.limits
@@ -104,7 +110,7 @@ class IngestServer:
         ]
 
     async def _stop_threads(self) -> None:
-        for threads in (self._writer, self._others):
+        for threads in (self._writer, self._others, self._upkeep):
             await asyncio.to_thread(threads.shutdown)
 
     def _accept(self, headers: Headers, peer: Address) -> None:
@@ -177,8 +183,10 @@ class IngestServer:
             await asyncio.sleep(_UPKEEP)
             try:
                 await self._in_writer(self._store.rotate_old)
-                self.metrics.segments += await self._in_thread(self._store.roll)
-                await self._in_thread(self._store.retain)
+                loop = asyncio.get_running_loop()
+                rolled = await loop.run_in_executor(self._upkeep, self._store.roll)
+                self.metrics.segments += rolled
+                await loop.run_in_executor(self._upkeep, self._store.retain)
             except (IngestError, OSError) as error:
                 _log.error("upkeep failed, and will be tried again: %s", error)
             except Exception:  # noqa: BLE001 -- without upkeep logs would grow for ever
@@ -294,3 +302,9 @@ class _Client:
         self.streams = 0
         self.fetches = Slots(limits.max_connection_fetches)
         self.requests = asyncio.Semaphore(_REQUESTS)
+
+
+def _stand_back() -> None:
+    """Let the thread that asks for it have the processor last: what it does can wait."""
+    if sys.platform == "linux":  # elsewhere threads have no niceness of their own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
