@@ -18,10 +18,11 @@
      |   +- EncodeError
      |   +- DecodeError
      +- DeliveryError              a message of aqueduct.ipc (.to, .may_have_arrived)
-     |   +- SendTimeout            nobody answered in time
+     |   +- SendTimeout            nobody answered in time; also a TimeoutError
      |   +- MessageRefused         the receiver could not make use of it
      |   +- TransferAborted        the receiver gave up in the middle
      |   +- PeerRestarted          the receiver is another process now
+     |   +- PeerUnreachable        the receiver can no longer be asked
      |   +- EndpointClosed         this side was closed
      +- ConnectError
      |   +- TLSError
@@ -61,6 +62,7 @@ __all__ = [
     "MessageRefused",
     "MessageTooLarge",
     "PeerRestarted",
+    "PeerUnreachable",
     "ProtocolError",
     "ReceiverClosed",
     "Refused",
@@ -199,7 +201,7 @@ class DeliveryError(AqueductError):
         """False if it is certain that the receiver has not taken it, and never will."""
 
 
-class SendTimeout(DeliveryError):
+class SendTimeout(DeliveryError, TimeoutError):
     """The receiver did not take the message in time."""
 
 
@@ -213,6 +215,10 @@ class TransferAborted(DeliveryError):
 
 class PeerRestarted(DeliveryError):
     """The receiver is another process than the one that was sent the message, and may have it."""
+
+
+class PeerUnreachable(DeliveryError):
+    """The receiver may have the message, and can no longer be asked; ``__cause__`` says why."""
 
 
 class EndpointClosed(DeliveryError):

@@ -94,7 +94,7 @@ def test_lines_are_stored_listed_and_counted(run: Run, start: Start, tmp_path: P
     again = run(
         "produce", "logs", "-s", address, "--producer-id", "one", stdin="\n".join([*lines, "x"])
     )
-    assert again.stderr.startswith("1 records stored (1,000 had been stored before) in ")
+    assert again.stderr.startswith("1 record stored (1,000 had been stored before) in ")
     code, out, err = interrupt(server)
     counts = json.loads(out)
     assert (code, err) == (0, "")
@@ -266,7 +266,7 @@ def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(
 ) -> None:
     server, where = serving(start, tmp_path, "--max-record", "1000")
     ran = run("produce", "logs", "-s", where["listening"], stdin="one\n" + "x" * 200_000)
-    one_line(ran, "line 2 is larger than the server takes: 1,000 bytes", "of 1 lines, 1 are stored")
+    one_line(ran, "line 2 is larger than the server takes: 1,000 bytes", "of 1 line, 1 is stored")
     assert interrupt(server)[0] == 0
     assert stored(tmp_path, "logs") == [b"one"]
 
@@ -280,17 +280,17 @@ def test_topics_are_the_same_from_the_server_and_from_its_directory(
     for topic in ("b", "a"):
         assert run("produce", topic, "-s", address, stdin="x\n" * 300).returncode == 0
     with blocking.Reader(address, trust=dev_trust()) as reader:
-        reader.advance("\x1b[31m[red]", "a", {0: 7})
+        reader.advance("reports", "a", {0: 7})
     shown = run("topics", "a", "-s", address).stdout
     assert "255" in shown
-    assert "reader \\x1b[31m[red] is at 0: 7" in shown
+    assert "reader reports is at 0: 7" in shown
     assert interrupt(server)[0] == 0
     _, again = serving(start, tmp_path)
     asked = json.loads(run("topics", "--json", "-s", again["listening"]).stdout)
     seen = json.loads(run("topics", "--json", "--dir", str(tmp_path)).stdout)
     assert [topic["topic"] for topic in asked] == ["a", "b"]
     assert [[part["partition"] for part in topic["partitions"]] for topic in seen] == [[0, 1]] * 2
-    assert asked[0]["readers"] == seen[0]["readers"] == {"\x1b[31m[red]": {"0": 7}}
+    assert asked[0]["readers"] == seen[0]["readers"] == {"reports": {"0": 7}}
     one_line(run("topics", "c", "-s", again["listening"]), "there is no topic 'c'; topics: a, b")
     one_line(
         run("topics", "c", "--dir", str(tmp_path)), "there is no topic 'c' in ", "topics: a, b"
@@ -407,6 +407,7 @@ def test_what_a_server_cannot_have_is_one_line(run: Run, start: Start, tmp_path:
     one_line(ingest("file", *free), "cannot store anything in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "no")), "cannot read the tokens in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "file")), "does not hold tokens")
+    one_line(ingest("more", *free, "--max-record", "100000000"), "max_record is no more than 8 MiB")
     one_line(ingest("more", "--listen", "x:y"), "not an address: 'x:y'; write host:port")
 
 
@@ -467,3 +468,36 @@ def test_a_terminal_sees_the_count_grow(start: Start, tmp_path: Path, dev_direct
         process.stdin.close()
         assert process.wait(SECONDS) == 0
     os.close(ours)
+
+
+def test_a_damaged_log_is_shown_and_then_cut_as_asked(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
+    process, where = serving(start, tmp_path)
+    run("produce", "logs", "-s", where["listening"], "--partitions", "1", stdin="a\nb\n")
+    interrupt(process)
+    for log in (*tmp_path.rglob("*.wal"),):
+        log.write_bytes(log.read_bytes()[:-1])
+    command = ("topics", "logs", "--dir", str(tmp_path), "--repair")
+    shown = run(*command)
+    assert "a block is cut short" in shown.stdout
+    assert "nothing was changed" in shown.stderr
+    assert run(*command, "--cut").stdout == shown.stdout
+    assert run(*command).stderr == "there is nothing to repair\n"
+    one_line(run("topics", "--dir", str(tmp_path), "--repair"), "say of which topic")
+    one_line(run("topics", "logs", "--repair"), "--repair needs --dir")
+    one_line(run("topics", "logs", "--cut"), "--cut goes with --repair")
+    one_line(
+        run("topics", "logs", "--dir", str(tmp_path), "--forget-reader", "r"), "leave --dir out"
+    )
+
+
+def test_a_named_reader_is_forgotten_as_asked(run: Run, start: Start, tmp_path: Path) -> None:
+    _, where = serving(start, tmp_path)
+    address = where["listening"]
+    run("produce", "logs", "-s", address, stdin="a\n")
+    with blocking.Reader(address, trust=dev_trust()) as reader:
+        reader.advance("r", "logs", {0: 0})
+        assert reader.topics()[0].readers == {"r": {0: 0}}
+        assert run("topics", "logs", "-s", address, "--forget-reader", "r").returncode == 0
+        assert reader.topics()[0].readers == {}

@@ -218,7 +218,7 @@ def test_ctrl_c_ends_a_sender_and_says_what_it_did(start: Start) -> None:
         (["send", "localhost:5000", "x"], "not an address: 'localhost:5000'; write udp://host"),
         (["send", "udp://127.0.0.1", "x"], "not an address to send to: 'udp://127.0.0.1'; write"),
         (["send", "udp://127.0.0.1:99999", "x"], "not an address: "),
-        (["send", "local://here", "x"], "local://here is an address within one process"),
+        (["send", "local://here", "x"], "not an address: 'local://here'; write udp://host"),
         (["send", "udp://nowhere.invalid:5", "x"], "cannot find 'nowhere.invalid'"),
         (["listen", "http://127.0.0.1:0"], "not an address: 'http://127.0.0.1:0'; write udp://"),
         (["listen", "tls://"], "not an address to listen at: 'tls://'; write tls://host:port"),
@@ -231,6 +231,7 @@ def test_a_wrong_address_is_one_line(run: Run, arguments: list[str], says: str) 
     assert ran.returncode == 1
     assert ran.stderr.startswith(f"aqueduct: {says}")
     assert len(ran.stderr.splitlines()) == 1
+    assert "local://name" not in ran.stderr
 
 
 def test_an_address_that_is_taken_is_one_line(run: Run, start: Start) -> None:

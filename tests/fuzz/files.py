@@ -62,7 +62,10 @@ def opened(directory: Path) -> Partition:
     before = logger.disabled
     logger.disabled = True
     try:
-        return Partition(directory, 0)
+        part = Partition(directory, 0)
+        if not part.fault:
+            part.settle()
+        return part
     finally:
         logger.disabled = before
 

@@ -16,7 +16,7 @@ from random import Random
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError, WouldBlock
 from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived
+from aqueduct.ipc.events import Arrived, Withdrawn
 from aqueduct.ipc.exchange import Exchange
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.pdu import Code, Data, DataAck, Header, HeaderAck, decode
@@ -122,6 +122,8 @@ class World:
                     whole = event.payload == CONTENTS[: len(event.payload)]
                     assert whole or not self.honest, "pieces are in the wrong place"
                     continue
+                if isinstance(event, Withdrawn):
+                    continue  # it is let go when the program takes or refuses it
                 assert event.message_id not in self.outcomes, "a send ended twice"
                 self.outcomes[event.message_id] = event.code
                 taken = self.took[event.message_id]
@@ -131,7 +133,8 @@ class World:
                     assert not taken, "not exposed, and taken"
             held = side.exchange.leftovers()
             limits = side.config
-            assert held.get("receivings", 0) <= limits.max_receives
+            begun = held.get("receivings", 0) + held.get("withdrawn", 0)
+            assert begun <= limits.max_receives
             assert 0 <= held.get("bytes received", 0) <= limits.max_received
             assert side.exchange.processed <= limits.max_processed + limits.max_receives
             del side.network[:-1000]

@@ -10,6 +10,7 @@ import pyarrow as pa
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Records
 from aqueduct.ingest.partition import Partition
+from aqueduct.ingest.proofs import CLOSED
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
 
@@ -65,6 +66,12 @@ def opened(
         yield store
     finally:
         store.close()
+
+
+def killed(directory: Path) -> None:
+    """Have it look as if the server was killed instead of closed."""
+    for mark in directory.rglob(CLOSED):
+        mark.unlink()
 
 
 def rolled(store: Store) -> int:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,11 @@ import aqueduct
 from aqueduct import ForkedConnectionError, ingest
 from aqueduct.background import background
 from aqueduct.ingest import blocking
+from aqueduct.quic.tls import make_authority, make_certificate
 
-TRUST = aqueduct.dev_trust()
+AUTHORITY = make_authority("a test")
+SHOWN = make_certificate(["127.0.0.1"], AUTHORITY)
+TRUST = aqueduct.trust(AUTHORITY.certificate)
 SECONDS = 20
 
 
@@ -32,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[ingest.IngestServer]:
     limits = ingest.IngestLimits(low_water=0)
 
     def make() -> ingest.IngestServer:
-        return ingest.IngestServer("127.0.0.1:0", tmp_path, tls=aqueduct.dev_tls(), limits=limits)
+        return ingest.IngestServer("127.0.0.1:0", tmp_path, tls=SHOWN, limits=limits)
 
     server = background().do(make)
     background().run(server.open())
@@ -201,6 +204,31 @@ def test_a_wait_that_is_given_up_does_not_stand_in_the_way_of_the_end(
         assert reader.topics("long")
 
 
+def test_a_producer_may_be_closed_twice_and_opened_once(server: ingest.IngestServer) -> None:
+    with blocking.Producer(server.address, "logs", trust=TRUST) as producer:
+        with pytest.raises(ingest.IngestError, match="was opened already"):
+            producer.open()
+        producer.send(b"x")
+        producer.close()
+        producer.close()
+
+
+def test_an_opening_that_is_interrupted_is_given_up(
+    server: ingest.IngestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = blocking.Producer("127.0.0.1:1", "logs", trust=TRUST)
+
+    def interrupted(*_: object) -> None:
+        wait_for(lambda: producer._producer._task is not None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.open()
+    monkeypatch.undo()
+    wait_for(lambda: producer._producer._is_closed)
+
+
 def test_in_a_child_process_it_says_that_it_was_made_before_the_fork(
     server: ingest.IngestServer,
 ) -> None:
@@ -231,11 +259,12 @@ def test_a_program_that_forgets_to_close_ends_all_the_same(server: ingest.Ingest
         "import aqueduct\n"
         "from aqueduct.ingest import blocking\n"
         f"where = {server.address!r}\n"
-        "producer = blocking.Producer(where, 'logs', trust=aqueduct.dev_trust(), partitions=1)\n"
+        f"trust = aqueduct.trust({AUTHORITY.certificate!r})\n"
+        "producer = blocking.Producer(where, 'logs', trust=trust, partitions=1)\n"
         "producer.open()\n"
         "producer.send_and_wait(b'x')\n"
         "producer.send(b'y')\n"
-        "reader = blocking.Reader(where, trust=aqueduct.dev_trust())\n"
+        "reader = blocking.Reader(where, trust=trust)\n"
         "reader.__enter__()\n"
         "rows = reader.read('logs', 0, 0, 1)\n"
         "next(rows)\n"

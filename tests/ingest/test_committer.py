@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from aqueduct.ingest.committer import Committer, size_of
+from aqueduct.ingest.committer import HEADER_OVERHEAD, Committer, size_of
+from aqueduct.ingest.faults import IngestError
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Records
 from aqueduct.ingest.metrics import Metrics
@@ -127,5 +128,65 @@ async def test_a_failure_of_the_store_is_told_to_all_and_the_next_group_is_store
 def test_keys_and_headers_count_for_the_size_of_records() -> None:
     plain = Records(1, [b"12345"], [0])
     full = Records(1, [b"12345"], [0], [b"123"], [[("12", b"1")]])
-    assert size_of(full) - size_of(plain) == 6
+    assert size_of(full) - size_of(plain) == 6 + HEADER_OVERHEAD
     assert size_of(Records(1, [b"12345"], [0], [None])) == size_of(plain)
+
+
+async def test_what_is_stored_is_not_called_lost_if_something_fails_behind_it(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path))
+    commit = bench.store.commit
+
+    def failing(groups: Any) -> None:
+        commit(groups)
+        raise RuntimeError("unforeseen")
+
+    bench.store.commit = failing  # type: ignore[method-assign]
+    submission, done = await bench.submit("p", 1)
+    await done
+    assert submission.fault is None
+    gap, done = await bench.submit("p", 7)
+    await done
+    assert "came after 1" in str(gap.fault)
+
+
+async def test_it_goes_on_after_an_error_that_nobody_thought_of(
+    tmp_path: Path,
+    benches: list[Bench],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    benches.append(bench := Bench(tmp_path))
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("a fault of the committer")
+
+    for broken in ("_commit", "_linger"):
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.committer, broken, fail)
+            submission, done = await bench.submit(broken.strip("_"), 1)
+            if broken == "_commit":
+                await done
+                assert "ZeroDivisionError" in str(submission.fault)
+            else:
+                await asyncio.sleep(0.01)
+    await done
+    submission, done = await bench.submit("a", 1)
+    await done
+    assert submission.fault is None
+    assert "the next one is" in caplog.text
+
+
+async def test_what_waits_when_it_ends_fails_and_nothing_more_is_taken(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path, linger=60.0, max_waiting=1_000, max_record=1_000))
+    submission, done = await bench.submit("a", 1, bytes(900))
+    late = asyncio.create_task(bench.submit("b", 1, bytes(900)))
+    await asyncio.sleep(0.01)
+    bench.running.cancel()
+    await done
+    assert "stores nothing any more" in str(submission.fault)
+    with pytest.raises(IngestError, match="stores nothing any more"):
+        await late

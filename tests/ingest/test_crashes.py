@@ -163,7 +163,11 @@ class Chain:
         assert producer.committed == 0
         while True:
             for _ in range(chance.randrange(1, 12)):
-                await producer.send(**self.ledger.next(producer.producer_id))
+                try:
+                    await producer.send(**self.ledger.next(producer.producer_id))
+                except asyncio.CancelledError:  # it waited for room, and was not taken
+                    self.ledger.sent[producer.producer_id] -= 1
+                    raise
             if chance.random() < 0.3:
                 sent = self.ledger.sent[producer.producer_id]
                 await producer.flush()

@@ -30,6 +30,9 @@ COLUMNS = pa.schema(
 )
 
 
+FACTS = tuple[int, dict[int, int], dict[str, int], int, int, int, dict[int, int], dict[str, str]]
+
+
 async def store(directory: Path, *values: bytes) -> None:
     limits = ingest.IngestLimits(low_water=0, roll_age=3_600)
     async with (
@@ -47,6 +50,7 @@ async def store(directory: Path, *values: bytes) -> None:
 async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
     await store(tmp_path, b"first", b"second")
     assert content_of(tmp_path / "t" / "topic.json") == {"partitions": 1, "version": 1}
+    assert content_of(tmp_path / "t" / "closed.json") == {"ends": {"0": 2}, "version": 1}
     data = (tmp_path / "t" / "part=0" / f"{0:020}.wal").read_bytes()
     position, values = 0, []
     while position < len(data):
@@ -57,10 +61,11 @@ async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
         start = position + 32
         facts, rows = data[start : start + size], data[start + size : start + size + more]
         assert (magic, zlib.crc32(facts + rows)) == (b"AQW1", checksum)
-        group, members, producers, stored, least, greatest = msgspec.msgpack.decode(
-            facts, type=tuple[int, dict[int, int], dict[str, int], int, int, int]
+        group, members, producers, stored, least, greatest, others, instances = (
+            msgspec.msgpack.decode(facts, type=FACTS)
         )
         assert (group, members, producers) == (first + 1, {0: first}, {"p": first + 1})
+        assert (others, list(instances)) == ({}, ["p"])
         assert (least, greatest) == (1_500_000, 1_500_000)
         (row,) = pa.ipc.read_record_batch(pa.py_buffer(rows), COLUMNS).to_pylist()
         assert (row["offset"], count, row["producer_sequence"]) == (first, 1, first + 1)
@@ -78,7 +83,9 @@ async def test_a_manifest_names_the_segments(tmp_path: Path) -> None:
     manifest = content_of(part / "manifest.json")
     (segment,) = manifest["segments"]
     assert (manifest["first"], manifest["next"], manifest["version"]) == (0, 2, 1)
+    assert list(manifest["instances"]) == ["p"]
     assert (manifest["group"], manifest["producers"]["p"][0]) == (2, 2)
+    assert manifest["proof"] == {"0": 2}
     assert (segment["first_time"], segment["last_time"]) == (1_500_000, 1_500_000)
     name = f"{segment['first']:020}-{segment['last']:020}.parquet"
     assert sorted(path.name for path in part.iterdir()) == [name, "manifest.json"]

@@ -47,19 +47,19 @@ def submission(count: int, skipped: int = 0, offsets: dict[int, int] | None = No
 
 def test_records_duplicates_and_refusals_are_counted_apart() -> None:
     metrics = Metrics()
-    metrics.committed(submission(5, 2, {0: 0}), 500, 0.002)
-    metrics.committed(submission(3, 3), 300, 0.002)
+    metrics.committed(submission(5, 2, {0: 0}), 0.002)
+    metrics.committed(submission(3, 3), 0.002)
     refused = submission(7)
     refused.fault = RefusedRecords("no")
-    metrics.committed(refused, 700, 0.002)
+    metrics.committed(refused, 0.002)
     assert (metrics.records, metrics.duplicates, metrics.refused) == (3, 5, 7)
-    assert (metrics.bytes, metrics.commits) == (500, 2)
+    assert (metrics.bytes, metrics.commits) == (3, 2)  # not of those that had been stored
 
 
 def test_the_text_can_be_parsed_and_buckets_add_up() -> None:
     metrics = Metrics()
     for seconds in (0.0005, 0.001, 0.02, 7.0):
-        metrics.committed(submission(1, 0, {0: 0}), 100, seconds)
+        metrics.committed(submission(1, 0, {0: 0}), seconds)
     topics = [
         TopicInfo("a.b-c_d", [PartitionInfo(0, 0, 12, size=34), PartitionInfo(1, 0, 0)]),
         TopicInfo("other", [PartitionInfo(0, 5, 6)]),
@@ -89,3 +89,25 @@ async def test_a_server_counts_what_it_does(lab: Lab) -> None:
     assert samples["aqueduct_ingest_rows_read_total"] == {"": 10}
     assert samples["aqueduct_ingest_bytes_total"][""] >= 50
     assert samples["aqueduct_ingest_next_offset"]['topic="topic",partition="0"'] == 10
+
+
+async def test_a_server_tells_how_things_stand(lab: Lab) -> None:
+    async with lab.serve(partitions=1) as server, lab.producer(server) as producer:
+        for _ in range(10):
+            await producer.send(b"12345")
+        await producer.flush()
+        async with lab.reader(server) as reader:
+            await reader.advance("reports", "topic", {0: 4})
+        samples = parse(server.metrics_text())
+        assert samples["aqueduct_ingest_streams"] == {"": 1}
+        assert samples["aqueduct_ingest_topics_out_of_use"] == {"": 0}
+        assert samples["aqueduct_ingest_free_bytes"][""] > 0
+        assert samples["aqueduct_ingest_log_bytes"][""] > 50
+        where = 'topic="topic",partition="0",reader="reports"'
+        assert samples["aqueduct_ingest_reader_lag"] == {where: 6}
+
+
+def test_topics_out_of_use_are_counted_once() -> None:
+    parts = [PartitionInfo(0, 0, 0, fault="bad"), PartitionInfo(1, 0, 0, fault="bad")]
+    topics = [TopicInfo("a", parts), TopicInfo("b", [], fault="bad"), TopicInfo("c", [])]
+    assert parse(Metrics().text(topics))["aqueduct_ingest_topics_out_of_use"] == {"": 2}

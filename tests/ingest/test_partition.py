@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
-from aqueduct.ingest import manifest, partition, segments, wal
+from aqueduct.ingest import manifest, partition, recovery, segments, wal
 from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.manifest import NAME, read_manifest
 from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.rows import Chunk
 from aqueduct.ingest.wal import Facts
 from tests.ingest.storing import Crash, crash, fill, rows_of
+
+
+def settled(directory: Path, number: int, *, read_only: bool = False) -> Partition:
+    """A partition, recovered as if it was all there is of its topic."""
+    part = Partition(directory, number, read_only=read_only)
+    if not part.fault:
+        part.settle()
+    return part
 
 
 def append(part: Partition, count: int = 3, group: int = 0, time: int = 1_000) -> None:
@@ -44,7 +52,7 @@ def check_whole(part: Partition, count: int) -> None:
 def made(directory: Path, blocks: int = 3) -> Path:
     """A partition with a log of some blocks, and the log."""
     directory.mkdir(exist_ok=True)
-    part = Partition(directory, 0)
+    part = settled(directory, 0)
     for _ in range(blocks):
         append(part)
     part.close()
@@ -65,7 +73,7 @@ def test_a_log_torn_at_any_byte_is_cut_and_gone_on_behind(
         for each in tmp_path.iterdir():
             each.unlink()
         fill(path, good[:size])
-        part = Partition(tmp_path, 0)
+        part = settled(tmp_path, 0)
         check_whole(part, 6)
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
@@ -73,7 +81,7 @@ def test_a_log_torn_at_any_byte_is_cut_and_gone_on_behind(
         if size % 40 == 0:
             append(part)
             part.close()
-            check_whole(Partition(tmp_path, 0), 9)
+            check_whole(settled(tmp_path, 0), 9)
         part.close()
 
 
@@ -83,7 +91,7 @@ def test_a_log_cut_between_blocks_is_whole(
     path = made(tmp_path)
     data = path.read_bytes()
     fill(path, data[: len(data) // 3 * 2])
-    check_whole(Partition(tmp_path, 0), 6)
+    check_whole(settled(tmp_path, 0), 6)
     assert not caplog.records
 
 
@@ -96,7 +104,7 @@ def test_a_flipped_byte_puts_the_partition_out_of_use_or_cuts_the_last_block(
     last = len(good) // 3 * 2
     for at in range(0, len(good), 3):
         fill(path, good[:at] + bytes((good[at] ^ 0x40,)) + good[at + 1 :])
-        part = Partition(tmp_path, 0)
+        part = settled(tmp_path, 0)
         if at >= last:
             check_whole(part, 6)
             continue
@@ -112,23 +120,21 @@ def test_a_flipped_byte_puts_the_partition_out_of_use_or_cuts_the_last_block(
 
 def test_a_torn_end_of_a_log_before_the_last_is_damage(tmp_path: Path) -> None:
     path = made(tmp_path)
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     append(part)
     part.close()
     data = path.read_bytes()
     fill(path, data[:-1])
-    assert (
-        f"{path}, byte {len(data) // 3 * 2}: a block is cut short" in Partition(tmp_path, 0).fault
-    )
+    assert f"{path}, byte {len(data) // 3 * 2}: a block is cut short" in settled(tmp_path, 0).fault
 
 
 def test_a_log_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:
     path = made(tmp_path)
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     append(part)
     part.close()
     path.unlink()
-    assert "a block begins at offset 9, not at 0" in Partition(tmp_path, 0).fault
+    assert "a block begins at offset 9, not at 0" in settled(tmp_path, 0).fault
 
 
 @pytest.mark.parametrize(
@@ -147,17 +153,17 @@ def test_blocks_twice_or_out_of_order_are_damage(
     data = path.read_bytes()
     size = len(data) // 3
     fill(path, b"".join(data[at * size : (at + 1) * size] for at in order))
-    assert reason in Partition(tmp_path, 0).fault
+    assert reason in settled(tmp_path, 0).fault
 
 
 def test_a_block_of_another_partition_is_damage(tmp_path: Path) -> None:
     path = made(tmp_path)
-    assert Partition(tmp_path, 1).fault == f"{path}, byte 0: a block that is not of partition 1"
+    assert settled(tmp_path, 1).fault == f"{path}, byte 0: a block that is not of partition 1"
 
 
 def test_a_file_that_cannot_be_read_puts_the_partition_out_of_use(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
-    assert Partition(tmp_path, 0).fault == f"{tmp_path / NAME}: Is a directory"
+    assert settled(tmp_path, 0).fault == f"{tmp_path / NAME}: Is a directory"
 
 
 def test_what_recovery_counts_is_synced_first(
@@ -168,10 +174,10 @@ def test_what_recovery_counts_is_synced_first(
     monkeypatch.setattr(
         os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}"))
     )
-    Partition(tmp_path, 0)
+    settled(tmp_path, 0)
     assert synced == [str(path)]
     synced.clear()
-    Partition(tmp_path, 0, read_only=True)
+    settled(tmp_path, 0, read_only=True)
     assert synced == []
 
 
@@ -203,7 +209,7 @@ ROLL_STEPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 def test_a_crash_in_a_roll_loses_nothing_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, earlier: int
 ) -> None:
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     for _ in range(earlier):
         append(part)
         part.rotate()
@@ -218,14 +224,14 @@ def test_a_crash_in_a_roll_loses_nothing_and_doubles_nothing(
         part.roll()
     monkeypatch.undo()
     part.close()
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     check_whole(part, count)
     append(part)
     part.rotate()
     part.roll()
     check_whole(part, count + 3)
     part.close()
-    check_whole(Partition(tmp_path, 0), count + 3)
+    check_whole(settled(tmp_path, 0), count + 3)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {NAME, *(segment.name for segment in read_manifest(tmp_path).segments)}
 
@@ -233,7 +239,7 @@ def test_a_crash_in_a_roll_loses_nothing_and_doubles_nothing(
 def test_a_roll_that_fails_for_lack_of_room_can_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     append(part)
     part.rotate()
 
@@ -246,7 +252,8 @@ def test_a_roll_that_fails_for_lack_of_room_can_be_tried_again(
             part.roll()
         monkeypatch.undo()
         check_whole(part, 3)
-    assert part.roll() == 1
+    part.roll()
+    assert part.rolled == 1
     check_whole(part, 3)
     assert not list(tmp_path.glob("*.wal"))
 
@@ -255,12 +262,12 @@ def test_half_written_files_are_removed(tmp_path: Path) -> None:
     made(tmp_path)
     (tmp_path / ".manifest.json.tmp").write_bytes(b"half")
     (tmp_path / ".a.parquet.tmp").write_bytes(b"half")
-    check_whole(Partition(tmp_path, 0), 9)
+    check_whole(settled(tmp_path, 0), 9)
     assert not list(tmp_path.glob(".*"))
 
 
 def rolled(directory: Path, count: int = 2) -> Partition:
-    part = Partition(directory, 0)
+    part = settled(directory, 0)
     for _ in range(count):
         append(part)
         part.rotate()
@@ -273,7 +280,7 @@ def test_segments_without_a_manifest_are_kept_and_the_partition_is_out_of_use(
 ) -> None:
     rolled(tmp_path)
     (tmp_path / NAME).unlink()
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     assert "no manifest names this segment, and the log it was made from is gone" in part.fault
     assert len(list(tmp_path.glob("*.parquet"))) == 2
 
@@ -286,7 +293,7 @@ def test_a_segment_that_is_not_as_it_was_is_found_at_the_start(tmp_path: Path, d
     path.unlink()
     if damage != "missing":
         path.write_bytes(data[:-9] if damage == "cut" else data + b"more")
-    assert Partition(tmp_path, 0).fault.startswith(f"{path}, byte ")
+    assert settled(tmp_path, 0).fault.startswith(f"{path}, byte ")
 
 
 def test_a_flipped_byte_in_a_segment_is_never_read_as_rows(tmp_path: Path) -> None:
@@ -295,7 +302,7 @@ def test_a_flipped_byte_in_a_segment_is_never_read_as_rows(tmp_path: Path) -> No
     good = path.read_bytes()
     for at in range(0, len(good), 37):
         fill(path, good[:at] + bytes((good[at] ^ 0x02,)) + good[at + 1 :])
-        part = Partition(tmp_path, 0)
+        part = settled(tmp_path, 0)
         with pytest.raises(CorruptFile, match="checksum of the segment"):
             list(part.read(0, 6))
         assert sum(batch.num_rows for batch in part.read(3, 6)) == 3
@@ -329,7 +336,7 @@ def test_a_range_that_is_not_there_is_refused_with_what_is(tmp_path: Path) -> No
 
 
 def test_an_offset_is_found_by_time_in_segments_and_logs(tmp_path: Path) -> None:
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     append(part)
     append(part)
     part.rotate()
@@ -338,29 +345,30 @@ def test_an_offset_is_found_by_time_in_segments_and_logs(tmp_path: Path) -> None
     append(part)
     times = {0: 0, 1_000: 0, 1_001: 3, 1_003: 3, 1_004: 6, 1_006: 6, 1_009: 9, 1_010: 12}
     assert {time: part.offset_at(time) for time in times} == times
-    assert {time: Partition(tmp_path, 0).offset_at(time) for time in times} == times
+    assert {time: settled(tmp_path, 0).offset_at(time) for time in times} == times
 
 
 def test_a_log_that_becomes_a_segment_while_it_is_read_is_read_on(tmp_path: Path) -> None:
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     for _ in range(3):
         append(part)
         part.rotate()
     reading = part.read(0, 9)
     found = next(reading).column("offset").to_pylist()
-    assert part.roll() == 3
+    part.roll()
+    assert part.rolled == 3
     for batch in reading:
         found += batch.column("offset").to_pylist()
     assert found == list(range(9))
 
 
 def test_a_reader_of_the_directory_follows_a_log_into_its_segment(tmp_path: Path) -> None:
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     append(part)
     append(part)
     part.rotate()
     append(part)
-    looking = Partition(tmp_path, 0, read_only=True)
+    looking = settled(tmp_path, 0, read_only=True)
     part.roll()
     check_whole(looking, 9)
 
@@ -368,7 +376,7 @@ def test_a_reader_of_the_directory_follows_a_log_into_its_segment(tmp_path: Path
 def test_a_reader_of_the_directory_looks_again_if_a_log_goes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     append(part)
     part.rotate()
     append(part)
@@ -378,8 +386,8 @@ def test_a_reader_of_the_directory_looks_again_if_a_log_goes_meanwhile(
         part.roll()
         return scan(path)
 
-    monkeypatch.setattr(partition, "Scan", scan_late)
-    check_whole(Partition(tmp_path, 0, read_only=True), 6)
+    monkeypatch.setattr(recovery, "Scan", scan_late)
+    check_whole(settled(tmp_path, 0, read_only=True), 6)
 
 
 def test_a_file_that_somebody_removed_is_damage_and_not_waited_for(tmp_path: Path) -> None:
@@ -413,12 +421,12 @@ def test_a_reader_of_the_directory_changes_nothing(tmp_path: Path) -> None:
     fill(path, path.read_bytes()[:-4])
     (tmp_path / ".manifest.json.tmp").write_bytes(b"half")
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    check_whole(Partition(tmp_path, 0, read_only=True), 6)
+    check_whole(settled(tmp_path, 0, read_only=True), 6)
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
 def test_readers_see_dense_rows_while_a_writer_commits_and_rolls(tmp_path: Path) -> None:
-    part = Partition(tmp_path, 0)
+    part = settled(tmp_path, 0)
     append(part)
     done = threading.Event()
     faults: list[BaseException] = []
@@ -468,6 +476,50 @@ def test_a_forgotten_producer_leaves_the_manifest_at_the_next_roll(tmp_path: Pat
     part.forget(["p", "unknown"])
     part.roll()
     assert read_manifest(tmp_path).producers == {}
-    assert Partition(tmp_path, 0).producers == {}
+    assert settled(tmp_path, 0).producers == {}
     append(part)
     assert part.producers["p"][0] == 9
+
+
+def test_one_pass_rolls_what_was_finished_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = settled(tmp_path, 0)
+    append(part)
+    part.rotate()
+    write = segments.write_segment
+
+    def busy(path: Path, batches: Any) -> tuple[int, int]:
+        append(part)
+        part.rotate()
+        return write(path, batches)
+
+    monkeypatch.setattr(partition, "write_segment", busy)
+    part.roll()
+    assert part.rolled == 1
+    assert len(part.manifest.segments) == 1
+
+
+def test_a_partition_knows_its_size_without_adding_up_its_segments(tmp_path: Path) -> None:
+    part = rolled(tmp_path, 3)
+    for each in (part, settled(tmp_path, 0)):
+        assert each.segments_size == sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+    list(part.read(0, part.next_offset))
+    assert len(part._sound) == 3
+    part.drop(2)
+    assert part.segments_size == sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+    assert len(part._sound) == 1
+
+
+def test_nothing_is_changed_before_a_partition_is_settled(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    fill(path, path.read_bytes()[:-1])
+    (tmp_path / ".left.tmp").touch()
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    part = Partition(tmp_path, 0)
+    check_whole(part, 6)
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+    part.settle()
+    assert part.torn is None
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_size == part.info().size

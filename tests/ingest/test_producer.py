@@ -13,7 +13,7 @@ from aqueduct.ingest import producer as producers
 from aqueduct.ingest.assignment import partition_of
 from aqueduct.ingest.faults import IngestError, NotAllowed, RefusedRecords
 from aqueduct.ingest.permissions import Grant, Permissions
-from aqueduct.ingest.producer import Producer, Stored, _Batch
+from aqueduct.ingest.producer import Producer
 from aqueduct.quic.endpoint import QuicOptions
 from aqueduct.quic.tls import make_authority, trust
 from tests.ingest.lab import Lab, eventually
@@ -291,7 +291,7 @@ async def test_a_producer_whose_id_was_used_by_another_does_not_take_its_records
         for number in range(3):
             await second.send(b"%d of the second" % number)
     async with lab.serve(address):
-        with pytest.raises(IngestError, match="only 1 were sent: another producer uses the same"):
+        with pytest.raises(IngestError, match="was opened with the id 'twin' meanwhile"):
             await first.flush()
     await first.abandon()
 
@@ -335,6 +335,7 @@ async def test_a_server_that_dies_in_silence_is_missed(
         endpoint.loop.remove_reader(endpoint.udp.socket)
         await producer.send(b"2")
         await eventually(lambda: producer.reconnects, "the silence is noticed")
+        assert producer.trouble.startswith(f"the connection to {server.address} was lost: nothing")
         endpoint.loop.add_reader(endpoint.udp.socket, endpoint._readable)
         await producer.flush()
         assert len(await lab.rows(server)) == 2
@@ -410,14 +411,83 @@ async def test_the_token_is_nowhere_to_be_seen(lab: Lab, caplog: pytest.LogCaptu
     assert not [text for text in shown if "secret" in text]
 
 
-async def test_a_receipt_tells_no_offset_of_what_had_been_stored_before() -> None:
-    batch = _Batch(1, None)
-    batch.values, batch.timestamps = [b"1", b"2", b"3"], [0, 0, 0]
-    receipts = [asyncio.get_running_loop().create_future() for _ in range(3)]
-    batch.receipts = dict(enumerate(receipts))
-    batch.settle({0: 7}, 2, 1)
-    assert [receipt.result() for receipt in receipts] == [
-        Stored(0, None),
-        Stored(0, None),
-        Stored(0, 7),
-    ]
+async def test_an_opening_that_is_given_up_leaves_nothing_behind(lab: Lab) -> None:
+    server = lab.serve()
+    await server.open()
+    address = server.address
+    producer = lab.producer(server, producer_id="one")
+    await server.close()
+    before = asyncio.all_tasks()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await producer.open()
+    assert asyncio.all_tasks() == before
+    with pytest.raises(IngestError, match="was closed"):
+        await producer.send(b"x")
+    async with lab.serve(address) as again, lab.producer(again, producer_id="one") as real:
+        await real.send(b"x")
+        await asyncio.sleep(0.3)
+        await real.flush()
+
+
+async def test_a_producer_is_opened_once_and_closed_as_often_as_one_likes(lab: Lab) -> None:
+    async with lab.serve() as server:
+        async with lab.producer(server) as producer:
+            with pytest.raises(IngestError, match="was opened already; make another one"):
+                await producer.open()
+            await producer.send(b"x")
+            await producer.close()
+            await producer.close()
+            assert not producer.is_connected
+        with pytest.raises(IngestError, match="was closed"):
+            await producer.send(b"y")
+        assert len(await lab.rows(server)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"key": "kitchen"}, "a key is bytes, not str"),
+        ({"key": 5}, "a key is bytes, not int"),
+        ({"headers": {"a": "text"}}, "header 'a' is bytes, not str"),
+        ({"headers": {1: b""}}, "the name of a header is a str, not int"),
+        ({"headers": [("a", b"")]}, "headers are names and bytes in a dict, not list"),
+        ({"partition": "0"}, "a partition is a number, not str"),
+        ({"timestamp": "now"}, "a timestamp is seconds since 1970, not str"),
+    ],
+)
+async def test_what_has_the_wrong_type_is_refused_and_the_rest_is_stored(
+    lab: Lab, options: Any, sentence: str
+) -> None:
+    async with lab.serve() as server:
+        async with lab.producer(server) as producer:
+            await producer.send(b"good")
+            with pytest.raises(TypeError, match=sentence):
+                await producer.send(b"bad", **options)
+            with pytest.raises(IngestError, match="65 headers; it may have 64"):
+                await producer.send(b"", headers={str(number): b"" for number in range(65)})
+        assert [row["value"] for row in await lab.rows(server)] == [b"good"]
+
+
+async def test_records_for_partitions_in_turn_go_together(lab: Lab) -> None:
+    async with lab.serve() as server:
+        async with lab.producer(server) as producer:
+            for number in range(1_000):
+                chosen = number % 5 if number % 5 < 4 else None
+                await producer.send(b"%d" % number, partition=chosen, key=b"%d" % number)
+            told = await asyncio.gather(
+                *(producer.send_and_wait(b"%d" % each, partition=each) for each in range(4))
+            )
+            await producer.flush()
+        assert server.metrics.commits < 20
+        rows = await lab.rows(server)
+    assert [stored.partition for stored in told] == [0, 1, 2, 3]
+    where = {(row["partition"], row["offset"]): row["value"] for row in rows}
+    for each, stored in enumerate(told):
+        assert stored.offset is not None
+        assert where[stored.partition, stored.offset] == b"%d" % each
+    for row in rows:
+        number = row["producer_sequence"] - 1
+        if number < 1_000:
+            by_key = partition_of(b"%d" % number, 0, 4)
+            assert row["partition"] == (number % 5 if number % 5 < 4 else by_key)

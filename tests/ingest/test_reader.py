@@ -109,20 +109,22 @@ async def test_an_offset_is_found_by_time_in_segments_between_them_and_in_the_lo
             assert row["offset"] >= within.index(moment)
 
 
-async def test_a_named_reader_comes_further_and_never_back(lab: Lab) -> None:
+async def test_a_named_reader_says_where_it_is_and_can_be_forgotten(lab: Lab) -> None:
     async with lab.serve() as server:
         await fill(lab, server)
         async with lab.reader(server) as reader:
             await reader.advance("report", "topic", {1: 30})
             await reader.advance("report", "topic", {0: 0, 1: 20})
             await reader.advance("other", "topic", {1: 5})
+            await reader.advance("gone", "topic", {1: 5})
+            await reader.advance("gone", "topic", {})
             (info,) = await reader.topics()
-            assert info.readers == {"report": {0: 0, 1: 30}, "other": {1: 5}}
+            assert info.readers == {"report": {0: 0, 1: 20}, "other": {1: 5}}
             with pytest.raises(RefusedRecords, match="topic has no partition 2"):
                 await reader.advance("report", "topic", {2: 1})
     async with lab.serve() as server, lab.reader(server) as reader:
         (info,) = await reader.topics()
-        assert info.readers == {"report": {0: 0, 1: 30}, "other": {1: 5}}
+        assert info.readers == {"report": {0: 0, 1: 20}, "other": {1: 5}}
     assert DirectoryReader(lab.directory).topics()[0].readers == info.readers
 
 

@@ -56,6 +56,10 @@ async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
         (Records(1, [b"x"], [0], None, [[], []]), "columns of records are not all of the same"),
         (Records(1, [b"x"], [0], partition=4), "there is no partition 4; there are 4"),
         (Records(1, [b"x"], [0], partition=-1), "there is no partition -1; there are 4"),
+        (Records(1, [b"x"], [0], partitions=[4]), "there is no partition 4; there are 4"),
+        (Records(1, [b"x"], [0], partitions=[-1]), "there is no partition -1; there are 4"),
+        (Records(1, [b"x"], [0], partitions=[]), "columns of records are not all of the same"),
+        (Records(1, [b"x"], [0], None, None, 1, [1]), "to one partition, or each to its own"),
         (Records(1, [b"x"], [HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
         (Records(1, [b"x"], [-HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
         (Records(1, [b"", bytes(1001)], [0, 0]), r"record 2 has 1,001 bytes, more than 1,000"),
@@ -151,7 +155,7 @@ async def test_one_connection_cannot_have_all_the_places(lab: Lab) -> None:
         for raw in raws:
             raw.leave()
         await eventually(lambda: not server._sending, "all have left")
-        assert not server._streams
+        assert not len(server._places)
 
 
 async def test_a_producer_that_never_reads_answers_holds_up_nobody_else(lab: Lab) -> None:
@@ -461,3 +465,29 @@ async def test_logs_become_segments_while_records_come(lab: Lab) -> None:
         rows = await lab.rows(server)
         assert len(list(lab.directory.glob("topic/*/*.parquet"))) >= 4
     assert sorted(int(row["value"]) for row in rows) == list(range(2_000))
+
+
+async def test_upkeep_goes_on_after_an_error_that_nobody_thought_of(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aqueduct.ingest.server._UPKEEP", 0.01)
+    async with lab.serve(roll_age=0.0) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(server._store, "rotate_old", lambda: 1 // 0)
+            await eventually(lambda: "ZeroDivisionError" in caplog.text, "it fails")
+        async with lab.producer(server) as producer:
+            await producer.send(b"x")
+        await eventually(lambda: server.metrics.segments, "it goes on")
+
+
+async def test_a_server_that_no_longer_stores_anything_says_so(lab: Lab) -> None:
+    async with lab.serve() as server:
+        producer = lab.producer(server)
+        await producer.open()
+        closed = asyncio.create_task(server.wait_closed())
+        server._tasks[0].cancel()
+        with pytest.raises(IngestError, match="has ended, and nobody closed it"):
+            await closed
+        with pytest.raises(IngestError, match="stores nothing any more"):
+            await producer.send_and_wait(b"x")
+        await producer.abandon()

@@ -1,6 +1,7 @@
 """All topics under one directory: limits, room, time, retention, and faults kept apart."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.ingest import partition, segments
+from aqueduct.ingest import manifest, partition, segments
 from aqueduct.ingest.faults import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
 from aqueduct.ingest.manifest import NAME
 from aqueduct.ingest.store import LOCK, Store, group_by_topic
@@ -118,7 +119,7 @@ def test_a_directory_that_is_gone_is_an_error_that_names_it(
 # Faults of one topic
 
 
-@pytest.mark.parametrize("name", ["topic.json", "readers.json", f"part=0/{NAME}", "log", "segment"])
+@pytest.mark.parametrize("name", ["topic.json", f"part=0/{NAME}", "log", "segment"])
 def test_damage_to_one_topic_leaves_the_others_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
@@ -190,7 +191,8 @@ def test_a_roll_that_finds_no_room_goes_on_with_the_next(
         stored(store, spread(1, 20))
         monkeypatch.setattr(partition, "write_segment", full)
         assert rolled(store) == 1
-        assert "is not a segment yet" in caplog.text
+        assert rolled(store) == 0
+        assert caplog.text.count("is not a segment yet") == 1
         monkeypatch.undo()
         assert store.roll() == 1
         assert sequences(store.topics["t"]) == list(range(1, 21))
@@ -382,12 +384,13 @@ def test_a_named_reader_holds_back_what_it_has_not_read_unless_told_otherwise(
 ) -> None:
     times = [0.0]
     limits = replace(LIMITS, retention_age=1, retention_size=1)
-    with opened(tmp_path, limits, lambda: times[0]) as store:
+    with opened(tmp_path, clock=lambda: times[0]) as store:
         part = three_segments(store, times)
+        store.limits = limits
         times[0] = 10**6
         topic = store.topics["t"]
-        topic.advance("fast", {0: 40})
-        topic.advance("slow", {1: 7})
+        topic.advance("fast", {0: part.next_offset})
+        topic.advance("slow", {1: 0})
         assert store.retain() == 0
         topic.advance("slow", {0: 19})
         store.retain()
@@ -402,8 +405,9 @@ def test_a_crash_in_retention_leaves_nothing_behind(
 ) -> None:
     times = [0.0]
     limits = replace(LIMITS, retention_age=1)
-    with opened(tmp_path, limits, lambda: times[0]) as store:
+    with opened(tmp_path, clock=lambda: times[0]) as store:
         three_segments(store, times)
+        store.limits = limits
         times[0] = 10**6
         monkeypatch.setattr(partition, "remove_files", crash)
         with pytest.raises(Crash):
@@ -471,3 +475,107 @@ def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_pat
     with opened(tmp_path, limits) as store:
         for part in store.topics["t"].partitions:
             rows_of(part)
+
+
+# What one topic or partition does to another
+
+
+def test_an_unforeseen_error_is_told_to_its_topic_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        names = "first", "bad", "last"
+        topics = {name: store.topic_to_write(name, 1) for name in names}
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("unforeseen")
+
+        monkeypatch.setattr(topics["bad"], "_arrange", broken)
+        groups = {topics[name]: [Submission("p", records(1))] for name in names}
+        store.commit(groups)
+        assert [groups[topics[name]][0].fault is None for name in names] == [True, False, True]
+        assert "unforeseen" in str(groups[topics["bad"]][0].fault)
+        assert sequences(topics["last"]) == [1]
+
+
+def test_a_log_that_cannot_be_finished_changes_nothing_of_what_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with opened(tmp_path, replace(LIMITS, roll_size=1)) as store:
+        monkeypatch.setattr(partition.Partition, "rotate", broken)
+        assert stored(store, records(1)).is_done
+        monkeypatch.undo()
+
+
+def test_retention_goes_on_while_one_partition_fails_and_others_are_rolled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path, replace(LIMITS, retention_size=1)) as store:
+        stored(store, spread(1, 20))
+        drop = partition.Partition.drop
+
+        def failing(part: partition.Partition, count: int) -> int:
+            if part.number == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return drop(part, count)
+
+        monkeypatch.setattr(partition.Partition, "drop", failing)
+        assert rolled(store) == 2
+        topic = store.topics["t"]
+        assert [len(part.manifest.segments) for part in topic.partitions] == [1, 0]
+        assert "could not be removed" in caplog.text
+
+
+def test_damaged_notes_of_readers_stop_retention_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = replace(LIMITS, retention_size=1)
+    with opened(tmp_path, limits) as store:
+        stored(store, spread(1, 20))
+        store.topics["t"].advance("r", {0: 0})
+    fill(tmp_path / "t" / "readers.json", b"{}")
+    with opened(tmp_path, limits) as store:
+        assert "readers.json, byte 0" in caplog.text
+        stored(store, spread(21, 20))
+        rolled(store)
+        assert store.retain() == 0
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+        with pytest.raises(IngestError, match="no reader can be noted"):
+            store.topics["t"].advance("r", {0: 1})
+
+
+def test_a_producer_that_is_open_is_not_forgotten(tmp_path: Path) -> None:
+    times = [1_000.0]
+    limits = replace(LIMITS, max_producers=2, producer_memory=10)
+    with opened(tmp_path, limits, lambda: times[0]) as store:
+        stored(store, spread(1, 20), producer="open")
+        stored(store, spread(1, 20), producer="gone")
+        times[0] = 2_000.0
+        topic = store.topics["t"]
+        assert store.register(topic, "new", keep={"open"}) == 0
+        assert set(topic.producers) == {"open", "new"}
+        with pytest.raises(RefusedRecords, match="max_producers"):
+            store.register(topic, "other", keep={"open", "new"})
+
+
+def test_who_looks_for_a_moment_does_not_stop_a_server_from_starting(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        pass
+    with (tmp_path / LOCK).open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        timer = threading.Timer(0.05, lambda: fcntl.flock(file, fcntl.LOCK_UN))
+        timer.start()
+        with opened(tmp_path):
+            timer.join()
+
+
+def test_directories_that_are_made_are_there_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(manifest, "sync_directory", synced.append)
+    with opened(tmp_path / "a" / "b"):
+        assert synced == [tmp_path, tmp_path / "a"]

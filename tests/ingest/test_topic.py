@@ -16,6 +16,7 @@ from aqueduct.ingest.topic import Submission, Topic, check_name
 from tests.ingest.storing import (
     Crash,
     fill,
+    killed,
     opened,
     put,
     records,
@@ -201,6 +202,7 @@ def test_a_group_torn_in_one_partition_is_gone_in_the_others(tmp_path: Path) -> 
         submit(store, store.topics["t"], ("q", spread(1, 20)), ("p", spread(41, 5)))
     path = next(iter(tmp_path.rglob("part=1/*.wal")))
     fill(path, path.read_bytes()[:-1])
+    killed(tmp_path)
     with opened(tmp_path) as store:
         topic = store.topics["t"]
         assert sequences(topic) == list(range(1, 41))
@@ -217,6 +219,7 @@ def test_a_group_whose_cutting_was_cut_short_is_cut_again(
         submit(store, topic, ("p", spread(21, 20)))
     path = next(iter(tmp_path.rglob("part=1/*.wal")))
     fill(path, path.read_bytes()[:-1])
+    killed(tmp_path)
     monkeypatch.setattr(Partition, "cut_last", crash_in(0, "cut_last"))
     with pytest.raises(Crash), opened(tmp_path):
         pass
@@ -347,15 +350,32 @@ def test_a_group_that_cannot_be_taken_back_puts_the_topic_out_of_use(
         assert sequences(store.topics["t"]) == list(range(1, 41))
 
 
+def test_a_group_that_an_unforeseen_error_cuts_short_puts_the_topic_out_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Partition) -> None:
+        raise RuntimeError("unforeseen")
+
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        monkeypatch.setattr(Partition, "seal", broken)
+        assert "unforeseen" in str(put(store, spread(21, 20)).fault)
+        monkeypatch.undo()
+        with pytest.raises(IngestError, match="nobody knows what is on disk of the last group"):
+            put(store, spread(21, 20))
+    with opened(tmp_path) as store:
+        assert stored(store, spread(21, 20)).skipped == 20
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
 # Damage
 
 
-@pytest.mark.parametrize("name", ["topic.json", "readers.json"])
-def test_a_flipped_byte_in_what_describes_a_topic_is_found(tmp_path: Path, name: str) -> None:
+def test_a_flipped_byte_in_what_describes_a_topic_is_found(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         store.topics["t"].advance("r", {0: 5, 1: 3})
-    path = tmp_path / "t" / name
+    path = tmp_path / "t" / "topic.json"
     good = path.read_bytes()
     for at in range(len(good)):
         fill(path, good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :])
@@ -425,38 +445,51 @@ def test_a_forgotten_producer_is_gone_from_all_partitions(tmp_path: Path) -> Non
         assert set(store.topics["t"].producers) == {"new"}
 
 
-def test_named_readers_only_go_forward_and_are_remembered(tmp_path: Path) -> None:
+def test_named_readers_are_remembered_and_go_where_they_say(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        topic = store.topic_to_write("t", 2)
+        stored(store, spread(1, 40))
+        topic = store.topics["t"]
         topic.advance("r", {0: 5})
         topic.advance("r", {0: 3, 1: 1})
-        topic.advance("s", {})
+        topic.advance("s", {0: 1})
+        topic.advance("gone", {1: 1})
+        topic.advance("gone", {})
+        topic.advance("never-there", {})
         with pytest.raises(RefusedRecords, match="t has no partition 2"):
             topic.advance("r", {2: 1})
-        assert topic.info().readers == {"r": {0: 5, 1: 1}, "s": {}}
+        end = topic.partitions[0].next_offset
+        for offset in (end + 1, -1):
+            with pytest.raises(RefusedRecords, match=f"has offsets up to {end}, so that no"):
+                topic.advance("r", {0: offset})
+        topic.advance("s", {0: end})
+        assert topic.info().readers == {"r": {0: 3, 1: 1}, "s": {0: end}}
     with opened(tmp_path) as store:
-        assert store.topics["t"].readers == {"r": {0: 5, 1: 1}, "s": {}}
+        assert store.topics["t"].readers == {"r": {0: 3, 1: 1}, "s": {0: end}}
 
 
 def test_there_is_a_limit_to_named_readers(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", 2)
-        topic.advance("a", {}, 2)
-        topic.advance("b", {}, 2)
-        topic.advance("a", {0: 1}, 2)
+        topic.advance("a", {0: 0}, 2)
+        topic.advance("b", {0: 0}, 2)
+        topic.advance("a", {1: 0}, 2)
         with pytest.raises(RefusedRecords, match="topic t has 2 readers already"):
-            topic.advance("c", {}, 2)
+            topic.advance("c", {0: 0}, 2)
+        topic.advance("b", {}, 2)
+        topic.advance("c", {0: 0}, 2)
 
 
 def test_a_reader_that_cannot_be_noted_stays_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as store:
-        topic = store.topic_to_write("t", 2)
+        stored(store, spread(1, 20))
+        topic = store.topics["t"]
         topic.advance("a", {0: 1})
         monkeypatch.setattr(os, "fsync", failing(os.fsync, errno.ENOSPC, 0))
         with pytest.raises(IngestError, match=r"readers\.json could not be written"):
             topic.advance("a", {0: 2})
+        monkeypatch.undo()
         assert topic.readers == {"a": {0: 1}}
 
 

@@ -15,6 +15,7 @@ from aqueduct.ipc.address import Place, parse, unparse
         ("tls://example.org:443/", Place("tls", "example.org", 443)),
         ("tls://", Place("tls", "", 0)),
         ("local://name", Place("local", "name", 0)),
+        ("local://Name", Place("local", "Name", 0)),
     ],
 )
 def test_an_address_has_parts(address: str, place: Place) -> None:
@@ -32,6 +33,7 @@ def test_an_address_has_parts(address: str, place: Place) -> None:
         ("udp://host:1/path", "nothing follows"),
         ("udp://user@host:1", "nothing follows"),
         ("udp://a host:1", "white space"),
+        ("local://name:5", "has no port"),
     ],
 )
 def test_what_is_no_address_is_refused_with_advice(address: str, advice: str) -> None:
@@ -42,3 +44,16 @@ def test_what_is_no_address_is_refused_with_advice(address: str, advice: str) ->
 @pytest.mark.parametrize("address", ["udp://127.0.0.1:5000", "tls://[::1]:5000"])
 def test_the_parts_make_the_address(address: str) -> None:
     assert unparse(*parse(address)) == address
+
+
+def test_what_is_no_text_is_no_address() -> None:
+    with pytest.raises(TypeError, match="an address is a string"):
+        parse(5)  # type: ignore[arg-type]
+
+
+def test_advice_names_only_what_is_possible() -> None:
+    with pytest.raises(ConnectError) as raised:
+        parse("local://x", schemes=("udp", "tls"))
+    assert str(raised.value).endswith(
+        "write udp://host:port for this host, tls://host:port for another"
+    )

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -64,6 +65,103 @@ def test_a_function_runs_in_a_thread_and_may_block_and_send() -> None:
             client.send(server.address, b"bad")
 
 
+def test_functions_that_wait_do_not_keep_hosts_from_being_found() -> None:
+    program = (
+        "import sys; sys.modules['uvloop'] = None\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from threading import Barrier\n"
+        "from aqueduct.ipc import blocking\n"
+        "barrier = Barrier(20)\n"
+        "def forward(message):\n"
+        "    barrier.wait(10)\n"
+        "    relay.send(f'udp://localhost:{port}', message.payload)\n"
+        "relay = blocking.Endpoint('udp://127.0.0.1:0', on_message=forward, threads=20)\n"
+        "end = blocking.Endpoint('udp://127.0.0.1:0')\n"
+        "with relay, end, ThreadPoolExecutor(20) as pool:\n"
+        "    port = end.address.rsplit(':', 1)[1]\n"
+        "    sends = [pool.submit(end.send, relay.address, b'x') for _ in range(20)]\n"
+        "    for _ in sends:\n"
+        "        end.receive(timeout=4)\n"
+        "    for send in sends:\n"
+        "        send.result()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=30, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_functions_run_in_no_more_threads_than_it_was_given() -> None:
+    names: set[str] = set()
+
+    def note(message: ipc.Message[bytes]) -> None:
+        names.add(threading.current_thread().name)
+
+    with (
+        blocking.Endpoint("local://", on_message=note, threads=2) as receiver,
+        blocking.Endpoint("local://") as sender,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        for send in [pool.submit(sender.send, receiver.address, b"x") for _ in range(50)]:
+            send.result(10)
+    assert len(names) <= 2
+    with pytest.raises(ValueError, match="at least 1"):
+        blocking.Endpoint("local://", threads=0)
+
+
+def test_a_close_waits_for_a_function_that_runs_and_its_message_is_taken() -> None:
+    began = threading.Event()
+    done: list[bytes] = []
+
+    def pay(message: ipc.Message[bytes]) -> None:
+        began.set()
+        time.sleep(0.1)
+        done.append(message.payload)
+
+    receiver = blocking.Endpoint("local://", on_message=pay, threads=1)
+    receiver.open()
+    with blocking.Endpoint("local://") as sender, ThreadPoolExecutor(2) as pool:
+        sends = [pool.submit(sender.send, receiver.address, b"100") for _ in range(2)]
+        assert began.wait(10)
+        time.sleep(0.02)
+        receiver.close()
+        assert done == [b"100"]
+        errors = [send.exception(10) for send in sends]
+        assert errors.count(None) == 1
+        assert sum(isinstance(error, MessageRefused) for error in errors) == 1  # it had to wait
+
+
+def test_a_function_that_does_not_return_does_not_keep_the_endpoint_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking, "GRACE", 0.05)
+    began, may_end = threading.Event(), threading.Event()
+
+    def hang(message: ipc.Message[bytes]) -> None:
+        began.set()
+        may_end.wait(20)
+
+    receiver = blocking.Endpoint("local://", on_message=hang)
+    receiver.open()
+    with blocking.Endpoint("local://") as sender, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(sender.send, receiver.address, b"x")
+        assert began.wait(10)
+        receiver.close()
+        assert isinstance(sending.exception(10), MessageRefused)
+    may_end.set()
+
+
+def test_a_function_may_close_its_endpoint_and_has_taken_its_message() -> None:
+    def end(message: ipc.Message[bytes]) -> None:
+        receiver.close()
+
+    receiver = blocking.Endpoint("local://", on_message=end)
+    receiver.open()
+    with blocking.Endpoint("local://") as sender:
+        sender.send(receiver.address, b"the last one")
+        receiver.close()
+
+
 def test_nothing_in_time_is_a_timeout_and_the_next_message_is_not_lost() -> None:
     with blocking.Endpoint("local://") as one, blocking.Endpoint("local://") as other:
         with pytest.raises(TimeoutError):
@@ -78,6 +176,7 @@ def test_it_has_to_be_opened() -> None:
     endpoint = blocking.Endpoint("local://")
     with pytest.raises(LocalProtocolError, match="open the endpoint"):
         endpoint.send("local://x", b"x")
+    assert repr(endpoint) == "<Endpoint local://, not open>"
 
 
 def test_it_has_what_the_other_has() -> None:
@@ -90,9 +189,9 @@ def test_it_has_what_the_other_has() -> None:
         "handle_trouble",
         "handle_unreachable",
     }
-    for kind in (ipc.Endpoint, blocking.Endpoint):
-        parameters = inspect.signature(kind).parameters
-        assert set(parameters) == {"address", "type", "on_message", "tls", "trust", "config"}
+    shared = {"address", "type", "on_message", "tls", "trust", "config"}
+    assert set(inspect.signature(ipc.Endpoint).parameters) == shared
+    assert set(inspect.signature(blocking.Endpoint).parameters) == shared | {"threads"}
 
 
 def test_in_a_child_process_it_says_that_it_was_made_before_the_fork() -> None:

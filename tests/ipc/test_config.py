@@ -13,7 +13,8 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     config = Config()
     assert config.max_message == 16 * 1024 * 1024
     assert (config.owner_id_lifetime, config.receive_timeout, config.ack_timeout) == (6, 6, 5)
-    assert (config.min_backoff, config.max_backoff, config.id_trust) == (0.05, 0.2, 1)
+    assert (config.min_backoff, config.max_backoff, config.held_backoff) == (0.05, 0.2, 1)
+    assert config.id_trust == 1
     with pytest.raises(AttributeError):
         config.max_message = 1  # type: ignore[misc]
 
@@ -24,6 +25,8 @@ REFUSED: list[dict[str, Any]] = [
     {"max_message": MAX_INT32 + 1, "max_received": MAX_INT32 + 1},
     {"max_pdu": -1},
     {"owner_id_lifetime": 0},
+    {"owner_id_lifetime": 0.099},
+    {"held_backoff": 0},
     {"ack_timeout": 0},
     {"receive_timeout": 4.999},  # IPC-CONF-2
     {"min_backoff": -0.1},
@@ -36,12 +39,23 @@ REFUSED: list[dict[str, Any]] = [
     {"max_receives": 0},
     {"max_received": 16 * 1024 * 1024 - 1},
     {"max_processed": 0},
+    {"owner_id_lifetime": float("inf")},
+    {"receive_timeout": 2e9},
+    {"id_trust": float("nan")},
 ]
 
 
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
 def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="this configuration cannot work: "):
+        Config(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_sends": 1.5}, {"max_pdu": 1.5e6}, {"ack_timeout": "1"}, {"id_trust": None}]
+)
+def test_what_is_no_number_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
         Config(**changes)
 
 
@@ -52,6 +66,7 @@ ALLOWED: list[dict[str, Any]] = [
     {"receive_timeout": 5, "ack_timeout": 5},  # IPC-CONF-2
     {"min_backoff": 0, "max_backoff": 0.001},
     {"id_trust": 0},
+    {"owner_id_lifetime": 0.1},
     {"max_sends": 1, "max_remotes": 1, "max_receives": 1, "max_processed": 1},
 ]
 

@@ -20,6 +20,7 @@ from aqueduct.errors import (
     LocalProtocolError,
     MessageRefused,
     MessageTooLarge,
+    PeerUnreachable,
     SendTimeout,
     TLSError,
 )
@@ -178,17 +179,6 @@ async def test_a_function_that_raises_refuses_the_message(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_function_may_close_its_endpoint() -> None:
-    async def end(message: ipc.Message[bytes]) -> None:
-        await receiver.close()
-
-    async with ipc.Endpoint("local://", config=QUICK) as sender:
-        receiver = ipc.Endpoint("local://", on_message=end)
-        await receiver.open()
-        with pytest.raises(aqueduct.AqueductError):
-            await sender.send(receiver.address, b"the last one")
-
-
 async def test_nobody_there_is_told_with_the_reason() -> None:
     async with ipc.Endpoint("udp://127.0.0.1:0", config=QUICK) as sender:
         async with ipc.Endpoint("udp://127.0.0.1:0") as gone:
@@ -208,6 +198,111 @@ async def test_a_receiver_that_does_not_take_makes_the_send_time_out() -> None:
         await asyncio.sleep(0.05)
         assert not receiving.done()  # what its sender gave up is not given out
         receiving.cancel()
+
+
+async def test_what_is_withdrawn_is_not_kept_for_whoever_might_receive() -> None:
+    async with two() as (sender, receiver):
+        for _ in range(5):
+            with pytest.raises(SendTimeout):
+                await sender.send(receiver.address, bytes(100_000), timeout=0.05)
+        await asyncio.sleep(0.05)  # the last abort arrives
+        assert len(receiver._arrived) == 0
+        assert receiver._exchange.leftovers() == {}
+        await sender_sends(sender, receiver, b"x")
+
+
+async def test_functions_for_messages_that_were_withdrawn_count_until_they_end() -> None:
+    may_end = asyncio.Event()
+    running = 0
+
+    async def slow(message: ipc.Message[bytes]) -> None:
+        nonlocal running
+        running += 1
+        await may_end.wait()
+
+    few = ipc.Config(max_receives=3)
+    async with (
+        ipc.Endpoint("udp://127.0.0.1:0") as sender,
+        ipc.Endpoint("udp://127.0.0.1:0", on_message=slow, config=few) as receiver,
+    ):
+        for _ in range(5):
+            sends = [sender.send(receiver.address, b"x", timeout=0.05) for _ in range(3)]
+            for outcome in await asyncio.gather(*sends, return_exceptions=True):
+                assert isinstance(outcome, SendTimeout)
+        assert running == 3
+        may_end.set()
+        await sender.send(receiver.address, b"x")
+        assert receiver._exchange.leftovers() == {}
+
+
+async def test_the_time_of_a_send_is_also_for_waiting_for_others() -> None:
+    async with ipc.Endpoint("udp://127.0.0.1:0", config=ipc.Config(max_sends=1)) as sender:
+        first = asyncio.create_task(sender.send("udp://127.0.0.1:9", b"x"))
+        await asyncio.sleep(0)
+        with pytest.raises(SendTimeout, match="max_sends") as raised:
+            await sender.send("udp://127.0.0.1:9", b"y", timeout=0.05)
+        assert not raised.value.may_have_arrived
+        assert isinstance(raised.value, TimeoutError)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_the_time_of_a_send_is_also_for_finding_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ipc.Endpoint("udp://127.0.0.1:0") as sender:
+
+        async def locate(address: str) -> None:
+            await asyncio.sleep(60)
+
+        monkeypatch.setattr(sender._transport, "locate", locate)
+        with pytest.raises(SendTimeout, match="not found yet"):
+            await sender.send("udp://localhost:9", b"y", timeout=0.05)
+
+
+async def test_a_send_from_another_loop_is_refused_before_anything_is_sent() -> None:
+    async with two() as (sender, receiver):
+        address = receiver.address
+
+        def elsewhere() -> None:
+            for work in (sender.send(address, b"x"), receiver.receive(), sender.close()):
+                with pytest.raises(LocalProtocolError, match="another event loop"):
+                    asyncio.run(work)
+
+        await asyncio.to_thread(elsewhere)
+        assert sender.statistics().pdus_sent == 0
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "1", True])
+async def test_a_time_that_cannot_be_is_refused(seconds: float) -> None:
+    async with ipc.Endpoint("local://") as sender:
+        with pytest.raises((ValueError, TypeError), match="a timeout is"):
+            await sender.send("local://x", b"x", timeout=seconds)
+        with pytest.raises(SendTimeout):
+            await sender.send("local://x", b"x", timeout=0)
+
+
+async def test_an_address_is_a_string() -> None:
+    async with ipc.Endpoint("local://") as sender:
+        with pytest.raises(TypeError, match="an address is a string"):
+            await sender.send(5, b"x")  # type: ignore[arg-type]
+
+
+async def test_an_endpoint_shows_itself() -> None:
+    endpoint = ipc.Endpoint("local://Me")
+    assert repr(endpoint) == "<Endpoint local://Me, not open>"
+    async with endpoint:
+        assert repr(endpoint) == "<Endpoint local://Me>"
+    assert repr(endpoint) == "<Endpoint local://Me, closed>"
+
+
+async def test_a_receive_that_is_cancelled_leaves_nothing_behind() -> None:
+    async with ipc.Endpoint("local://") as endpoint:
+        for _ in range(10):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(endpoint.receive(), 0.001)
+        assert len(endpoint._receivers) == 0
 
 
 async def test_a_send_can_have_less_time() -> None:
@@ -397,8 +492,30 @@ async def test_a_certificate_that_is_not_trusted_fails_at_once_and_harms_nobody_
         async with asyncio.timeout(3):
             with pytest.raises(TLSError, match="certificate"):
                 await client.send(impostor.address, b"secret")
+            sends = [client.send(impostor.address, b"secret") for _ in range(3)]
+            errors = await asyncio.gather(*sends, return_exceptions=True)
+        assert len({id(error) for error in errors}) == 3
         await sender_sends(client, server, b"hello")
         assert impostor.statistics().pdus_received == 0
+
+
+async def test_a_message_that_may_have_arrived_is_not_said_to_have_failed_for_its_certificate() -> (
+    None
+):
+    stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
+    async with ipc.Endpoint("tls://", trust=BELIEVED) as client:
+        async with ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server:
+            await sender_sends(client, server, b"hello")
+            sending = asyncio.create_task(client.send(server.address, b"?"))
+            await asyncio.sleep(0.05)
+            assert server._arrived
+            address = server.address
+            server._exchange.close = Mock()  # type: ignore[method-assign]  # it dies without a word
+        async with ipc.Endpoint(address, tls=stranger):
+            with pytest.raises(PeerUnreachable, match="may have the message") as raised:
+                await sending
+    assert raised.value.may_have_arrived
+    assert isinstance(raised.value.__cause__, TLSError)
 
 
 async def test_a_receiver_that_starts_late_gets_the_message() -> None:

@@ -4,13 +4,14 @@ import pytest
 
 from aqueduct.errors import (
     AqueductError,
-    ConnectError,
     DeliveryError,
     EndpointClosed,
     MessageRefused,
     MessageTooLarge,
     PeerRestarted,
+    PeerUnreachable,
     SendTimeout,
+    TLSError,
     TransferAborted,
 )
 from aqueduct.ipc.events import Ended
@@ -25,7 +26,7 @@ KINDS = {
     Code.MESSAGE_TOO_LARGE: MessageTooLarge,
     Code.RECEIVE_TIMEOUT: TransferAborted,
     Code.PDU_TOO_LARGE: TransferAborted,
-    Code.APPLICATION: ConnectError,
+    Code.APPLICATION: TLSError,
     Code.SHUTDOWN: EndpointClosed,
     Code.SEND_TIMEOUT: SendTimeout,
     Code.PEER_RESTARTED: PeerRestarted,
@@ -62,3 +63,17 @@ def test_after_a_restart_in_the_middle_it_has_not_arrived_and_may_be_sent_again(
     assert isinstance(error, PeerRestarted)
     assert not error.may_have_arrived
     assert str(error).endswith("which did not get all of it; send it again")
+
+
+def test_distrust_of_whoever_answers_now_does_not_say_that_the_message_has_not_arrived() -> None:
+    error = failure(Ended(b"i" * 16, TO, Code.APPLICATION, True, "a wrong certificate"), TO)
+    assert isinstance(error, PeerUnreachable)
+    assert error.may_have_arrived
+    assert "a wrong certificate" in str(error)
+    assert isinstance(error.__cause__, TLSError)
+
+
+def test_a_timeout_is_a_timeout_error_too() -> None:
+    error = failure(Ended(b"i" * 16, TO, Code.SEND_TIMEOUT, exposed=True), TO)
+    assert isinstance(error, TimeoutError)
+    assert str(error).startswith(TO)

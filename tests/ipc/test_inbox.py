@@ -1,8 +1,10 @@
 """Receiving: PDUs and times in, acks and messages out."""
 
+from typing import Any
+
 import pytest
 
-from aqueduct.ipc.events import Arrived
+from aqueduct.ipc.events import Arrived, Withdrawn
 from aqueduct.ipc.pdu import Code, Data, DataAck, Header, HeaderAck, Pdu, encode_size
 from tests.ipc.core import DATA, ID, THEM, WRONG, Core
 
@@ -37,16 +39,33 @@ def test_a_whole_message_is_given_to_the_application_once_with_its_sender() -> N
 
 
 def test_the_last_pdu_is_acked_when_the_message_is_taken() -> None:
-    """IPC-RECV-8; until then its duplicates are ignored, the HEADER's by IPC-RECV-3."""
+    """IPC-RECV-8; until then the HEADER is ignored if it is not the last PDU (IPC-RECV-3)."""
     core = Core()
-    header = core.header(5, b"hello")
-    assert core.hear(header, header) == []
+    assert core.hear(core.header(5, b"hello")) == []
     assert core.wait(1) == []
     assert core.take() == [HeaderAck(ID)]
     core = whole()
-    assert core.hear(core.data(1, b"y"), core.header(DATA + 1, FULL)) == []
+    assert core.hear(core.header(DATA + 1, FULL)) == []
     assert core.take() == [DataAck(ID, 1)]
     assert core.exchange.statistics.received == 1
+
+
+def test_who_sends_the_last_pdu_again_is_told_that_the_message_waits_to_be_taken() -> None:
+    """IPC-RECV-20: the number is one that no PDU of the message has."""
+    core = Core()
+    header = core.header(5, b"hello")
+    core.hear(header)
+    assert core.hear(header) == [DataAck(ID, 1)]
+    assert core.hear(core.header(5, b"h")) == [DataAck(ID, 1)]
+    assert core.take() == [HeaderAck(ID)]
+    assert core.hear(header) == [HeaderAck(ID)]
+    core = Core()
+    core.hear(core.header(0))
+    assert core.hear(core.header(0)) == [DataAck(ID, 1)]
+    core = whole()
+    assert core.hear(core.data(1, b"y")) == [DataAck(ID, 2)]
+    assert core.hear(core.data(2, b"y")) == []
+    assert core.take() == [DataAck(ID, 1)]
 
 
 def test_an_empty_message_is_allowed() -> None:
@@ -331,6 +350,7 @@ def test_acks_go_to_where_the_latest_pdu_came_from() -> None:
     assert core.said_to() == [(HeaderAck(ID), "meanwhile")]
     core.exchange.handle_pdu(core.data(1, b"y").encode(), "now", core.now)
     core.exchange.handle_pdu(core.data(1, b"y").encode(), "at last", core.now)
+    assert core.said_to() == [(DataAck(ID, 2), "at last")]
     core.exchange.take(ID)
     assert core.said_to() == [(DataAck(ID, 1), "at last")]
     core.hear(core.header(0, b"", OTHER), remote="before")
@@ -395,13 +415,42 @@ def test_a_header_past_the_processed_ids_is_not_answered() -> None:
     assert core.hear(core.header(2 * DATA, FULL, OTHER)) == [HeaderAck(OTHER)]
 
 
-def test_an_id_that_is_used_again_does_not_disturb_whoever_takes_the_first() -> None:
+def test_an_id_that_is_used_again_waits_until_the_application_has_let_go_of_the_first() -> None:
+    """IPC-FLOW-2."""
     core = Core()
     core.hear(core.header(5, b"hello"), core.data(1))
     core.wait(12)
-    assert core.hear(core.header(DATA + 1, FULL)) == [HeaderAck(ID)]
-    assert not core.exchange.holds(ID)
+    assert core.hear(core.header(DATA + 1, FULL)) == []
+    assert core.exchange.statistics.crowded_out == 1
     assert not core.exchange.take(ID)
-    core.exchange.refuse(ID)
-    assert core.hear(core.data(1, b"y")) == []
+    assert core.hear(core.header(DATA + 1, FULL)) == [HeaderAck(ID)]
+    assert not core.exchange.take(ID)
+    core.hear(core.data(1, b"y"))
     assert core.take() == [DataAck(ID, 1)]
+
+
+@pytest.mark.parametrize("limits", [{"max_receives": 1}, {"max_received": 65_536}], ids=str)
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_message_that_was_withdrawn_counts_until_the_application_lets_go_of_it(
+    limits: dict[str, Any], is_taken: bool
+) -> None:
+    """IPC-FLOW-2, IPC-RECV-15."""
+    core = Core(max_message=65_536, **limits)
+    core.hear(core.header(DATA + 1, FULL), core.data(1, b"y"), core.data(1))
+    assert core.events() == [Arrived(ID, THEM, FULL + b"y"), Withdrawn(ID)]
+    assert core.exchange.leftovers() == {"withdrawn": 1, "bytes received": DATA + 1}
+    late = core.header(65_536, FULL, OTHER)
+    assert core.hear(late) == []
+    if is_taken:
+        assert not core.exchange.take(ID)
+    else:
+        core.exchange.refuse(ID)
+    assert core.exchange.leftovers() == {}
+    assert core.hear(late) == [HeaderAck(OTHER)]
+
+
+def test_a_close_ends_the_count_of_what_was_withdrawn() -> None:
+    core = whole()
+    core.hear(core.data(1))
+    core.exchange.close(core.now)
+    assert core.exchange.leftovers() == {}

@@ -1,5 +1,7 @@
 """One message on its way in."""
 
+import tracemalloc
+
 import pytest
 
 from aqueduct.ipc.incoming import TRANSITIONS, Incoming, Input, State
@@ -26,6 +28,27 @@ def test_a_whole_in_one_piece_is_not_copied() -> None:
     data = bytes(1000)
     assert message.add(data)
     assert message.payload() is data
+
+
+@pytest.mark.parametrize("sizes", [[2] * 5_000, [2, 5_000, 2, 2, 5_000], [5_000, 2], [1, 1]])
+def test_small_pieces_are_put_together_as_they_come(sizes: list[int]) -> None:
+    data = bytes(range(256)) * 50
+    message = incoming(sum(sizes))
+    at = 0
+    for size in sizes:
+        message.add(data[at : at + size])
+        at += size
+    assert message.payload() == data[:at]
+
+
+def test_small_pieces_take_little_more_memory_than_their_bytes() -> None:
+    message = incoming(10**6)
+    tracemalloc.start()
+    for at in range(50_000):
+        message.add(b"%02d" % (at % 100))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 3 * 100_000
 
 
 def test_an_empty_message_is_whole_at_once() -> None:

@@ -1,5 +1,10 @@
 """PDUs within one process."""
 
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 import pytest
 
 from aqueduct import ipc
@@ -27,3 +32,26 @@ async def test_a_name_that_nobody_has_is_told() -> None:
             await endpoint.send("local://nobody", b"x")
         with pytest.raises(ConnectError, match="cannot send to"):
             await endpoint.send("udp://127.0.0.1:1", b"x")
+
+
+def test_one_that_was_forgotten_with_its_loop_does_not_keep_its_name() -> None:
+    async def forget() -> None:
+        await ipc.Endpoint("local://Forgotten").open()
+
+    async def remember() -> None:
+        async with ipc.Endpoint("local://") as endpoint:
+            with pytest.raises(SendTimeout, match="nobody in this process"):
+                await endpoint.send("local://Forgotten", b"x", timeout=0.05)
+
+    async def have() -> None:
+        async with ipc.Endpoint("local://Forgotten"), ipc.Endpoint("local://forgotten"):
+            pass
+
+    def forget_and(after: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(forget())
+        asyncio.run(after())
+        gc.collect()
+
+    for after in (remember, have):
+        with pytest.warns(ResourceWarning, match="local://Forgotten.* was not closed"):
+            forget_and(after)

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aqueduct.ipc.pdu import Code
+from aqueduct.ipc import tcp
+from aqueduct.ipc.framing import frame_head
+from aqueduct.ipc.pdu import Code, Header
 from aqueduct.ipc.stream import FULL
 from aqueduct.ipc.tcp import TcpLimits
 from tests.ipc.tls_peers import HERE, Start, by_hand, dial, peers, until
@@ -73,6 +75,34 @@ async def test_a_peer_that_does_not_read_costs_a_bounded_buffer(start: Start) ->
     assert server.exchange.leftovers() == {}
 
 
+async def test_peers_that_do_not_read_share_one_bounded_buffer(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPC-TCP-9: past it they are not answered, and those who read are."""
+    most = 500_000
+    monkeypatch.setattr(tcp, "_MAX_UNSENT", most)
+    server, client = await start(HERE), await start()
+    header = Header(b"m" * 16, b"d" * 16, 0).encode()
+    questions = (frame_head(len(header)) + header) * 5_000
+
+    def ask(stranger: socket.socket) -> None:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        stranger.settimeout(1)
+        with contextlib.suppress(OSError):
+            for _ in range(25):
+                stranger.sendall(questions)
+
+    strangers = [await dial(server.address, by_hand()) for _ in range(2)]
+    for stranger in strangers:
+        await asyncio.to_thread(ask, stranger)
+    assert most < server.transport._unsent < 2 * most
+    assert (await client.send(server.address, b"hello")).code == Code.SUCCESS
+    for stranger in strangers:
+        stranger.close()
+    await until(lambda: server.transport.accepted == 1)
+    assert server.transport._unsent == 0
+
+
 async def test_a_slow_reader_gets_everything(start: Start) -> None:
     server, client = await start(HERE), await start()
     await client.send(server.address, b"first")
@@ -118,4 +148,4 @@ async def test_a_connection_sends_small_things_at_once_and_notices_the_dead(star
         sock = connection._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         dead_after = getattr(socket, "TCP_USER_TIMEOUT", None)
-        assert dead_after is None or sock.getsockopt(socket.IPPROTO_TCP, dead_after) == 10_000
+        assert dead_after is None or sock.getsockopt(socket.IPPROTO_TCP, dead_after) == 2_500

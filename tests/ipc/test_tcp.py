@@ -174,14 +174,16 @@ async def test_a_host_that_cannot_be_found_is_trouble(start: Start) -> None:
 
 
 async def test_whoever_connected_and_is_gone_cannot_be_sent_to(start: Start) -> None:
-    server, client = await start(HERE, ack_timeout=0.3), await start()
+    """IPC-TCP-5: it fails at once, as nobody but that one can connect again."""
+    server, client = await start(HERE), await start()
     await client.send(server.address, b"x")
     remote = (await server.arrived.get()).remote
     await client.close()
     await until(lambda: not server.transport.accepted)
-    ended = await server.send(remote, b"are you there?")
-    assert ended.code == Code.SEND_TIMEOUT
-    assert "the connection it came over is gone" in ended.reason
+    ended = await asyncio.wait_for(server.send(remote, b"are you there?"), 1)
+    assert ended.code == Code.APPLICATION
+    assert not ended.exposed
+    assert "gone with its connection" in ended.reason
     assert server.transport.opened == 0
 
 
@@ -315,6 +317,15 @@ async def test_closing_ends_an_attempt_to_connect(start: Start) -> None:
 async def test_an_address_that_means_nobody_is_refused(start: Start, address: str) -> None:
     client = await start()
     with pytest.raises(ConnectError, match="not a"):
+        await client.transport.locate(address)
+
+
+@pytest.mark.parametrize("address", ["tls://0.0.0.0:5000", "tls://[::]:5000"])
+async def test_where_an_endpoint_listens_at_all_addresses_nobody_sends(
+    start: Start, address: str
+) -> None:
+    client = await start()
+    with pytest.raises(ConnectError, match="send to one of them"):
         await client.transport.locate(address)
 
 

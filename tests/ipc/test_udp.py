@@ -125,6 +125,39 @@ async def test_names_of_hosts_are_looked_up() -> None:
         await open_udp("udp://no.such.host.invalid:0", Ear())
 
 
+async def test_what_a_name_means_is_asked_again_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport = await open_udp("udp://127.0.0.1:0", Ear())
+    loop = asyncio.get_running_loop()
+    asked: list[object] = []
+    answer = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.9", 5000))]
+
+    async def getaddrinfo(host: str, *_: object, **__: object) -> object:
+        asked.append(host)
+        return answer
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    for _ in range(2):
+        assert await transport.locate("udp://some.host:5000") == ("127.0.0.9", 5000)
+    assert asked == ["some.host"]
+    now = loop.time()
+    with monkeypatch.context() as later:
+        later.setattr(loop, "time", lambda: now + 61)
+        await transport.locate("udp://some.host:5000")
+    assert asked == ["some.host"] * 2
+    await transport.close()
+
+
+@pytest.mark.parametrize("listens", ["udp://127.0.0.1:0", "udp://[::1]:0"])
+async def test_where_an_endpoint_listens_at_all_addresses_nobody_sends(listens: str) -> None:
+    """IPC-UDP-3."""
+    transport = await open_udp(listens, Ear())
+    with pytest.raises(ConnectError, match="send to one of them"):
+        await transport.locate("udp://[::]:5000" if "::" in listens else "udp://0.0.0.0:5000")
+    await transport.close()
+
+
 async def test_an_endpoint_on_localhost_is_reached_by_name() -> None:
     async with (
         ipc.Endpoint("udp://127.0.0.1:0") as sender,

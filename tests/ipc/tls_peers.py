@@ -93,7 +93,7 @@ class Peer:
                     ended = self.ends.pop(event.message_id)
                     if not ended.done():
                         ended.set_result(event)
-                elif exchange.take(event.message_id):
+                elif isinstance(event, Arrived) and exchange.take(event.message_id):
                     self.take(event)
             transmits = exchange.poll_transmits()
             if not transmits:

@@ -1,5 +1,7 @@
 """The heap of wake-up times."""
 
+from weakref import ref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +80,18 @@ def test_any_mix_of_wishes_wakes_each_at_its_earliest(
                 expected
             )
             model = {who: time for who, time in model.items() if time > now}
+
+
+def test_those_who_no_longer_mean_to_be_woken_are_let_go() -> None:
+    timers = Timers()
+    awake = [Sleeper() for _ in range(100)]
+    for at, sleeper in enumerate(awake):
+        timers.wake(sleeper, 1e6 + at)
+    gone = []
+    for at in range(20_000):
+        sleeper = Sleeper()
+        timers.wake(sleeper, float(at))
+        sleeper.wake_at = NEVER
+        gone.append(ref(sleeper))
+    assert sum(each() is not None for each in gone) < 2_000
+    assert timers.due(2e6) == awake

@@ -83,6 +83,18 @@ IPC_MUTANTS = [
         "        code, last = answer\n",
         "        code, last = 0, answer[1]\n",
     ),
+    Mutant(
+        "that a message waits to be taken counts as success",
+        "ipc/outbox.py",
+        "        sending.held = True\n        self._schedule(sending, now)\n",
+        "        self._advance(sending, known, now)\n        return\n",
+    ),
+    Mutant(
+        "a message that is not whole is said to wait to be taken",
+        "ipc/inbox.py",
+        "                self._answer(remote, receiving.last_ack())\n            elif (",
+        "                self._answer(remote, receiving.notice())\n            elif (",
+    ),
     # Bytes
     Mutant(
         "data past the end of a message is appended",
@@ -118,9 +130,7 @@ IPC_MUTANTS = [
     Mutant(
         "an abort is ignored",
         "ipc/inbox.py",
-        "            receiving.abort()  # IPC-RECV-15\n"
-        "            self._statistics.aborted += 1\n"
-        "            self._forget(receiving, Code.PROCESSING_ERROR)\n",
+        "            self._abort(receiving)\n",
         "            self._statistics.ignored += 1\n",
     ),
     Mutant(
@@ -132,14 +142,22 @@ IPC_MUTANTS = [
     Mutant(
         "the window is not released at the end of a send",
         "ipc/outbox.py",
-        "            known.window.remove(sending.charge)\n            sending.charge = 0\n",
-        "            sending.charge = 0\n",
+        "            known.window.remove(sending.charge)\n"
+        "            sending.charge = 0\n        if",
+        "            sending.charge = 0\n        if",
+    ),
+    Mutant(
+        "the window is not released when a message waits to be taken",
+        "ipc/outbox.py",
+        "            known.window.remove(sending.charge)\n"
+        "            sending.charge = 0\n            ",
+        "            sending.charge = 0\n            ",
     ),
     Mutant(
         "nobody who waits goes on",
         "ipc/outbox.py",
-        "        while waiting and not self._closed and",
-        "        while waiting and self._closed and",
+        "        while waiting and not self._closed and known",
+        "        while waiting and self._closed and known",
     ),
     Mutant(
         "a send that is given up is reported twice",
@@ -153,6 +171,12 @@ IPC_MUTANTS = [
         "ipc/inbox.py",
         "        self._received -= receiving.length\n",
         "",
+    ),
+    Mutant(
+        "the bytes of a message that was withdrawn count for ever",
+        "ipc/inbox.py",
+        "        self._received -= self._withdrawn.pop(message_id, 0)\n",
+        "        self._withdrawn.pop(message_id, 0)\n",
     ),
     Mutant(
         "sends to a remote that cannot be reached go on",
@@ -172,6 +196,30 @@ IPC_MUTANTS = [
         "ipc/outbox.py",
         "        sending.retry_at = now + backoff\n",
         "        sending.retry_at = now + backoff / 8\n",
+    ),
+    Mutant(
+        "a message that waits to be taken gets more time",
+        "ipc/outbox.py",
+        "        sending.held = True\n",
+        "        sending.held = True\n        sending.deadline = now + self._config.ack_timeout\n",
+    ),
+    Mutant(
+        "a message that waits to be taken is asked for like any other",
+        "ipc/outbox.py",
+        "            backoff = max(backoff, config.held_backoff)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a message that waits to be taken is never asked for again",
+        "ipc/outbox.py",
+        "            backoff = max(backoff, config.held_backoff)\n",
+        "            backoff = 1e9\n",
+    ),
+    Mutant(
+        "anybody can say that a message waits to be taken",
+        "ipc/outbox.py",
+        "            if sending is not None and sending.remote == remote and _is_notice",
+        "            if sending is not None and _is_notice",
     ),
     Mutant(
         "a PDU is never sent again",

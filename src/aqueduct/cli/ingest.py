@@ -73,15 +73,18 @@ def ingest(
     options.need_pyarrow()
     from aqueduct.ingest import IngestLimits
 
-    limits = IngestLimits(
-        partitions=partitions,
-        max_partitions=max(partitions, IngestLimits.max_partitions),
-        max_record=max_record,
-        max_waiting=max(max_record, IngestLimits.max_waiting),
-        low_water=keep_free,
-        retention_age=None if keep_days is None else keep_days * 86_400,
-        retention_size=keep_bytes,
-    )
+    try:
+        limits = IngestLimits(
+            partitions=partitions,
+            max_partitions=max(partitions, IngestLimits.max_partitions),
+            max_record=max_record,
+            max_waiting=max(max_record, IngestLimits.max_waiting),
+            low_water=keep_free,
+            retention_age=None if keep_days is None else keep_days * 86_400,
+            retention_size=keep_bytes,
+        )
+    except ValueError as error:
+        running.fail(str(error).removeprefix("IngestLimits: "))
     certificate = options.chosen_tls(cert, key)
     job = _Job(listen, directory, certificate, limits, tokens, metrics, grace, as_json)
     running.run(job.run())
@@ -131,7 +134,9 @@ class _Job:
             if topic.fault:
                 continue  # which the log has said
             records = sum(part.next_offset - part.first_offset for part in topic.partitions)
-            running.notes.print(f"{topic.topic}: {records:,} records", markup=False)
+            running.notes.print(
+                f"{topic.topic}: {options.counted(records, 'record')}", markup=False
+            )
 
     def _say_what(self, server: IngestServer, took: float) -> None:
         counts = server.statistics()
@@ -145,8 +150,10 @@ class _Job:
             for count, what in (
                 (counts.duplicates, "had been stored before"),
                 (counts.refused, "refused"),
-                (counts.rows_read, "rows read"),
+                (counts.rows_read, "read"),
             )
             if count
         )
-        running.notes.print(f"{counts.records:,} records stored{more} in {took:.0f} s")
+        running.notes.print(
+            f"{options.counted(counts.records, 'record')} stored{more} in {took:.0f} s"
+        )

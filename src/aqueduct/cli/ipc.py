@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import ipaddress
-import json
 import socket
 import sys
 import time
@@ -24,7 +23,8 @@ from aqueduct.cli.send import encoded, progress, standard_input
 from aqueduct.errors import AqueductError, ConnectError, DeliveryError, MessageError
 from aqueduct.ipc.address import Place, parse
 from aqueduct.ipc.config import MIN_MESSAGE, Config
-from aqueduct.ipc.endpoint import Endpoint, Message
+from aqueduct.ipc.endpoint import Endpoint
+from aqueduct.ipc.message import Message
 from aqueduct.ipc.pdu import MAX_INT32
 from aqueduct.quic.tls import ServerTLS, Trust
 
@@ -177,7 +177,7 @@ class Printer:
 
     def message(self, message: Message[bytes]) -> None:
         """A message came."""
-        print(f"{message.source}: {readable(message.payload)}", flush=True)
+        running.write_line(f"{message.source}: {readable(message.payload)}")
 
 
 class RawPrinter(Printer):
@@ -185,8 +185,7 @@ class RawPrinter(Printer):
 
     def message(self, message: Message[bytes]) -> None:
         """The payload and a line end."""
-        sys.stdout.buffer.write(message.payload + b"\n")
-        sys.stdout.buffer.flush()
+        running.write(message.payload + b"\n")
 
 
 class JsonPrinter(Printer):
@@ -194,7 +193,7 @@ class JsonPrinter(Printer):
 
     def listening(self, address: str) -> None:
         """The endpoint is ready."""
-        print(json.dumps({"address": address}), flush=True)
+        running.write_object(address=address)
 
     def message(self, message: Message[bytes]) -> None:
         """The payload in base64, as it may be anything."""
@@ -204,7 +203,7 @@ class JsonPrinter(Printer):
             "size": len(message.payload),
             "payload_base64": base64.b64encode(message.payload).decode(),
         }
-        print(json.dumps(shown), flush=True)
+        running.write_object(**shown)
 
 
 @dataclass
@@ -349,7 +348,7 @@ class Job:
                 "given_up": self.given_up,
                 "failures": self.failures,
             }
-            print(json.dumps(found))
+            running.write_object(**found)
             return
         if self.hopeless is not None and not self.messages:
             return  # the one line that follows says it all
@@ -366,12 +365,9 @@ class Job:
 def _place(address: str) -> Place:
     """An address that other processes can have."""
     try:
-        place = parse(address)
+        return parse(address, schemes=("udp", "tls"))
     except ConnectError as error:
         running.fail(str(error))
-    if place.scheme == "local":
-        running.fail(f"{address} is an address within one process; write udp://host:port")
-    return place
 
 
 @contextlib.asynccontextmanager

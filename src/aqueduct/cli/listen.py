@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -73,19 +71,16 @@ class Printer:
         """A message came on the channel with a label."""
         shown = readable(message.payload)
         headers = "".join(f" {name}={value}" for name, value in texts(message.headers))
-        self._line(f"{label}{shown}{' |' if headers else ''}{headers}")
+        running.write_line(f"{label}{shown}{' |' if headers else ''}{headers}")
 
     def file(self, name: str, size: int, path: Path | None) -> None:
         """A file came."""
         where = f", kept as {path}" if path is not None else ""
-        self._line(f"{readable(name.encode())}: {size:,} bytes{where}")
+        running.write_line(f"{readable(name.encode())}: {size:,} bytes{where}")
 
     def ended(self, label: str, error: ChannelError) -> None:
         """A channel ended badly."""
         running.notes.print(running.plain(f"{label}{error}"), markup=False)
-
-    def _line(self, line: str) -> None:
-        print(line, flush=True)
 
 
 class RawPrinter(Printer):
@@ -93,8 +88,7 @@ class RawPrinter(Printer):
 
     def message(self, label: str, message: Message[bytes]) -> None:
         """The payload and a line end."""
-        sys.stdout.buffer.write(message.payload + b"\n")
-        sys.stdout.buffer.flush()
+        running.write(message.payload + b"\n")
 
 
 class JsonPrinter(Printer):
@@ -102,7 +96,7 @@ class JsonPrinter(Printer):
 
     def listening(self, address: str) -> None:
         """The server is ready."""
-        self._object(listening=address)
+        running.write_object(listening=address)
 
     def message(self, label: str, message: Message[bytes]) -> None:
         """Text where the payload is text, else its bytes in hexadecimal."""
@@ -111,7 +105,7 @@ class JsonPrinter(Printer):
         except UnicodeDecodeError:
             content = {"hex": message.payload.hex()}
         channel = label.strip("[] ")
-        self._object(
+        running.write_object(
             channel=channel,
             number=message.number,
             **content,
@@ -120,14 +114,12 @@ class JsonPrinter(Printer):
 
     def file(self, name: str, size: int, path: Path | None) -> None:
         """A file came."""
-        self._object(file=name, size=size, path=None if path is None else str(path))
+        running.write_object(file=name, size=size, path=None if path is None else str(path))
 
     def ended(self, label: str, error: ChannelError) -> None:
         """A channel ended badly."""
-        self._object(channel=label.strip("[] "), error=type(error).__name__, reason=str(error))
-
-    def _object(self, **fields: Any) -> None:
-        self._line(json.dumps(fields))
+        channel = label.strip("[] ")
+        running.write_object(channel=channel, error=type(error).__name__, reason=str(error))
 
 
 @dataclass

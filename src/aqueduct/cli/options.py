@@ -111,3 +111,8 @@ def percentile(values: Sequence[float], percent: int) -> float:
     if len(values) < 2:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def counted(count: int, what: str) -> str:
+    """So many of something, in words."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

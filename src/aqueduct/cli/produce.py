@@ -188,7 +188,8 @@ class _Job:
             return trouble
         stored = min(self.producer.committed, self.lines)
         return IngestError(
-            f"{trouble}; of {self.lines:,} lines, {stored:,} are stored: give the same input with "
+            f"{trouble}; of {options.counted(self.lines, 'line')}, {stored:,} "
+            f"{'is' if stored == 1 else 'are'} stored: give the same input with "
             f"--producer-id {self.producer.producer_id} to go on behind them"
         )
 
@@ -209,8 +210,10 @@ class _Job:
             return
         already = f" ({before:,} had been stored before)" if before else ""
         rate = f", {stored / took:,.0f} a second" if stored > 1_000 else ""
-        left = "" if done else f"; interrupted after {self.lines:,} lines"
-        running.notes.print(f"{stored:,} records stored{already} in {took:.2f} s{rate}{left}")
+        left = "" if done else f"; interrupted after {options.counted(self.lines, 'line')}"
+        running.notes.print(
+            f"{options.counted(stored, 'record')} stored{already} in {took:.2f} s{rate}{left}"
+        )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -51,6 +53,42 @@ def fail(what: str) -> NoReturn:
     """End with one line that says what is wrong."""
     print(f"aqueduct: {plain(what)}", file=sys.stderr)
     raise typer.Exit(FAILED)
+
+
+def write(data: bytes) -> None:
+    """Write all of something to standard output, and return when it is out.
+
+    Without a buffer (``python -u``) a write that a signal interrupts writes a part, and ``print``
+    does not notice.
+    """
+    sys.stdout.flush()
+    stream = sys.stdout.buffer
+    rest = memoryview(data)
+    while rest:
+        try:
+            written: int | None = stream.write(rest)
+        except BlockingIOError as error:
+            written = error.characters_written
+        if not written:
+            select.select([], [stream], [])  # a pipe that does not block: wait for who reads it
+        rest = rest[written or 0 :]
+    while True:
+        try:
+            stream.flush()
+        except BlockingIOError:
+            select.select([], [stream], [])
+        else:
+            return
+
+
+def write_line(line: str) -> None:
+    """Write a line of text to standard output."""
+    write(f"{line}\n".encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
+
+
+def write_object(**fields: Any) -> None:
+    """Write an object to standard output, as a line of JSON."""
+    write_line(json.dumps(fields))
 
 
 def plain(text: str) -> str:

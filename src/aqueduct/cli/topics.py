@@ -30,6 +30,21 @@ def topics(
     pin: options.Pin = None,
     system: options.System = False,
     as_json: options.Json = False,
+    forget_reader: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Forget a named reader of TOPIC, which then keeps nothing."
+        ),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="With --dir: show what damaged logs of TOPIC have to lose; see --cut."
+        ),
+    ] = False,
+    cut: Annotated[
+        bool, typer.Option("--cut", help="With --repair: cut that off, for good.")
+    ] = False,
 ) -> None:
     """List topics: their partitions, offsets, times and sizes, and what is out of use.
 
@@ -39,9 +54,24 @@ def topics(
     Example: aqueduct topics --server localhost:4434
 
     Example: aqueduct topics telemetry --dir data --json
+
+    Example: aqueduct topics telemetry --dir data --repair
     """
     options.need_pyarrow()
-    if directory is not None:
+    if (repair or forget_reader is not None) and name is None:
+        running.fail("say of which topic: aqueduct topics TOPIC ...")
+    if cut and not repair:
+        running.fail("--cut goes with --repair")
+    if repair:
+        if directory is None:
+            running.fail("--repair needs --dir, the directory of a server that does not run")
+        running.run(_repair(directory, name or "", cut))
+    elif forget_reader is not None:
+        if directory is not None:
+            running.fail("--forget-reader is asked of a server: leave --dir out")
+        trust = options.chosen_trust(ca, pin, system)
+        running.run(_forget(server, name or "", forget_reader, trust, token))
+    elif directory is not None:
         running.run(_look(directory, name, as_json))
     else:
         trust = options.chosen_trust(ca, pin, system)
@@ -61,6 +91,27 @@ async def _ask(
 
     async with Reader(server, trust=trust, token=token) as reader:
         _show(await reader.topics(name), as_json)
+
+
+async def _repair(directory: Path, name: str, cut: bool) -> None:
+    from aqueduct.ingest import repair
+
+    losses = repair(directory, name, cut=cut)
+    for loss in losses:
+        print(running.plain(str(loss)))
+    if not losses:
+        running.notes.print("there is nothing to repair")
+    elif cut:
+        running.notes.print("that is given up; the topic can be used again")
+    else:
+        running.notes.print("nothing was changed: copy the directory, and say --cut to do it")
+
+
+async def _forget(server: str, name: str, forgotten: str, trust: Trust, token: str | None) -> None:
+    from aqueduct.ingest import Reader
+
+    async with Reader(server, trust=trust, token=token) as reader:
+        await reader.advance(forgotten, name, {})
 
 
 def _show(found: list[TopicInfo], as_json: bool) -> None:

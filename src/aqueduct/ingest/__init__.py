@@ -12,6 +12,7 @@ except ImportError as _error:
     ) from _error
 
 from aqueduct.ingest import blocking
+from aqueduct.ingest.batch import Stored
 from aqueduct.ingest.faults import (
     CorruptFile,
     DiskLow,
@@ -24,8 +25,9 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import PartitionInfo, TopicInfo
 from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.permissions import Grant, Permissions, read_permissions
-from aqueduct.ingest.producer import Producer, Stored
+from aqueduct.ingest.producer import Producer
 from aqueduct.ingest.reader import DirectoryReader, Reader
+from aqueduct.ingest.repairing import Loss, repair
 from aqueduct.ingest.server import IngestServer
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "IngestError",
     "IngestLimits",
     "IngestServer",
+    "Loss",
     "Metrics",
     "NotAllowed",
     "PartitionInfo",
@@ -48,4 +51,5 @@ __all__ = [
     "UnknownTopic",
     "blocking",
     "read_permissions",
+    "repair",
 ]

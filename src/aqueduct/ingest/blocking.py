@@ -15,8 +15,8 @@ from aqueduct.background import background, before_stop
 from aqueduct.errors import AqueductError
 from aqueduct.ingest import producer as producers
 from aqueduct.ingest import reader as readers
+from aqueduct.ingest.batch import Stored
 from aqueduct.ingest.messages import TopicInfo
-from aqueduct.ingest.producer import Stored
 from aqueduct.quic.tls import Trust
 
 __all__ = ["Producer", "Reader"]
@@ -70,8 +70,8 @@ class Producer:
 
     def open(self) -> None:
         """Connect, and learn what is stored; ``with`` does it."""
-        self._background.run(self._producer.open())
         _open.add(self._producer)
+        self._background.run(self._producer.open())
 
     def close(self) -> None:
         """Wait until everything is stored, then leave; raises if something cannot be."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from aqueduct.ingest.faults import IngestError
@@ -14,20 +16,24 @@ from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.store import Store, group_by_topic
 from aqueduct.ingest.topic import Submission, Topic
 
+_log = logging.getLogger("aqueduct.ingest")
+
 RECORD_OVERHEAD = 64
 """What a record costs in memory besides its bytes."""
+HEADER_OVERHEAD = 128
+"""What a header costs: it is a tuple of two objects."""
 _LARGEST = 4
 """Times `group_size` that one group holds at most: its rows are in memory three times over while it
 is written, and those behind it hardly wait longer."""
+_PAUSE = 0.05
+_OVER = "this server stores nothing any more: it is ending"
 
 
 def size_of(records: Records) -> int:
     """What records count for while they wait."""
-    size = sum(map(len, records.values)) + RECORD_OVERHEAD * len(records.values)
-    if records.keys is not None:
-        size += sum(len(key) for key in records.keys if key is not None)
+    size = records.size() + RECORD_OVERHEAD * len(records.values)
     if records.headers is not None:
-        size += sum(len(name) + len(value) for row in records.headers for name, value in row)
+        size += HEADER_OVERHEAD * sum(map(len, records.headers))
     return size
 
 
@@ -59,17 +65,28 @@ class Committer:
         self._something = asyncio.Event()
         self._enough = asyncio.Event()
         self._room: deque[asyncio.Future[None]] = deque()
+        self._is_over = False
+
+    async def wait_for_room(self) -> None:
+        """Wait until something more may be submitted."""
+        while self._held >= self._store.limits.max_waiting and not self._is_over:
+            await self._wait_for_turn()
+
+    async def _wait_for_turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._room.append(turn)
+        await turn
 
     async def submit(self, topic: Topic, submission: Submission) -> asyncio.Future[None]:
         """Have records stored; waits for room, and returns what is done when they are."""
         limits = self._store.limits
         size = size_of(submission.records)
-        loop = asyncio.get_running_loop()
-        while self._held and self._held + size > limits.max_waiting:
-            turn = loop.create_future()
-            self._room.append(turn)
-            await turn
-        waiting = _Waiting(topic, submission, size, loop.create_future())
+        while self._held and self._held + size > limits.max_waiting and not self._is_over:
+            await self._wait_for_turn()
+        if self._is_over:
+            raise IngestError(_OVER)
+        done = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(topic, submission, size, done)
         self._waiting.append(waiting)
         self._size += size
         self._held += size
@@ -80,13 +97,38 @@ class Committer:
 
     async def run(self) -> None:
         """Store groups until cancelled."""
+        try:
+            while True:
+                await self._something.wait()
+                try:
+                    await self._linger()
+                    await self._store_next()
+                except Exception:  # noqa: BLE001 -- one group may fail, and others have to be stored
+                    _log.exception("a group was not stored as it should be, and the next one is")
+                    await asyncio.sleep(_PAUSE)  # what fails at once would let nobody else run
+        finally:
+            self._is_over = True
+            self._fail(self._waiting, IngestError(_OVER))
+            self._answer(self._waiting)
+            self._waiting.clear()
+
+    async def _store_next(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            await self._something.wait()
-            await self._linger()
-            group = self._take()
+        group = self._take()
+        try:
             await loop.run_in_executor(self._writer, self._commit, group)
+        except Exception as error:
+            self._fail(group, IngestError(f"could not be stored: {error!r}"))
+            raise
+        except BaseException:
+            self._fail(group, IngestError(_OVER))
+            raise
+        finally:
             self._answer(group)
+
+    def _fail(self, group: Iterable[_Waiting], fault: IngestError) -> None:
+        for waiting in group:
+            waiting.submission.fault = waiting.submission.fault or fault
 
     def _take(self) -> list[_Waiting]:
         """The next group: what came first, and no more than is good for memory."""
@@ -118,18 +160,20 @@ class Committer:
         try:
             self._store.commit(group_by_topic(submissions))
         except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
+            fault = IngestError(f"could not be stored: {error!r}")
             for waiting in group:
-                waiting.submission.fault = IngestError(f"could not be stored: {error!r}")
+                if not waiting.submission.is_done:
+                    waiting.submission.fault = waiting.submission.fault or fault
 
-    def _answer(self, group: list[_Waiting]) -> None:
+    def _answer(self, group: Collection[_Waiting]) -> None:
         now = time.perf_counter()
         for waiting in group:
             self._held -= waiting.size
-            size = waiting.size - RECORD_OVERHEAD * len(waiting.submission.records.values)
-            self._metrics.committed(waiting.submission, size, now - waiting.since)
             if not waiting.done.done():
                 waiting.done.set_result(None)
         while self._room:
             turn = self._room.popleft()
             if not turn.done():
                 turn.set_result(None)
+        for waiting in group:
+            self._metrics.committed(waiting.submission, now - waiting.since)

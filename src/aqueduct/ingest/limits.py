@@ -50,7 +50,7 @@ class IngestLimits:
     """Of one connection, so that none has them all; the next wait."""
 
     reader_patience: float = 30.0
-    """A reader that takes no rows for so long makes room for others, and may ask again."""
+    """A reader that takes no rows for so long makes room if others wait, and may ask again."""
 
     max_readers: int = 1_000
     """Named readers of a topic: each is written down whenever one comes further."""

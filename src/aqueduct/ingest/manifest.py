@@ -57,6 +57,10 @@ class Manifest(msgspec.Struct, frozen=True):
     segments: list[Segment] = []
     producers: dict[str, tuple[int, int]] = {}
     """Of each producer the last sequence number, and when it was stored."""
+    proof: dict[int, int] = {}
+    """How far each partition of the topic must reach, since that group was on disk everywhere."""
+    instances: dict[str, str] = {}
+    """Which of those with the id that was, of each producer that told."""
     version: int = VERSION
 
 
@@ -142,6 +146,14 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it, that are there after any crash."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
 
 
 def sync_file(path: Path) -> None:

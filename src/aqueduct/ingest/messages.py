@@ -7,7 +7,7 @@ the rows that it wants, and flow control of that channel does the pacing.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -18,18 +18,39 @@ LAST_TIME = 253_402_300_799_999_999
 """Microseconds since 1970 of the first and the last moment that has a date: years 1 to 9999."""
 
 
+MAX_RECORDS = 16_384
+MAX_HEADERS = 64
+"""Records of one message, and headers of one record: each costs time and memory, however small, and
+all others wait while a message is taken apart."""
+
+_COLUMN = msgspec.Meta(max_length=MAX_RECORDS)
+_Row = Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MAX_HEADERS)]
+
+
 class Records(msgspec.Struct, array_like=True, frozen=True):
     """Records of one producer, column by column; what all lack, or share, is left out."""
 
     sequence: int
     """Of the first record; the others follow without a gap."""
-    values: list[bytes]
-    timestamps: list[int]
+    values: Annotated[list[bytes], _COLUMN]
+    timestamps: Annotated[list[int], _COLUMN]
     """Microseconds since 1970: when the producer was given each record."""
-    keys: list[bytes | None] | None = None
-    headers: list[list[tuple[str, bytes]]] | None = None
+    keys: Annotated[list[bytes | None], _COLUMN] | None = None
+    headers: Annotated[list[_Row], _COLUMN] | None = None
     partition: int | None = None
     """Where all of them go; None to have each go where its key says."""
+    partitions: Annotated[list[int], _COLUMN] | None = None
+    """Where each of them goes, if that is not the same for all, nor said by their keys."""
+
+    def size(self, skip: int = 0) -> int:
+        """Bytes of keys, values and headers, without the first few records."""
+        size = sum(map(len, self.values[skip:] if skip else self.values))
+        if self.keys is not None:
+            size += sum(len(key) for key in self.keys[skip:] if key is not None)
+        if self.headers is not None:
+            rows = self.headers[skip:]
+            size += sum(len(name) + len(value) for row in rows for name, value in row)
+        return size
 
 
 class Opened(msgspec.Struct, tag=True, frozen=True):
@@ -75,6 +96,11 @@ class Open(msgspec.Struct, tag=True):
     answers: Sender[Answer]
     partitions: int | None = None
     """How many partitions the topic gets if it is new; None for what the server likes."""
+    instance: str = ""
+    """Which of the producers that have, or had, this id: each makes one up when it begins."""
+    again: int | None = None
+    """The last number that it knows to be stored, if it was open before and lost its connection;
+    then it is refused if another one was opened meanwhile."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):

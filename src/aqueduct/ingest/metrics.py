@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.topic import Submission
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Seconds within which records were stored."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """How things stand with a server."""
+
+    free: int
+    """Bytes left on its disk."""
+    logs: int
+    """Bytes in logs."""
+    streams: int
 
 
 class Metrics:
@@ -31,7 +43,7 @@ class Metrics:
         """Segments made."""
         self.rows_read = 0
 
-    def committed(self, submission: Submission, size: int, seconds: float) -> None:
+    def committed(self, submission: Submission, seconds: float) -> None:
         """Records were stored, or not."""
         count = len(submission.records.values)
         if submission.fault is not None:
@@ -39,15 +51,25 @@ class Metrics:
             return
         if submission.offsets:
             self.records += count - submission.skipped
-            self.bytes += size
+            self.bytes += submission.records.size(submission.skipped)
         self.duplicates += submission.skipped
         self.commits += 1
         self.commit_seconds += seconds
         self.commit_buckets[bisect_left(BUCKETS, seconds)] += 1
 
-    def text(self, topics: Iterable[TopicInfo]) -> str:
+    def text(self, topics: Sequence[TopicInfo], now: Now | None = None) -> str:
         """Everything in the text format of Prometheus."""
         lines: list[str] = []
+        faulty = sum(
+            bool(topic.fault) or any(part.fault for part in topic.partitions) for topic in topics
+        )
+        gauges = [("topics_out_of_use", "gauge", "Topics that cannot be written.", faulty)]
+        if now is not None:
+            gauges += [
+                ("free_bytes", "gauge", "Bytes left on the disk.", now.free),
+                ("log_bytes", "gauge", "Bytes in logs, which are no segments yet.", now.logs),
+                ("streams", "gauge", "Producers that send.", now.streams),
+            ]
         for name, kind, what, value in (
             ("records_total", "counter", "Records stored.", self.records),
             ("duplicates_total", "counter", "Records that had been stored.", self.duplicates),
@@ -55,6 +77,7 @@ class Metrics:
             ("bytes_total", "counter", "Bytes of the records stored.", self.bytes),
             ("segments_total", "counter", "Segments made.", self.segments),
             ("rows_read_total", "counter", "Rows sent to readers.", self.rows_read),
+            *gauges,
         ):
             lines += _about(name, kind, what)
             lines.append(f"aqueduct_ingest_{name} {value}")
@@ -66,6 +89,7 @@ class Metrics:
         lines.append(f"aqueduct_ingest_commit_seconds_sum {self.commit_seconds}")
         lines.append(f"aqueduct_ingest_commit_seconds_count {self.commits}")
         lines += _partitions(topics)
+        lines += _lags(topics)
         return "\n".join(lines) + "\n"
 
 
@@ -78,6 +102,17 @@ def _partitions(topics: Iterable[TopicInfo]) -> list[str]:
             sizes.append(f"aqueduct_ingest_partition_bytes{labels} {part.size}")
             ends.append(f"aqueduct_ingest_next_offset{labels} {part.next_offset}")
     return sizes + ends
+
+
+def _lags(topics: Iterable[TopicInfo]) -> list[str]:
+    lines = _about("reader_lag", "gauge", "Records that a named reader has not read.")
+    for topic in topics:
+        for reader, offsets in topic.readers.items():
+            for part in topic.partitions:
+                lag = part.next_offset - max(offsets.get(part.partition, 0), part.first_offset)
+                labels = f'topic="{topic.topic}",partition="{part.partition}",reader="{reader}"'
+                lines.append(f"aqueduct_ingest_reader_lag{{{labels}}} {max(lag, 0)}")
+    return lines
 
 
 def _about(name: str, kind: str, what: str) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.manifest import (
     Manifest,
     Segment,
-    read_manifest,
     remove_files,
     segment_name,
     sync_directory,
@@ -27,31 +27,17 @@ from aqueduct.ingest.manifest import (
     write_manifest,
 )
 from aqueduct.ingest.messages import PartitionInfo
+from aqueduct.ingest.recovery import Log, Torn, look, look_at_others
 from aqueduct.ingest.rows import Chunk, make_batch
 from aqueduct.ingest.segments import (
     check_segment,
     first_stored_at,
-    leftovers,
     read_segment,
     write_segment,
 )
-from aqueduct.ingest.wal import Block, Facts, Scan, WalFile, make_block, read_rows
+from aqueduct.ingest.wal import Block, Facts, WalFile, make_block, read_rows
 
 _log = logging.getLogger("aqueduct.ingest")
-_LOOKS = 8
-"""How often a directory that somebody writes is looked at again before it counts as damaged."""
-
-
-@dataclass
-class _Log:
-    """A file of the log, and the blocks in it."""
-
-    path: Path
-    blocks: list[Block] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        return self.blocks[-1].position + self.blocks[-1].size if self.blocks else 0
 
 
 @dataclass
@@ -81,99 +67,59 @@ class Partition:
         self.ingest_time = 0
         self.producers: dict[str, tuple[int, int]] = {}
         """Of each producer the last sequence number, and when it was stored."""
-        self._logs: list[_Log] = []
+        self.instances: dict[str, str] = {}
+        """Which of those with the id that was, of each producer that told."""
+        self._logs: list[Log] = []
         self._wal: WalFile | None = None
         self._staged: _Staged | None = None
+        self.torn: Torn | None = None
+        """An end of the log that is no block, and is there until `settle`."""
+        self._spare: list[Path] = []
+        self.segments_size = 0
+        """Bytes in all segments."""
+        self.rolled = 0
+        """Segments that were made since it was opened."""
+        self._forgot = False
         self._sound: set[str] = set()
         """Segments that were found to be what was written."""
-        try:
-            self._recover()
-        except CorruptFile as fault:
-            self._out_of_use(str(fault))
-        except OSError as error:
-            self._out_of_use(f"{error.filename or directory}: {error.strerror}")
+        self.recover()
 
-    def _out_of_use(self, fault: str) -> None:
+    def put_out_of_use(self, fault: str) -> None:
+        """Nothing is written or read from now on."""
         self.fault = fault
         _log.error("partition %s is out of use: %s", self.directory, fault)
 
     # Recovery
 
     def _recover(self) -> None:
-        for _ in range(_LOOKS if self._read_only else 0):
-            before = read_manifest(self.directory)
-            try:
-                self._recover_once()
-            except (CorruptFile, FileNotFoundError):
-                if read_manifest(self.directory) == before:
-                    break
-            else:
-                return
-        self._recover_once()
+        found = (look_at_others if self._read_only else look)(self.directory, self.number)
+        with self.lock:
+            self._logs = found.logs
+            self.manifest = found.manifest
+            self.segments_size = sum(segment.size for segment in found.manifest.segments)
+            self._sound.intersection_update(each.name for each in found.manifest.segments)
+            self._count_all()
+        self.torn, self._spare = found.torn, found.spare
 
-    def _recover_once(self) -> None:
-        self.manifest = manifest = read_manifest(self.directory)
-        self.next_offset = manifest.next
-        self.ingest_time = manifest.ingest_time
-        self.producers = dict(manifest.producers)
-        self._logs = []
-        if not self._read_only:
-            self._clear(manifest)
-        for segment in manifest.segments:
-            self._check_there(segment)
-        logs = sorted(self.directory.glob("*.wal"))
-        for path in logs:
-            self._recover_log(path, is_last=path == logs[-1])
-
-    def _check_there(self, segment: Segment) -> None:
-        path = self.directory / segment.name
+    def recover(self) -> None:
+        """Look at what is there, and be out of use if that is damaged."""
         try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            raise CorruptFile(path, 0, "the segment is missing") from None
-        if size != segment.size:
-            raise CorruptFile(path, min(size, segment.size), f"{size} bytes, not {segment.size}")
+            self._recover()
+        except CorruptFile as fault:
+            self.put_out_of_use(str(fault))
+        except OSError as error:
+            self.put_out_of_use(f"{error.filename or self.directory}: {error.strerror}")
 
-    def _clear(self, manifest: Manifest) -> None:
-        """Remove what a crash left half done, and nothing that is not elsewhere."""
-        known = {segment.name for segment in manifest.segments}
-        for path in self.directory.glob("*.parquet"):
-            if path.name in known:
-                continue
-            first, _, last = path.stem.partition("-")
-            was_dropped = last.isdecimal() and int(last) < manifest.first
-            if not was_dropped and not (self.directory / f"{first}.wal").exists():
-                reason = "no manifest names this segment, and the log it was made from is gone"
-                raise CorruptFile(path, 0, reason)
-            remove_files([path])
-        remove_files(leftovers(self.directory))
-
-    def _recover_log(self, path: Path, is_last: bool) -> None:
-        scan = Scan(path)
-        blocks = list(scan.blocks())
-        if scan.torn:
-            if not is_last:
-                raise CorruptFile(path, scan.good, scan.torn)
-            self._cut(path, scan.good, scan.size - scan.good, scan.torn)
-        if not blocks or blocks[-1].end <= self.manifest.next:
-            if not self._read_only:
-                remove_files([path])  # all of it is in a segment
-            return
-        for block in blocks:
-            self._check_follows(path, block)
-            self._count(block)
-        if is_last and not self._read_only:
-            sync_file(path)  # the last block may be in memory only, and counts from now on
-        self._logs.append(_Log(path, blocks))
-
-    def _check_follows(self, path: Path, block: Block) -> None:
-        """Raise unless a block is of this partition, and the next one."""
-        if block.first != self.next_offset:
-            reason = f"a block begins at offset {block.first}, not at {self.next_offset}"
-            raise CorruptFile(path, block.position, reason)
-        if block.facts.members.get(self.number) != block.first or not block.count:
-            reason = f"a block that is not of partition {self.number}"
-            raise CorruptFile(path, block.position, reason)
+    def settle(self) -> None:
+        """Remove what a crash left half done: until then, nothing is changed."""
+        if self.torn is not None:
+            torn, self.torn = self.torn, None
+            self._cut(torn.path, torn.position, torn.size, torn.reason)
+        if not self._read_only:
+            remove_files(self._spare)
+            if self._logs:  # the last block may be in memory only, and counts from now on
+                sync_file(self._logs[-1].path)
+        self._spare = []
 
     def _cut(self, path: Path, position: int, size: int, why: str) -> None:
         if self._read_only:
@@ -183,17 +129,40 @@ class Partition:
         file.cut(position)
         file.close()
 
+    def _count_all(self) -> None:
+        """Begin behind the segments, and go on behind every block."""
+        self.next_offset = self.manifest.next
+        self.ingest_time = self.manifest.ingest_time
+        self.producers = dict(self.manifest.producers)
+        self.instances = dict(self.manifest.instances)
+        for log in self._logs:
+            for block in log.blocks:
+                self._count(block)
+
     def _count(self, block: Block) -> None:
         """Go on behind a block."""
         self.next_offset = block.end
         self.ingest_time = max(self.ingest_time, block.facts.ingest_time)
         for producer, sequence in block.facts.producers.items():
             self.producers[producer] = (sequence, block.facts.ingest_time)
+            self.instances[producer] = block.facts.instances.get(producer, "")
 
     @property
     def last_block(self) -> Block | None:
         """The last block that is still in the log."""
-        return self._logs[-1].blocks[-1] if self._logs else None
+        return self._logs[-1].blocks[-1] if self._logs and self._logs[-1].blocks else None
+
+    @property
+    def last_group(self) -> int:
+        """The group of that block; 0 if there is none."""
+        return self.last_block.facts.group if self.last_block is not None else 0
+
+    @property
+    def log_end(self) -> tuple[Path, int]:
+        """The file and the byte where the good part of the log ends."""
+        if self._logs:
+            return self._logs[-1].path, self._logs[-1].size
+        return self.directory / f"{self.next_offset:020}.wal", 0
 
     def cut_last(self) -> None:
         """Remove the last block: the group that it belongs to is not whole."""
@@ -204,11 +173,7 @@ class Partition:
             self._logs.pop()
             if not self._read_only:
                 remove_files([log.path])
-        self.next_offset = self.manifest.next
-        self.producers = dict(self.manifest.producers)
-        for kept in self._logs:
-            for each in kept.blocks:
-                self._count(each)
+        self._count_all()
 
     # Writing, by one thread
 
@@ -238,7 +203,7 @@ class Partition:
             raise
         with self.lock:
             self._wal = wal
-            self._logs.append(_Log(path))
+            self._logs.append(Log(path))
         return wal
 
     def sync(self) -> None:
@@ -271,35 +236,35 @@ class Partition:
 
     def rotate(self) -> None:
         """Begin a new file of the log, so that the one before can become a segment."""
-        if self._wal is not None and self._wal.size:
-            self._wal.close()
-            self._wal = None
+        if self.log_size:
+            self.close()
 
     def close(self) -> None:
         """Close its files."""
-        if self._wal is not None:
-            self._wal.close()
-            self._wal = None
+        with self.lock:  # the roller asks which file is in use
+            wal, self._wal = self._wal, None
+        if wal is not None:
+            wal.close()
 
     # Rolling, by one thread
 
-    def roll(self) -> int:
-        """Turn every finished file of the log into a segment; returns how many there were."""
-        rolled = 0
-        while True:
-            with self.lock:
-                active = self._wal.path if self._wal is not None else None
-                log = next((log for log in self._logs if log.path != active and log.blocks), None)
-            if log is None:
-                break
+    def roll(self) -> None:
+        """Turn into segments the files of the log that are finished now, and no later ones."""
+        with self.lock:
+            active = self._wal.path if self._wal is not None else None
+            finished = [log for log in self._logs if log.path != active and log.blocks]
+        for log in finished:
             self._roll(log)
-            rolled += 1
-        producers = self._remembered(self.manifest.producers)
-        if len(producers) != len(self.manifest.producers):
-            self._install(replace(self.manifest, producers=producers))
-        return rolled
+            self.rolled += 1
+        if self._forgot:
+            self._forgot = False
+            producers = self._remembered(self.manifest.producers)
+            if len(producers) != len(self.manifest.producers):
+                known = self.manifest.instances
+                instances = {name: known[name] for name in producers if name in known}
+                self._install(replace(self.manifest, producers=producers, instances=instances))
 
-    def _roll(self, log: _Log) -> None:
+    def _roll(self, log: Log) -> None:
         blocks = log.blocks
         first, last = blocks[0].first, blocks[-1].end - 1
         path = self.directory / segment_name(first, last)
@@ -315,18 +280,23 @@ class Partition:
             checksum,
         )
         producers = dict(self.manifest.producers)
+        instances = dict(self.manifest.instances)
         for block in blocks:
             for producer, sequence in block.facts.producers.items():
                 producers[producer] = (sequence, block.facts.ingest_time)
+                instances[producer] = block.facts.instances.get(producer, "")
+        remembered = self._remembered(producers)
         fresh = replace(
             self.manifest,
             next=last + 1,
             group=max(self.manifest.group, blocks[-1].facts.group),
             ingest_time=max(self.manifest.ingest_time, blocks[-1].facts.ingest_time),
             segments=[*self.manifest.segments, segment],
-            producers=self._remembered(producers),
+            producers=remembered,
+            instances={name: known for name, known in instances.items() if name in remembered},
+            proof=blocks[-1].facts.ends(whole=True),
         )
-        self._install(fresh)
+        self._install(fresh, size)
         with self.lock:
             self._logs.remove(log)
         remove_files([log.path])
@@ -340,11 +310,14 @@ class Partition:
         with self.lock:
             for producer in producers:
                 self.producers.pop(producer, None)
+                self.instances.pop(producer, None)
+            self._forgot = True
 
-    def _install(self, manifest: Manifest) -> None:
+    def _install(self, manifest: Manifest, grown: int = 0) -> None:
         write_manifest(self.directory, manifest)
         with self.lock:
             self.manifest = manifest
+            self.segments_size += grown
 
     def drop(self, count: int) -> int:
         """Remove the oldest segments, so many; returns how many bytes that freed."""
@@ -353,9 +326,11 @@ class Partition:
         if not gone:
             return 0
         first = gone[-1].last + 1
-        self._install(replace(manifest, first=first, segments=kept))
+        freed = sum(segment.size for segment in gone)
+        self._install(replace(manifest, first=first, segments=kept), -freed)
+        self._sound.difference_update(segment.name for segment in gone)
         remove_files(self.directory / segment.name for segment in gone)
-        return sum(segment.size for segment in gone)
+        return freed
 
     # Reading, by any thread
 
@@ -395,9 +370,10 @@ class Partition:
             logs = [(log.path, list(log.blocks)) for log in self._logs]
         if start < manifest.first:
             raise UnknownTopic(f"offset {start} was removed; {manifest.first} is the first left")
-        for segment in manifest.segments:
-            if start <= segment.last:
-                return self.directory / segment.name, self._read_segment(segment, start, end)
+        if start < manifest.next:
+            at = bisect_left(manifest.segments, start, key=lambda segment: segment.last)
+            segment = manifest.segments[at]
+            return self.directory / segment.name, self._read_segment(segment, start, end)
         for path, blocks in logs:
             wanted = [block for block in blocks if block.first < end and start < block.end]
             if wanted:
@@ -432,11 +408,12 @@ class Partition:
         while True:
             with self.lock:
                 held = self.manifest.segments
-                segment = next((each for each in held if each.last_ingest >= timestamp), None)
-                if segment is None:
+                at = bisect_left(held, timestamp, key=lambda segment: segment.last_ingest)
+                if at == len(held):
                     blocks = (block for log in self._logs for block in log.blocks)
                     later = (each.first for each in blocks if each.facts.ingest_time >= timestamp)
                     return next(later, self.next_offset)
+            segment = held[at]
             if segment.first_ingest >= timestamp:
                 return segment.first
             try:
@@ -449,10 +426,10 @@ class Partition:
         """What it holds."""
         with self.lock:
             segments = self.manifest.segments
-            blocks = [block for log in self._logs for block in log.blocks]
-            size = sum(segment.size for segment in segments) + sum(log.size for log in self._logs)
+            size = self.segments_size + sum(log.size for log in self._logs)
             firsts = [segment.first_ingest for segment in segments[:1]]
-            firsts += [block.facts.ingest_time for block in blocks[:1]]
+            for log in self._logs:
+                firsts += [block.facts.ingest_time for block in log.blocks[:1]]
             return PartitionInfo(
                 self.number,
                 self.manifest.first,

@@ -9,24 +9,25 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from aqueduct.channel.client import CONNECT_TIMEOUT, ClientConnection, connect
 from aqueduct.channel.handles import Receiver, Sender, channel
 from aqueduct.errors import (
     ChannelError,
     ConnectError,
+    ConnectionLost,
     EndOfChannel,
     Refused,
     TLSError,
     Unauthenticated,
 )
-from aqueduct.ingest.assignment import partition_of
+from aqueduct.ingest.batch import Batch, Stored
 from aqueduct.ingest.faults import IngestError, refusal_error
 from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.messages import (
     FIRST_TIME,
     LAST_TIME,
+    MAX_HEADERS,
     Answer,
     Committed,
     Open,
@@ -49,67 +50,6 @@ _MIN_PAUSE = 0.05
 _MAX_PAUSE = 2.0
 _FATAL = (TLSError, Refused, Unauthenticated)
 """What trying again does not mend."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where a record is."""
-
-    partition: int
-    offset: int | None
-    """None if it had been stored before the producer was opened, or before it reconnected."""
-
-
-class _Batch:
-    """Records that go in one message, and who wants to know where they end up."""
-
-    __slots__ = (
-        "headers",
-        "keys",
-        "partition",
-        "receipts",
-        "sequence",
-        "size",
-        "timestamps",
-        "values",
-    )
-
-    def __init__(self, sequence: int, partition: int | None) -> None:
-        self.sequence = sequence
-        self.partition = partition
-        self.values: list[bytes] = []
-        self.timestamps: list[int] = []
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[list[tuple[str, bytes]]] | None = None
-        self.receipts: dict[int, asyncio.Future[Stored]] | None = None
-        self.size = 0
-
-    @property
-    def end(self) -> int:
-        """The sequence number behind its last record."""
-        return self.sequence + len(self.values)
-
-    def message(self) -> Records:
-        """What is sent."""
-        return Records(
-            self.sequence, self.values, self.timestamps, self.keys, self.headers, self.partition
-        )
-
-    def settle(self, offsets: dict[int, int], skipped: int, partitions: int) -> None:
-        """Tell those who asked where their records are, as far as that is known."""
-        ends = dict(offsets)
-        for at, sequence in enumerate(range(self.sequence, self.end)):
-            if self.partition is not None:
-                where = self.partition
-            else:
-                key = None if self.keys is None else self.keys[at]
-                where = partition_of(key, sequence, partitions)
-            offset = ends.get(where) if at >= skipped else None
-            if offset is not None:
-                ends[where] = offset + 1
-            receipt = self.receipts.get(at) if self.receipts is not None else None
-            if receipt is not None and not receipt.done():
-                receipt.set_result(Stored(where, offset))
 
 
 class Producer:
@@ -147,6 +87,8 @@ class Producer:
         """
         self.topic = topic
         self.producer_id = producer_id or f"producer-{uuid.uuid4().hex}"
+        self._instance = uuid.uuid4().hex
+        """Who this is among those that have, or had, the same id."""
         self._address = address
         self._trust = trust or Trust()
         self._headers = {HEADER: f"Bearer {token}"} if token else None
@@ -163,9 +105,9 @@ class Producer:
         """Why there is no connection now, as far as that is known."""
         self._next = 1
         self._buffered = 0
-        self._filling: _Batch | None = None
+        self._filling: Batch | None = None
         self._full = asyncio.Event()
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[Batch] = deque()
         self._sent = 0
         """How many of these were sent over the connection of now."""
         self._room: deque[asyncio.Future[None]] = deque()
@@ -173,17 +115,27 @@ class Producer:
         self._error: BaseException | None = None
         self._opened: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._has_opened = False
+        self._is_closed = False
 
     # Opening and closing
 
     async def open(self) -> None:
         """Connect, and learn what is stored; ``async with`` does it."""
+        if self._task is not None:
+            raise IngestError("this producer was opened already; make another one")
         self._opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
-        await self._opened
+        try:
+            await self._opened
+        except BaseException:
+            await self.abandon()  # else it would go on trying, and take the id from the next
+            raise
 
     async def close(self) -> None:
         """Wait until everything is stored, then leave; raises if something cannot be."""
+        if self._is_closed and self.committed >= self._next - 1:
+            return
         try:
             await self.flush()
         finally:
@@ -192,8 +144,10 @@ class Producer:
     async def abandon(self) -> None:
         """Leave at once; what is not stored by now may or may not be."""
         if self._task is not None:
+            self._is_closed = True
             self._task.cancel()
             await asyncio.wait((self._task,))
+            self._was_open = False
             self._fail(IngestError("this producer was closed"))
 
     async def __aenter__(self) -> Producer:
@@ -287,9 +241,15 @@ class Producer:
             raise self._error
         if not isinstance(value, bytes):
             raise TypeError(f"a record is bytes, not {type(value).__name__}")
+        if key is not None and not isinstance(key, bytes):
+            raise TypeError(f"a key is bytes, not {type(key).__name__}")
+        if partition is not None and not isinstance(partition, int):
+            raise TypeError(f"a partition is a number, not {type(partition).__name__}")
+        if timestamp is not None and not isinstance(timestamp, int | float):
+            raise TypeError(f"a timestamp is seconds since 1970, not {type(timestamp).__name__}")
         size = len(value) + len(key or b"")
-        for name, text in (headers or {}).items():
-            size += len(name.encode()) + len(text)
+        if headers is not None:
+            size += _size_of(headers)
         if size > self.max_record:
             raise IngestError(f"a record of {size:,} bytes; the server takes {self.max_record:,}")
         if partition is not None and not 0 <= partition < self.partitions:
@@ -310,25 +270,15 @@ class Producer:
         size: int,
     ) -> None:
         batch = self._filling
-        if batch is None or batch.partition != partition:
-            self._seal()
-            batch = self._filling = _Batch(self._next, partition)
+        if batch is None:
+            batch = self._filling = Batch(self._next, partition)
             self._full.set()
-        count = len(batch.values)
-        batch.values.append(value)
-        batch.timestamps.append(int((time.time() if timestamp is None else timestamp) * 1e6))
-        if key is not None and batch.keys is None:
-            batch.keys = [None] * count
-        if batch.keys is not None:
-            batch.keys.append(key)
-        if headers is not None and batch.headers is None:
-            batch.headers = [[] for _ in range(count)]
-        if batch.headers is not None:
-            batch.headers.append(list((headers or {}).items()))
+        time_given = int((time.time() if timestamp is None else timestamp) * 1e6)
+        batch.add(value, time_given, key, headers, partition, self.partitions)
         batch.size += size
         self._buffered += size
         self._next += 1
-        if count + 1 >= BATCH_RECORDS or batch.size >= BATCH_BYTES:
+        if len(batch.values) >= BATCH_RECORDS or batch.size >= BATCH_BYTES:
             self._seal()
 
     def _seal(self) -> None:
@@ -359,7 +309,7 @@ class Producer:
                 self._fail(error)
                 return
             except (ChannelError, ConnectError, EndOfChannel, OSError) as error:
-                self.trouble = str(error)
+                self.trouble = self._in_words(error)
                 if self._was_open:
                     self._was_open = False
                     self.reconnects += 1
@@ -368,7 +318,7 @@ class Producer:
                     self._fail(
                         IngestError(
                             f"{self._address} could not be reached for "
-                            f"{self._give_up_after:g} s: {error}"
+                            f"{self._give_up_after:g} s: {self.trouble}"
                         )
                     )
                     return
@@ -379,6 +329,12 @@ class Producer:
             pause = min(2 * pause, _MAX_PAUSE)
 
     _was_open = False
+
+    def _in_words(self, error: Exception) -> str:
+        """What is wrong, for those who know of servers and not of connections."""
+        if isinstance(error, ConnectionLost):
+            return f"the connection to {self._address} was lost: {error.reason or error}"
+        return str(error)
 
     async def _converse(self) -> None:
         """One connection: say hello, send again what is not stored, then whatever comes."""
@@ -410,7 +366,15 @@ class Producer:
     ) -> tuple[Sender[Records], Receiver[Answer]]:
         records, incoming = channel(Records)
         outgoing, answers = channel(Answer)
-        request = Open(self.topic, self.producer_id, incoming, outgoing, self._asked_partitions)
+        request = Open(
+            self.topic,
+            self.producer_id,
+            incoming,
+            outgoing,
+            self._asked_partitions,
+            self._instance,
+            self.committed if self._has_opened else None,
+        )
         await connection.entrypoint.send(request)
         hello = await answers.receive()
         if isinstance(hello, Refusal):
@@ -426,10 +390,12 @@ class Producer:
         self.max_record = hello.max_record
         self._was_open = True
         self.trouble = ""
-        if not self._opened.done():
+        if not self._has_opened:
+            self._has_opened = True
             self.committed = hello.committed
             self._next = hello.committed + 1
-            self._opened.set_result(None)
+            if not self._opened.done():
+                self._opened.set_result(None)
         elif hello.committed < self.committed:
             raise IngestError(
                 f"{self._address} has stored {hello.committed} records of {self.producer_id!r}, "
@@ -472,7 +438,7 @@ class Producer:
                 self._settle(batch, answer.offsets, answer.skipped)
         raise ConnectError("the server closed the channel")
 
-    def _settle(self, batch: _Batch, offsets: dict[int, int], skipped: int = 0) -> None:
+    def _settle(self, batch: Batch, offsets: dict[int, int], skipped: int = 0) -> None:
         """A batch is stored."""
         self.committed = batch.end - 1
         self._buffered -= batch.size
@@ -504,3 +470,19 @@ class Producer:
                     future.exception()  # whoever waits gets it; if nobody does, nobody is warned
         self._room.clear()
         self._flushes.clear()
+
+
+def _size_of(headers: Mapping[str, bytes]) -> int:
+    """Bytes of headers; raises if they cannot be sent."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are names and bytes in a dict, not {type(headers).__name__}")
+    if len(headers) > MAX_HEADERS:
+        raise IngestError(f"a record with {len(headers)} headers; it may have {MAX_HEADERS}")
+    size = 0
+    for name, text in headers.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is a str, not {type(name).__name__}")
+        if not isinstance(text, bytes):
+            raise TypeError(f"header {name!r} is bytes, not {type(text).__name__}")
+        size += len(name.encode()) + len(text)
+    return size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 from aqueduct.channel.handles import Sender
 from aqueduct.errors import MessageTooLarge
@@ -24,9 +24,26 @@ from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.permissions import Grant
 from aqueduct.ingest.rows import in_pieces
 from aqueduct.ingest.store import Store
+from aqueduct.ingest.topic import Topic
 
 InThread = Callable[..., Awaitable[Any]]
 """Calls a function with arguments in a thread."""
+
+
+class Slots(asyncio.Semaphore):
+    """Places for a few at a time, which know how many wait for one."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        """Have a place."""
+        self.waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= 1
 
 
 class Reading:
@@ -39,7 +56,7 @@ class Reading:
         self._metrics = metrics
         self._in_thread = in_thread
         self._in_writer = in_writer
-        self._fetches = asyncio.Semaphore(store.limits.max_fetches)
+        self._fetches = Slots(store.limits.max_fetches)
 
     async def answer(self, request: Topics | Offsets | Advance, grant: Grant) -> None:
         """Answer a request that has one answer."""
@@ -63,13 +80,15 @@ class Reading:
 
     def _list(self, request: Topics, grant: Grant) -> Listing:
         if request.topic is not None:
-            grant.check_read(request.topic)
-            return Listing([self._store.topic_to_read(request.topic).info()])
+            return Listing([self._topic(request.topic, grant).info()])
         return Listing([info for info in self._store.info() if grant.may_read(info.topic)])
 
+    def _topic(self, name: str, grant: Grant) -> Topic:
+        grant.check_read(name)
+        return self._store.topic_to_read(name, grant.may_read)
+
     async def _offsets(self, request: Offsets, grant: Grant) -> Found:
-        grant.check_read(request.topic)
-        topic = self._store.topic_to_read(request.topic)
+        topic = self._topic(request.topic, grant)
         offsets = {
             part.number: await self._in_thread(part.offset_at, request.timestamp)
             for part in topic.partitions
@@ -77,14 +96,13 @@ class Reading:
         return Found(offsets)
 
     async def _advance(self, request: Advance, grant: Grant) -> Done:
-        grant.check_read(request.topic)
-        topic = self._store.topic_to_read(request.topic)
+        topic = self._topic(request.topic, grant)
         await self._in_writer(
             topic.advance, request.reader, request.offsets, self._store.limits.max_readers
         )
         return Done()
 
-    async def fetch(self, request: Fetch, grant: Grant, turn: asyncio.Semaphore) -> None:
+    async def fetch(self, request: Fetch, grant: Grant, turn: Slots) -> None:
         """Send the rows of a range; ``turn`` is what its connection has for that."""
         outcome: Done | Refusal = Done()
         async with request.reply as reply:
@@ -92,15 +110,14 @@ class Reading:
                 try:
                     part = self._part(request, grant)
                     async with turn, self._fetches:
-                        await self._send_rows(part, request, rows)
+                        await self._send_rows(part, request, rows, turn)
                 except (IngestError, OSError) as error:
                     outcome = refusal_of(error)
                     rows.cancel()
             await reply.send(outcome)
 
     def _part(self, request: Fetch, grant: Grant) -> Partition:
-        grant.check_read(request.topic)
-        topic = self._store.topic_to_read(request.topic)
+        topic = self._topic(request.topic, grant)
         if not 0 <= request.partition < len(topic.partitions):
             raise UnknownTopic(
                 f"{topic.name} has partitions 0 to {len(topic.partitions) - 1}, "
@@ -110,10 +127,11 @@ class Reading:
         part.check_range(topic.name, request.start, request.end)
         return part
 
-    async def _send_rows(self, part: Partition, request: Fetch, rows: Sender[bytes]) -> None:
+    async def _send_rows(
+        self, part: Partition, request: Fetch, rows: Sender[bytes], turn: Slots
+    ) -> None:
         """Rows as Arrow IPC messages, read in a thread one at a time."""
         reading = in_pieces(part.read(request.start, request.end))
-        patience = self._store.limits.reader_patience
 
         def more() -> tuple[int, bytes] | None:
             batch = next(reading, None)
@@ -121,12 +139,21 @@ class Reading:
 
         while (found := await self._in_thread(more)) is not None:
             count, data = found
+            await self._send_patiently(rows, data, turn)
+            self._metrics.rows_read += count
+
+    async def _send_patiently(self, rows: Sender[bytes], data: bytes, turn: Slots) -> None:
+        """Send to a reader who may take its time, unless others wait for its slot."""
+        patience = self._store.limits.reader_patience
+        while True:
             try:
                 async with asyncio.timeout(patience):
                     await rows.send(data)
-            except TimeoutError:
-                raise IngestError(
-                    f"no rows were taken for {patience:g} s, and others wait (reader_patience); "
-                    "ask again for those that are missing"
-                ) from None
-            self._metrics.rows_read += count
+            except TimeoutError:  # and nothing was sent
+                if turn.waiting or self._fetches.waiting:
+                    raise IngestError(
+                        f"no rows were taken for {patience:g} s, and others wait "
+                        "(reader_patience); ask again for those that are missing"
+                    ) from None
+            else:
+                return

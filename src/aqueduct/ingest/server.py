@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,12 +21,13 @@ from aqueduct.ingest.committer import Committer
 from aqueduct.ingest.faults import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Answer, Fetch, Open, Opened, Request, TopicInfo
-from aqueduct.ingest.metrics import Metrics
+from aqueduct.ingest.metrics import Metrics, Now
 from aqueduct.ingest.permissions import Grant, Permissions
-from aqueduct.ingest.reading import Reading
+from aqueduct.ingest.places import Places
+from aqueduct.ingest.reading import Reading, Slots
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.stream import Stream
-from aqueduct.ingest.topic import Topic
+from aqueduct.ingest.topic import Topic, check_name
 from aqueduct.quic.tls import ServerTLS
 from aqueduct.quic.udp import Address
 
@@ -32,6 +35,7 @@ _log = logging.getLogger("aqueduct.ingest")
 
 _REQUESTS = 256
 """Requests of one connection that are served at once; then the next wait."""
+_NICENESS = 10
 _UPKEEP = 0.5
 """Seconds between looks at what has to be rolled or removed."""
 
@@ -60,8 +64,7 @@ class IngestServer:
         self.limits = limits or IngestLimits()
         self._permissions = permissions or Permissions()
         self.metrics = Metrics()
-        self._streams: dict[tuple[str, str], Stream] = {}
-        """By topic and producer id, who sends."""
+        self._places = Places()
         self._sending = 0
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,6 +80,9 @@ class IngestServer:
         loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-writer")
         self._others = ThreadPoolExecutor(4, thread_name_prefix="aqueduct-ingest")
+        self._upkeep = ThreadPoolExecutor(
+            1, thread_name_prefix="aqueduct-upkeep", initializer=_stand_back
+        )
         try:
             self._store = await loop.run_in_executor(
                 self._writer, Store, self._directory, self.limits
@@ -104,7 +110,7 @@ class IngestServer:
         ]
 
     async def _stop_threads(self) -> None:
-        for threads in (self._writer, self._others):
+        for threads in (self._writer, self._others, self._upkeep):
             await asyncio.to_thread(threads.shutdown)
 
     def _accept(self, headers: Headers, peer: Address) -> None:
@@ -117,9 +123,11 @@ class IngestServer:
         await self._server.drain(grace)
         committing, *rest = self._tasks
         self._tasks = []
-        for task in (*rest, committing):
-            task.cancel()
-        await asyncio.wait((*rest, committing))
+        # First those who send, then what stores: nobody is to hear that the server refuses records.
+        for tasks in (rest, [committing]):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
         await self._in_writer(self._store.rotate_old, True)
         await self._stack.aclose()
 
@@ -130,6 +138,8 @@ class IngestServer:
             for task in done:
                 if not task.cancelled():
                     task.result()
+            if self._tasks:
+                raise IngestError("the server has ended, and nobody closed it")
 
     async def __aenter__(self) -> IngestServer:
         await self.open()
@@ -153,7 +163,17 @@ class IngestServer:
 
     def metrics_text(self) -> str:
         """The same in the text format of Prometheus."""
-        return self.metrics.text(self.topics())
+        topics = self.topics()
+        segments = sum(
+            segment.size
+            for topic in list(self._store.topics.values())
+            for part in topic.partitions
+            for segment in part.manifest.segments
+        )
+        everything = sum(part.size for topic in topics for part in topic.partitions)
+        found = os.statvfs(self._directory)
+        now = Now(found.f_bavail * found.f_frsize, max(everything - segments, 0), self._sending)
+        return self.metrics.text(topics, now)
 
     # Upkeep
 
@@ -163,10 +183,14 @@ class IngestServer:
             await asyncio.sleep(_UPKEEP)
             try:
                 await self._in_writer(self._store.rotate_old)
-                self.metrics.segments += await self._in_thread(self._store.roll)
-                await self._in_thread(self._store.retain)
+                loop = asyncio.get_running_loop()
+                rolled = await loop.run_in_executor(self._upkeep, self._store.roll)
+                self.metrics.segments += rolled
+                await loop.run_in_executor(self._upkeep, self._store.retain)
             except (IngestError, OSError) as error:
                 _log.error("upkeep failed, and will be tried again: %s", error)
+            except Exception:  # noqa: BLE001 -- without upkeep logs would grow for ever
+                _log.exception("upkeep failed, and will be tried again")
 
     async def _in_writer(self, call: Any, *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -223,25 +247,32 @@ class IngestServer:
                         self._committer,
                         self.limits.max_record,
                     )
-                    await self._run_stream(stream, answers, topic, request.producer_id)
+                    await self._run_stream(stream, topic, request, answers)
             except (IngestError, OSError) as error:
                 await answers.send(refusal_of(error))
 
     async def _run_stream(
-        self, stream: Stream, answers: Sender[Answer], topic: Topic, producer_id: str
+        self, stream: Stream, topic: Topic, request: Open, answers: Sender[Answer]
     ) -> None:
         """Let a producer send, who takes the place of any before it with the same id."""
-        key = topic.name, producer_id
-        before, self._streams[key] = self._streams.get(key), stream
-        try:
-            if before is not None:
-                await before.supersede()
-            known = await self._in_writer(self._store.register, topic, producer_id)
+        producer_id, instance = request.producer_id, request.instance
+        if instance:
+            check_name(instance, "producer's instance")
+        with self._places.entered(topic.name, producer_id) as place:
+            async with place.turn:
+                if request.again is not None:
+                    topic.check_owner(producer_id, instance, request.again)
+                await place.clear()
+                known = await self._in_writer(
+                    self._store.register,
+                    topic,
+                    producer_id,
+                    instance,
+                    self._places.ids(topic.name),
+                )
+                place.stream = stream
             await answers.send(Opened(len(topic.partitions), known, self.limits.max_record))
             await stream.run()
-        finally:
-            if self._streams.get(key) is stream:
-                del self._streams[key]
 
     @contextlib.contextmanager
     def _place_for_stream(self, client: _Client) -> Iterator[None]:
@@ -269,5 +300,11 @@ class _Client:
     def __init__(self, grant: Grant, limits: IngestLimits) -> None:
         self.grant = grant
         self.streams = 0
-        self.fetches = asyncio.Semaphore(limits.max_connection_fetches)
+        self.fetches = Slots(limits.max_connection_fetches)
         self.requests = asyncio.Semaphore(_REQUESTS)
+
+
+def _stand_back() -> None:
+    """Let the thread that asks for it have the processor last: what it does can wait."""
+    if sys.platform == "linux":  # elsewhere threads have no niceness of their own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

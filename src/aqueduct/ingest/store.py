@@ -6,12 +6,14 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from aqueduct.ingest.faults import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
 from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.manifest import make_directory
 from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.topic import Submission, Topic, check_name, is_begun
@@ -19,7 +21,11 @@ from aqueduct.ingest.topic import Submission, Topic, check_name, is_begun
 _log = logging.getLogger("aqueduct.ingest")
 LOCK = ".lock"
 """A file whose lock says that a server has the directory."""
+_PATIENCE = 1.0
+"""Seconds for the lock: who only looks into the directory has it for a moment, too."""
 _SYNCERS = 8
+_NAMED = 10
+"""Topics that an error names."""
 
 
 class Store:
@@ -41,6 +47,7 @@ class Store:
         self.faults: dict[str, str] = {}
         """Topics that cannot be used at all, and why."""
         self._begun: dict[Partition, float] = {}
+        self._troubles: dict[Partition, str] = {}
         try:
             for path in sorted(directory.iterdir()):
                 if path.is_dir():
@@ -101,15 +108,25 @@ class Store:
             ) from None
         return topic
 
-    def register(self, topic: Topic, producer_id: str) -> int:
-        """Make room for a producer, and tell the last sequence number that is stored of it."""
+    def register(
+        self, topic: Topic, producer_id: str, instance: str = "", keep: Collection[str] = ()
+    ) -> int:
+        """Make room for a producer, and tell the last sequence number that is stored of it.
+
+        Those to be kept are not forgotten for that.
+        """
+        known = self._remembered(topic, producer_id, keep)
+        topic.own(producer_id, instance)
+        return known
+
+    def _remembered(self, topic: Topic, producer_id: str, keep: Collection[str]) -> int:
         check_name(producer_id, "producer")
         known = topic.producers.get(producer_id)
         if known is not None:
             return known[0]
         if len(topic.producers) >= self.limits.max_producers:
-            topic.forget_producers(self._now() - int(self.limits.producer_memory * 1e6))
-            topic.forget_idle_producers()
+            topic.forget_producers(self._now() - int(self.limits.producer_memory * 1e6), keep)
+            topic.forget_idle_producers(keep)
             if len(topic.producers) >= self.limits.max_producers:
                 raise RefusedRecords(
                     f"topic {topic.name} remembers {len(topic.producers)} producers already "
@@ -127,15 +144,30 @@ class Store:
                     raise IngestError(f"topic {topic.name} is out of use: {topic.fault}")
                 self._check_disk()
                 topic.commit(submissions, now, self._syncing)
-            except IngestError as fault:
-                _log.error("%s", fault)
-                for submission in submissions:
-                    submission.fault = submission.fault or fault
-            for part in topic.partitions:
+            except Exception as error:  # noqa: BLE001 -- one topic's trouble is not another's
+                self._refuse(topic, submissions, error)
+            self._rotate_full(topic)
+
+    def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
+        if isinstance(error, IngestError):
+            fault = error
+            _log.error("%s", fault)
+        else:
+            fault = IngestError(f"topic {topic.name}: could not be stored: {error!r}")
+            _log.error("%s", fault, exc_info=error)
+        for submission in submissions:
+            if not submission.is_done:
+                submission.fault = submission.fault or fault
+
+    def _rotate_full(self, topic: Topic) -> None:
+        for part in topic.partitions:
+            try:
                 if part.log_size:
                     self._begun.setdefault(part, time.monotonic())
                 if part.log_size >= self.limits.roll_size:
                     self._rotate(part)
+            except OSError as error:
+                _log.error("a log in %s could not be finished: %s", part.directory, error)
 
     def rotate_old(self, everything: bool = False) -> None:
         """Finish the logs that are old enough to become segments."""
@@ -166,39 +198,58 @@ class Store:
     # Rolling, by one thread
 
     def roll(self) -> int:
-        """Turn finished logs into segments; returns how many there were."""
+        """Turn the logs that are finished now into segments; returns how many there were."""
         rolled = 0
-        for topic in list(self.topics.values()):
-            for part in topic.partitions:
-                if not part.fault:
-                    rolled += self._roll(topic, part)
+        for topic, part in self._parts_to_keep_up():
+            before = part.rolled
+            self._roll(topic, part)
+            rolled += part.rolled - before
+            self._retain(topic, part)  # others may have much to roll before all of them have
         return rolled
 
-    def _roll(self, topic: Topic, part: Partition) -> int:
+    def _parts_to_keep_up(self) -> Iterator[tuple[Topic, Partition]]:
+        """What is in use; where damage was found at the start, nothing is changed."""
+        for topic in list(self.topics.values()):
+            for part in topic.partitions:
+                if topic.is_settled and not part.fault:
+                    yield topic, part
+
+    def _roll(self, topic: Topic, part: Partition) -> None:
         try:
-            return part.roll()
+            part.roll()
         except CorruptFile as fault:
-            part.fault = str(fault)
+            part.put_out_of_use(str(fault))
             topic.fault = topic.fault or part.fault
-            _log.error("partition %s is out of use: %s", part.directory, fault)
         except OSError as error:
-            _log.error("a log in %s is not a segment yet: %s", part.directory, error)
-        return 0
+            self._trouble(part, f"a log in {part.directory} is not a segment yet: {error}")
+        else:
+            self._troubles.pop(part, None)
+
+    def _trouble(self, part: Partition, what: str) -> None:
+        """Say what is wrong, once: it is tried again twice a second."""
+        if self._troubles.get(part) != what:
+            _log.error("%s", what)
+        self._troubles[part] = what
 
     def retain(self) -> int:
         """Remove segments that are too old or too many; returns how many bytes that freed."""
-        freed = 0
-        for topic in list(self.topics.values()):
-            for part in topic.partitions:
-                if not part.fault:
-                    freed += part.drop(self._expendable(topic, part))
-        return freed
+        return sum(self._retain(topic, part) for topic, part in self._parts_to_keep_up())
+
+    def _retain(self, topic: Topic, part: Partition) -> int:
+        if part.fault or topic.readers_fault:
+            return 0
+        count = self._expendable(topic, part)
+        try:
+            return part.drop(count) if count else 0
+        except OSError as error:
+            self._trouble(part, f"segments in {part.directory} could not be removed: {error}")
+            return 0
 
     def _expendable(self, topic: Topic, part: Partition) -> int:
         """How many of the oldest segments of a partition may go."""
         limits = self.limits
         segments = part.manifest.segments
-        size = sum(segment.size for segment in segments)
+        size = part.segments_size
         held = [offsets.get(part.number, 0) for offsets in topic.readers.values()]
         reached = None if limits.retention_past_readers else min(held, default=None)
         count = 0
@@ -223,13 +274,15 @@ class Store:
         lost = [TopicInfo(name, [], fault=fault) for name, fault in self.faults.items()]
         return sorted(known + lost, key=lambda topic: topic.topic)
 
-    def topic_to_read(self, name: str) -> Topic:
-        """A topic that is there."""
+    def topic_to_read(self, name: str, may_read: Callable[[str], bool] = lambda _: True) -> Topic:
+        """A topic that is there; the error names others, of those that may be read."""
         if name in self.faults:
             raise IngestError(f"topic {name} is out of use: {self.faults[name]}")
         topic = self.topics.get(name)
         if topic is None:
-            there = ", ".join(sorted(self.topics)) or "there are none"
+            names = sorted(filter(may_read, list(self.topics)))
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            there = ", ".join(names[:_NAMED]) + more if names else "there are none"
             raise UnknownTopic(f"there is no topic {name[:120]!r}; topics: {there}")
         return topic
 
@@ -247,16 +300,31 @@ def group_by_topic(
 def _own(directory: Path) -> int:
     """Make the directory ours until the process ends, whatever ends it."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     except OSError as error:
         raise IngestError(
             f"cannot store anything in {directory}: {error.strerror}; give a directory that can "
             "be written"
         ) from None
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() < deadline:
+                time.sleep(_PATIENCE / 100)
+                continue
+            os.close(lock)
+            raise IngestError(f"another server has {directory}; a directory is for one") from None
+        return lock
+
+
+@contextmanager
+def owned(directory: Path) -> Iterator[None]:
+    """Have the directory as a server has it."""
+    lock = _own(directory)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        yield
+    finally:
         os.close(lock)
-        raise IngestError(f"another server has {directory}; a directory is for one") from None
-    return lock

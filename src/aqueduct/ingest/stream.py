@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeAlias
 
 from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.errors import ChannelError, MessageError
+from aqueduct.errors import ChannelError, EndOfChannel, MessageError
 from aqueduct.ingest.committer import Committer
-from aqueduct.ingest.faults import RefusedRecords
+from aqueduct.ingest.faults import IngestError, RefusedRecords
 from aqueduct.ingest.messages import (
     FIRST_TIME,
     LAST_TIME,
@@ -17,7 +18,7 @@ from aqueduct.ingest.messages import (
     Records,
     Refusal,
 )
-from aqueduct.ingest.topic import Submission, Topic
+from aqueduct.ingest.topic import Submission, Topic, superseded
 
 _AHEAD = 64
 """Messages of one producer that may wait to be stored or answered."""
@@ -48,7 +49,7 @@ class Stream:
         self._ahead = asyncio.Semaphore(_AHEAD)
         self._taking: asyncio.Task[None] | None = None
         self._last: asyncio.Future[None] | None = None
-        """Done when everything that was taken is stored, or refused."""
+        """Done when everything that was taken is stored, or refused, whether or not it is told."""
         self._is_superseded = False
 
     async def run(self) -> None:
@@ -65,30 +66,44 @@ class Stream:
         if self._taking is not None and not self._taking.cancelled():
             self._taking.result()
 
-    async def supersede(self) -> None:
-        """Take nothing more, and return when what was taken is stored: another has the id now."""
+    def supersede(self) -> None:
+        """Take nothing more: another has the id now."""
+        if self._is_superseded:
+            return
         self._is_superseded = True
         if self._taking is not None:
             self._taking.cancel()
-        self._queue.put_nowait(
-            Refusal(
-                RefusedRecords.code,
-                f"another producer was opened with the id {self._producer_id!r}; an id is for one "
-                "at a time, so give each its own",
-            )
-        )
-        if self._last is not None:
+        self._queue.put_nowait(Refusal(RefusedRecords.code, superseded(self._producer_id)))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was taken is stored, or refused."""
+        return self._last is None or self._last.done()
+
+    async def settled(self) -> None:
+        """Wait until all that was taken is stored, or refused."""
+        while self._last is not None and not self._last.done():
             await asyncio.wait((self._last,))
+
+    def when_settled(self, call: Callable[[], object]) -> None:
+        """Call something when all that was taken is stored, or refused."""
+        assert self._last is not None
+        self._last.add_done_callback(lambda _: call())
 
     async def _take(self) -> None:
         try:
-            async for message in self._records:
+            while True:
+                # Before the next message is looked at, so that what it holds is not in memory yet.
                 await self._ahead.acquire()
+                await self._committer.wait_for_room()
+                message = await self._records.receive()
                 check_records(message, len(self._topic.partitions), self._max_record)
                 submission = Submission(self._producer_id, message)
                 self._last = await self._committer.submit(self._topic, submission)
                 self._queue.put_nowait((submission, self._last))
-        except RefusedRecords as fault:
+        except EndOfChannel:
+            pass
+        except IngestError as fault:
             self._queue.put_nowait(Refusal(fault.code, str(fault)))
         except MessageError as error:
             self._queue.put_nowait(Refusal(RefusedRecords.code, f"these are no records: {error}"))
@@ -101,7 +116,7 @@ class Stream:
                 await self._answers.send(entry)
                 return
             submission, done = entry
-            await done
+            await asyncio.wait((done,))  # who is cancelled here leaves the record where it is
             if submission.fault is not None:
                 fault = submission.fault
                 await self._answers.send(Refusal(fault.code, str(fault)))
@@ -118,11 +133,15 @@ def check_records(records: Records, partitions: int, max_record: int) -> None:
     count = len(records.values)
     if records.sequence < 1:
         raise RefusedRecords(f"sequence numbers begin at 1, not at {records.sequence}")
-    columns = (records.timestamps, records.keys, records.headers)
+    columns = (records.timestamps, records.keys, records.headers, records.partitions)
     if any(column is not None and len(column) != count for column in columns):
         raise RefusedRecords("the columns of records are not all of the same length")
-    if records.partition is not None and not 0 <= records.partition < partitions:
-        raise RefusedRecords(f"there is no partition {records.partition}; there are {partitions}")
+    if records.partition is not None and records.partitions is not None:
+        raise RefusedRecords("records go to one partition, or each to its own, not both")
+    chosen = records.partitions or ([] if records.partition is None else [records.partition])
+    for number in (min(chosen), max(chosen)) if chosen else ():
+        if not 0 <= number < partitions:
+            raise RefusedRecords(f"there is no partition {number}; there are {partitions}")
     if (
         records.keys is None
         and records.headers is None

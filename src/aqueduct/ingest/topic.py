@@ -8,8 +8,9 @@ So one number for each producer says what is stored of what it sent, over all pa
 from __future__ import annotations
 
 import errno
+import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,20 +21,29 @@ from msgspec.structs import replace
 
 from aqueduct.ingest.assignment import partition_of, spread
 from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
+from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import read_checked, sync_directory, write_checked
-from aqueduct.ingest.messages import Records, TopicInfo
+from aqueduct.ingest.messages import FIRST_TIME, LAST_TIME, Records, TopicInfo
 from aqueduct.ingest.partition import Partition
+from aqueduct.ingest.proofs import (
+    Closed,
+    last_group,
+    newest_group,
+    proofs,
+    read_accepted,
+    read_closed,
+    remove_closed,
+    shortfalls,
+    torn_ends,
+    write_closed,
+)
 from aqueduct.ingest.rows import Chunk, pick_places, pick_runs
 from aqueduct.ingest.wal import Facts
 
+_log = logging.getLogger("aqueduct.ingest")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ABOUT = "topic.json"
 _READERS = "readers.json"
-MAX_READERS = 1_000
-"""Named readers of a topic: each is in every listing."""
-_FIRST_TIME = -62_135_596_800_000_000
-_LAST_TIME = 253_402_300_799_999_999
-"""What a reader can show as a date."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -51,6 +61,14 @@ def check_name(name: str, what: str = "topic") -> None:
         )
 
 
+def superseded(producer_id: str) -> str:
+    """What a producer is told whose id another has taken."""
+    return (
+        f"another producer was opened with the id {producer_id!r} meanwhile: what was not flushed "
+        "may not be stored; an id is for one at a time, so give each its own"
+    )
+
+
 @dataclass(slots=True)
 class Submission:
     """Records that somebody wants stored, and what became of them."""
@@ -62,6 +80,8 @@ class Submission:
     skipped: int = 0
     """How many of them had been stored before."""
     fault: IngestError | None = None
+    is_done: bool = False
+    """Whether all of them are on disk: whatever fails then, that is what is to be said."""
 
 
 class Topic:
@@ -76,43 +96,82 @@ class Topic:
         if partitions is not None:
             _make(directory, partitions)
         count = _read_about(directory / _ABOUT).partitions
+        closed = read_closed(directory)
+        self._is_closed = closed is not None
+        self._is_writing = False
+        self._read_only = read_only
         self.partitions = [
             Partition(directory / f"part={number}", number, read_only=read_only)
             for number in range(count)
         ]
         self.fault = next((part.fault for part in self.partitions if part.fault), "")
-        self._group = 0
+        self.is_settled = False
+        """Whether all of it was found to be good; if not, nothing may be changed."""
+        accepted = read_accepted(directory)
         if not self.fault:
-            self._drop_broken_group()
+            self._judge(closed, accepted)
+        self._group = max(newest_group(self.partitions), accepted)
+        if not self.fault:
+            self._settle(accepted)
         self.producers: dict[str, tuple[int, int]] = {}
         """Of each producer the last sequence number that is stored, and when that was."""
+        self.instances: dict[str, str] = {}
+        """Which of those with the id that was, of each producer that told."""
+        self.owners: dict[str, str] = {}
+        """Which of those with an id was opened last, since the topic was opened."""
         for part in self.partitions:
-            self._group = max(self._group, part.manifest.group)
             for producer, known in part.producers.items():
-                self.producers[producer] = max(
-                    known, self.producers.get(producer, known), key=_by_time
-                )
-        self.readers = _read_readers(directory / _READERS)
+                if _by_time(known) >= _by_time(self.producers.get(producer, known)):
+                    self.producers[producer] = known
+                    self.instances[producer] = part.instances.get(producer, "")
+        self.readers: dict[str, dict[int, int]] = {}
+        self.readers_fault = ""
+        """Why nobody knows where readers are; then nothing is removed, and all else goes on."""
+        try:
+            self.readers = _read_readers(directory / _READERS)
+        except CorruptFile as fault:
+            self.readers_fault = str(fault)
+            _log.error("nothing is removed from topic %s any more: %s", self.name, fault)
 
-    def _drop_broken_group(self) -> None:
-        """Cut the last group off wherever it is, if it is not everywhere it should be."""
-        last = [part for part in self.partitions if part.last_block is not None]
-        self._group = max((_group_of(part) for part in last), default=0)
-        newest = [part for part in last if _group_of(part) == self._group]
-        ends = {part.number: part.next_offset for part in self.partitions}
-        for part in newest:
-            block = part.last_block
-            assert block is not None
-            if any(ends.get(number, 0) <= first for number, first in block.facts.members.items()):
-                for broken in newest:
-                    broken.cut_last()
-                return
+    def _judge(self, closed: Closed | None, accepted: int) -> None:
+        """Put out of use what lacks something that no crash can have taken."""
+        parts = self.partitions
+        known = proofs(parts, closed, accepted)
+        damage = shortfalls(parts, known)
+        if damage and self._read_only:
+            # Its writer may have gone on since; what was proven then has to be there now.
+            for part, _ in damage:
+                part.recover()
+            damage = shortfalls(parts, known)
+            self.fault = next((part.fault for part in parts if part.fault), "")
+        is_closed = closed is not None and (
+            not self._read_only or read_closed(self.directory) is not None
+        )
+        if is_closed and not damage:
+            damage = torn_ends(parts) or shortfalls(parts, [last_group(parts, accepted)])
+        for part, fault in damage:
+            part.put_out_of_use(str(fault))
+            self.fault = self.fault or part.fault
+
+    def _settle(self, accepted: int) -> None:
+        """Clear away what a crash left, and the last group if it is not everywhere."""
+        try:
+            broken = shortfalls(self.partitions, [last_group(self.partitions, accepted)])
+            for part in self.partitions:
+                part.settle()
+            if broken:
+                self.leave_last_group()
+        except OSError as error:
+            self.fault = f"{error.filename or self.directory}: {error.strerror}"
+            _log.error("topic %s is out of use: %s", self.name, self.fault)
+            return
+        self.is_settled = True
 
     def leave_last_group(self) -> None:
         """Do without the last group: its writer may not have synced it."""
-        newest = max((_group_of(part) for part in self.partitions), default=0)
+        newest = max(part.last_group for part in self.partitions)
         for part in self.partitions:
-            if newest and _group_of(part) == newest:
+            if newest and part.last_group == newest:
                 part.cut_last()
 
     # Writing, by one thread
@@ -120,24 +179,51 @@ class Topic:
     def commit(self, submissions: Sequence[Submission], now: int, sync: Executor) -> None:
         """Store records as one group, and note in each submission what became of it."""
         chunks = self._arrange(submissions)
-        if not chunks:
-            return
+        try:
+            if chunks:
+                self._store(chunks, now, sync)
+        finally:
+            if self._is_writing and not self.fault:
+                self.fault = f"{self.directory}: nobody knows what is on disk of the last group"
+        for submission in submissions:
+            submission.is_done = submission.fault is None
+
+    def _store(self, chunks: dict[int, list[Chunk]], now: int, sync: Executor) -> None:
+        self._open()
         now = max(now, *(part.ingest_time for part in self.partitions))
-        members = {number: self.partitions[number].next_offset for number in chunks}
+        ends = {part.number: part.next_offset for part in self.partitions}
+        members = {number: ends.pop(number) for number in chunks}
         touched = [self.partitions[number] for number in chunks]
         # A number is used once, also if its group fails: nothing left of that can be taken for it.
         self._group = group = self._group + 1
         for part in touched:
-            part.stage(chunks[part.number], _facts(group, members, chunks[part.number], now))
+            facts = _facts(group, members, ends, chunks[part.number], now, self.owners)
+            part.stage(chunks[part.number], facts)
+        self._is_writing = True
         self._write(touched, sync)
         for part in touched:
             part.seal()
+        self._is_writing = False
         for part_chunks in chunks.values():
             for chunk in part_chunks:
                 self.producers[chunk.producer_id] = (
                     max(chunk.sequences[-1], self.producers.get(chunk.producer_id, (0, 0))[0]),
                     now,
                 )
+                self.instances[chunk.producer_id] = self.owners.get(chunk.producer_id, "")
+
+    def _open(self) -> None:
+        """Take away the mark that nothing is written."""
+        if not self._is_closed:
+            return
+        try:
+            remove_closed(self.directory)
+        except OSError as error:
+            raise IngestError(
+                f"topic {self.name} could not be written in {self.directory}, and nothing of "
+                f"these records was stored: {error}"
+            ) from error
+        self._is_closed = False
 
     def _write(self, touched: Sequence[Partition], sync: Executor) -> None:
         """Have what was staged on disk in all partitions, or in none."""
@@ -168,6 +254,7 @@ class Topic:
                 f"topic {self.name} is out of use until the server starts again, which looks at "
                 f"what is on disk: {self.fault}"
             ) from error
+        self._is_writing = False
         raise IngestError(
             f"topic {self.name} could not be written in {self.directory}, and nothing of these "
             f"records was stored: {error}"
@@ -190,7 +277,7 @@ class Topic:
                 )
                 continue
             if records.timestamps and not (
-                _FIRST_TIME <= min(records.timestamps) <= max(records.timestamps) <= _LAST_TIME
+                FIRST_TIME <= min(records.timestamps) <= max(records.timestamps) <= LAST_TIME
             ):
                 submission.fault = RefusedRecords(
                     f"a timestamp of records {records.sequence} to {end - 1} of producer "
@@ -212,6 +299,7 @@ class Topic:
         """Records without the first few, by partition."""
         count = len(self.partitions)
         sequences = range(records.sequence, records.sequence + len(records.values))
+        chosen = records.partitions
         if records.partition is not None or count == 1:
             where = records.partition or 0
             yield (
@@ -226,43 +314,85 @@ class Topic:
                 ),
             )
             return
-        if records.keys is None:
+        if records.keys is None and records.partitions is None:
             runs = spread(range(skip, len(sequences)), records.sequence, count)
             for number, slices in runs.items():
                 yield number, pick_runs(producer, records, slices)
             return
         places: dict[int, list[int]] = {}
         for at in range(skip, len(sequences)):
-            number = partition_of(records.keys[at], sequences[at], count)
+            if chosen is not None:
+                number = chosen[at]
+            else:
+                key = None if records.keys is None else records.keys[at]
+                number = partition_of(key, sequences[at], count)
             places.setdefault(number, []).append(at)
-        for number, chosen in places.items():
-            yield number, pick_places(producer, records, chosen)
+        for number, picked in places.items():
+            yield number, pick_places(producer, records, picked)
 
-    def forget_producers(self, horizon: int) -> None:
-        """Forget the producers that stored nothing since a time."""
-        forgotten = [name for name, (_, time) in self.producers.items() if time < horizon]
+    def own(self, producer_id: str, instance: str) -> None:
+        """Note which of those with an id has it now; nothing of another one is under way."""
+        self.owners[producer_id] = instance
+
+    def check_owner(self, producer_id: str, instance: str, committed: int) -> None:
+        """Raise if another one has taken an id from one that was open before.
+
+        ``committed`` is the last number that it knows to be stored. Who was opened last is known
+        since the topic was opened; before that, who stored something last is.
+        """
+        owner = self.owners.get(producer_id)
+        if owner is None:
+            stored = self.producers.get(producer_id, (0, 0))[0]
+            owner = self.instances.get(producer_id, "") if stored > committed else instance
+        if owner != instance:
+            raise RefusedRecords(superseded(producer_id))
+
+    def forget_producers(self, horizon: int, keep: Collection[str] = ()) -> None:
+        """Forget the producers that stored nothing since a time, but not those to be kept."""
+        self._forget(
+            name
+            for name, (_, time) in self.producers.items()
+            if time < horizon and name not in keep
+        )
+
+    def forget_idle_producers(self, keep: Collection[str] = ()) -> None:
+        """Forget those that have stored nothing yet: they lose nothing by it."""
+        self._forget(
+            name for name, known in self.producers.items() if not known[0] and name not in keep
+        )
+
+    def _forget(self, producers: Iterable[str]) -> None:
+        forgotten = list(producers)
         for producer in forgotten:
             del self.producers[producer]
+            self.instances.pop(producer, None)
+            self.owners.pop(producer, None)
         for part in self.partitions:
             part.forget(forgotten)
 
-    def forget_idle_producers(self) -> None:
-        """Forget those that have stored nothing yet: they lose nothing by it."""
-        self.producers = {name: known for name, known in self.producers.items() if known[0]}
-
-    def advance(self, reader: str, offsets: dict[int, int], max_readers: int = MAX_READERS) -> None:
-        """Note how far a named reader has come."""
+    def advance(
+        self, reader: str, offsets: dict[int, int], max_readers: int = IngestLimits.max_readers
+    ) -> None:
+        """Note how far a named reader has come, or gone back; no offsets at all forget it."""
         check_name(reader, "reader")
-        if reader not in self.readers and len(self.readers) >= max_readers:
+        if self.readers_fault:
+            raise IngestError(f"no reader can be noted: {self.readers_fault}")
+        if reader not in self.readers and offsets and len(self.readers) >= max_readers:
             raise RefusedRecords(
                 f"topic {self.name} has {len(self.readers)} readers already (max_readers)"
             )
-        known = dict(self.readers.get(reader, {}))
         for number, offset in offsets.items():
             if not 0 <= number < len(self.partitions):
                 raise RefusedRecords(f"{self.name} has no partition {number}")
-            known[number] = max(offset, known.get(number, 0))
-        readers = {**self.readers, reader: known}
+            end = self.partitions[number].next_offset
+            if not 0 <= offset <= end:
+                raise RefusedRecords(
+                    f"{self.name} partition {number} has offsets up to {end}, so that no reader "
+                    f"can be at {offset}"
+                )
+        readers = {**self.readers, reader: {**self.readers.get(reader, {}), **offsets}}
+        if not offsets:
+            del readers[reader]
         try:
             write_checked(self.directory / _READERS, readers)
         except OSError as error:
@@ -275,6 +405,12 @@ class Topic:
         """Close its files."""
         for part in self.partitions:
             part.close()
+        if self._read_only or self._is_closed or self._is_writing or self.fault:
+            return
+        try:
+            write_closed(self.partitions, self.directory)
+        except OSError as error:
+            _log.warning("%s was closed, and no mark says so: %s", self.directory, error)
 
     def info(self) -> TopicInfo:
         """What it holds."""
@@ -284,12 +420,14 @@ class Topic:
         return TopicInfo(self.name, infos, self.readers)
 
 
-def _group_of(part: Partition) -> int:
-    block = part.last_block
-    return block.facts.group if block is not None else 0
-
-
-def _facts(group: int, members: dict[int, int], chunks: Sequence[Chunk], now: int) -> Facts:
+def _facts(
+    group: int,
+    members: dict[int, int],
+    others: dict[int, int],
+    chunks: Sequence[Chunk],
+    now: int,
+    owners: Mapping[str, str],
+) -> Facts:
     producers: dict[str, int] = {}
     for chunk in chunks:
         producers[chunk.producer_id] = chunk.sequences[-1]
@@ -300,6 +438,8 @@ def _facts(group: int, members: dict[int, int], chunks: Sequence[Chunk], now: in
         now,
         min(min(chunk.timestamps) for chunk in chunks),
         max(max(chunk.timestamps) for chunk in chunks),
+        others,
+        {name: owners[name] for name in producers if owners.get(name)},
     )
 
 

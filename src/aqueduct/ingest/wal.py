@@ -45,6 +45,14 @@ class Facts(msgspec.Struct, array_like=True, frozen=True):
     first_time: int
     """The least and the greatest timestamp of the rows."""
     last_time: int
+    others: dict[int, int] = {}
+    """The partitions that are not of the group, and the offset at which each ends."""
+    instances: dict[str, str] = {}
+    """Which of those with the id it was, of each producer that told."""
+
+    def ends(self, whole: bool) -> dict[int, int]:
+        """How far each partition must reach; further if the group is known to be on disk."""
+        return {**self.others, **{each: at + whole for each, at in self.members.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +242,13 @@ class Scan:
             if candidates > _MAX_CANDIDATES or hashed > self.size:
                 return True
             try:
-                block = self._block(file, at)
+                self._block(file, at)
             except _BadBody as fault:
                 hashed += fault.end - at
             except (_CutShort, _NoHeader):
                 continue
             else:
-                return block.size > 0
+                return True
         return False
 
 

@@ -6,7 +6,8 @@
 
 from aqueduct.ipc import blocking
 from aqueduct.ipc.config import Config
-from aqueduct.ipc.endpoint import Endpoint, Message
+from aqueduct.ipc.endpoint import Endpoint
 from aqueduct.ipc.events import Statistics
+from aqueduct.ipc.message import Message
 
 __all__ = ["Config", "Endpoint", "Message", "Statistics", "blocking"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from aqueduct.errors import ConnectError
 
-SCHEMES = ("udp", "tls", "local")
+SCHEMES = {
+    "udp": "udp://host:port for this host",
+    "tls": "tls://host:port for another",
+    "local": "local://name for this process",
+}
+"""What an address can begin with, and how people are told to write one."""
 
 
 class Place(NamedTuple):
@@ -18,22 +24,26 @@ class Place(NamedTuple):
     port: int
 
 
-def parse(address: str) -> Place:
+def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> Place:
     """The parts of an address; raises `ConnectError` with what is wrong."""
+    if not isinstance(address, str):
+        raise TypeError(f"an address is a string such as 'udp://host:port', not {address!r}")
     try:
         parts = urlsplit(address)
         port = parts.port or 0
     except ValueError as error:
         raise ConnectError(f"not an address: {address!r}: {error}") from None
-    if parts.scheme not in SCHEMES:
-        raise ConnectError(
-            f"not an address: {address!r}; write udp://host:port for this host, "
-            "tls://host:port for another, local://name for this process"
-        )
+    if parts.scheme not in schemes:
+        advice = ", ".join(SCHEMES[scheme] for scheme in schemes)
+        raise ConnectError(f"not an address: {address!r}; write {advice}")
     if any(character.isspace() for character in address):
         raise ConnectError(f"not an address: {address!r}; there is white space in it")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
         raise ConnectError(f"not an address: {address!r}; nothing follows host and port")
+    if parts.scheme == "local":
+        if ":" in parts.netloc:
+            raise ConnectError(f"not an address: {address!r}; a local name has no port")
+        return Place("local", parts.netloc, 0)  # the hostname of a URL loses its case
     return Place(parts.scheme, parts.hostname or "", port)
 
 

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, overload
 from weakref import WeakSet
 
@@ -15,15 +17,69 @@ from aqueduct.background import background, before_stop
 from aqueduct.errors import EndpointClosed
 from aqueduct.ipc import endpoint as endpoints
 from aqueduct.ipc.config import Config
-from aqueduct.ipc.endpoint import Message
 from aqueduct.ipc.events import Statistics
+from aqueduct.ipc.message import Message
 from aqueduct.quic.tls import ServerTLS, Trust
 
 __all__ = ["Endpoint"]
 
 T = TypeVar("T")
 
-_open: WeakSet[endpoints.Endpoint[Any]] = WeakSet()
+THREADS = 32
+"""Functions that take messages at once, where nobody says otherwise."""
+GRACE = 5.0
+"""Seconds that a close gives them to return."""
+
+_open: WeakSet[_Endpoint] = WeakSet()
+
+
+class _Threads:
+    """Runs a function for each message in a thread of its own pool.
+
+    Those of the loop look up hosts: functions that wait for that would keep it from happening.
+    """
+
+    def __init__(self, function: Callable[[Message[Any]], object], threads: int) -> None:
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-ipc")
+        self.here = threading.local()
+        self._function = function
+
+    def __call__(self, message: Message[Any]) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self.pool, self._run, message)
+
+    def _run(self, message: Message[Any]) -> None:
+        self.here.busy = True
+        try:
+            self._function(message)
+        finally:
+            self.here.busy = False
+
+
+class _Endpoint(endpoints.Endpoint[Any]):
+    """An endpoint whose functions cannot be cancelled, since they run in threads."""
+
+    def __init__(
+        self, address: str, type: Any, handlers: _Threads | None, /, **options: Any
+    ) -> None:
+        super().__init__(address, type, on_message=handlers, **options)
+        self._handlers = handlers
+        self.grace = GRACE
+
+    def is_handling(self) -> bool:
+        """Whether this thread is running the function for a message."""
+        return self._handlers is not None and getattr(self._handlers.here, "busy", False)
+
+    def close_soon(self) -> None:
+        """Begin to close."""
+        self._start_closing()
+
+    async def _end_handlers(self, tasks: set[asyncio.Task[None]]) -> None:
+        if self._handlers is None:
+            return
+        self._handlers.pool.shutdown(wait=False, cancel_futures=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.grace)
+        await super()._end_handlers({task for task in tasks if not task.done()})
 
 
 class Endpoint(Generic[T]):
@@ -37,7 +93,8 @@ class Endpoint(Generic[T]):
                 endpoint.send(message.source, b"thank you")
 
     See `aqueduct.ipc.Endpoint`, which has the same arguments. ``on_message`` is a plain function
-    here, and runs in a thread of its own for each message, several at once.
+    here, and runs in one of ``threads`` threads that this endpoint has for it; with all of them
+    busy, messages wait. It may block, and send.
     """
 
     @overload
@@ -50,6 +107,7 @@ class Endpoint(Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
+        threads: int = THREADS,
     ) -> None: ...
     @overload
     def __init__(
@@ -62,6 +120,7 @@ class Endpoint(Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
+        threads: int = THREADS,
     ) -> None: ...
     def __init__(
         self,
@@ -73,16 +132,16 @@ class Endpoint(Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
+        threads: int = THREADS,
     ) -> None:
-        async def in_thread(message: Message[Any]) -> None:
-            assert on_message is not None
-            await asyncio.to_thread(on_message, message)
+        if threads < 1:
+            raise ValueError(f"threads is at least 1, not {threads}")
+        if on_message is not None and not callable(on_message):
+            raise TypeError(f"on_message is a function, not {on_message!r}")
 
-        def make() -> endpoints.Endpoint[Any]:
-            handler = in_thread if on_message is not None else None
-            return endpoints.Endpoint(
-                address, type, on_message=handler, tls=tls, trust=trust, config=config
-            )
+        def make() -> _Endpoint:
+            handlers = None if on_message is None else _Threads(on_message, threads)
+            return _Endpoint(address, type, handlers, tls=tls, trust=trust, config=config)
 
         self._background = background()
         self._endpoint = self._background.do(make)
@@ -93,8 +152,16 @@ class Endpoint(Generic[T]):
         _open.add(self._endpoint)
 
     def close(self) -> None:
-        """End it: what is being sent fails, what was not taken is refused."""
-        self._background.run(self._endpoint.close())
+        """End it: what is being sent fails, what was not taken is refused.
+
+        Each ``on_message`` that runs has 5 seconds to return, and its message is taken if it does.
+        One that closes its own endpoint does not wait for itself: the end comes when it has
+        returned.
+        """
+        if self._endpoint.is_handling():
+            self._background.do(self._endpoint.close_soon)
+        else:
+            self._background.run(self._endpoint.close())
 
     def __enter__(self) -> Endpoint[T]:
         self.open()
@@ -111,6 +178,9 @@ class Endpoint(Generic[T]):
     def statistics(self) -> Statistics:
         """Counts since it was opened."""
         return self._background.do(self._endpoint.statistics)
+
+    def __repr__(self) -> str:
+        return repr(self._endpoint)
 
     def send(self, to: str, message: T, *, timeout: float | None = None) -> None:
         """Send a message, and return when its receiver has taken it.
@@ -134,7 +204,10 @@ class Endpoint(Generic[T]):
 
 async def _close_all() -> None:
     """Close every endpoint that was left open: the program ends."""
-    await asyncio.gather(*(endpoint.close() for endpoint in list(_open)))
+    left = list(_open)
+    for endpoint in left:
+        endpoint.grace = 0.0
+    await asyncio.gather(*(endpoint.close() for endpoint in left))
 
 
 before_stop(_close_all)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 from aqueduct.ipc.pdu import MAX_INT32, OVERHEAD
 
@@ -13,6 +14,8 @@ MIN_PDU = 512
 """What every endpoint takes (IPC-CONF-1)."""
 MIN_MESSAGE = 64 * KIB
 """What every endpoint takes (IPC-CONF-1)."""
+LONGEST = 1e9
+"""The most seconds that a clock of an event loop is asked to count."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class Config:
     a round trip a PDU, so it is as large as the path allows."""
 
     owner_id_lifetime: float = 6.0
-    """After this the endpoint takes a new owner id, and forgets what was processed before."""
+    """After this the endpoint takes a new owner id, and forgets what was processed before; at least
+    0.1. Up to ``receive_timeout`` and twice this later, a processed id is still remembered, which
+    bounds the messages received in that time by ``max_processed``."""
 
     receive_timeout: float = 6.0
     """How long a transfer may stand still before the receiver gives it up, and the least time that
@@ -47,10 +52,15 @@ class Config:
     max_backoff: float = 0.2
     """The most: with a fifth of all PDUs lost, twenty tries fit the ack timeout."""
 
+    held_backoff: float = 1.0
+    """The least time before a receiver that has all of a message, and waits for its application to
+    take it, is asked again; the ack comes by itself unless it is lost."""
+
     id_trust: float = 1.0
     """How long after an answer a remote's owner id is used without asking. Within it, a message
     takes one round trip, and a restart of the remote makes the messages under way fail; after it, a
-    message takes two, and survives a restart."""
+    message takes two, and survives a restart. Over tls:// it is an hour whatever is set here: while
+    a connection is up its peer is the same, and once it is lost the id is asked for."""
 
     window: int = 0
     """The most bytes under way to one remote, past which sends wait; 0 for what it can take."""
@@ -68,14 +78,26 @@ class Config:
     """The same in bytes, whole messages counted from their first PDU on."""
 
     max_processed: int = 1_000_000
-    """Processed message ids remembered, about 120 bytes each; past it, senders must try again."""
+    """Processed message ids remembered, about 120 bytes each; past it, senders must try again. With
+    the times above they are remembered for up to 18 seconds, so that a million allows for more than
+    50,000 messages a second."""
 
     def __post_init__(self) -> None:
         """Refuse what the protocol does not allow, or what cannot work."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type in (int, "int"):
+                if isinstance(value, bool) or not isinstance(value, int):
+                    raise TypeError(f"{field.name} is a whole number, not {value!r}")
+            elif isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{field.name} is a number of seconds, not {value!r}")
+            elif not math.isfinite(value) or value > LONGEST:
+                rule = f"{field.name} is at most {LONGEST:g} seconds"
+                raise ValueError(f"this configuration cannot work: {rule} ({self})")
         checks = (
             (MIN_MESSAGE <= self.max_message <= MAX_INT32, "max_message is from 64 KiB to 2 GiB"),
             (self.max_pdu == 0 or self.max_pdu >= MIN_PDU, "max_pdu is at least 512"),
-            (self.owner_id_lifetime > 0, "owner_id_lifetime is more than 0"),
+            (self.owner_id_lifetime >= 0.1, "owner_id_lifetime is at least 0.1"),
             (self.ack_timeout > 0, "ack_timeout is more than 0"),
             (
                 self.receive_timeout >= self.ack_timeout,
@@ -83,6 +105,7 @@ class Config:
             ),
             (0 <= self.min_backoff <= self.max_backoff, "0 <= min_backoff <= max_backoff"),
             (self.max_backoff > 0, "max_backoff is more than 0"),
+            (self.held_backoff > 0, "held_backoff is more than 0"),
             (self.id_trust >= 0, "id_trust is 0 or more"),
             (self.window >= 0, "window is 0 or more"),
             (self.max_sends >= 1, "max_sends is at least 1"),

@@ -5,59 +5,37 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+import warnings
+from collections import OrderedDict
+from collections.abc import Awaitable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast, overload
-from uuid import UUID
 
 from aqueduct.codec import codec_for, no_channels
-from aqueduct.errors import DecodeError, EncodeError, EndpointClosed, LocalProtocolError
-from aqueduct.ipc.address import parse
+from aqueduct.errors import (
+    DecodeError,
+    EndpointClosed,
+    LocalProtocolError,
+    SendTimeout,
+    TLSError,
+)
+from aqueduct.ipc import clock
+from aqueduct.ipc.arguments import check_endpoint, check_timeout
 from aqueduct.ipc.chance import SystemChance
 from aqueduct.ipc.config import Config
 from aqueduct.ipc.events import Arrived, Ended, Statistics
 from aqueduct.ipc.exchange import Exchange
 from aqueduct.ipc.failures import failure
-from aqueduct.ipc.local import open_local
+from aqueduct.ipc.message import Handler, Message, encoded
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.pdu import Code
-from aqueduct.ipc.tcp import MAX_PDU, open_tls
 from aqueduct.ipc.transport import Transport
-from aqueduct.ipc.udp import open_udp
+from aqueduct.ipc.transports import open_transport
 from aqueduct.quic.tls import ServerTLS, Trust
 
 T = TypeVar("T")
 
 _log = logging.getLogger("aqueduct.ipc")
-
-
-class Message(Generic[T]):
-    """A message that arrived."""
-
-    __slots__ = ("_id", "_remote", "_transport", "payload")
-
-    def __init__(self, payload: T, message_id: bytes, remote: Hashable, transport: Transport):
-        self.payload = payload
-        self._id = message_id
-        self._remote = remote
-        self._transport = transport
-
-    @property
-    def source(self) -> str:
-        """The address it came from; an answer can be sent there."""
-        return self._transport.name(self._remote)
-
-    @property
-    def id(self) -> UUID:
-        """What its sender called it; no two messages have the same."""
-        return UUID(bytes=self._id)
-
-    def __repr__(self) -> str:
-        return f"Message({self.payload!r}, source={self.source!r}, id={str(self.id)!r})"
-
-
-Handler = Callable[[Message[T]], Awaitable[object] | object]
 
 
 class Endpoint(Generic[T]):
@@ -114,14 +92,7 @@ class Endpoint(Generic[T]):
         config: Config | None = None,
     ) -> None:
         self._asked_address = address
-        self._scheme = parse(address).scheme
-        if self._scheme != "tls" and (tls is not None or trust is not None):
-            raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
-        if self._scheme == "tls" and (tls is not None) != (address != "tls://"):
-            raise LocalProtocolError(
-                f"an endpoint listens at an address with a certificate: give tls=… with {address}, "
-                "or tls:// alone for one that only connects"
-            )
+        check_endpoint(address, on_message, tls, trust, config)
         self._codec = codec_for(type)
         self._on_message = on_message
         self._tls = tls
@@ -131,11 +102,12 @@ class Endpoint(Generic[T]):
         self._exchange: Exchange
         self._is_open = False
         self._closed = False
+        self._opening: asyncio.Future[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._futures: dict[bytes, asyncio.Future[None]] = {}
-        self._errors: dict[Hashable, Exception] = {}
         self._slots = asyncio.Semaphore(self._config.max_sends)
-        self._arrived: deque[Arrived] = deque()
-        self._receivers: deque[asyncio.Future[None]] = deque()
+        self._arrived: OrderedDict[bytes, Arrived] = OrderedDict()
+        self._receivers: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -145,10 +117,23 @@ class Endpoint(Generic[T]):
 
     async def open(self) -> None:
         """Be there; ``async with`` does it."""
-        if self._is_open or self._closed:
+        if self._is_open or self._closed or self._opening is not None:
             raise LocalProtocolError("an endpoint is opened once; make another")
         self._loop = asyncio.get_running_loop()
-        transport = await self._open_transport()
+        self._opening = self._loop.create_future()
+        try:
+            transport = await open_transport(
+                self._asked_address, self, self._config.max_pdu, self._tls, self._trust
+            )
+            if self._closing is not None:
+                await transport.close()
+                raise EndpointClosed("this endpoint was closed while it was being opened")
+            self._begin(transport)
+        finally:
+            self._opening.set_result(None)
+            self._opening = None
+
+    def _begin(self, transport: Transport) -> None:
         config = self._config
         self._config = replace(
             config,
@@ -159,47 +144,74 @@ class Endpoint(Generic[T]):
         self._exchange = Exchange(
             self._config,
             SystemChance(),
-            self._loop.time(),
+            clock.now(),
             reports_sent=transport.reports_sent,
         )
         self._transport = transport
         self._is_open = True
         self._set_timer()
 
-    async def _open_transport(self) -> Transport:
-        if self._scheme == "udp":
-            return await open_udp(self._asked_address, self)
-        if self._scheme == "tls":
-            return await open_tls(
-                self._asked_address,
-                self,
-                max_pdu=self._config.max_pdu or MAX_PDU,
-                tls=self._tls,
-                trust=self._trust,
-            )
-        return open_local(self._asked_address, self)
-
     async def close(self) -> None:
-        """End it: what is being sent fails, what was not taken is refused."""
-        if self._closed:
+        """End it: what is being sent fails, what was not taken is refused.
+
+        Each ``on_message`` that is not done is cancelled, and waited for. One that closes its own
+        endpoint is not: this returns to it at once, and the end comes when it has returned, with
+        its message taken.
+        """
+        if not self._is_open and self._opening is None:
+            self._closed = True
             return
-        self._closed = True
+        self._check_loop()
+        closing = self._start_closing()
+        if asyncio.current_task() not in self._tasks:
+            await asyncio.shield(closing)  # it ends even if nobody waits for that any longer
+
+    def _start_closing(self) -> asyncio.Task[None]:
+        """Begin to close, on behalf of the current task; what is returned ends with the rest."""
+        if self._closing is None:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._is_open:
+                self._exchange.stop_sending(clock.now())
+                self._turn()
+            self._closing = self._loop.create_task(self._end(asyncio.current_task()))
+        return self._closing
+
+    async def _end(self, closer: asyncio.Task[Any] | None) -> None:
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
         if not self._is_open:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        tasks = self._tasks - {asyncio.current_task()}  # an on_message may close its endpoint
+        try:
+            await self._end_handlers({task for task in self._tasks if task is not closer})
+            if closer in self._tasks:
+                await asyncio.wait({closer})
+        finally:
+            self._exchange.close(clock.now())
+            self._turn()
+            self._arrived.clear()
+            for receiver in self._receivers:
+                if not receiver.done():
+                    receiver.set_result(None)
+            await self._transport.close()
+
+    async def _end_handlers(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._exchange.close(self._loop.time())
-        self._turn()
-        self._arrived.clear()
-        for receiver in self._receivers:
-            if not receiver.done():
-                receiver.set_result(None)
-        await self._transport.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False) and not self._closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return f"<Endpoint {self._asked_address}, closed>"
+        if self._is_open:
+            return f"<Endpoint {self._transport.address}>"
+        return f"<Endpoint {self._asked_address}, not open>"
 
     async def __aenter__(self) -> Endpoint[T]:
         await self.open()
@@ -223,6 +235,10 @@ class Endpoint(Generic[T]):
         if not self._is_open:
             raise LocalProtocolError("open the endpoint first: async with Endpoint(…) as endpoint")
 
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise LocalProtocolError("this endpoint belongs to another event loop; use it there")
+
     # Sending
 
     async def send(
@@ -235,20 +251,29 @@ class Endpoint(Generic[T]):
         """Send a message, and return when its receiver has taken it.
 
         Raises a `DeliveryError` that says what happened, `MessageTooLarge`, or what was wrong with
-        the address. Without an answer that is after ``Config.ack_timeout`` seconds, or ``timeout``.
-        Cancelling gives the message up.
+        the address. Without an answer that is after ``Config.ack_timeout`` seconds, or ``timeout``,
+        which is for everything: finding the host, waiting for others and being taken. Cancelling
+        gives the message up.
         """
         self._check_open()
-        payload = self._encode(message)
-        due = None if timeout is None else self._loop.time() + timeout
-        remote = await self._transport.locate(to)
-        await self._slots.acquire()
+        self._check_loop()
+        if not isinstance(to, str):
+            raise TypeError(f"an address is a string such as 'udp://host:port', not {to!r}")
+        due = None if timeout is None else self._loop.time() + check_timeout(timeout)
+        payload = encoded(self._codec, message)
+        if self._closed:
+            raise EndpointClosed("this endpoint was closed", to=to)
+        if due is None:
+            remote = await self._transport.locate(to)
+            await self._slots.acquire()
+        else:
+            remote = await self._prepare(to, due)
         expiry = None
         message_id = b""
         try:
             if self._closed:
                 raise EndpointClosed("this endpoint was closed", to=to)
-            message_id = self._exchange.send(remote, payload, self._loop.time())
+            message_id = self._exchange.send(remote, payload, clock.now())
             future = self._futures[message_id] = self._loop.create_future()
             self._flush_soon()
             if due is not None:
@@ -263,23 +288,20 @@ class Endpoint(Generic[T]):
             if expiry is not None:
                 expiry.cancel()
 
-    def _encode(self, message: T) -> bytes:
-        if self._codec is None:
-            if isinstance(message, bytes):
-                return message
-            if not isinstance(message, bytearray | memoryview):
-                raise EncodeError(
-                    f"a message is bytes, not {type(message).__name__}; for others give the "
-                    "endpoint their type: Endpoint(address, type)"
-                )
-            return bytes(message)
-        payload, halves = self._codec.encode(message)
-        if halves:
-            raise EncodeError("channels cannot travel in messages of aqueduct.ipc")
-        return payload
+    async def _prepare(self, to: str, due: float) -> Hashable:
+        """Find a remote and get a slot to send to it, in time."""
+        why = "its host was not found yet"
+        try:
+            async with asyncio.timeout_at(due):
+                remote = await self._transport.locate(to)
+                why = f"{self._config.max_sends} others are being sent (max_sends)"
+                await self._slots.acquire()
+                return remote
+        except TimeoutError:
+            raise SendTimeout(f"{to} was not sent the message in time: {why}", to=to) from None
 
     def _give_up(self, message_id: bytes, code: int) -> None:
-        self._exchange.cancel(message_id, self._loop.time(), code)
+        self._exchange.cancel(message_id, clock.now(), code)
         self._turn()
 
     # Receiving
@@ -290,6 +312,7 @@ class Endpoint(Generic[T]):
         One that is not of the endpoint's type is refused, and not given out.
         """
         self._check_iterable()
+        self._check_loop()
         while True:
             message = self._next()
             if message is not None:
@@ -297,10 +320,11 @@ class Endpoint(Generic[T]):
             if self._closed:
                 raise EndpointClosed("this endpoint was closed")
             waiter = self._loop.create_future()
-            self._receivers.append(waiter)
+            self._receivers[waiter] = None
             try:
                 await waiter
             except asyncio.CancelledError:
+                self._receivers.pop(waiter, None)
                 if waiter.done() and not waiter.cancelled():
                     self._wake_receiver()  # the message is somebody else's now
                 raise
@@ -310,7 +334,8 @@ class Endpoint(Generic[T]):
         return self
 
     async def __anext__(self) -> Message[T]:
-        if self._arrived:  # had without another coroutine
+        # Had without another coroutine, where nothing has to be checked.
+        if self._arrived and asyncio.get_running_loop() is self._loop:
             message = self._next()
             if message is not None:
                 return message
@@ -327,9 +352,8 @@ class Endpoint(Generic[T]):
     def _next(self) -> Message[T] | None:
         """Take the next message that can still be taken."""
         exchange = self._exchange
-        assert exchange is not None
         while self._arrived:
-            arrived = self._arrived.popleft()
+            _, arrived = self._arrived.popitem(last=False)
             message = self._message(arrived)
             if message is not None and exchange.take(arrived.message_id):
                 if self._arrived:
@@ -358,14 +382,17 @@ class Endpoint(Generic[T]):
 
     def _wake_receiver(self) -> None:
         while self._receivers:
-            receiver = self._receivers.popleft()
+            receiver, _ = self._receivers.popitem(last=False)
             if not receiver.done():
                 receiver.set_result(None)
                 return
 
     def _deliver(self, arrived: Arrived, on_message: Handler[T]) -> None:
         """Give a message to the function that wants it."""
+        if self._closed:
+            return  # it is refused with the others
         if not self._exchange.holds(arrived.message_id):
+            self._refuse(arrived)  # it was withdrawn: nobody is told, but there is room again
             return
         message = self._message(arrived)
         if message is None:
@@ -388,6 +415,9 @@ class Endpoint(Generic[T]):
         except Exception:  # noqa: BLE001 -- whatever the application's code raises
             self._failed(arrived)
             return
+        except BaseException:
+            self._refuse(arrived)
+            raise
         self._exchange.take(arrived.message_id)
         self._flush_soon()
 
@@ -402,7 +432,7 @@ class Endpoint(Generic[T]):
         if not self._is_open:
             return
         exchange = self._exchange
-        now = self._loop.time()
+        now = clock.now()
         for pdu in pdus:
             exchange.handle_pdu(pdu, remote, now)
         self._turn()
@@ -410,7 +440,7 @@ class Endpoint(Generic[T]):
     def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
         """PDUs of these have gone, or could not go."""
         if self._is_open:
-            now = self._loop.time()
+            now = clock.now()
             for sending in sendings:
                 self._exchange.handle_sent(sending, now)
             self._set_timer()
@@ -420,13 +450,11 @@ class Endpoint(Generic[T]):
         if self._is_open:
             self._exchange.handle_trouble(remote, why)
 
-    def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
+    def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
         """A remote will not be reached however often one tries."""
         if self._is_open:
-            self._errors[remote] = error
-            self._exchange.handle_unreachable(remote, str(error), self._loop.time())
+            self._exchange.handle_unreachable(remote, str(error), clock.now())
             self._turn()
-            del self._errors[remote]
 
     # What the core wants
 
@@ -435,11 +463,15 @@ class Endpoint(Generic[T]):
         for event in self._exchange.poll_events():
             if isinstance(event, Ended):
                 self._ended(event)
-            elif self._on_message is not None:
-                self._deliver(event, self._on_message)
-            else:
-                self._arrived.append(event)
-                self._wake_receiver()
+            elif isinstance(event, Arrived):
+                if self._on_message is not None:
+                    self._deliver(event, self._on_message)
+                else:
+                    self._arrived[event.message_id] = event
+                    self._wake_receiver()
+            elif self._arrived.pop(event.message_id, None) is not None:
+                self._exchange.refuse(event.message_id)
+            # else a function has it, and it counts until that returns
         self._flush()
 
     def _flush_soon(self) -> None:
@@ -467,13 +499,13 @@ class Endpoint(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = at
-            self._timer = self._loop.call_at(at, self._wake)
+            self._timer = self._loop.call_later(max(0.0, at - clock.now()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
         # would mean to ask again and again until the time has come.
-        self._exchange.handle_timer(max(self._loop.time(), self._timer_at))
+        self._exchange.handle_timer(max(clock.now(), self._timer_at))
         self._turn()
 
     def _ended(self, ended: Ended) -> None:
@@ -485,5 +517,4 @@ class Endpoint(Generic[T]):
         else:
             if ended.code == Code.SEND_TIMEOUT and not ended.reason:
                 ended = ended._replace(reason=self._transport.diagnose(ended.remote))
-            known = self._errors.get(ended.remote)
-            future.set_exception(known or failure(ended, self._transport.name(ended.remote)))
+            future.set_exception(failure(ended, self._transport.name(ended.remote)))

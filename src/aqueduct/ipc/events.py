@@ -37,6 +37,16 @@ class Arrived(NamedTuple):
     payload: bytes
 
 
+class Withdrawn(NamedTuple):
+    """The sender has given up a message that had arrived, and it can no longer be taken.
+
+    It counts against the limits until it is answered all the same: what the application does with
+    it may take time and room.
+    """
+
+    message_id: bytes
+
+
 class Ended(NamedTuple):
     """A send has ended: delivered, or not, and then perhaps ``exposed``: it may have arrived."""
 
@@ -47,7 +57,7 @@ class Ended(NamedTuple):
     reason: str = ""
 
 
-Event: TypeAlias = Arrived | Ended
+Event: TypeAlias = Arrived | Withdrawn | Ended
 
 
 @dataclass(slots=True)
@@ -65,7 +75,7 @@ class Statistics:
     aborted: int = 0
     """Messages that began to arrive and then did not: given up by their sender or out of time."""
     duplicates: int = 0
-    """PDUs that were answered with the last ack once more."""
+    """PDUs that came again, and were answered once more."""
     retries: int = 0
     """PDUs sent again for want of an answer."""
     misdirected: int = 0

@@ -75,6 +75,10 @@ class Exchange:
         """Take a new owner id before its time."""
         self._inbox.change_owner(now)
 
+    def stop_sending(self, now: float) -> None:
+        """End all sends with SHUTDOWN; what has arrived can still be taken."""
+        self._outbox.close(now)
+
     def close(self, now: float) -> None:
         """End everything: sends fail with SHUTDOWN, messages not taken are refused."""
         if not self._closed:

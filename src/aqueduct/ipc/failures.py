@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from aqueduct.errors import (
     AqueductError,
-    ConnectError,
     EndpointClosed,
     MessageRefused,
     MessageTooLarge,
     PeerRestarted,
+    PeerUnreachable,
     SendTimeout,
+    TLSError,
     TransferAborted,
 )
 from aqueduct.ipc.events import Ended
@@ -22,7 +23,13 @@ def failure(ended: Ended, to: str) -> AqueductError:
     maybe = ended.exposed
     match ended.code:
         case Code.APPLICATION:
-            return ConnectError(f"cannot reach {to}{why}")
+            distrust = TLSError(ended.reason or f"cannot reach {to}")
+            if not maybe:
+                return distrust
+            sentence = f"{to} may have the message, and can no longer be asked{why}"
+            error = PeerUnreachable(sentence, to=to, may_have_arrived=True)
+            error.__cause__ = distrust
+            return error
         case Code.MESSAGE_TOO_LARGE:
             return MessageTooLarge(f"{to} takes no message of that size (its max_message)")
         case Code.SEND_TIMEOUT:

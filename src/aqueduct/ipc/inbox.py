@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Hashable
 
 from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Chance, Statistics, Transmit
+from aqueduct.ipc.events import Arrived, Chance, Statistics, Transmit, Withdrawn
 from aqueduct.ipc.incoming import Incoming, State
 from aqueduct.ipc.pdu import (
     ID_SIZE,
@@ -35,13 +35,15 @@ class Inbox:
         self.owner = b""
         self.owner_until = 0.0
         self.transmits: list[Transmit] = []
-        self.arrived: list[Arrived] = []
+        self.arrived: list[Arrived | Withdrawn] = []
         self._config = config
         self._chance = chance
         self._timers = timers
         self._statistics = statistics
         self._incarnation = chance.randbytes(INCARNATION)
         self._receivings: dict[bytes, Incoming] = {}
+        # Those that were given up after the application was told of them, with their lengths.
+        self._withdrawn: dict[bytes, int] = {}
         self._received = 0
         # Ids processed since the owner id last changed, and those from before with the time of that
         # change. The value is the code to answer with, and the number of the last PDU.
@@ -67,6 +69,7 @@ class Inbox:
         """The application has the message: tell its sender. False if it was withdrawn."""
         receiving = self._whole(message_id)
         if receiving is None:
+            self._let_go(message_id)
             return False
         receiving.take()
         self._statistics.received += 1
@@ -78,6 +81,7 @@ class Inbox:
         """The application cannot make use of the message: tell its sender (IPC-RECV-14)."""
         receiving = self._whole(message_id)
         if receiving is None:
+            self._let_go(message_id)
             return
         receiving.refuse()
         self._statistics.refused += 1
@@ -91,6 +95,8 @@ class Inbox:
     def close(self) -> None:
         """Refuse what was not taken, give up what has not arrived, begin nothing any more."""
         self._closed = True
+        for message_id in list(self._withdrawn):
+            self._let_go(message_id)
         for receiving in list(self._receivings.values()):
             if receiving.state is State.WHOLE:
                 self.refuse(receiving.message_id)
@@ -106,7 +112,11 @@ class Inbox:
 
     def leftovers(self) -> dict[str, int]:
         """What is still held, by kind."""
-        return {"receivings": len(self._receivings), "bytes received": self._received}
+        return {
+            "receivings": len(self._receivings),
+            "withdrawn": len(self._withdrawn),
+            "bytes received": self._received,
+        }
 
     def handle_header(self, header: Header, remote: Hashable, now: float) -> None:
         """Begin a message, or answer for one that has begun."""
@@ -120,6 +130,13 @@ class Inbox:
             if receiving.state is State.RECEIVING and receiving.expected == 1:
                 self._statistics.duplicates += 1
                 self._answer(remote, receiving.last_ack())
+            elif (
+                receiving.state is State.WHOLE
+                and receiving.expected == 1
+                and (header.payload or not header.length)  # without its data it begins an abort
+            ):
+                self._statistics.duplicates += 1
+                self._answer(remote, receiving.notice())  # IPC-RECV-20
             else:
                 self._statistics.ignored += 1
             return
@@ -139,7 +156,8 @@ class Inbox:
         config = self._config
         if (
             self._closed
-            or len(self._receivings) >= config.max_receives
+            or header.message_id in self._withdrawn
+            or len(self._receivings) + len(self._withdrawn) >= config.max_receives
             or self._received + header.length > config.max_received
             or self.processed >= config.max_processed
         ):
@@ -165,15 +183,16 @@ class Inbox:
         code, told = Code.SUCCESS, b""
         receiving.remote = remote
         ahead = receiving.expected - sequence
-        if ahead not in (0, 1) or (data.payload and receiving.state is State.WHOLE):
+        if ahead == 1 and data.payload and receiving.state is State.WHOLE:
+            self._statistics.duplicates += 1
+            self._answer(remote, receiving.notice())  # IPC-RECV-20
+        elif ahead not in (0, 1) or (data.payload and receiving.state is State.WHOLE):
             self._statistics.ignored += 1  # IPC-RECV-12
         elif data.destination != receiving.owner:  # IPC-RECV-9
             self._statistics.misdirected += 1
             code, told = Code.INVALID_DESTINATION, receiving.owner
         elif not data.payload:
-            receiving.abort()  # IPC-RECV-15
-            self._statistics.aborted += 1
-            self._forget(receiving, Code.PROCESSING_ERROR)
+            self._abort(receiving)
         elif ahead:
             self._statistics.duplicates += 1
             self._answer(remote, receiving.last_ack())  # IPC-RECV-12
@@ -202,6 +221,21 @@ class Inbox:
         receiving.time_out()  # IPC-RECV-13
         self._statistics.aborted += 1
         self._forget(receiving, Code.RECEIVE_TIMEOUT)
+
+    def _abort(self, receiving: Incoming) -> None:
+        """The sender has given it up (IPC-RECV-15)."""
+        if receiving.state is State.WHOLE:
+            # IPC-FLOW-2: it counts until the application has let go of it.
+            self._withdrawn[receiving.message_id] = receiving.length
+            self._received += receiving.length
+            self.arrived.append(Withdrawn(receiving.message_id))
+        receiving.abort()
+        self._statistics.aborted += 1
+        self._forget(receiving, Code.PROCESSING_ERROR)
+
+    def _let_go(self, message_id: bytes) -> None:
+        """The application no longer has a message that was withdrawn, if it is one."""
+        self._received -= self._withdrawn.pop(message_id, 0)
 
     def _whole(self, message_id: bytes) -> Incoming | None:
         """The message to be taken; a sender may have withdrawn it and begun anew with its id."""

@@ -13,6 +13,9 @@ from enum import Enum, auto
 from aqueduct.ipc.pdu import data_ack, header_ack
 from aqueduct.protocol.timers import NEVER
 
+SMALL = 4_096
+"""Pieces below this are put together as they come: each for itself would take far more memory."""
+
 
 class State(Enum):
     """Where a receiving stands."""
@@ -93,7 +96,7 @@ class Incoming:
         self.expected = 0
         """The number of the next PDU; the HEADER is 0."""
         self.state = State.BEGUN
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self._missing = length
         self.deadline = NEVER
         self.wake_at = NEVER
@@ -106,8 +109,13 @@ class Incoming:
         """Take the data of the expected PDU; returns whether the message is whole."""
         if len(data) > self._missing:
             data = data[: self._missing]  # IPC-RECV-1
-        self._pieces.append(data)
         self._missing -= len(data)
+        if len(data) >= SMALL or not (self._missing or self._pieces):
+            self._pieces.append(data)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += data
+        else:
+            self._pieces.append(bytearray(data))
         self.expected += 1
         whole = self._missing == 0
         self._move(Input.LAST_PIECE if whole else Input.PIECE)
@@ -119,11 +127,20 @@ class Incoming:
             return header_ack(self.message_id, code)
         return data_ack(self.message_id, self.expected - 1, code)
 
+    def notice(self) -> bytes:
+        """The answer to a duplicate of the last PDU: it is whole, and waits to be taken.
+
+        It numbers a PDU past the last, which whoever does not know of notices ignores.
+        """
+        return data_ack(self.message_id, self.expected, 0)
+
     def payload(self) -> bytes:
         """The whole message; afterwards it is no longer held here."""
         pieces = self._pieces
         self._pieces = []
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(pieces) == 1 and isinstance(pieces[0], bytes):
+            return pieces[0]
+        return b"".join(pieces)
 
     def take(self) -> None:
         """The application has taken it."""

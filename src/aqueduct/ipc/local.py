@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Hashable, Sequence
 from itertools import count
 
@@ -24,7 +25,7 @@ class LocalTransport:
     reports_sent = False
 
     def __init__(self, name: str, listener: Listener) -> None:
-        if name in _transports:
+        if _holder(name) is not None:
             raise ConnectError(f"local://{name} is taken by another endpoint of this process")
         self.address = f"local://{name}"
         self._name = name
@@ -46,21 +47,33 @@ class LocalTransport:
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Hand PDUs over, in a later turn of the other's loop."""
         for remote, head, data, _ in transmits:
-            other = _transports.get(str(remote))
+            other = _holder(str(remote))
             if other is not None:
-                other._loop.call_soon_threadsafe(other._receive, head + bytes(data), self._name)
+                # The other's loop may end just now, in its thread.
+                with contextlib.suppress(RuntimeError):
+                    other._loop.call_soon_threadsafe(other._receive, head + bytes(data), self._name)
 
     def diagnose(self, remote: Hashable) -> str:
         """Whether anybody has the name."""
-        return "" if remote in _transports else "nobody in this process has that name"
+        return "" if _holder(str(remote)) is not None else "nobody in this process has that name"
 
     async def close(self) -> None:
         """Give the name up."""
-        _transports.pop(self._name, None)
+        if _transports.get(self._name) is self:
+            del _transports[self._name]
 
     def _receive(self, pdu: bytes, remote: str) -> None:
         if _transports.get(self._name) is self:
             self._listener.handle_pdus([pdu], remote)
+
+
+def _holder(name: str) -> LocalTransport | None:
+    """Who has a name; one that was forgotten has it no longer than its loop is there."""
+    transport = _transports.get(name)
+    if transport is not None and transport._loop.is_closed():
+        del _transports[name]
+        return None
+    return transport
 
 
 def open_local(address: str, listener: Listener) -> LocalTransport:

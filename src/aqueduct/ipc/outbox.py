@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable
 
 from aqueduct.errors import MessageTooLarge, WouldBlock
@@ -45,8 +45,9 @@ class _Remote:
         self.max_data = MAX_INT32
         """The most data in a PDU that it said it takes, if it said so."""
         self.window = Window(window)
-        self.waiting: deque[Outgoing] = deque()
-        self.sendings = 0
+        # In the order of sending, and any of them can be taken out as fast as the first.
+        self.waiting: OrderedDict[Outgoing, None] = OrderedDict()
+        self.sendings: dict[Outgoing, None] = {}
         self.heard_at = -NEVER
         self.scout: Outgoing | None = None
         """The last message that went although there was no room for it."""
@@ -82,6 +83,8 @@ class Outbox:
         self._sendings: dict[bytes, Outgoing] = {}
         self._renamed: dict[bytes, bytes] = {}
         self._remotes: dict[Hashable, _Remote] = {}
+        # Those that nothing is under way to, the one that is so for longest first.
+        self._idle: OrderedDict[Hashable, None] = OrderedDict()
         self._closed = False
 
     def send(self, remote: Hashable, payload: bytes, now: float) -> bytes:
@@ -96,11 +99,13 @@ class Outbox:
         deadline = now + self._config.ack_timeout
         sending = Outgoing(message_id, remote, payload, self.max_data, deadline, self._wake)
         self._sendings[message_id] = sending
-        known.sendings += 1
+        if not known.sendings:
+            self._idle.pop(remote, None)
+        known.sendings[sending] = None
         if not known.waiting and known.window.fits(sending.current_size):
             self._start(sending, known, now)
         else:
-            known.waiting.append(sending)  # IPC-FLOW-1
+            known.waiting[sending] = None  # IPC-FLOW-1
             self._timers.wake(sending, deadline)
         return message_id
 
@@ -140,9 +145,11 @@ class Outbox:
 
     def handle_unreachable(self, remote: Hashable, why: str, now: float) -> None:
         """The transport will not reach a remote however often it tries: fail what goes there."""
-        for sending in [each for each in self._sendings.values() if each.remote == remote]:
-            self._remotes[remote].why = why
-            self._give_up(sending, Code.APPLICATION, now)
+        known = self._remotes.get(remote)
+        if known is not None:
+            known.why = why
+            for sending in list(known.sendings):
+                self._give_up(sending, Code.APPLICATION, now)
 
     def _start(self, sending: Outgoing, known: _Remote, now: float) -> None:
         if known.owner and now < known.trusted_until:  # IPC-ID-3
@@ -157,8 +164,9 @@ class Outbox:
         window = known.window
         if sending.charge:
             window.remove(sending.charge)
-        sending.charge = max(sending.current_size, 1)
-        window.add(sending.charge)
+        if not sending.held:
+            sending.charge = max(sending.current_size, 1)
+            window.add(sending.charge)
         head, data = sending.current()
         sending.retry_at = NEVER
         self.transmits.append(Transmit(sending.remote, head, data, sending))
@@ -171,6 +179,8 @@ class Outbox:
         """Send the current PDU again after a random time, or give up if there is none left."""
         config = self._config
         backoff = self._chance.uniform(config.min_backoff, config.max_backoff)  # IPC-SEND-5
+        if sending.held:
+            backoff = max(backoff, config.held_backoff)
         sending.retry_at = now + backoff
         self._timers.wake(sending, min(sending.retry_at, sending.deadline))
 
@@ -186,9 +196,11 @@ class Outbox:
             self._give_up(sending, Code.SEND_TIMEOUT, now)  # IPC-SEND-13
         elif now >= sending.retry_at:
             self._statistics.retries += 1
-            known.window.shrink(now, self._config.min_backoff)
+            # A first retry may just have found a busy application (IPC-FLOW-5).
+            if sending.attempts > 1 and not sending.held:
+                known.window.shrink(now, self._config.min_backoff)
             self._transmit(sending, known, now)  # IPC-SEND-6
-            if sending.state is State.DATA:
+            if sending.state is State.DATA and not sending.held:
                 self._send_scout(known, now)
         else:
             self._timers.wake(sending, min(sending.retry_at, deadline))
@@ -205,7 +217,7 @@ class Outbox:
             and now >= known.heard_at + self._config.max_backoff
             and (scout is None or scout.state is not State.HEADER)
         ):
-            known.scout = known.waiting.popleft()
+            known.scout = known.waiting.popitem(last=False)[0]
             self._start(known.scout, known, now)
 
     def handle_header_ack(self, ack: HeaderAck, remote: Hashable, now: float) -> None:
@@ -217,7 +229,9 @@ class Outbox:
         known = self._remotes[remote]
         known.heard_at = now
         if ack.code == Code.SUCCESS:
-            known.owner = sending.destination
+            # The ack of a predecessor may be late, and says nothing of who is there now.
+            if not known.owner or known.owner[:INCARNATION] == sending.destination[:INCARNATION]:
+                known.owner = sending.destination
             self._advance(sending, known, now)
         elif ack.code == Code.INVALID_DESTINATION:
             self._redirect(sending, known, decode_owner(ack.payload), now)
@@ -243,15 +257,15 @@ class Outbox:
         elif sending.may_hurry:
             self._transmit(sending, known, now)
         if owner[:INCARNATION] != before[:INCARNATION]:
-            self._end_broken_off(sending.remote, owner, now)
+            self._end_broken_off(known, owner, now)
 
-    def _end_broken_off(self, remote: Hashable, owner: bytes, now: float) -> None:
+    def _end_broken_off(self, known: _Remote, owner: bytes, now: float) -> None:
         """Fail what a remote had begun to receive before it became another (IPC-ID-6).
 
         Its successor ignores the rest of such a message, and would be asked for the ack until the
         time is over, while others wait for the room.
         """
-        for sending in [each for each in self._sendings.values() if each.remote == remote]:
+        for sending in list(known.sendings):
             if (
                 sending.state is State.DATA
                 and sending.destination[:INCARNATION] != owner[:INCARNATION]
@@ -285,7 +299,10 @@ class Outbox:
             or sending.index != ack.sequence
             or sending.remote != remote
         ):
-            self._statistics.ignored += 1  # IPC-SEND-11
+            if sending is not None and sending.remote == remote and _is_notice(ack, sending):
+                self._hold(sending, now)
+            else:
+                self._statistics.ignored += 1  # IPC-SEND-11
             return
         known = self._remotes[remote]
         known.heard_at = now
@@ -294,6 +311,19 @@ class Outbox:
         else:
             sending.refuse(ack.code)  # IPC-SEND-8
             self._finish(sending, now)
+
+    def _hold(self, sending: Outgoing, now: float) -> None:
+        """Wait for a receiver's application: not the way there is slow (IPC-SEND-18)."""
+        known = self._remotes[sending.remote]
+        known.heard_at = now
+        sending.held = True
+        self._schedule(sending, now)
+        if sending.charge:
+            if sending.attempts <= 2:  # a duplicate came there, so neither copy was lost
+                known.window.grow(sending.charge)
+            known.window.remove(sending.charge)
+            sending.charge = 0
+            self._start_waiting(known, now)
 
     def _advance(self, sending: Outgoing, known: _Remote, now: float) -> None:
         if sending.destination == known.owner:
@@ -308,7 +338,7 @@ class Outbox:
     def _give_up(self, sending: Outgoing, code: int, now: float) -> None:
         """End a send from this side, and have the receiver end it too (IPC-SEND-14)."""
         if sending.state is State.WAITING:
-            self._remotes[sending.remote].waiting.remove(sending)
+            del self._remotes[sending.remote].waiting[sending]
         else:
             for pdu in sending.abort():
                 self.transmits.append(Transmit(sending.remote, pdu, b"", None))
@@ -324,7 +354,9 @@ class Outbox:
         self._renamed.pop(sending.message_id, None)
         sending.wake_at = NEVER
         known = self._remotes[sending.remote]
-        known.sendings -= 1
+        del known.sendings[sending]
+        if not known.sendings:
+            self._idle[sending.remote] = None
         if sending.charge:
             known.window.remove(sending.charge)
             sending.charge = 0
@@ -336,24 +368,32 @@ class Outbox:
             exposed = sending.exposed
             ended = Ended(sending.message_id, sending.remote, sending.code, exposed, known.why)
         self.ended.append(ended)  # IPC-SEND-17
+        self._start_waiting(known, now)
+
+    def _start_waiting(self, known: _Remote, now: float) -> None:
         waiting = known.waiting
-        while waiting and not self._closed and known.window.fits(waiting[0].current_size):
-            self._start(waiting.popleft(), known, now)
+        while waiting and not self._closed and known.window.fits(next(iter(waiting)).current_size):
+            self._start(waiting.popitem(last=False)[0], known, now)
 
     def _remote(self, remote: Hashable) -> _Remote:
         known = self._remotes.get(remote)
         if known is None:
-            if len(self._remotes) >= self._config.max_remotes:
-                self._forget_remotes()
+            # Make room by forgetting what has been idle for longest (IPC-FLOW-6).
+            while self._idle and len(self._remotes) >= self._config.max_remotes:
+                del self._remotes[self._idle.popitem(last=False)[0]]
             known = _Remote(self._config.window)
             self._remotes[remote] = known
         return known
 
-    def _forget_remotes(self) -> None:
-        """Make room by forgetting the older half of the remotes that are idle (IPC-FLOW-6)."""
-        idle = [remote for remote, known in self._remotes.items() if not known.sendings]
-        for remote in idle[: (len(idle) + 1) // 2]:
-            del self._remotes[remote]
-
     def _fresh_id(self) -> bytes:
         return self._chance.randbytes(ID_SIZE)
+
+
+def _is_notice(ack: DataAck, sending: Outgoing) -> bool:
+    """Whether an ack says that a message is whole and waits to be taken (IPC-RECV-20)."""
+    return (
+        ack.code == Code.SUCCESS
+        and ack.sequence == sending.index + 1
+        and sending.state is not State.WAITING
+        and sending.is_last
+    )

@@ -75,6 +75,7 @@ class Outgoing:
         "destination",
         "exposed",
         "guessed",
+        "held",
         "index",
         "message_id",
         "payload",
@@ -110,10 +111,12 @@ class Outgoing:
         """Whether the destination id is a random one, which nobody can own."""
         self.exposed = False
         """Whether somebody may have got all of it: then nobody else may be sent it (IPC-ID-4)."""
+        self.held = False
+        """Whether the receiver said that it has all of it, and only waits for its application."""
         self.index = 0
         """Of the PDU whose ack is pending; 0 is the HEADER."""
         self.attempts = 0
-        """How often the PDU at that index was sent."""
+        """How often the PDU at that index was sent, as it is now."""
         self.corrections = 0
         self.charge = 0
         """The data it has under way, while it has."""
@@ -150,18 +153,23 @@ class Outgoing:
             if start + piece >= len(payload):
                 self.exposed = True
             head = data_head(self.wire_id, self.destination, self.index)
-            return head, memoryview(payload)[start : start + piece]
+            return head, memoryview(payload)[start : start + (1 if self.held else piece)]
         head = header_head(self.wire_id, self.destination, len(payload))
         if len(payload) > piece:
             return head, memoryview(payload)[:piece]
         if not self.guessed:
             self.exposed = True
-        return head, payload
+        return head, payload[:1] if self.held else payload
 
     @property
     def current_size(self) -> int:
         """How much data the PDU at the current index carries."""
         return min(self.piece, len(self.payload) - self.index * self.piece)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the PDU at the current index completes the message."""
+        return (self.index + 1) * self.piece >= len(self.payload)
 
     def abort(self) -> list[bytes]:
         """What makes a receiver give the message up at once (IPC-SEND-14, IPC-SEND-15)."""
@@ -207,7 +215,7 @@ class Outgoing:
 
     def advance(self, deadline: float) -> bool:
         """The current PDU was acknowledged; returns whether it was the last (IPC-SEND-12)."""
-        if (self.index + 1) * self.piece >= len(self.payload):
+        if self.is_last:
             self._end(Input.LAST_ACKED, Code.SUCCESS)
             return True
         self._move(Input.ACKED)
@@ -232,6 +240,8 @@ class Outgoing:
     def _correct(self) -> None:
         self._move(Input.CORRECTED)
         self.corrections += 1
+        self.attempts = 0
+        self.held = False
 
     def _end(self, cause: Input, code: int) -> None:
         self._move(cause)

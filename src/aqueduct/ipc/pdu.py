@@ -39,7 +39,11 @@ class Opcode(IntEnum):
 
 
 class Code(IntEnum):
-    """What became of a PDU or a message; the negative ones never reach the wire (IPC-PDU-6)."""
+    """What became of a PDU or a message; the negative ones never reach the wire (IPC-PDU-6).
+
+    ``ABORTED_BY_SENDER`` only has a name: no send ends with it, and a receiver that a message was
+    withdrawn from answers with ``PROCESSING_ERROR``.
+    """
 
     SUCCESS = 0
     PROCESSING_ERROR = 1

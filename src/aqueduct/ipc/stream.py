@@ -25,8 +25,9 @@ FULL = 8 * 1024 * 1024
 
 _UNSENT = 256 * 1024
 """What the kernel takes ahead of the network; more would only wait there, and be sent again."""
-_DEAD_AFTER = 10.0
-"""A host that confirms nothing for so many seconds is gone; else the kernel tries for minutes."""
+_DEAD_AFTER = 2.5
+"""A host that confirms nothing for so many seconds is gone; else the kernel tries for minutes. Half
+of the usual ack timeout, so that a message has time left for another connection."""
 
 
 class Owner(Protocol):
@@ -47,6 +48,9 @@ class Owner(Protocol):
     def handle_sent(self, sendings: list[Outgoing]) -> None:
         """PDUs have gone, or could not go."""
 
+    def handle_unsent(self, more: int) -> None:
+        """So many more bytes, or fewer, are not yet taken by the kernel."""
+
     def handle_lost(self, connection: Connection, error: Exception | None) -> None:
         """It is over; None if the peer closed it."""
 
@@ -62,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         """When it last carried a whole PDU, either way."""
         self.heard = False
         """Whether a PDU ever came over it."""
+        self.unsent = 0
+        """Bytes that the kernel had not yet taken when it was last looked at."""
         self.lost = asyncio.get_running_loop().create_future()
         """Done when nothing is left of it."""
         self._owner = owner
@@ -125,12 +131,22 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 for piece in pieces:
                     transport.write(piece)
+            self.count_unsent()
         if self._paused:
             return []
         self.used_at = self._loop.time()
         sendings = self._sendings
         self._sendings = []
         return sendings
+
+    def count_unsent(self) -> int:
+        """How many bytes the kernel has not yet taken; the difference is told to the owner."""
+        transport = self._transport
+        unsent = 0 if transport is None else transport.get_write_buffer_size()
+        if unsent != self.unsent:
+            self._owner.handle_unsent(unsent - self.unsent)
+            self.unsent = unsent
+        return unsent
 
     def close(self) -> None:
         """End it after what was written."""
@@ -203,6 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._paused = False
         self._parts.clear()
+        self.count_unsent()
         if not self.lost.done():
             self.lost.set_result(None)
         self._owner.handle_lost(self, self._error or exc)

@@ -38,6 +38,10 @@ _PAUSE = 0.05
 _LINGER = 1.0
 """How long closing waits for what was written."""
 _BACKLOG = 1_024
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+_MAX_UNSENT = 64 * 1024 * 1024
+"""Bytes not yet taken by the kernel, of all connections together, past which acks to peers that do
+not read are lost."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,7 @@ class TlsTransport:
         self._accepted: dict[Connection, asyncio.TimerHandle] = {}
         self._up: dict[Hashable, Connection] = {}
         self._numbers = itertools.count(1)
+        self._unsent = 0
         self._sweeper: asyncio.TimerHandle | None = None
         self._closing = False
         self._buffers = (memoryview(bytearray(BUFFER)), memoryview(bytearray(BUFFER)))
@@ -160,6 +165,11 @@ class TlsTransport:
         scheme, host, port = parse(where)
         if scheme != "tls" or not host or not port:
             raise ConnectError(f"not an address to send to: {address!r}; write {SCHEME}host:port")
+        if host in _ALL_ADDRESSES:
+            raise ConnectError(
+                f"{address} says where an endpoint listens, at all addresses of its host; send to "
+                "one of them, by a name that its certificate holds"
+            )
         if not hash_sign:
             return ("tls", host, port)
         if not number.isdecimal():
@@ -182,6 +192,7 @@ class TlsTransport:
         remote: Hashable = None
         connection: Connection | None = None
         full = False
+        crowded = self._is_crowded()
         for transmit in transmits:
             if transmit.remote is not remote:
                 remote = transmit.remote
@@ -192,7 +203,7 @@ class TlsTransport:
                 if why is not None and transmit.sending is not None:
                     troubles[remote] = why
                     gone.append(transmit.sending)
-            elif full:
+            elif full or (crowded and transmit.sending is None and connection.unsent):
                 # The acks are lost, as the network may lose them; the others are sent again later.
                 if transmit.sending is not None:
                     gone.append(transmit.sending)
@@ -244,7 +255,10 @@ class TlsTransport:
         remote = transmit.remote
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         if len(remote) > 3:
-            return "the connection it came over is gone; it has to connect again"
+            # Nobody can open it again but whoever did, and then it has another name (IPC-TCP-5).
+            gone = TLSError(f"{self.name(remote)} is gone with its connection; it may come again")
+            self._loop.call_soon(self._listener.handle_unreachable, remote, gone)
+            return ""
         line = self._lines.get(remote)
         if line is None:
             if not self._make_room():
@@ -372,6 +386,16 @@ class TlsTransport:
         """PDUs have gone, or could not go."""
         if not self._closing:
             self._listener.handle_sent(sendings)
+
+    def handle_unsent(self, more: int) -> None:
+        """So many more bytes, or fewer, are not yet taken by the kernel."""
+        self._unsent += more
+
+    def _is_crowded(self) -> bool:
+        """Whether what waits to go out is too much; what has gone since is seen only if so."""
+        if self._unsent <= _MAX_UNSENT:
+            return False
+        return sum(connection.count_unsent() for connection in self._alive) > _MAX_UNSENT
 
     def handle_lost(self, connection: Connection, error: Exception | None) -> None:
         """A connection is over."""

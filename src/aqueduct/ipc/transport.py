@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from aqueduct.errors import TLSError
 from aqueduct.ipc.events import Transmit
 from aqueduct.ipc.outgoing import Outgoing
 
@@ -51,5 +52,5 @@ class Listener(Protocol):
     def handle_trouble(self, remote: Hashable, why: str) -> None:
         """A remote could not be reached just now, or is no longer there."""
 
-    def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
+    def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
         """A remote will not be reached however often one tries."""

@@ -10,6 +10,7 @@ import socket
 import termios
 import warnings
 from collections.abc import Hashable, Sequence
+from math import inf
 
 from aqueduct.errors import ConnectError
 from aqueduct.ipc.address import parse, unparse
@@ -24,6 +25,8 @@ _BATCHES = 64
 _MAX_UNSENT = 16_384
 """PDUs kept while the socket is full; more are lost, as datagrams are."""
 _MAX_LOCATED = 4_096
+_NAME_AGE = 60.0
+"""Seconds for which a name of a host means what it was last looked up to mean."""
 _DIAGNOSIS_AGE = 1.0
 """Seconds for which it is good, as many messages may fail for one reason."""
 _NOTHING = bytes(4)
@@ -45,7 +48,7 @@ class UdpTransport:
         self._diagnosed: Hashable = None
         self._diagnosed_at = 0.0
         self._readable_size = bytearray(_NOTHING)
-        self._located: dict[str, Address] = {}
+        self._located: dict[str, tuple[Address, float]] = {}
         host, port = sock.getsockname()[:2]
         self.address = unparse("udp", host, port)
         # The other side has the same kernel, and most likely a buffer of the same size.
@@ -54,18 +57,24 @@ class UdpTransport:
 
     async def locate(self, address: str) -> Hashable:
         """The IP address and port of an address."""
-        found = self._located.get(address)
-        if found is None:
+        found, until = self._located.get(address, (None, 0.0))
+        if found is None or self._loop.time() >= until:
             place = parse(address)
             if place.scheme != "udp" or not place.host or not place.port:
                 raise ConnectError(
                     f"an endpoint at {self.address} cannot send to {address}; "
                     "it sends to udp://host:port"
                 )
-            found = await _resolve(place.host, place.port, self._socket.socket.family)
+            found, fixed = await _resolve(place.host, place.port, self._socket.socket.family)
+            if ipaddress.ip_address(found[0]).is_unspecified:
+                raise ConnectError(
+                    f"{address} says where an endpoint listens, at all addresses of its host; "
+                    "send to one of them, such as 127.0.0.1"
+                )
             if len(self._located) >= _MAX_LOCATED:
                 self._located.clear()
-            self._located[address] = found
+            until = inf if fixed else self._loop.time() + _NAME_AGE
+            self._located[address] = found, until
         return found
 
     def name(self, remote: Hashable) -> str:
@@ -163,18 +172,21 @@ async def open_udp(address: str, listener: Listener) -> UdpTransport:
     return UdpTransport(sock, listener)
 
 
-async def _resolve(host: str, port: int, family: int) -> Address:
+async def _resolve(host: str, port: int, family: int) -> tuple[Address, bool]:
+    """Where that is, and whether it was said in numbers."""
+    fixed = True
     try:
         found = socket.getaddrinfo(
             host, port, family, socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
         )
     except socket.gaierror:
+        fixed = False
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM)
         except socket.gaierror as error:
             raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
-    return str(found[0][4][0]), int(found[0][4][1])
+    return (str(found[0][4][0]), int(found[0][4][1])), fixed
 
 
 def _probe(family: int, remote: tuple[str, int]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 NEVER = float("inf")
+_FEW = 1_024
+"""Entries that are not worth sorting out."""
 
 
 class Sleeper(Protocol):
@@ -20,11 +22,12 @@ class Sleeper(Protocol):
 class Timers:
     """A heap of wake-up times; an entry that its sleeper no longer means is skipped."""
 
-    __slots__ = ("_count", "_heap")
+    __slots__ = ("_count", "_heap", "_most")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Sleeper]] = []
         self._count = 0
+        self._most = _FEW
 
     def wake(self, sleeper: Sleeper, at: float) -> None:
         """Wake the sleeper at the given time, or earlier if it asked for that before."""
@@ -32,6 +35,14 @@ class Timers:
             sleeper.wake_at = at
             self._count += 1
             heappush(self._heap, (at, self._count, sleeper))
+            if len(self._heap) > self._most:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Let go of those who no longer mean to be woken, when they may be half of all."""
+        self._heap[:] = [each for each in self._heap if each[2].wake_at == each[0]]
+        heapify(self._heap)
+        self._most = max(_FEW, 2 * len(self._heap))
 
     def next(self) -> float | None:
         """The earliest time anybody wants to be woken."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from aqueduct.ipc.pdu import Code, Data, Header, HeaderAck, encode_size
+from aqueduct.ipc.pdu import Code, Data, DataAck, Header, HeaderAck, encode_size
 from aqueduct.testing.ipc.checkers import CHECKERS, check
 from aqueduct.testing.ipc.record import (
     Broke,
@@ -269,6 +269,16 @@ def _a_pdu_is_repeated_at_once(record: Record) -> None:
 @breaks("retries in time")
 def _a_pdu_is_not_repeated(record: Record) -> None:
     last(record, Finished).time += 0.5
+
+
+@breaks("the held are left alone")
+def _a_receiver_that_has_the_message_is_asked_soon(record: Record) -> None:
+    sent = farewell(record)
+    final = passes(record, sent)[-1]
+    sequence = int.from_bytes(final.pdu[38:42], "big")
+    notice = DataAck(sent.message, sequence + 1).encode()
+    told = PduArrived(final.time, sent.who, sent.life, sent.remote, notice)
+    after(record, final, told, replace(final, time=final.time + 0.1))
 
 
 @breaks("as patient as configured")

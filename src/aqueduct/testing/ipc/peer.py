@@ -7,7 +7,7 @@ from random import Random
 
 from aqueduct.errors import WouldBlock
 from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived
+from aqueduct.ipc.events import Arrived, Ended
 from aqueduct.ipc.exchange import Exchange
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.testing.clock import Clock, seeded
@@ -239,7 +239,7 @@ class Peer:
                 delay = 0.0 if eager else self._plan.take_delay * self._random.expovariate(1.0)
                 self.untaken += 1
                 self._clock.after(delay, self._decide, (self.life, event))
-            else:
+            elif isinstance(event, Ended):  # one that is withdrawn is let go when it is decided on
                 self.open_sends.discard(event.message_id)
                 self._record.append(
                     Finished(now, self.name, self.life, event.message_id, event.code, event.exposed)

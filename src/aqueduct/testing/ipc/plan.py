@@ -111,11 +111,12 @@ def _draw_config(random: Random, unit: float, large: bool) -> Config:
     return Config(
         max_message=max_message,
         max_pdu=draw_max_pdu(random, large),
-        owner_id_lifetime=unit * random.choice((0.25, 0.6, 1.0, 1.5, 5.0)),
+        owner_id_lifetime=max(0.1, unit * random.choice((0.25, 0.6, 1.0, 1.5, 5.0))),
         receive_timeout=unit * random.choice((1.0, 1.0, 1.3, 2.5)),
         ack_timeout=unit * random.choice((1.0, 1.0, 0.7)),
         min_backoff=min_backoff,
         max_backoff=min_backoff * random.choice((1, 2, 4)),
+        held_backoff=unit * random.choice((0.2, 0.5, 2.0)),
         id_trust=unit * random.choice((0.0, 0.3, 2.0, 10.0)),
         max_sends=random.choice((2, 10)) if tiny else 16_384,
         max_remotes=random.choice((1, 4_096)),

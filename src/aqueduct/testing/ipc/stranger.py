@@ -51,12 +51,21 @@ class Stranger:
         if self.quiet or STRANGER in (source, remote) or self._random.random() >= self._chance:
             return
         forge = self._random.choice(
-            (self._noise, self._cut, self._padded_ack, self._false_ack, self._unknown, self._greet)
+            (
+                self._noise,
+                self._cut,
+                self._padded_ack,
+                self._false_ack,
+                self._false_notice,
+                self._unknown,
+                self._greet,
+            )
         )
         forged = forge(datagram)
         if forged:
             at = self._random.choice((source, remote))
-            self._network.carry(STRANGER, source if forge == self._false_ack else at, forged)
+            for_source = forge in (self._false_ack, self._false_notice)
+            self._network.carry(STRANGER, source if for_source else at, forged)
 
     def _noise(self, _: bytes) -> bytes:
         return self._random.randbytes(self._random.randint(1, 80))
@@ -77,6 +86,13 @@ class Stranger:
         if datagram[0] == Opcode.DATA:
             return DataAck(datagram[6:22], int.from_bytes(datagram[38:42], "big")).encode()
         return b""
+
+    def _false_notice(self, datagram: bytes) -> bytes:
+        """That the message is whole and waits to be taken, but not from whom it should come."""
+        if datagram[0] not in (Opcode.HEADER, Opcode.DATA):
+            return b""
+        number = int.from_bytes(datagram[38:42], "big") if datagram[0] == Opcode.DATA else 0
+        return DataAck(datagram[6:22], number + 1).encode()
 
     def _unknown(self, _: bytes) -> bytes:
         """PDUs of messages that nobody knows."""

@@ -9,15 +9,20 @@ from itertools import pairwise
 from aqueduct.testing.checkers.base import Violation
 from aqueduct.testing.ipc.checkers.base import about, checker
 from aqueduct.testing.ipc.checkers.facts import (
+    DATA_ACK,
     EPSILON,
     HEADER_ACK,
     INVALID_DESTINATION,
     NEVER,
+    PDU_TOO_LARGE,
     SEND_TIMEOUT,
+    SUCCESS,
     Facts,
     LifeFacts,
     MessageFacts,
 )
+
+CORRECTIONS = (INVALID_DESTINATION, PDU_TOO_LARGE)
 
 
 @checker
@@ -40,10 +45,30 @@ def retries_in_time(facts: Facts) -> Iterator[Violation]:
         times = [each.time for each in message.passes]
         if times and end < NEVER:
             times.append(end)
+        notices = _notices(message)
+        rarely = most + life.config.held_backoff - life.config.max_backoff
         for earlier, later in pairwise(times):
-            if later - earlier > most:
+            told = [time for time in notices if time <= later]
+            since = max(earlier, told[-1]) if told else earlier
+            if later - since > (max(most, rarely) if told else most):
                 text = f"did nothing for {later - earlier:.6f} s"
                 yield about(message, "retries in time", text, later)
+
+
+@checker
+def the_held_are_left_alone(facts: Facts) -> Iterator[Violation]:
+    """A receiver that said it has all of a message, and waits, is asked for it only rarely."""
+    for message in facts.messages.values():
+        life = facts.life_of(message)
+        # After a correction the receiver has to be told everything again.
+        if life is None or any(each.code in CORRECTIONS for each in message.answers[1:]):
+            continue
+        pause = max(life.config.held_backoff, life.config.min_backoff) - EPSILON
+        for notice in _notices(message):
+            following = next((each.time for each in message.passes if each.time > notice), NEVER)
+            if following - notice < pause:
+                text = f"was asked for {following - notice:.6f} s after its receiver had it"
+                yield about(message, "the held are left alone", text, following)
 
 
 @checker
@@ -161,6 +186,20 @@ def _first_passes(message: MessageFacts) -> dict[int, float]:
     for each in message.passes:
         firsts.setdefault(each.number, each.time)
     return firsts
+
+
+def _notices(message: MessageFacts) -> list[float]:
+    """When its receiver said that it has all of the message: of a PDU past the one under way."""
+    return [
+        answer.time
+        for answer in message.answers
+        if answer.opcode == DATA_ACK
+        and answer.code == SUCCESS
+        and answer.source == message.sent.remote
+        and answer.passes
+        and answer.wire_id == message.passes[answer.passes - 1].wire_id
+        and answer.number == message.passes[answer.passes - 1].number + 1
+    ]
 
 
 def _end_time(message: MessageFacts, life: LifeFacts) -> float:

@@ -1,0 +1,47 @@
+"""What people give an endpoint, looked at before anything is done with it."""
+
+from __future__ import annotations
+
+import math
+
+from aqueduct.errors import LocalProtocolError
+from aqueduct.ipc.address import parse
+from aqueduct.ipc.config import LONGEST, Config
+from aqueduct.quic.tls import ServerTLS, Trust
+
+
+def check_endpoint(
+    address: str,
+    on_message: object,
+    tls: ServerTLS | None,
+    trust: Trust | None,
+    config: Config | None,
+) -> None:
+    """Raise unless all that an endpoint is given fits."""
+    scheme = parse(address).scheme
+    if on_message is not None and not callable(on_message):
+        raise TypeError(f"on_message is a function, not {on_message!r}")
+    _check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)")
+    _check_type("trust", trust, Trust, "aqueduct.trust(…)")
+    _check_type("config", config, Config, "ipc.Config(…)")
+    if scheme != "tls" and (tls is not None or trust is not None):
+        raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
+    if scheme == "tls" and (tls is not None) != (address != "tls://"):
+        raise LocalProtocolError(
+            f"an endpoint listens at an address with a certificate: give tls=… with {address}, "
+            "or tls:// alone for one that only connects"
+        )
+
+
+def check_timeout(timeout: float) -> float:
+    """A time that one can wait for."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"a timeout is a number of seconds, not {timeout!r}")
+    if not math.isfinite(timeout) or timeout < 0:
+        raise ValueError(f"a timeout is 0 or more seconds, not {timeout}; leave it out for none")
+    return min(timeout, LONGEST)
+
+
+def _check_type(name: str, value: object, kind: type, how: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is what {how} makes, not {value!r}")

@@ -1,0 +1,58 @@
+"""Messages as people have them: one that arrived, and the bytes of one that is to be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from aqueduct.codec import Codec
+from aqueduct.errors import EncodeError
+from aqueduct.ipc.transport import Transport
+
+T = TypeVar("T")
+
+
+class Message(Generic[T]):
+    """A message that arrived."""
+
+    __slots__ = ("_id", "_remote", "_transport", "payload")
+
+    def __init__(self, payload: T, message_id: bytes, remote: Hashable, transport: Transport):
+        self.payload = payload
+        self._id = message_id
+        self._remote = remote
+        self._transport = transport
+
+    @property
+    def source(self) -> str:
+        """The address it came from; an answer can be sent there."""
+        return self._transport.name(self._remote)
+
+    @property
+    def id(self) -> UUID:
+        """What its sender called it; no two messages have the same."""
+        return UUID(bytes=self._id)
+
+    def __repr__(self) -> str:
+        return f"Message({self.payload!r}, source={self.source!r}, id={str(self.id)!r})"
+
+
+Handler = Callable[[Message[T]], Awaitable[object] | object]
+
+
+def encoded(codec: Codec[Any] | None, message: object) -> bytes:
+    """The bytes of a message; without a codec it is bytes already."""
+    if codec is None:
+        if isinstance(message, bytes):
+            return message
+        if not isinstance(message, bytearray | memoryview):
+            raise EncodeError(
+                f"a message is bytes, not {type(message).__name__}; for others give the "
+                "endpoint their type: Endpoint(address, type)"
+            )
+        return bytes(message)
+    payload, halves = codec.encode(message)
+    if halves:
+        raise EncodeError("channels cannot travel in messages of aqueduct.ipc")
+    return payload

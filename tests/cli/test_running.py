@@ -1,0 +1,62 @@
+"""What commands write is written in full."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+
+import pytest
+
+from aqueduct.cli import running
+
+LONG = bytes(range(256)) * 4_096
+
+
+class Piecemeal(io.RawIOBase):
+    """Takes a few bytes at a time, as a pipe does when a signal comes."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        self.taken += bytes(data[:1_000])
+        return len(data[:1_000])
+
+
+def test_a_stream_that_takes_a_part_is_given_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Piecemeal()
+    text = io.TextIOWrapper(stream, encoding="utf-8", write_through=True)  # type: ignore[type-var]
+    monkeypatch.setattr(sys, "stdout", text)
+    running.write(LONG)
+    running.write_line("ö" * 2_000)
+    running.write_object(long="x" * 2_000)
+    shown = "ö" * 2_000 + '\n{"long": "' + "x" * 2_000 + '"}\n'
+    assert stream.taken == LONG + shown.encode()
+
+
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_a_pipe_that_does_not_block_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, buffering: int
+) -> None:
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    got: list[bytes] = []
+
+    def read() -> None:
+        with open(readable, "rb") as stream:
+            got.append(stream.read())
+
+    reader = threading.Timer(0.05, read)
+    reader.start()
+    with open(writable, "wb", buffering) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", write_through=True)
+        monkeypatch.setattr(sys, "stdout", text)
+        running.write(LONG)
+        running.write(b"the end")
+    reader.join(10)
+    assert got == [LONG + b"the end"]

@@ -1,0 +1,33 @@
+"""What people give an endpoint, and what they are told if it does not fit."""
+
+from typing import Any
+
+import pytest
+
+from aqueduct import ipc
+from aqueduct.ipc.arguments import check_timeout
+from aqueduct.ipc.config import LONGEST
+
+
+@pytest.mark.parametrize("kind", [ipc.Endpoint, ipc.blocking.Endpoint])
+@pytest.mark.parametrize(
+    ("address", "given", "advice"),
+    [
+        (5, {}, "an address is a string"),
+        (b"udp://127.0.0.1:0", {}, "an address is a string"),
+        ("udp://127.0.0.1:0", {"on_message": 5}, "on_message is a function, not 5"),
+        ("udp://127.0.0.1:0", {"config": {}}, "config is what ipc.Config"),
+        ("tls://127.0.0.1:0", {"tls": "cert.pem"}, "tls is what aqueduct.tls"),
+        ("tls://", {"trust": "ca.pem"}, "trust is what aqueduct.trust"),
+    ],
+)
+def test_a_wrong_type_is_told_at_once(
+    kind: Any, address: Any, given: dict[str, Any], advice: str
+) -> None:
+    with pytest.raises(TypeError, match=advice):
+        kind(address, **given)
+
+
+def test_a_time_is_no_longer_than_a_clock_can_count() -> None:
+    assert check_timeout(1) == 1
+    assert check_timeout(1e300) == LONGEST

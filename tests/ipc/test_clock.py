@@ -1,0 +1,53 @@
+"""The time that an endpoint goes by."""
+
+import asyncio
+import socket
+import sys
+import time
+
+import pytest
+
+from aqueduct import ipc
+from aqueduct.errors import SendTimeout
+from aqueduct.ipc import clock
+from aqueduct.ipc.pdu import Code, Header, HeaderAck, decode
+
+
+def test_it_is_a_clock_that_runs_while_the_host_sleeps() -> None:
+    name = "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME"
+    reference = time.clock_gettime(getattr(time, name))
+    assert 0 <= clock.now() - reference < 1
+
+
+def test_it_is_another_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", 12_345_678, raising=False)
+    assert clock.choose() is time.monotonic
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    assert clock.choose() is time.monotonic
+
+
+async def test_a_sender_that_wakes_too_late_follows_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPC-ID-5: whoever took the message may have forgotten it while the sender's host slept."""
+    slept = 0.0
+    true_now = clock.now
+    monkeypatch.setattr(clock, "now", lambda: true_now() + slept)
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind(("127.0.0.1", 0))
+        peer.setblocking(False)
+        async with ipc.Endpoint("udp://127.0.0.1:0") as endpoint:
+            address = f"udp://127.0.0.1:{peer.getsockname()[1]}"
+            send = asyncio.create_task(endpoint.send(address, b"once"))
+            pdu, sender = await loop.sock_recvfrom(peer, 65_536)
+            header = decode(pdu)
+            assert isinstance(header, Header)
+            slept = 20.0
+            owner = b"the id of today."
+            answer = HeaderAck(header.message_id, Code.INVALID_DESTINATION, owner).encode()
+            peer.sendto(answer, sender)
+            with pytest.raises(SendTimeout):
+                await asyncio.wait_for(send, 2)
+            while (pdu := peer.recv(65_536)) and (said := decode(pdu)).payload:
+                assert isinstance(said, Header)
+                assert said.destination != owner
