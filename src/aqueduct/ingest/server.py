@@ -165,14 +165,12 @@ class IngestServer:
         """The same in the text format of Prometheus."""
         topics = self.topics()
         segments = sum(
-            segment.size
+            part.segments_size
             for topic in list(self._store.topics.values())
             for part in topic.partitions
-            for segment in part.manifest.segments
         )
         everything = sum(part.size for topic in topics for part in topic.partitions)
-        found = os.statvfs(self._directory)
-        now = Now(found.f_bavail * found.f_frsize, max(everything - segments, 0), self._sending)
+        now = Now(self._store.free_bytes(), max(everything - segments, 0), self._sending)
         return self.metrics.text(topics, now)
 
     # Upkeep
@@ -183,22 +181,20 @@ class IngestServer:
             await asyncio.sleep(_UPKEEP)
             try:
                 await self._in_writer(self._store.rotate_old)
-                loop = asyncio.get_running_loop()
-                rolled = await loop.run_in_executor(self._upkeep, self._store.roll)
-                self.metrics.segments += rolled
-                await loop.run_in_executor(self._upkeep, self._store.retain)
+                self.metrics.segments += await self._in(self._upkeep, self._store.roll)
             except (IngestError, OSError) as error:
                 _log.error("upkeep failed, and will be tried again: %s", error)
             except Exception:  # noqa: BLE001 -- without upkeep logs would grow for ever
                 _log.exception("upkeep failed, and will be tried again")
 
     async def _in_writer(self, call: Any, *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._writer, call, *arguments)
+        return await self._in(self._writer, call, *arguments)
 
     async def _in_thread(self, call: Any, *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._others, call, *arguments)
+        return await self._in(self._others, call, *arguments)
+
+    async def _in(self, threads: ThreadPoolExecutor, call: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(threads, call, *arguments)
 
     # Requests
 

@@ -180,12 +180,16 @@ class Store:
         part.rotate()
         self._begun.pop(part, None)
 
-    def _check_disk(self) -> None:
+    def free_bytes(self) -> int:
+        """The room on the disk."""
         try:
             found = os.statvfs(self.directory)
         except OSError as error:
             raise IngestError(f"{self.directory} is not there: {error.strerror}") from None
-        free = found.f_bavail * found.f_frsize
+        return found.f_bavail * found.f_frsize
+
+    def _check_disk(self) -> None:
+        free = self.free_bytes()
         if free < self.limits.low_water:
             raise DiskLow(
                 f"{self.directory} has {free:,} bytes left, less than {self.limits.low_water:,} "
