@@ -264,9 +264,8 @@ async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> 
     good = ids_of([b"x"])
     async with lab.serve() as server, client_of(lab, server) as client:
         async with part(client) as producer:
-            for ids in ([b"short"], ["x" * 20], [None]):
-                with pytest.raises((IngestError, TypeError)):
-                    await producer.send_many([b"x"], ids=ids)  # type: ignore[arg-type]
+            with pytest.raises(IngestError, match="an id is 20 bytes, not b'short'"):
+                await producer.send_many([b"x"], ids=[b"short"])
             with pytest.raises(IngestError, match="an id is 20 bytes, not b'short'"):
                 await producer.send(b"x", id=b"short")
             with pytest.raises(IngestError, match="sends records with ids"):
