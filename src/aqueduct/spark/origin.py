@@ -18,6 +18,7 @@ from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import Trust, dev_trust, pin, trust
 from aqueduct.spark.faults import SourceError, WrongOption
+from aqueduct.spark.given import ServerOptions
 from aqueduct.spark.options import ReadOptions
 
 T = TypeVar("T")
@@ -98,6 +99,11 @@ def places(options: ReadOptions) -> list[Place]:
     """Where to look; raises if that cannot be."""
     if options.path is not None:
         return [Place(path=_local(options.path))]
+    return servers(options)
+
+
+def servers(options: ServerOptions) -> list[Place]:
+    """The servers that are named."""
     trusted = _trust(options)
     return [Place(server=each, trust=trusted, token=options.token) for each in options.servers]
 
@@ -114,7 +120,7 @@ def _local(path: str) -> str:
     return path
 
 
-def _trust(options: ReadOptions) -> Trust:
+def _trust(options: ServerOptions) -> Trust:
     try:
         if options.trust_ca is not None:
             text = options.trust_ca
