@@ -22,6 +22,7 @@ from aqueduct.spark.given import ServerOptions
 from aqueduct.spark.options import ReadOptions
 
 T = TypeVar("T")
+E = TypeVar("E", bound=AqueductError)
 
 
 @dataclass(frozen=True)
@@ -187,14 +188,14 @@ def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
     except (UnknownTopic, NotAllowed):
         raise
     except ConnectError as error:
-        raise unreachable(place, error) from error
+        raise unreachable(place, error, SourceError) from error
     except AqueductError as error:
         raise SourceError(f"{place} does not tell what it has: {error}") from error
 
 
-def unreachable(place: Place, error: AqueductError) -> SourceError:
+def unreachable(place: Place, error: AqueductError, kind: type[E]) -> E:
     """That a server cannot be reached, and what to look at."""
-    return SourceError(
+    return kind(
         f"{place} cannot be reached: {error}. See that an ingest server runs there (aqueduct "
         "topics --server asks it), and that trustCa, trustPin, trustDevelopment and token fit"
     )
