@@ -13,6 +13,7 @@ except ImportError as _error:
 
 from aqueduct.ingest import blocking
 from aqueduct.ingest.batch import Stored
+from aqueduct.ingest.client import Client, end_step
 from aqueduct.ingest.faults import (
     CorruptFile,
     DiskLow,
@@ -24,6 +25,7 @@ from aqueduct.ingest.faults import (
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import PartitionInfo, TopicInfo
 from aqueduct.ingest.metrics import Metrics
+from aqueduct.ingest.once import Once
 from aqueduct.ingest.permissions import Grant, Permissions, read_permissions
 from aqueduct.ingest.producer import Producer
 from aqueduct.ingest.reader import DirectoryReader, Reader
@@ -31,6 +33,7 @@ from aqueduct.ingest.repairing import Loss, repair
 from aqueduct.ingest.server import IngestServer
 
 __all__ = [
+    "Client",
     "CorruptFile",
     "DirectoryReader",
     "DiskLow",
@@ -41,6 +44,7 @@ __all__ = [
     "Loss",
     "Metrics",
     "NotAllowed",
+    "Once",
     "PartitionInfo",
     "Permissions",
     "Producer",
@@ -50,6 +54,7 @@ __all__ = [
     "TopicInfo",
     "UnknownTopic",
     "blocking",
+    "end_step",
     "read_permissions",
     "repair",
 ]

@@ -23,7 +23,9 @@ class Batch:
     """Records that go in one message, and who wants to know where they end up."""
 
     __slots__ = (
+        "completion",
         "headers",
+        "ids",
         "keys",
         "partition",
         "partitions",
@@ -44,7 +46,10 @@ class Batch:
         self.timestamps: list[int] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[list[tuple[str, bytes]]] | None = None
+        self.ids: list[bytes] | None = None
         self.receipts: dict[int, asyncio.Future[Stored]] | None = None
+        self.completion: asyncio.Future[None] | None = None
+        """Who waits for the part to be complete with this batch."""
         self.size = 0
 
     @property
@@ -62,6 +67,8 @@ class Batch:
             self.headers,
             self.partition,
             self.partitions,
+            None if self.ids is None else b"".join(self.ids),
+            self.completion is not None,
         )
 
     def add(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -13,21 +13,79 @@ import pyarrow as pa
 
 from aqueduct.background import background, before_stop
 from aqueduct.errors import AqueductError
+from aqueduct.ingest import client as clients
 from aqueduct.ingest import producer as producers
 from aqueduct.ingest import reader as readers
 from aqueduct.ingest.batch import Stored
 from aqueduct.ingest.messages import TopicInfo
+from aqueduct.ingest.once import Once
 from aqueduct.quic.tls import Trust
 
-__all__ = ["Producer", "Reader"]
+__all__ = ["Client", "Producer", "Reader", "end_step"]
 
 T = TypeVar("T")
 
-_HOP = 4_096
-"""Records `send_many` takes over to the loop at a time."""
+_HOP = 16_384
+"""Records `send_many` takes over to the loop at a time, of those that come one by one."""
 
 _open: WeakSet[producers.Producer] = WeakSet()
+_clients: WeakSet[clients.Client] = WeakSet()
 _leaving: set[asyncio.Task[None]] = set()
+
+
+class Client:
+    """A connection to an ingest server that producers share; any thread may use it.
+
+    See `aqueduct.ingest.Client`, which has the same arguments.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        trust: Trust | None = None,
+        token: str | None = None,
+        give_up_after: float = clients.GIVE_UP_AFTER,
+    ) -> None:
+        self._background = background()
+        self._client = self._background.do(
+            lambda: clients.Client(address, trust=trust, token=token, give_up_after=give_up_after)
+        )
+        _clients.add(self._client)
+
+    @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._client.address
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the server; producers that still use this fail."""
+        self._background.run(self._client.close())
+
+    def end_step(self, topic: str, job: str, step: int, run: str) -> None:
+        """A step of a job is over: whoever opens a producer for it is told that it is done."""
+        self._background.run(self._client.end_step(topic, job, step, run))
+
+
+def end_step(
+    address: str,
+    topic: str,
+    job: str,
+    step: int,
+    run: str,
+    *,
+    trust: Trust | None = None,
+    token: str | None = None,
+) -> None:
+    """A step of a job is over, see `Client.end_step`; over a connection of its own."""
+    with Client(address, trust=trust, token=token) as client:
+        client.end_step(topic, job, step, run)
 
 
 class Producer:
@@ -52,7 +110,9 @@ class Producer:
         token: str | None = None,
         partitions: int | None = None,
         max_buffered: int = producers.MAX_BUFFERED,
-        give_up_after: float = producers.GIVE_UP_AFTER,
+        give_up_after: float = clients.GIVE_UP_AFTER,
+        once: Once | None = None,
+        client: Client | None = None,
     ) -> None:
         self._background = background()
         self._producer = self._background.do(
@@ -65,6 +125,8 @@ class Producer:
                 partitions=partitions,
                 max_buffered=max_buffered,
                 give_up_after=give_up_after,
+                once=once,
+                client=None if client is None else client._client,
             )
         )
 
@@ -131,6 +193,16 @@ class Producer:
         """Why there is no connection now, as far as that is known."""
         return self._producer.trouble
 
+    @property
+    def once(self) -> Once | None:
+        """Whose rows it sends, if they are told apart by ids."""
+        return self._producer.once
+
+    @property
+    def is_done(self) -> bool:
+        """With ``once``: whether nothing is to be sent: the part is complete, or the step over."""
+        return self._producer.is_done
+
     def send(
         self,
         value: bytes,
@@ -140,6 +212,7 @@ class Producer:
         partition: int | None = None,
         timestamp: float | None = None,
         sequence: int | None = None,
+        id: bytes | None = None,
     ) -> None:
         """Send a record; returns when there is room for it, and `flush` tells that it is stored."""
         self._background.run(
@@ -150,18 +223,44 @@ class Producer:
                 partition=partition,
                 timestamp=timestamp,
                 sequence=sequence,
+                id=id,
             )
         )
 
-    def send_many(self, values: Iterable[bytes], *, partition: int | None = None) -> None:
-        """Send records without keys, many at a hop between threads."""
+    def send_many(
+        self,
+        values: Iterable[bytes],
+        *,
+        ids: Sequence[bytes] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+        timestamps: Sequence[float] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Send many records, given as columns, in one hop between threads.
+
+        Values alone may also come from an iterator, and go as they come.
+        """
+        others = (ids, keys, headers, timestamps)
+        if isinstance(values, Sequence) or any(column is not None for column in others):
+            given = values if isinstance(values, Sequence) else list(values)
+            work = self._producer.send_many(
+                given,
+                ids=ids,
+                keys=keys,
+                headers=headers,
+                timestamps=timestamps,
+                partition=partition,
+            )
+            self._background.run(work)
+            return
         rest = iter(values)
         while batch := list(islice(rest, _HOP)):
-            self._background.run(self._send_all(batch, partition))
+            self._background.run(self._producer.send_many(batch, partition=partition))
 
-    async def _send_all(self, batch: list[bytes], partition: int | None) -> None:
-        for value in batch:
-            await self._producer.send(value, partition=partition)
+    def complete(self, timeout: float | None = None) -> None:
+        """Wait until all that was sent is stored, and the part known to be complete."""
+        self._background.run(self._producer.complete(), timeout)
 
     def send_and_wait(
         self,
@@ -252,6 +351,7 @@ def _leave(batches: AsyncGenerator[pa.RecordBatch, None], turn: asyncio.Lock) ->
 async def _close_all() -> None:
     """Leave what was left open: the program ends."""
     await asyncio.gather(*(each.abandon() for each in list(_open)))
+    await asyncio.gather(*(each.close() for each in list(_clients)))
 
 
 before_stop(_close_all)

@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from aqueduct.channel.handles import Receiver, Sender
+from aqueduct.ingest.once import Once
 
 FIRST_TIME = -62_135_596_800_000_000
 LAST_TIME = 253_402_300_799_999_999
@@ -41,6 +42,10 @@ class Records(msgspec.Struct, array_like=True, frozen=True):
     """Where all of them go; None to have each go where its key says."""
     partitions: Annotated[list[int], _COLUMN] | None = None
     """Where each of them goes, if that is not the same for all, nor said by their keys."""
+    ids: bytes | None = None
+    """The ids of all, one behind the other, if the producer is to have each stored once."""
+    is_last: bool = False
+    """Whether the part is complete with these."""
 
     def size(self, skip: int = 0) -> int:
         """Bytes of keys, values and headers, without the first few records."""
@@ -60,6 +65,8 @@ class Opened(msgspec.Struct, tag=True, frozen=True):
     committed: int
     """The last sequence number that is stored under this producer's id; 0 for none."""
     max_record: int
+    is_done: bool = False
+    """Whether nothing is to be sent: the part is complete, or the step is over."""
 
 
 class Committed(msgspec.Struct, tag=True, frozen=True):
@@ -72,7 +79,8 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
     """By partition, the offset of the first new one that is there; the others follow without a gap.
     Empty if they had all been stored before."""
     skipped: int = 0
-    """How many of them, from the first on, had been stored before."""
+    """How many of them, from the first on, had been stored before; with ids, those may be any of
+    them, and there are no offsets if some were."""
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):
@@ -101,6 +109,9 @@ class Open(msgspec.Struct, tag=True):
     again: int | None = None
     """The last number that it knows to be stored, if it was open before and lost its connection;
     then it is refused if another one was opened meanwhile."""
+    once: Once | None = None
+    """Whose rows these are, if they are told apart by ids; then the id of the producer follows from
+    it, and numbers, instances and other producers with that id do not matter."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
@@ -183,4 +194,14 @@ class Advance(msgspec.Struct, tag=True):
     reply: Sender[Done | Refusal]
 
 
-Request: TypeAlias = Open | Topics | Offsets | Fetch | Advance
+class EndStep(msgspec.Struct, tag=True):
+    """A step of a job is over: whoever has rows of it need not send them."""
+
+    topic: str
+    job: str
+    step: int
+    run: str
+    reply: Sender[Done | Refusal]
+
+
+Request: TypeAlias = Open | Topics | Offsets | Fetch | Advance | EndStep

@@ -3,56 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 import uuid
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
-from aqueduct.channel.client import CONNECT_TIMEOUT, ClientConnection, connect
+from aqueduct.channel.client import ClientConnection, connect
 from aqueduct.channel.handles import Receiver, Sender, channel
-from aqueduct.errors import (
-    ChannelError,
-    ConnectError,
-    ConnectionLost,
-    EndOfChannel,
-    Refused,
-    TLSError,
-    Unauthenticated,
-)
+from aqueduct.errors import ChannelError, ConnectError
 from aqueduct.ingest.batch import Batch, Stored
-from aqueduct.ingest.faults import IngestError, refusal_error
-from aqueduct.ingest.limits import ATTENTIVE
-from aqueduct.ingest.messages import (
-    FIRST_TIME,
-    LAST_TIME,
-    MAX_HEADERS,
-    Answer,
-    Committed,
-    Open,
-    Opened,
-    Records,
-    Refusal,
-    Request,
+from aqueduct.ingest.client import (
+    FATAL,
+    GIVE_UP_AFTER,
+    LOST,
+    MAX_PAUSE,
+    MIN_PAUSE,
+    Client,
+    gave_up,
+    in_words,
+    patience_of,
 )
+from aqueduct.ingest.faults import IngestError, RefusedRecords, refusal_error
+from aqueduct.ingest.limits import ATTENTIVE
+from aqueduct.ingest.messages import Answer, Committed, Open, Opened, Records, Refusal, Request
+from aqueduct.ingest.once import Once, OnceFault
+from aqueduct.ingest.outbox import Outbox
 from aqueduct.ingest.permissions import HEADER
+from aqueduct.ingest.sending import OVERHEAD, Columns, check_id, size_of_record
 from aqueduct.quic.tls import Trust
 
-BATCH_RECORDS = 2_048
-BATCH_BYTES = 256 * 1024
-"""A batch of this size is not waited with; smaller ones go when the loop has a moment."""
 MAX_BUFFERED = 16 * 1024 * 1024
-GIVE_UP_AFTER = 60.0
-_OVERHEAD = 100
-"""What a record costs in memory besides its bytes."""
-_MIN_PAUSE = 0.05
-_MAX_PAUSE = 2.0
-_FATAL = (TLSError, Refused, Unauthenticated)
-"""What trying again does not mend."""
 
 
-class Producer:
+class Producer(Outbox):
     """Sends records to a topic of an ingest server.
 
     ::
@@ -78,14 +62,33 @@ class Producer:
         partitions: int | None = None,
         max_buffered: int = MAX_BUFFERED,
         give_up_after: float = GIVE_UP_AFTER,
+        once: Once | None = None,
+        client: Client | None = None,
     ) -> None:
         """Nothing is done before it is opened.
 
         ``partitions`` is for a topic that is new. ``max_buffered`` bytes of records may be under
         way; then `send` waits. A server that cannot be reached for ``give_up_after`` seconds makes
         everything that waits fail.
+
+        With ``once`` records are told apart by their ids, not by their numbers: for a source whose
+        parts are read again from their beginning, in any order. With ``client`` it has no
+        connection of its own; trust and token are the client's.
         """
+        if once is not None:
+            if producer_id is not None:
+                raise ValueError("the producer_id of a producer with once=… follows from that")
+            try:
+                once.check()
+            except OnceFault as fault:
+                raise RefusedRecords(str(fault)) from None
+            producer_id = once.producer_id
+        if client is not None and client.address != address:
+            raise ValueError(f"a client of {client.address} is no client of {address}")
+        super().__init__()
         self.topic = topic
+        self.once = once
+        self._client = client
         self.producer_id = producer_id or f"producer-{uuid.uuid4().hex}"
         self._instance = uuid.uuid4().hex
         """Who this is among those that have, or had, the same id."""
@@ -95,25 +98,13 @@ class Producer:
         self._asked_partitions = partitions
         self._max_buffered = max_buffered
         self._give_up_after = give_up_after
-        self.partitions = 0
-        """How many partitions the topic has, once it is open."""
-        self.committed = 0
-        """The number of the last record that is stored; the first record has number 1."""
         self.max_record = 0
+        self.is_done = False
+        """With ``once``: whether nothing is to be sent, since the part is complete, or the step is
+        over; what is sent all the same goes nowhere."""
         self.reconnects = 0
         self.trouble = ""
         """Why there is no connection now, as far as that is known."""
-        self._next = 1
-        self._buffered = 0
-        self._filling: Batch | None = None
-        self._full = asyncio.Event()
-        self._batches: deque[Batch] = deque()
-        self._sent = 0
-        """How many of these were sent over the connection of now."""
-        self._room: deque[asyncio.Future[None]] = deque()
-        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._error: BaseException | None = None
-        self._opened: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_opened = False
         self._is_closed = False
@@ -176,21 +167,32 @@ class Producer:
         partition: int | None = None,
         timestamp: float | None = None,
         sequence: int | None = None,
+        id: bytes | None = None,
     ) -> None:
         """Send a record; returns when there is room for it, and `flush` tells that it is stored.
 
         Records with the same key go to the same partition, unless ``partition`` says where.
         ``sequence`` is for a source that is read again after a crash: the number of the record in
-        it, from 1. One that is stored already is not sent again.
+        it, from 1. One that is stored already is not sent again. ``id`` is for a producer with
+        ``once``: 20 bytes that tell the record from all others of its part.
         """
         if sequence is not None and not self._is_next(sequence):
             return
-        size = self._check(value, key, headers, partition, timestamp)
+        if self._opened is None or self._error is not None:
+            self._check_usable()
+        size = size_of_record(value, key, headers, partition, timestamp)
+        if size > self.max_record or partition is not None:
+            self._check_fits(size, partition)
+        if id is not None or self.once is not None:
+            check_id(id, self.once is not None)
+            if self.is_done:
+                return
+        size += OVERHEAD
         while self._buffered and self._buffered + size > self._max_buffered:
             await self._wait_for_room()
         if self._error is not None:
             raise self._error
-        self._add(value, key, headers, partition, timestamp, size)
+        self._add(value, key, headers, partition, timestamp, size, id)
 
     async def send_and_wait(
         self,
@@ -202,6 +204,8 @@ class Producer:
         timestamp: float | None = None,
     ) -> Stored:
         """Send a record, wait until it is stored, and tell where."""
+        if self.once is not None:
+            raise IngestError("a producer with once=… does not learn where records are: use send")
         await self.send(value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         batch = self._filling or self._batches[-1]
         receipt: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
@@ -222,131 +226,116 @@ class Producer:
         self._seal()
         await done
 
+    async def send_many(
+        self,
+        values: Sequence[bytes],
+        *,
+        ids: Sequence[bytes] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+        timestamps: Sequence[float] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Send many records, given as columns: the same as `send` for each, and much faster.
+
+        If it raises, some of them may have been sent.
+        """
+        self._check_usable()
+        for piece in Columns(values, ids, keys, headers, timestamps).pieces():
+            piece.check(self.max_record, self.once is not None)
+            self._check_fits(0, partition)
+            if self.is_done:
+                continue
+            for batch in piece.batches(partition):
+                while self._buffered and self._buffered + batch.size > self._max_buffered:
+                    await self._wait_for_room()
+                if self._error is not None:
+                    raise self._error
+                self._seal()
+                self._append(batch)
+                await asyncio.sleep(0)  # so that it goes while the next one is made
+
+    async def complete(self) -> None:
+        """Wait until every record that was sent is stored, and the part known to be complete.
+
+        From then on any other attempt of the part is told that it `is_done`.
+        """
+        if self.once is None:
+            raise IngestError("only a producer with once=… has a part to complete")
+        self._check_usable()
+        # Not before all is stored: whoever says that a part is complete has to know it.
+        await self.flush()
+        if self.is_done:
+            return
+        batch = Batch(self._next, None)
+        batch.completion = asyncio.get_running_loop().create_future()
+        self._append(batch)
+        await batch.completion
+        self.is_done = True
+
     def _is_next(self, sequence: int) -> bool:
         if sequence > self._next:
             raise ValueError(f"record {sequence} was given where {self._next} is next")
         return sequence == self._next
 
-    def _check(
-        self,
-        value: bytes,
-        key: bytes | None,
-        headers: Mapping[str, bytes] | None,
-        partition: int | None,
-        timestamp: float | None,
-    ) -> int:
+    def _check_usable(self) -> None:
         if self._opened is None:
             raise IngestError("open the producer first: async with Producer(…) as producer")
         if self._error is not None:
             raise self._error
-        if not isinstance(value, bytes):
-            raise TypeError(f"a record is bytes, not {type(value).__name__}")
-        if key is not None and not isinstance(key, bytes):
-            raise TypeError(f"a key is bytes, not {type(key).__name__}")
-        if partition is not None and not isinstance(partition, int):
-            raise TypeError(f"a partition is a number, not {type(partition).__name__}")
-        if timestamp is not None and not isinstance(timestamp, int | float):
-            raise TypeError(f"a timestamp is seconds since 1970, not {type(timestamp).__name__}")
-        size = len(value) + len(key or b"")
-        if headers is not None:
-            size += _size_of(headers)
+
+    def _check_fits(self, size: int, partition: int | None) -> None:
         if size > self.max_record:
             raise IngestError(f"a record of {size:,} bytes; the server takes {self.max_record:,}")
         if partition is not None and not 0 <= partition < self.partitions:
             raise IngestError(f"topic {self.topic} has partitions 0 to {self.partitions - 1}")
-        if timestamp is not None and not FIRST_TIME <= timestamp * 1e6 <= LAST_TIME:
-            raise IngestError(
-                f"{timestamp!r} is outside of the years 1 to 9999; give seconds since 1970"
-            )
-        return size + _OVERHEAD
-
-    def _add(
-        self,
-        value: bytes,
-        key: bytes | None,
-        headers: Mapping[str, bytes] | None,
-        partition: int | None,
-        timestamp: float | None,
-        size: int,
-    ) -> None:
-        batch = self._filling
-        if batch is None:
-            batch = self._filling = Batch(self._next, partition)
-            self._full.set()
-        time_given = int((time.time() if timestamp is None else timestamp) * 1e6)
-        batch.add(value, time_given, key, headers, partition, self.partitions)
-        batch.size += size
-        self._buffered += size
-        self._next += 1
-        if len(batch.values) >= BATCH_RECORDS or batch.size >= BATCH_BYTES:
-            self._seal()
-
-    def _seal(self) -> None:
-        """What was collected goes as it is."""
-        if self._filling is not None:
-            self._batches.append(self._filling)
-            self._filling = None
-            self._full.set()
-
-    async def _wait_for_room(self) -> None:
-        if self._error is not None:
-            raise self._error
-        self._seal()
-        turn = asyncio.get_running_loop().create_future()
-        self._room.append(turn)
-        await turn
 
     # The connection
 
     async def _run(self) -> None:
         """Keep a connection, until something is wrong that another one would not mend."""
-        pause = _MIN_PAUSE
+        pause = MIN_PAUSE
         lost_at = time.monotonic()
         while True:
             try:
                 await self._converse()
-            except _FATAL as error:
+            except FATAL as error:
                 self._fail(error)
                 return
-            except (ChannelError, ConnectError, EndOfChannel, OSError) as error:
-                self.trouble = self._in_words(error)
+            except LOST as error:
+                self.trouble = in_words(self._address, error)
                 if self._was_open:
                     self._was_open = False
                     self.reconnects += 1
-                    pause, lost_at = _MIN_PAUSE, time.monotonic()
+                    pause, lost_at = MIN_PAUSE, time.monotonic()
                 if time.monotonic() - lost_at > self._give_up_after:
-                    self._fail(
-                        IngestError(
-                            f"{self._address} could not be reached for "
-                            f"{self._give_up_after:g} s: {self.trouble}"
-                        )
-                    )
+                    self._fail(gave_up(self._address, self._give_up_after, error))
                     return
             except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
                 self._fail(error)
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _MAX_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
 
     _was_open = False
 
-    def _in_words(self, error: Exception) -> str:
-        """What is wrong, for those who know of servers and not of connections."""
-        if isinstance(error, ConnectionLost):
-            return f"the connection to {self._address} was lost: {error.reason or error}"
-        return str(error)
-
-    async def _converse(self) -> None:
-        """One connection: say hello, send again what is not stored, then whatever comes."""
-        patience = min(CONNECT_TIMEOUT, max(self._give_up_after, _MIN_PAUSE))
-        async with connect(
+    def _connection(self) -> AbstractAsyncContextManager[ClientConnection[Request]]:
+        """The client's connection, or one that ends when this is left."""
+        patience = patience_of(self._give_up_after)
+        if self._client is not None:
+            return self._client.connection(patience)
+        return connect(
             self._address,
             Request,
             trust=self._trust,
             headers=self._headers,
             timeout=patience,
             options=ATTENTIVE,
-        ) as connection:
+        )
+
+    async def _converse(self) -> None:
+        """One connection: say hello, send again what is not stored, then whatever comes."""
+        async with self._connection() as connection:
             records, answers = await self._begin(connection)
             async with records, answers:
                 sending = asyncio.create_task(self._send_batches(records))
@@ -374,6 +363,7 @@ class Producer:
             self._asked_partitions,
             self._instance,
             self.committed if self._has_opened else None,
+            self.once,
         )
         await connection.entrypoint.send(request)
         hello = await answers.receive()
@@ -390,12 +380,15 @@ class Producer:
         self.max_record = hello.max_record
         self._was_open = True
         self.trouble = ""
+        self.is_done = self.is_done or hello.is_done
         if not self._has_opened:
             self._has_opened = True
             self.committed = hello.committed
             self._next = hello.committed + 1
             if not self._opened.done():
                 self._opened.set_result(None)
+        elif self.once is not None:
+            pass  # ids tell what is stored
         elif hello.committed < self.committed:
             raise IngestError(
                 f"{self._address} has stored {hello.committed} records of {self.producer_id!r}, "
@@ -407,7 +400,7 @@ class Producer:
                 f"and only {self._next - 1} were sent: another producer uses the same id"
             )
         self._sent = 0
-        while self._batches and self._batches[0].end - 1 <= hello.committed:
+        while self._batches and (hello.is_done or self._batches[0].end - 1 <= hello.committed):
             self._settle(self._batches.popleft(), {})
 
     async def _send_batches(self, records: Sender[Records]) -> None:
@@ -437,52 +430,3 @@ class Producer:
                 self._sent -= 1
                 self._settle(batch, answer.offsets, answer.skipped)
         raise ConnectError("the server closed the channel")
-
-    def _settle(self, batch: Batch, offsets: dict[int, int], skipped: int = 0) -> None:
-        """A batch is stored."""
-        self.committed = batch.end - 1
-        self._buffered -= batch.size
-        if batch.receipts is not None:
-            batch.settle(offsets, skipped, self.partitions)
-        while self._flushes and self._flushes[0][0] <= self.committed:
-            done = self._flushes.popleft()[1]
-            if not done.done():
-                done.set_result(None)
-        while self._room:
-            turn = self._room.popleft()
-            if not turn.done():
-                turn.set_result(None)
-
-    def _fail(self, error: BaseException) -> None:
-        """Nothing more will be stored."""
-        if self._error is None:
-            self._error = error
-        waiting: list[asyncio.Future[None] | asyncio.Future[Stored]] = [*self._room]
-        waiting += [done for _, done in self._flushes]
-        if self._opened is not None:
-            waiting.append(self._opened)
-        for batch in (*self._batches, *([self._filling] if self._filling else [])):
-            waiting += (batch.receipts or {}).values()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(self._error)
-                with contextlib.suppress(BaseException):
-                    future.exception()  # whoever waits gets it; if nobody does, nobody is warned
-        self._room.clear()
-        self._flushes.clear()
-
-
-def _size_of(headers: Mapping[str, bytes]) -> int:
-    """Bytes of headers; raises if they cannot be sent."""
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers are names and bytes in a dict, not {type(headers).__name__}")
-    if len(headers) > MAX_HEADERS:
-        raise IngestError(f"a record with {len(headers)} headers; it may have {MAX_HEADERS}")
-    size = 0
-    for name, text in headers.items():
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a header is a str, not {type(name).__name__}")
-        if not isinstance(text, bytes):
-            raise TypeError(f"header {name!r} is bytes, not {type(text).__name__}")
-        size += len(name.encode()) + len(text)
-    return size
