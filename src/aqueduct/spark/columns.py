@@ -162,11 +162,11 @@ def rows_by_topic(
     for name in names:
         if not is_topic(name):
             found = pc.equal(column, name)
-            why = f"{name[:120]!r} cannot be the name of a topic"
-            _refuse(batch, columns, numbers, found, "topic", f": {why}")
+            why = f"is {name[:120]!r}, which cannot be the name of one"
+            _refuse(batch, columns, numbers, found, "topic", why)
     if len(names) == 1:
         return [(names[0], batch, numbers)]
-    parts = []
+    parts: list[tuple[str, pa.RecordBatch, Sequence[int]]] = []
     for name in names:
         places = pc.indices_nonzero(pc.equal(column, name))
         parts.append((name, batch.take(places), [numbers[at] for at in places.to_pylist()]))
