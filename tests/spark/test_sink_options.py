@@ -28,13 +28,15 @@ def test_every_option_is_read() -> None:
         "idColumn": "i",
         "partitions": "8",
         "writeId": "copy-7",
+        "writeStep": "3",
         "trustPin": "ab",
         "token": "a-long-random-token",
     }
     options = sink_options(given, streaming=False)
     assert options.servers == ("a:1", "b:2")
     assert options.columns == {"key": "k", "value": "v", "headers": "h", "timestamp": "t"}
-    assert (options.id_column, options.partitions, options.write_id) == ("i", 8, "copy-7")
+    assert (options.id_column, options.partitions) == ("i", 8)
+    assert (options.write_id, options.write_step) == ("copy-7", 3)
     assert (options.trust_pin, options.token) == ("ab", "a-long-random-token")
     assert set(given) | {"trustCa", "trustDevelopment"} == set(NAMES)
 
@@ -54,6 +56,8 @@ def test_what_spark_passes_on_of_its_own_is_let_pass() -> None:
         ({**HERE, "topic": ""}, "option topic is empty"),
         ({**HERE, "partitions": "0"}, "option partitions is a whole number from 1 to 1000"),
         ({**HERE, "writeId": "a b"}, "option writeId is up to 100 letters"),
+        ({**HERE, "writeStep": "1"}, "option writeStep goes with writeId"),
+        ({**HERE, "writeId": "a", "writeStep": "-1"}, "option writeStep is a whole number from 0"),
         ({**HERE, "trustCa": "x", "trustPin": "y"}, "options trustCa and trustPin exclude"),
         ({**HERE, "trustDevelopment": "yes"}, "option trustDevelopment is true or false"),
     ],

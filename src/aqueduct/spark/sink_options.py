@@ -19,6 +19,7 @@ NAMES = (
     "idColumn",
     "partitions",
     "writeId",
+    "writeStep",
     *SERVER_NAMES,
 )
 """Every option, as it is written; Spark does not tell capital letters from small ones."""
@@ -42,6 +43,9 @@ class SinkOptions(ServerOptions):
     """Of the parts of a record (`PARTS`) those that somebody gave a column."""
     id_column: str | None
     write_id: str | None
+    """What the write is called, so that it is known again."""
+    write_step: int
+    """Which of the writes of that name, with rising numbers."""
 
 
 PARTS = ("key", "value", "headers", "timestamp")
@@ -61,12 +65,15 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "option topic is the one topic that all rows go to; to have rows go to several, leave "
             "it out and give them a column topic"
         )
-    write_id = options.text("writeId")
-    if write_id is not None and streaming:
-        raise WrongOption(
-            "option writeId is for a batch only; a stream is known by its checkpoint: what was "
-            "stored of a batch is not stored again"
+    if streaming:
+        options.refuse(
+            ("writeId", "writeStep"),
+            "is for a batch only; a stream is known by its checkpoint, and stores no row of its "
+            "batches twice",
         )
+    write_id = options.text("writeId")
+    if write_id is None:
+        options.refuse(("writeStep",), "goes with writeId, the name of what has steps")
     if write_id is not None and not _WRITE_ID.fullmatch(write_id):
         raise WrongOption(
             f"option writeId is up to 100 letters, digits, '.', '_' and '-', not {write_id!r}"
@@ -78,4 +85,5 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         columns={part: name for part in PARTS if (name := options.text(part)) is not None},
         id_column=options.text("idColumn"),
         write_id=write_id,
+        write_step=options.number("writeStep", 0) or 0,
     )

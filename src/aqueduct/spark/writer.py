@@ -26,7 +26,7 @@ from aqueduct.spark.columns import choose_columns
 from aqueduct.spark.faults import SinkError, WrongOption
 from aqueduct.spark.origin import Place, servers, unreachable
 from aqueduct.spark.sink import Sink, Step, clients, failed, write_part
-from aqueduct.spark.sink_options import sink_options
+from aqueduct.spark.sink_options import SinkOptions, sink_options
 from aqueduct.spark.worker import settle
 
 _log = logging.getLogger("aqueduct.spark")
@@ -48,8 +48,8 @@ class Written(WriterCommitMessage):
 
 def _prepare(
     given: Mapping[str, str], schema: StructType, overwrite: bool, streaming: bool
-) -> tuple[Sink, str | None]:
-    """What to write where, and the name of the write if it has one."""
+) -> tuple[Sink, SinkOptions]:
+    """What to write where."""
     if overwrite:
         raise WrongOption(
             "topics are added to and never replaced: write with mode('append'), or in a stream "
@@ -58,15 +58,16 @@ def _prepare(
     options = sink_options(given, streaming=streaming)
     columns = choose_columns(schema, options)
     sink = Sink(tuple(servers(options)), columns, options.topic, options.partitions)
-    return sink, options.write_id
+    return sink, options
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Writes once. The servers are asked before there is a job, so that what is wrong is told."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._sink, write_id = _prepare(given, schema, overwrite, streaming=False)
-        self._step = Step(write_id or uuid.uuid4().hex, 0, uuid.uuid4().hex)
+        self._sink, options = _prepare(given, schema, overwrite, streaming=False)
+        job = options.write_id or uuid.uuid4().hex
+        self._step = Step(job, options.write_step, uuid.uuid4().hex)
         self._home: Place | None = None
         if self._sink.topic is None:
             _reach(self._sink)
