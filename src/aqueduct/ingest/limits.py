@@ -37,6 +37,13 @@ class IngestLimits:
     producer_memory: float = 7 * 86_400.0
     """How long a producer that sends nothing is remembered, and what it sends again is known."""
 
+    max_jobs: int = 1_000
+    """Jobs remembered for a topic, whose rows are known by ids: all are written down whenever one
+    of them goes on. Those idle for `producer_memory` make room."""
+
+    max_ids: int = 4_000_000
+    """Ids of one step of a job that are in memory at once: some 100 bytes each."""
+
     max_streams: int = 1_000
     """Producers that send at once."""
 
@@ -90,6 +97,8 @@ class IngestLimits:
             "max_partitions",
             "partitions",
             "max_producers",
+            "max_jobs",
+            "max_ids",
             "max_streams",
             "max_connection_streams",
             "max_fetches",

@@ -79,8 +79,8 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
     """By partition, the offset of the first new one that is there; the others follow without a gap.
     Empty if they had all been stored before."""
     skipped: int = 0
-    """How many of them, from the first on, had been stored before; with ids, those may be any of
-    them, and there are no offsets if some were."""
+    """How many of them, from the first on, had been stored before; with ids, those
+    may be any of them."""
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from aqueduct.ingest.messages import Records
+from aqueduct.ingest.once import ID_HEADER
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")
@@ -54,19 +55,30 @@ class Chunk:
     timestamps: Sequence[int]
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
+    ids: Sequence[bytes] | None = None
+    """What each is known by, if not by its number; stored in a header."""
 
 
-def pick_runs(producer: str, records: Records, runs: Sequence[slice]) -> Chunk:
+def pick_runs(
+    producer: str, records: Records, runs: Sequence[slice], ids: Sequence[bytes] | None = None
+) -> Chunk:
     """Some runs of the records."""
-    return _pick(producer, records, lambda column: _joined([column[run] for run in runs]))
+    return _pick(producer, records, lambda column: _joined([column[run] for run in runs]), ids)
 
 
-def pick_places(producer: str, records: Records, places: Sequence[int]) -> Chunk:
+def pick_places(
+    producer: str, records: Records, places: Sequence[int], ids: Sequence[bytes] | None = None
+) -> Chunk:
     """The records at some places."""
-    return _pick(producer, records, lambda column: [column[at] for at in places])
+    return _pick(producer, records, lambda column: [column[at] for at in places], ids)
 
 
-def _pick(producer: str, records: Records, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Chunk:
+def _pick(
+    producer: str,
+    records: Records,
+    pick: Callable[[Sequence[Any]], Sequence[Any]],
+    ids: Sequence[bytes] | None,
+) -> Chunk:
     return Chunk(
         producer,
         pick(range(records.sequence, records.sequence + len(records.values))),
@@ -74,6 +86,7 @@ def _pick(producer: str, records: Records, pick: Callable[[Sequence[Any]], Seque
         pick(records.timestamps),
         None if records.keys is None else pick(records.keys),
         None if records.headers is None else pick(records.headers),
+        None if ids is None else pick(ids),
     )
 
 
@@ -85,7 +98,7 @@ def make_batch(chunks: Sequence[Chunk], first_offset: int, ingest_time: int) -> 
         _integers([range(first_offset, first_offset + count)]),
         _optional([chunk.keys for chunk in chunks], counts, pa.binary()),
         pa.array(_joined([chunk.values for chunk in chunks]), pa.binary()),
-        _optional([chunk.headers for chunk in chunks], counts, HEADERS),
+        _headers(chunks, counts),
         _integers([chunk.timestamps for chunk in chunks]).view(TIME),
         pa.repeat(pa.scalar(ingest_time, TIME), count),
         _named([chunk.producer_id for chunk in chunks], counts),
@@ -157,6 +170,36 @@ def _optional(
         for piece, count in zip(pieces, counts, strict=True)
     ]
     return pa.array(_joined(filled), kind)
+
+
+def _headers(chunks: Sequence[Chunk], counts: Sequence[int]) -> pa.Array:
+    if all(chunk.ids is None for chunk in chunks):
+        return _optional([chunk.headers for chunk in chunks], counts, HEADERS)
+    return pa.concat_arrays(
+        [
+            _optional([chunk.headers], [count], HEADERS)
+            if chunk.ids is None
+            else _with_ids(chunk, chunk.ids)
+            for chunk, count in zip(chunks, counts, strict=True)
+        ]
+    )
+
+
+def _with_ids(chunk: Chunk, ids: Sequence[bytes]) -> pa.Array:
+    """The headers of rows, and behind them what each is known by."""
+    if chunk.headers is not None:
+        rows = [
+            [*(pair for pair in row if pair[0] != ID_HEADER), (ID_HEADER, each)]
+            for row, each in zip(chunk.headers, ids, strict=True)
+        ]
+        return pa.array(rows, HEADERS)
+    # Without a tuple and a list for each row, which would take longer than all the rest.
+    names = pa.repeat(pa.scalar(ID_HEADER, pa.string()), len(ids))
+    pairs = pa.StructArray.from_arrays(
+        [names, pa.array(ids, pa.binary())], fields=list(HEADERS.value_type)
+    )
+    offsets = pa.array(range(len(ids) + 1), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS)
 
 
 def _named(names: Sequence[str], counts: Sequence[int]) -> pa.Array:

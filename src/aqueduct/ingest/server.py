@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import Headers
@@ -20,8 +21,9 @@ from aqueduct.errors import ChannelError, EndOfChannel, MessageError
 from aqueduct.ingest.committer import Committer
 from aqueduct.ingest.faults import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Answer, Fetch, Open, Opened, Request, TopicInfo
+from aqueduct.ingest.messages import Answer, Done, EndStep, Fetch, Open, Opened, Request, TopicInfo
 from aqueduct.ingest.metrics import Metrics, Now
+from aqueduct.ingest.once import Once
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.ingest.places import Places
 from aqueduct.ingest.reading import Reading, Slots
@@ -65,6 +67,8 @@ class IngestServer:
         self._permissions = permissions or Permissions()
         self.metrics = Metrics()
         self._places = Places()
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """By topic and job, who looks at what is known of it."""
         self._sending = 0
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -220,6 +224,8 @@ class IngestServer:
                 await self._produce(request, client)
             elif isinstance(request, Fetch):
                 await self._reading.fetch(request, client.grant, client.fetches)
+            elif isinstance(request, EndStep):
+                await self._end_step(request, client.grant)
             else:
                 await self._reading.answer(request, client.grant)
         except ChannelError:
@@ -235,17 +241,47 @@ class IngestServer:
                     topic = await self._in_writer(
                         self._store.topic_to_write, request.topic, request.partitions
                     )
+                    once = request.once
                     stream = Stream(
                         topic,
-                        request.producer_id,
+                        request.producer_id if once is None else once.producer_id,
                         records,
                         answers,
                         self._committer,
                         self.limits.max_record,
+                        once,
                     )
-                    await self._run_stream(stream, topic, request, answers)
+                    if once is None:
+                        await self._run_stream(stream, topic, request, answers)
+                    else:
+                        await self._run_part(stream, topic, once, answers)
             except (IngestError, OSError) as error:
                 await answers.send(refusal_of(error))
+
+    async def _run_part(
+        self, stream: Stream, topic: Topic, once: Once, answers: Sender[Answer]
+    ) -> None:
+        """Let a part of a job be sent, by as many as like to: ids tell what is new."""
+        async with self._turns.setdefault((topic.name, once.job), asyncio.Lock()):
+            is_done, missing = await self._in_writer(self._store.begin, topic, once)
+            if missing is not None:
+                # Nothing of the job is stored until this is known, and others go on meanwhile.
+                await self._in_thread(missing.read, topic.partitions)
+                await self._in_writer(topic.jobs.install, missing)
+        await answers.send(Opened(len(topic.partitions), 0, self.limits.max_record, is_done))
+        await stream.run()
+
+    async def _end_step(self, request: EndStep, grant: Grant) -> None:
+        async with request.reply as reply:
+            try:
+                grant.check_write(request.topic)
+                await self._in_writer(
+                    self._store.end_step, request.topic, request.job, request.step, request.run
+                )
+            except (IngestError, OSError) as error:
+                await reply.send(refusal_of(error))
+            else:
+                await reply.send(Done())
 
     async def _run_stream(
         self, stream: Stream, topic: Topic, request: Open, answers: Sender[Answer]

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aqueduct.ingest.faults import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
+from aqueduct.ingest.jobs import Recollection
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import make_directory
 from aqueduct.ingest.messages import TopicInfo
+from aqueduct.ingest.once import Once
 from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.topic import Submission, Topic, check_name, is_begun
 
@@ -121,6 +123,8 @@ class Store:
 
     def _remembered(self, topic: Topic, producer_id: str, keep: Collection[str]) -> int:
         check_name(producer_id, "producer")
+        if topic.jobs.owns(producer_id):
+            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
         known = topic.producers.get(producer_id)
         if known is not None:
             return known[0]
@@ -134,6 +138,19 @@ class Store:
                 )
         topic.producers[producer_id] = (0, self._now())
         return 0
+
+    def begin(self, topic: Topic, once: Once) -> tuple[bool, Recollection | None]:
+        """Let a job write to a topic: whether nothing is to be sent, and what has to be read."""
+        check_name(once.job, "job")
+        return topic.jobs.open(once, topic.ends(), self._now(), self.limits)
+
+    def end_step(self, name: str, job: str, step: int, run: str) -> None:
+        """A step of a job is over in a topic; nothing of it is where there is no topic."""
+        check_name(name)
+        check_name(job, "job")
+        if name in self.topics or name in self.faults:
+            topic = self.topic_to_write(name, None)
+            topic.jobs.end(job, step, run, topic.ends(), self._now(), self.limits)
 
     def commit(self, groups: dict[Topic, list[Submission]]) -> None:
         """Store what waits, a group a topic; what fails fails for its topic alone."""
@@ -240,7 +257,7 @@ class Store:
         return sum(self._retain(topic, part) for topic, part in self._parts_to_keep_up())
 
     def _retain(self, topic: Topic, part: Partition) -> int:
-        if part.fault or topic.readers_fault:
+        if part.fault or topic.readers_fault or topic.jobs.fault:
             return 0
         count = self._expendable(topic, part)
         try:
@@ -254,7 +271,9 @@ class Store:
         limits = self.limits
         segments = part.manifest.segments
         size = part.segments_size
+        horizon = self._now() - int(limits.producer_memory * 1e6)
         held = [offsets.get(part.number, 0) for offsets in topic.readers.values()]
+        held += topic.jobs.needed(part.number, horizon)
         reached = None if limits.retention_past_readers else min(held, default=None)
         count = 0
         for segment in segments:

@@ -18,6 +18,7 @@ from aqueduct.ingest.messages import (
     Records,
     Refusal,
 )
+from aqueduct.ingest.once import ID_SIZE, Once
 from aqueduct.ingest.topic import Submission, Topic, superseded
 
 _AHEAD = 64
@@ -37,7 +38,9 @@ class Stream:
         answers: Sender[Answer],
         committer: Committer,
         max_record: int,
+        once: Once | None = None,
     ) -> None:
+        self._once = once
         self._topic = topic
         self._producer_id = producer_id
         self._records = records
@@ -98,7 +101,8 @@ class Stream:
                 await self._committer.wait_for_room()
                 message = await self._records.receive()
                 check_records(message, len(self._topic.partitions), self._max_record)
-                submission = Submission(self._producer_id, message)
+                check_ids(message, self._once)
+                submission = Submission(self._producer_id, message, once=self._once)
                 self._last = await self._committer.submit(self._topic, submission)
                 self._queue.put_nowait((submission, self._last))
         except EndOfChannel:
@@ -126,6 +130,19 @@ class Stream:
             answer = Committed(records.sequence, count, submission.offsets, submission.skipped)
             await self._answers.send(answer)
             self._ahead.release()
+
+
+def check_ids(records: Records, once: Once | None) -> None:
+    """Refuse records without ids where each has one, and ids where none has."""
+    if once is None:
+        if records.ids is not None or records.is_last:
+            raise RefusedRecords("ids are for rows of a job, and this producer named none")
+        return
+    count, size = len(records.values), len(records.ids or b"")
+    if size != count * ID_SIZE:
+        raise RefusedRecords(
+            f"{count} rows of a job have {size} bytes of ids, not {ID_SIZE} for each"
+        )
 
 
 def check_records(records: Records, partitions: int, max_record: int) -> None:

@@ -19,11 +19,13 @@ from typing import NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from aqueduct.ingest.assignment import partition_of, spread
+from aqueduct.ingest.arranging import split
 from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
+from aqueduct.ingest.jobs import Jobs
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import read_checked, sync_directory, write_checked
 from aqueduct.ingest.messages import FIRST_TIME, LAST_TIME, Records, TopicInfo
+from aqueduct.ingest.once import Once, cut_ids
 from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.proofs import (
     Closed,
@@ -37,7 +39,7 @@ from aqueduct.ingest.proofs import (
     torn_ends,
     write_closed,
 )
-from aqueduct.ingest.rows import Chunk, pick_places, pick_runs
+from aqueduct.ingest.rows import Chunk
 from aqueduct.ingest.wal import Facts
 
 _log = logging.getLogger("aqueduct.ingest")
@@ -79,6 +81,8 @@ class Submission:
     """By partition, where the first of them is."""
     skipped: int = 0
     """How many of them had been stored before."""
+    once: Once | None = None
+    """Whose rows they are, if they are known by ids."""
     fault: IngestError | None = None
     is_done: bool = False
     """Whether all of them are on disk: whatever fails then, that is what is to be said."""
@@ -124,6 +128,9 @@ class Topic:
                 if _by_time(known) >= _by_time(self.producers.get(producer, known)):
                     self.producers[producer] = known
                     self.instances[producer] = part.instances.get(producer, "")
+        self.jobs = Jobs(directory)
+        if self.jobs.fault and not read_only:
+            _log.error("topic %s is not written by jobs any more: %s", self.name, self.jobs.fault)
         self.readers: dict[str, dict[int, int]] = {}
         self.readers_fault = ""
         """Why nobody knows where readers are; then nothing is removed, and all else goes on."""
@@ -178,20 +185,33 @@ class Topic:
 
     def commit(self, submissions: Sequence[Submission], now: int, sync: Executor) -> None:
         """Store records as one group, and note in each submission what became of it."""
-        chunks = self._arrange(submissions)
         try:
+            chunks = self._arrange(submissions, now)
             if chunks:
                 self._store(chunks, now, sync)
+            self.jobs.kept()
         finally:
+            self.jobs.drop()
             if self._is_writing and not self.fault:
                 self.fault = f"{self.directory}: nobody knows what is on disk of the last group"
+        complete = [each for each in submissions if each.records.is_last and each.fault is None]
+        if complete:
+            self._complete(complete, now)
         for submission in submissions:
             submission.is_done = submission.fault is None
+
+    def _complete(self, submissions: Sequence[Submission], now: int) -> None:
+        """Note that parts are complete with what is stored."""
+        try:
+            self.jobs.complete((each.once for each in submissions if each.once is not None), now)
+        except IngestError as fault:
+            for submission in submissions:
+                submission.fault = fault
 
     def _store(self, chunks: dict[int, list[Chunk]], now: int, sync: Executor) -> None:
         self._open()
         now = max(now, *(part.ingest_time for part in self.partitions))
-        ends = {part.number: part.next_offset for part in self.partitions}
+        ends = self.ends()
         members = {number: ends.pop(number) for number in chunks}
         touched = [self.partitions[number] for number in chunks]
         # A number is used once, also if its group fails: nothing left of that can be taken for it.
@@ -206,6 +226,8 @@ class Topic:
         self._is_writing = False
         for part_chunks in chunks.values():
             for chunk in part_chunks:
+                if chunk.ids is not None:
+                    continue  # known by its ids, not by its number
                 self.producers[chunk.producer_id] = (
                     max(chunk.sequences[-1], self.producers.get(chunk.producer_id, (0, 0))[0]),
                     now,
@@ -260,75 +282,41 @@ class Topic:
             f"records was stored: {error}"
         ) from error
 
-    def _arrange(self, submissions: Sequence[Submission]) -> dict[int, list[Chunk]]:
+    def _arrange(self, submissions: Sequence[Submission], now: int) -> dict[int, list[Chunk]]:
         """What is new of the records, by partition; each submission learns its offsets."""
         chunks: dict[int, list[Chunk]] = {}
-        ends = {part.number: part.next_offset for part in self.partitions}
+        ends = self.ends()
         last: dict[str, int] = {}
         for submission in submissions:
             producer = submission.producer_id
             records = submission.records
-            known = last.get(producer, self.producers.get(producer, (0, 0))[0])
-            end = records.sequence + len(records.values)
-            if records.sequence > known + 1:
-                submission.fault = RefusedRecords(
-                    f"record {records.sequence} of producer {producer!r} came after {known}: "
-                    "those between were not sent, or another producer uses the same id"
-                )
+            ids: list[bytes] | None = None
+            try:
+                _check_times(producer, records)
+                wanted: Sequence[int]
+                if submission.once is None:
+                    known = last.get(producer, self.producers.get(producer, (0, 0))[0])
+                    wanted = _behind(producer, records, known)
+                else:
+                    ids = cut_ids(records.ids or b"")
+                    wanted = self.jobs.admit(submission.once, ids, now)
+            except RefusedRecords as fault:
+                submission.fault = fault
                 continue
-            if records.timestamps and not (
-                FIRST_TIME <= min(records.timestamps) <= max(records.timestamps) <= LAST_TIME
-            ):
-                submission.fault = RefusedRecords(
-                    f"a timestamp of records {records.sequence} to {end - 1} of producer "
-                    f"{producer!r} is not within the years 1 to 9999"
-                )
+            submission.skipped = len(records.values) - len(wanted)
+            if not wanted:
                 continue
-            skip = min(known + 1 - records.sequence, len(records.values))
-            submission.skipped = skip
-            if skip == len(records.values):
-                continue
-            last[producer] = end - 1
-            for number, chunk in self._split(producer, records, skip):
+            if ids is None:
+                last[producer] = records.sequence + len(records.values) - 1
+            for number, chunk in split(producer, records, wanted, len(self.partitions), ids):
                 chunks.setdefault(number, []).append(chunk)
                 submission.offsets[number] = ends[number]
                 ends[number] += len(chunk.values)
         return chunks
 
-    def _split(self, producer: str, records: Records, skip: int) -> Iterable[tuple[int, Chunk]]:
-        """Records without the first few, by partition."""
-        count = len(self.partitions)
-        sequences = range(records.sequence, records.sequence + len(records.values))
-        chosen = records.partitions
-        if records.partition is not None or count == 1:
-            where = records.partition or 0
-            yield (
-                where,
-                Chunk(
-                    producer,
-                    sequences[skip:],
-                    records.values[skip:],
-                    records.timestamps[skip:],
-                    None if records.keys is None else records.keys[skip:],
-                    None if records.headers is None else records.headers[skip:],
-                ),
-            )
-            return
-        if records.keys is None and records.partitions is None:
-            runs = spread(range(skip, len(sequences)), records.sequence, count)
-            for number, slices in runs.items():
-                yield number, pick_runs(producer, records, slices)
-            return
-        places: dict[int, list[int]] = {}
-        for at in range(skip, len(sequences)):
-            if chosen is not None:
-                number = chosen[at]
-            else:
-                key = None if records.keys is None else records.keys[at]
-                number = partition_of(key, sequences[at], count)
-            places.setdefault(number, []).append(at)
-        for number, picked in places.items():
-            yield number, pick_places(producer, records, picked)
+    def ends(self) -> dict[int, int]:
+        """By partition, the offset behind its last row."""
+        return {part.number: part.next_offset for part in self.partitions}
 
     def own(self, producer_id: str, instance: str) -> None:
         """Note which of those with an id has it now; nothing of another one is under way."""
@@ -430,7 +418,8 @@ def _facts(
 ) -> Facts:
     producers: dict[str, int] = {}
     for chunk in chunks:
-        producers[chunk.producer_id] = chunk.sequences[-1]
+        if chunk.ids is None:
+            producers[chunk.producer_id] = chunk.sequences[-1]
     return Facts(
         group,
         members,
@@ -441,6 +430,28 @@ def _facts(
         others,
         {name: owners[name] for name in producers if owners.get(name)},
     )
+
+
+def _check_times(producer: str, records: Records) -> None:
+    if records.timestamps and not (
+        FIRST_TIME <= min(records.timestamps) <= max(records.timestamps) <= LAST_TIME
+    ):
+        end = records.sequence + len(records.values)
+        raise RefusedRecords(
+            f"a timestamp of records {records.sequence} to {end - 1} of producer "
+            f"{producer!r} is not within the years 1 to 9999"
+        )
+
+
+def _behind(producer: str, records: Records, known: int) -> range:
+    """The places of the records behind the last one that is known; raises if some are missing."""
+    if records.sequence > known + 1:
+        raise RefusedRecords(
+            f"record {records.sequence} of producer {producer!r} came after {known}: "
+            "those between were not sent, or another producer uses the same id"
+        )
+    count = len(records.values)
+    return range(min(known + 1 - records.sequence, count), count)
 
 
 def _by_time(known: tuple[int, int]) -> tuple[int, int]:

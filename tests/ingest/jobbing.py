@@ -1,0 +1,45 @@
+"""Rows of jobs for tests: ids as those who write jobs make them, and ways to share rows out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from aqueduct.ingest.messages import Records
+
+RUNS = [f"{number:08x}" + 24 * "0" for number in range(1, 100)]
+
+
+def ids_of(values: Iterable[bytes]) -> list[bytes]:
+    """An id for each row of one attempt: what is in it, and the how-manieth of equal ones it is."""
+    seen: Counter[bytes] = Counter()
+    ids = []
+    for value in values:
+        digest = hashlib.blake2b(value, digest_size=16).digest()
+        ids.append(digest + seen[digest].to_bytes(4, "big"))
+        seen[digest] += 1
+    return ids
+
+
+def unique_ids_of(values: Iterable[bytes]) -> list[bytes]:
+    """An id for each row that is nothing but what is in it."""
+    return [hashlib.blake2b(value, digest_size=16).digest() + bytes(4) for value in values]
+
+
+def shared_out(values: Sequence[bytes], choices: Sequence[int], parts: int) -> list[list[bytes]]:
+    """Rows by part."""
+    rows: list[list[bytes]] = [[] for _ in range(parts)]
+    for value, choice in zip(values, choices, strict=True):
+        rows[choice % parts].append(value)
+    return rows
+
+
+def records(values: Sequence[bytes], ids: Sequence[bytes], sequence: int = 1) -> Records:
+    """A message with rows of a job."""
+    return Records(sequence, list(values), [0] * len(values), ids=b"".join(ids))
+
+
+def last(sequence: int = 1) -> Records:
+    """The message that a part is complete."""
+    return Records(sequence, [], [], is_last=True)

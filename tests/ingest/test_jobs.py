@@ -1,0 +1,414 @@
+"""Jobs of a topic: written down before they store anything, and known again after a restart."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aqueduct.ingest.faults import IngestError, RefusedRecords
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import Records
+from aqueduct.ingest.once import ID_HEADER, Once
+from aqueduct.ingest.store import Store
+from aqueduct.ingest.topic import Submission, Topic
+from tests.ingest.jobbing import RUNS, ids_of, last, records, shared_out
+from tests.ingest.storing import LIMITS, fill, killed, opened, rolled, rows_of, stored
+
+HOUR = 3_600
+
+
+def topic_of(store: Store) -> Topic:
+    return store.topic_to_write("t", None)
+
+
+def begin(store: Store, once: Once) -> bool:
+    """Open a part as a server does; whether nothing is to be sent."""
+    topic = topic_of(store)
+    is_done, missing = store.begin(topic, once)
+    if missing is not None:
+        missing.read(topic.partitions)
+        topic.jobs.install(missing)
+    return is_done
+
+
+def commit(store: Store, *wanted: tuple[Once, Records]) -> list[Submission]:
+    submissions = [Submission(once.producer_id, what, once=once) for once, what in wanted]
+    store.commit({topic_of(store): submissions})
+    return submissions
+
+
+def send(store: Store, once: Once, *values: bytes) -> Submission:
+    """Have rows stored, which has to succeed."""
+    (submission,) = commit(store, (once, records(values, ids_of(values))))
+    assert submission.fault is None
+    return submission
+
+
+def complete(store: Store, once: Once) -> None:
+    (submission,) = commit(store, (once, last()))
+    assert submission.fault is None
+
+
+def write(store: Store, once: Once, *values: bytes) -> None:
+    """A whole part."""
+    if not begin(store, once):
+        send(store, once, *values)
+        complete(store, once)
+
+
+def values_of(store: Store) -> Counter[bytes]:
+    return Counter(row["value"] for part in topic_of(store).partitions for row in rows_of(part))
+
+
+def once(part: int = 0, run: int = 0, step: int = 1, **other: Any) -> Once:
+    return Once("job", step, RUNS[run], part, **other)
+
+
+def test_equal_rows_are_as_many_rows_as_there_are(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for part in (0, 1):
+            begin(store, once(part))
+            assert send(store, once(part), b"x", b"x", b"y").skipped == 0
+            assert send(store, once(part), b"y", b"x", b"x").skipped == 3
+        assert values_of(store) == {b"x": 4, b"y": 2}
+
+
+def test_a_row_has_its_id_in_a_header_behind_its_own(tmp_path: Path) -> None:
+    with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
+        begin(store, once())
+        ids = ids_of([b"1", b"2", b"3"])
+        own = [[("a", b"b"), (ID_HEADER, b"of another topic")], [], []]
+        what = Records(1, [b"1", b"2", b"3"], [0] * 3, headers=own, ids=b"".join(ids))
+        plain = Submission("plain", Records(1, [b"plain"], [0]))
+        submission = Submission(once().producer_id, what, once=once())
+        store.commit({topic_of(store): [plain, submission]})
+        send(store, once(1), b"without headers")
+        (part,) = topic_of(store).partitions
+        rows = rows_of(part)
+        assert [row["headers"] for row in rows[:2]] == [
+            None,
+            [{"name": "a", "value": b"b"}, {"name": ID_HEADER, "value": ids[0]}],
+        ]
+        assert [row["headers"][-1]["value"] for row in rows[1:]] == [
+            *ids,
+            *ids_of([b"without headers"]),
+        ]
+        assert [row["producer_id"] for row in rows] == [
+            "plain",
+            *["job.1.00000001.0"] * 3,
+            "job.1.00000001.1",
+        ]
+        assert list(topic_of(store).producers) == ["plain"]
+        assert part.producers.keys() == {"plain"}
+
+
+@pytest.mark.parametrize("how", ["log", "segments"])
+@pytest.mark.parametrize("unique", [False, True])
+def test_after_a_restart_a_first_run_goes_on_where_it_was(
+    tmp_path: Path, how: str, unique: bool
+) -> None:
+    values = [b"%d" % (number % 700) for number in range(1_000)]
+    if unique:
+        values = values[:700]
+    with opened(tmp_path) as store:
+        write(store, once(0, unique=unique), b"of part 0")
+        begin(store, once(1, unique=unique))
+        send(store, once(1, unique=unique), *values[:600])
+        if how == "segments":
+            rolled(store)
+    killed(tmp_path)
+    with opened(tmp_path) as store:
+        stored(store, Records(1, [b"of another"], [0]))
+        assert begin(store, once(0, unique=unique))
+        assert not begin(store, once(1, unique=unique))
+        again = list(reversed(values))
+        assert send(store, once(1, unique=unique), *again).skipped == 600
+        complete(store, once(1, unique=unique))
+        assert values_of(store) == Counter([*values, b"of part 0", b"of another"])
+
+
+def test_a_new_run_may_share_rows_out_as_it_likes(tmp_path: Path) -> None:
+    wanted = [b"a", b"a", b"b", b"c"]
+    with opened(tmp_path) as store:
+        write(store, once(0), b"a", b"b")
+        begin(store, once(1))
+        send(store, once(1), b"a")
+        for part, values in enumerate(([b"c", b"a"], [b"a"], [b"b"])):
+            write(store, once(part, run=1), *values)
+        assert values_of(store) == Counter(wanted)
+        with pytest.raises(RefusedRecords, match="run 00000001 of step 1 of job 'job' was supers"):
+            begin(store, once(1))
+        (zombie,) = commit(store, (once(1), records([b"z"], ids_of([b"z"]))))
+        assert "was superseded" in str(zombie.fault)
+        assert values_of(store) == Counter(wanted)
+
+
+def test_after_a_restart_a_further_run_needs_another_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, once(0), b"a", b"b")
+        begin(store, once(0, run=1))
+        assert send(store, once(0, run=1), b"a").skipped == 1
+    with opened(tmp_path) as store:
+        with pytest.raises(RefusedRecords, match=r"has to be run again by a new run \(restart"):
+            begin(store, once(0, run=1))
+        write(store, once(0, run=2), b"a")
+        write(store, once(1, run=2), b"b", b"a")
+        assert values_of(store) == {b"a": 2, b"b": 1}
+
+
+def test_a_reading_that_was_given_up_is_done_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, once(0), b"a", b"b")
+        topic = topic_of(store)
+        assert store.begin(topic, once(0, run=1))[1] is not None
+        _, missing = store.begin(topic, once(0, run=1))
+        assert missing is not None
+        missing.read(topic.partitions)
+        begin(store, once(0, run=2))
+        with pytest.raises(RefusedRecords, match="another run of job 'job' has begun meanwhile"):
+            topic.jobs.install(missing)
+        assert send(store, once(0, run=2), b"a", b"b").skipped == 2
+
+
+def test_a_lower_step_is_refused_and_a_higher_one_begins_anew(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for step in (1, 2):
+            write(store, once(step=step), b"x")
+        with pytest.raises(RefusedRecords, match="step 1 of job 'job' came after its step 2"):
+            begin(store, once(step=1, run=1))
+        with pytest.raises(RefusedRecords, match="step 1 of job 'job' came after its step 2"):
+            store.end_step("t", "job", 1, RUNS[0])
+        assert values_of(store) == {b"x": 2}
+
+
+def test_a_step_that_is_over_wants_nothing_from_anybody(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        begin(store, once(0))
+        send(store, once(0), b"x")
+        store.end_step("t", "job", 1, RUNS[0])
+        store.end_step("t", "job", 1, RUNS[0])
+        assert send(store, once(0), b"late").skipped == 1
+    with opened(tmp_path) as store:
+        for run in (0, 1):
+            assert begin(store, once(7, run=run))
+        store.end_step("t", "job", 3, RUNS[0])
+        assert begin(store, once(step=3))
+        store.end_step("nowhere", "job", 1, RUNS[0])
+        assert list(store.topics) == ["t"]
+        assert values_of(store) == {b"x": 1}
+
+
+def test_only_those_who_write_a_step_may_end_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        begin(store, once())
+        begin(store, once(run=1))
+        with pytest.raises(RefusedRecords, match="was superseded"):
+            store.end_step("t", "job", 1, RUNS[0])
+        for job, step, run in (("a/b", 1, RUNS[0]), ("job", -1, RUNS[0]), ("job", 1, "?")):
+            with pytest.raises(RefusedRecords):
+                store.end_step("t", job, step, run)
+
+
+def test_parts_that_are_complete_are_told_apart_and_take_no_memory(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for part in (5, 1, 3, 1):
+            write(store, once(part), b"x")
+        jobs = topic_of(store).jobs
+        assert jobs._jobs["job"].parts == [1, 3, 5]
+        assert jobs._ledgers["job"].size == 0
+        assert send(store, once(3), b"x", b"whatever").skipped == 2
+        assert not begin(store, once(2))
+        assert values_of(store) == {b"x": 3}
+
+
+def test_a_step_keeps_its_mode(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        begin(store, once())
+        with pytest.raises(RefusedRecords, match="ids made of what is in a row"):
+            begin(store, once(run=1, unique=True))
+        begin(store, once(step=2, unique=True))
+
+
+def test_more_ids_than_fit_in_memory_are_refused_with_advice(tmp_path: Path) -> None:
+    limits = IngestLimits(low_water=0, max_ids=3)
+    with opened(tmp_path, limits) as store:
+        begin(store, once())
+        send(store, once(), b"1", b"2", b"3")
+        (submission,) = commit(store, (once(), records([b"4"], ids_of([b"4"]))))
+        assert "more than 3 rows to be told apart (max_ids)" in str(submission.fault)
+        assert "maxOffsetsPerTrigger" in str(submission.fault)
+        assert values_of(store) == {b"1": 1, b"2": 1, b"3": 1}
+    with opened(tmp_path, IngestLimits(low_water=0, max_ids=2)) as store:
+        with pytest.raises(RefusedRecords, match="max_ids"):
+            begin(store, once())
+
+
+def test_jobs_make_room_once_they_are_old_and_not_before(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    limits = IngestLimits(low_water=0, max_jobs=2, producer_memory=10 * HOUR)
+    with opened(tmp_path, limits, clock=lambda: now[0]) as store:
+
+        def begin_job(name: str, step: int = 0) -> None:
+            begin(store, Once(name, step, RUNS[0], 0))
+
+        begin_job("batch")
+        store.end_step("t", "batch", 0, RUNS[0])
+        begin_job("stream", step=1)
+        with pytest.raises(RefusedRecords, match=r"2 jobs write to this topic already \(max_jobs"):
+            begin_job("third")
+        begin_job("stream", step=2)
+        now[0] += 2 * HOUR
+        begin_job("third")
+        with pytest.raises(RefusedRecords, match="max_jobs"):
+            begin_job("fourth")
+        now[0] += 11 * HOUR
+        begin_job("fourth")
+        assert list(topic_of(store).jobs._jobs) == ["fourth"]
+
+
+def test_an_ordinary_producer_cannot_pass_for_a_job(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        begin(store, once())
+        with pytest.raises(RefusedRecords, match="is for rows of a job; take another id"):
+            store.register(topic_of(store), once().producer_id)
+        store.register(topic_of(store), "other.1.00000001.0")
+
+
+@pytest.mark.parametrize("what", ["pwritev", "fdatasync"])
+def test_a_group_that_fails_is_known_not_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with opened(tmp_path) as store:
+        begin(store, once())
+        send(store, once(), b"a")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, what, full)
+            (submission,) = commit(store, (once(), records([b"b"], ids_of([b"b"]))))
+        assert "nothing of these records was stored" in str(submission.fault)
+        (submission,) = commit(store, (once(), last()))
+        assert "send all rows of this part again" in str(submission.fault)
+        begin(store, once())
+        assert send(store, once(), b"b", b"a").skipped == 1
+        begin(store, once(run=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, what, full)
+            commit(store, (once(run=1), records([b"c"], ids_of([b"c"]))))
+        with pytest.raises(RefusedRecords, match="by a new run"):
+            begin(store, once(run=1))
+        write(store, once(run=2), b"a", b"b", b"c")
+        assert values_of(store) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_a_part_is_not_complete_before_that_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with opened(tmp_path) as store:
+        begin(store, once())
+        send(store, once(), b"a")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            (submission,) = commit(store, (once(), last()))
+            with pytest.raises(IngestError, match="jobs.json could not be written"):
+                begin(store, once(run=1))
+        assert "jobs.json could not be written" in str(submission.fault)
+        assert not begin(store, once())
+        complete(store, once())
+        assert begin(store, once())
+
+
+def test_if_nobody_knows_how_far_jobs_are_they_wait_and_others_go_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, once(), b"a")
+    fill(tmp_path / "t" / "jobs.json", b'{"checksum":1,"content":{}}')
+    with opened(tmp_path) as store:
+        with pytest.raises(RefusedRecords, match="nobody knows how far the jobs of this topic"):
+            begin(store, once(1))
+        with pytest.raises(RefusedRecords, match="nobody knows how far"):
+            store.end_step("t", "job", 1, RUNS[0])
+        stored(store, Records(1, [b"plain"], [0]))
+        assert values_of(store) == {b"a": 1, b"plain": 1}
+
+
+def test_rows_of_a_step_under_way_are_not_removed(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    limits = IngestLimits(low_water=0, partitions=1, retention_age=1, producer_memory=HOUR)
+    with opened(tmp_path, limits, clock=lambda: now[0]) as store:
+        stored(store, Records(1, [b"old"], [0]))
+        rolled(store)
+        begin(store, once())
+        send(store, once(), b"a")
+        rolled(store)
+        now[0] += 10
+        assert store.retain() > 0
+        assert values_of(store) == {b"a": 1}
+        now[0] += 2 * HOUR
+        assert store.retain() > 0
+        assert values_of(store) == Counter()
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_what_is_on_disk_is_what_is_wanted(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[int], chance: random.Random
+) -> None:
+    directory = tmp_path_factory.mktemp("data")
+    wanted = [b"row %d" % each for each in contents]
+    store = Store(directory, LIMITS)
+    run = 0
+    parts: list[list[bytes]] = []
+
+    def share_out() -> None:
+        nonlocal run, parts
+        run += 1
+        count = chance.randint(1, 3)
+        parts = shared_out(wanted, [chance.randrange(count) for _ in wanted], count)
+
+    def attempt(part: int, dies: bool) -> None:
+        values = chance.sample(parts[part], len(parts[part]))
+        who = once(part, run=run)
+        if begin(store, who):
+            return
+        if dies:
+            values = values[: chance.randint(0, len(values))]
+        ids = ids_of(values)
+        at = chance.randint(0, len(values))
+        commit(store, (who, records(values[:at], ids[:at])), (who, records(values[at:], ids[at:])))
+        if not dies:
+            complete(store, who)
+
+    try:
+        share_out()
+        for _ in range(chance.randint(1, 8)):
+            try:
+                attempt(chance.randrange(len(parts)), dies=chance.random() < 0.6)
+            except RefusedRecords:
+                share_out()
+            if chance.random() < 0.2:
+                share_out()
+            if chance.random() < 0.3:
+                rolled(store)
+            if chance.random() < 0.3:
+                store.close()
+                killed(directory)
+                store = Store(directory, LIMITS)
+            assert values_of(store) <= Counter(wanted)
+        share_out()
+        for part in range(len(parts)):
+            attempt(part, dies=False)
+        assert values_of(store) == Counter(wanted)
+    finally:
+        store.close()

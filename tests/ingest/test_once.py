@@ -1,0 +1,259 @@
+"""What is new of the rows of a job: exactly what is wanted, however often parts and runs repeat."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aqueduct.ingest.once import (
+    Job,
+    Ledger,
+    Once,
+    OnceFault,
+    Plan,
+    cut_ids,
+    parse_producer_id,
+    plan,
+)
+from tests.ingest.jobbing import RUNS, ids_of, shared_out, unique_ids_of
+
+PLENTY = 1_000_000
+
+
+class Model:
+    """A server with nothing but decisions: rows in a list, and a ledger that may be lost."""
+
+    def __init__(self, unique: bool) -> None:
+        self.unique = unique
+        self.rows: list[tuple[int, bytes, bytes]] = []
+        self.job: Job | None = None
+        self.ledger: Ledger | None = None
+
+    def open(self, once: Once) -> bool:
+        """Whether something is to be sent."""
+        what = plan(self.job, once)
+        if what is Plan.NOTHING:
+            return False
+        if what is Plan.NEW_STEP:
+            self.job = Job(once.step, [once.run], once.unique, {}, 0)
+        elif what is Plan.NEW_RUN:
+            assert self.job is not None
+            self.job = Job(once.step, [*self.job.runs, once.run], once.unique, {}, 0)
+        if what is not Plan.GO_ON or self.ledger is None:
+            self.remember(is_new=what is not Plan.GO_ON)
+        return True
+
+    def remember(self, is_new: bool) -> None:
+        assert self.job is not None
+        is_first = len(self.job.runs) == 1
+        ledger = Ledger(unique=self.unique, is_first_run=is_first, max_ids=PLENTY)
+        if not is_new and not ledger.can_be_made_again:
+            raise OnceFault("a new run is needed")
+        for part, row_id, _ in self.rows:
+            if part not in self.job.parts or not is_first or self.unique:
+                ledger.recall(part, [row_id])
+        self.ledger = ledger
+
+    def send(self, once: Once, values: list[bytes], ids: list[bytes], fails: bool) -> None:
+        if plan(self.job, once) is Plan.NOTHING:
+            return
+        if self.ledger is None:
+            raise OnceFault("open it again")
+        new = self.ledger.admit(once.part, ids)
+        if fails:
+            self.ledger = None
+            raise OnceFault("could not be stored")
+        self.rows += [(once.part, ids[at], values[at]) for at in new]
+
+    def complete(self, once: Once) -> None:
+        if self.ledger is None:
+            raise OnceFault("open it again")
+        assert self.job is not None
+        parts = sorted({*self.job.parts, once.part})
+        self.job = Job(self.job.step, self.job.runs, self.unique, {}, 0, parts)
+        self.ledger.complete(once.part)
+
+    @property
+    def stored(self) -> Counter[bytes]:
+        return Counter(value for _, _, value in self.rows)
+
+
+class Driver:
+    """Runs a step, and runs it again, with everything that goes wrong on the way."""
+
+    def __init__(self, wanted: list[bytes], unique: bool, chance: random.Random) -> None:
+        self.wanted = wanted
+        self.unique = unique
+        self.chance = chance
+        self.server = Model(unique)
+        self.left = iter(RUNS)
+        self.zombies: list[tuple[Once, list[bytes], list[bytes]]] = []
+        """Attempts that nobody waits for any more, and what they still have to send."""
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        self.run = next(self.left)
+        count = self.chance.randint(1, 4)
+        rows = self.chance.sample(self.wanted, len(self.wanted))
+        choices = [self.chance.randrange(count) for _ in rows]
+        self.parts = shared_out(rows, choices, count)
+
+    def attempt(self, part: int, dies: bool) -> bool:
+        """Send a part in any order, or some of it; whether it is complete."""
+        once = Once("job", 1, self.run, part, self.unique)
+        values = self.chance.sample(self.parts[part], len(self.parts[part]))
+        ids = unique_ids_of(values) if self.unique else ids_of(values)
+        if not self.server.open(once):
+            return True
+        end = self.chance.randint(0, len(values)) if dies else len(values)
+        at = 0
+        while at < end:
+            size = self.chance.randint(1, 4)
+            fails = dies and self.chance.random() < 0.1
+            stop = min(at + size, end)
+            self.server.send(once, values[at:stop], ids[at:stop], fails)
+            at = stop
+            if dies and self.chance.random() < 0.1:
+                self.server.ledger = None  # the server was restarted
+        if dies:
+            self.zombies.append((once, values[end:], ids[end:]))
+            return False
+        self.server.complete(once)
+        return True
+
+    def trouble(self) -> None:
+        """One thing that goes wrong."""
+        if self.chance.random() < 0.2:
+            self.begin_run()
+        if self.chance.random() < 0.2:
+            self.server.ledger = None
+        try:
+            if self.zombies and self.chance.random() < 0.3:
+                self.server.send(*self.chance.choice(self.zombies), fails=False)
+            part = self.chance.randrange(len(self.parts))
+            self.attempt(part, dies=self.chance.random() < 0.7)
+        except OnceFault:
+            if self.chance.random() < 0.5:
+                self.begin_run()
+
+    def finish(self) -> None:
+        """All parts of one run, and nothing goes wrong."""
+        for _ in range(2):
+            try:
+                for part in self.chance.sample(range(len(self.parts)), len(self.parts)):
+                    assert self.attempt(part, dies=False)
+                return
+            except OnceFault:
+                self.begin_run()
+        raise AssertionError("a new run has to work")
+
+
+@given(st.lists(st.integers(0, 4), max_size=24), st.booleans(), st.randoms(use_true_random=False))
+@settings(max_examples=400, deadline=None)
+def test_what_is_stored_is_what_is_wanted(
+    contents: list[int], unique: bool, chance: random.Random
+) -> None:
+    if unique:
+        contents = sorted(set(contents))
+    wanted = [b"row %d" % each for each in contents]
+    driver = Driver(wanted, unique, chance)
+    for _ in range(chance.randint(0, 20)):
+        driver.trouble()
+        assert driver.server.stored <= Counter(wanted)
+    driver.finish()
+    assert driver.server.stored == Counter(wanted)
+    driver.begin_run()
+    driver.finish()
+    assert driver.server.stored == Counter(wanted)
+
+
+ONCE = Once("job", 5, RUNS[1], 3)
+
+
+@pytest.mark.parametrize(
+    ("job", "what"),
+    [
+        (None, Plan.NEW_STEP),
+        (Job(4, [RUNS[0]], False, {}, 0), Plan.NEW_STEP),
+        (Job(4, [RUNS[0]], False, {}, 0, is_over=True), Plan.NEW_STEP),
+        (Job(5, [RUNS[0]], False, {}, 0), Plan.NEW_RUN),
+        (Job(5, [RUNS[0], RUNS[1]], False, {}, 0), Plan.GO_ON),
+        (Job(5, [RUNS[1]], False, {}, 0, [2, 4]), Plan.GO_ON),
+        (Job(5, [RUNS[1]], False, {}, 0, [2, 3]), Plan.NOTHING),
+        (Job(5, [RUNS[0]], False, {}, 0, [3]), Plan.NEW_RUN),
+        (Job(5, [RUNS[0]], False, {}, 0, is_over=True), Plan.NOTHING),
+        (Job(5, [RUNS[1], RUNS[0]], True, {}, 0, is_over=True), Plan.NOTHING),
+    ],
+)
+def test_what_is_to_be_done_follows_from_what_is_written_down(job: Job | None, what: Plan) -> None:
+    assert plan(job, ONCE) is what
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        (Job(6, [RUNS[1]], False, {}, 0), "step 5 of job 'job' came after its step 6 had begun"),
+        (Job(6, [RUNS[1]], False, {}, 0, is_over=True), "came after its step 6"),
+        (Job(5, [RUNS[1], RUNS[0]], False, {}, 0), "was superseded: run 00000001 has begun"),
+        (Job(5, [RUNS[1]], True, {}, 0), "was begun with ids that are unique"),
+    ],
+)
+def test_those_whose_place_was_taken_are_refused(job: Job, sentence: str) -> None:
+    with pytest.raises(OnceFault, match=sentence):
+        plan(job, ONCE)
+
+
+@pytest.mark.parametrize(
+    ("once", "sentence"),
+    [
+        (Once("job", -1, RUNS[0], 0), "steps are numbered from 0 on"),
+        (Once("job", 2**63, RUNS[0], 0), "steps are numbered from 0 on"),
+        (Once("job", 0, RUNS[0], -1), "parts are numbered from 0 to 99,999"),
+        (Once("job", 0, RUNS[0], 100_000), "parts are numbered"),
+        (Once("job", 0, "short", 0), "'short' cannot tell a run from others"),
+        (Once("job", 0, "x" * 32, 0), "cannot tell a run from others"),
+        (Once("job", 0, "a" * 65, 0), "take 8 to 64 hexadecimal digits"),
+    ],
+)
+def test_what_cannot_be_is_refused(once: Once, sentence: str) -> None:
+    with pytest.raises(OnceFault, match=sentence):
+        once.check()
+
+
+def test_a_producer_id_tells_where_a_row_is_from() -> None:
+    once = Once("a.job.with-dots", 17, RUNS[2], 4)
+    assert once.producer_id == "a.job.with-dots.17.00000003.4"
+    assert parse_producer_id(once.producer_id) == ("a.job.with-dots", 17, "00000003", 4)
+    for other in ("p", "a.b.c.d", "job.1.00000003.x", "job.1.003.4", "job.²." + "0" * 8 + ".4"):
+        assert parse_producer_id(other) is None
+
+
+def test_a_ledger_holds_so_many_ids_and_what_it_refuses_it_does_not_hold() -> None:
+    ledger = Ledger(unique=False, is_first_run=True, max_ids=5)
+    ids = ids_of([b"%d" % number for number in range(6)])
+    assert list(ledger.admit(0, ids[:3])) == [0, 1, 2]
+    with pytest.raises(OnceFault, match="more than 5 rows to be told apart"):
+        ledger.admit(1, ids[3:])
+    assert ledger.size == 3
+    assert list(ledger.admit(0, ids[:4])) == [3]
+    assert list(ledger.admit(0, [ids[4], ids[4], ids[0]])) == [0]
+    ledger.complete(0)
+    assert ledger.size == 0
+    assert list(ledger.admit(1, ids[:5])) == [0, 1, 2, 3, 4]
+
+
+def test_what_is_recalled_counts_towards_the_limit() -> None:
+    for is_first in (True, False):
+        ledger = Ledger(unique=False, is_first_run=is_first, max_ids=2)
+        with pytest.raises(OnceFault, match="max_ids"):
+            ledger.recall(0, ids_of([b"1", b"2", b"3"]))
+
+
+def test_ids_are_cut_from_what_they_were_joined_to() -> None:
+    ids = ids_of([b"1", b"1", b"2"])
+    assert cut_ids(b"".join(ids)) == ids
+    assert cut_ids(b"") == []
