@@ -20,9 +20,11 @@ from pyspark.sql import functions as f
 
 import aqueduct.spark
 
-VALUES, REPEATED = 3_000, 4
+VALUES, REPEATED = 2_000, 4
 """How many different values there are, and how often each: in tasks of their own."""
-SMALL = {"spark.sql.execution.arrow.maxRecordsPerBatch": 500, "spark.ui.enabled": "false"}
+WIDTH = 400
+"""Characters of a value: there are buffers between processes, and some rows have to get through."""
+SMALL = {"spark.sql.execution.arrow.maxRecordsPerBatch": 250}
 SECONDS = 60
 
 Batches = Iterator[pa.RecordBatch]
@@ -52,8 +54,8 @@ def failing(
         before = stored(topic, server, certificate)
         for number, batch in enumerate(batches):
             yield batch
-            if number == 2:
-                until = time.monotonic() + 10
+            if number == 4:
+                until = time.monotonic() + 20
                 while stored(topic, server, certificate) <= before and context.attemptNumber() == 0:
                     assert time.monotonic() < until, "nothing was stored"
                     time.sleep(0.01)
@@ -94,7 +96,7 @@ def main(server: str, certificate: str, directory: str) -> None:
         return frame.mapInArrow(failing(topic, server, certificate, fail), frame.schema)
 
     rows = spark.range(0, VALUES * REPEATED, 1, REPEATED).select(
-        (f.col("id") % VALUES).cast("string").alias("value")
+        f.lpad((f.col("id") % VALUES).cast("string"), WIDTH, "0").alias("value")
     )
     for topic, fail in (("raised", raise_at_first), ("killed", kill_the_others)):
         writer = broken(rows, topic, fail).write.format("aqueduct").mode("append")

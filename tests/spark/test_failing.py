@@ -11,7 +11,7 @@ import pytest
 
 from aqueduct.quic.tls import ServerTLS, trust
 from aqueduct.spark.origin import Place
-from tests.spark.failing import REPEATED, VALUES
+from tests.spark.failing import REPEATED, VALUES, WIDTH
 from tests.spark.landing import Landing, stored_rows, stored_values
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -32,7 +32,7 @@ def test_every_row_is_stored_once_whatever_fails(
         )
         assert done.returncode == 0, done.stderr[-5_000:]
         place = Place(server=server.address, trust=trust(authority.certificate))
-        wanted = Counter({b"%d" % each: REPEATED for each in range(VALUES)})
+        wanted = Counter({b"%0*d" % (WIDTH, each): REPEATED for each in range(VALUES)})
         for topic in ("raised", "killed", "copy"):
             assert stored_values(place, topic) == wanted, topic
         # Two runs have written the batch, each its share of the rows.
