@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -265,6 +266,14 @@ def test_what_is_wrong_is_told_before_there_is_a_job(
     with pytest.raises(Exception, match=fault):
         write(frame, **{**there, "topic": "logs", **options})
     assert jobs(spark) == before
+
+
+@pytest.mark.parametrize("kind", [BatchWriter, StreamWriter])
+def test_a_server_that_is_not_there_is_told_at_once(kind: type[BatchWriter | StreamWriter]) -> None:
+    began = time.monotonic()
+    with pytest.raises(SinkError, match=r"server 127.0.0.1:9 cannot be reached: .* trustCa"):
+        kind({"servers": "127.0.0.1:9", "topic": "logs"}, VALUE, False)
+    assert time.monotonic() - began < 20
 
 
 def test_a_topic_is_never_replaced(spark: SparkSession, there: dict[str, str]) -> None:

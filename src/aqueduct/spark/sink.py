@@ -159,7 +159,7 @@ class _Lane:
                 ids=ids,
                 keys=rows.keys,
                 headers=None if rows.headers is None else [dict(row) for row in rows.headers],
-                timestamps=None if rows.times is None else _seconds(rows.times),
+                times=None if rows.times is None else _filled(rows.times),
             )
         except AqueductError as error:
             raise failed(self.topic, self.place, error) from error
@@ -177,9 +177,9 @@ class _Lane:
             self.producer.abandon()
 
 
-def _seconds(times: Sequence[int | None]) -> list[float]:
-    now = time.time()
-    return [now if each is None else each / 1e6 for each in times]
+def _filled(times: Sequence[int | None]) -> list[int]:
+    now = int(time.time() * 1e6)
+    return [now if each is None else each for each in times]
 
 
 def write_part(

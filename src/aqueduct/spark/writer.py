@@ -69,9 +69,8 @@ class BatchWriter(DataSourceArrowWriter):
         job = options.write_id or uuid.uuid4().hex
         self._step = Step(job, options.write_step, uuid.uuid4().hex)
         self._home: Place | None = None
-        if self._sink.topic is None:
-            _reach(self._sink)
-        else:
+        _reach(self._sink)
+        if self._sink.topic is not None:
             # What a task would do first: it shows that the topic is there, or can be, and may be
             # written, and it puts an end to what a run before this one may still be writing.
             self._home = self._sink.home_of(self._sink.topic)
