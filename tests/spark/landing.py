@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from aqueduct.ingest.permissions import Permissions
 from aqueduct.ingest.server import IngestServer
 from aqueduct.ingest.store import Store
 from aqueduct.quic.tls import ServerTLS
+from aqueduct.spark.origin import Place
 from tests.ingest.storing import opened, records, rolled, stored
 
 LIMITS = IngestLimits(low_water=0, partitions=2)
@@ -74,3 +76,19 @@ class Landing:
     @property
     def path(self) -> str:
         return str(self.directory)
+
+
+def stored_rows(place: Place, topic: str) -> list[dict[str, Any]]:
+    """All rows of a topic, as a server has them."""
+    (info,) = place.topics(topic)
+    return [
+        row
+        for part in info.partitions
+        for batch in place.read(topic, part.partition, part.first_offset, part.next_offset)
+        for row in batch.to_pylist()
+    ]
+
+
+def stored_values(place: Place, topic: str) -> Counter[bytes]:
+    """How often a topic has each value."""
+    return Counter(row["value"] for row in stored_rows(place, topic))

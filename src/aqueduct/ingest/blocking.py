@@ -235,13 +235,14 @@ class Producer:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Mapping[str, bytes] | None] | None = None,
         timestamps: Sequence[float] | None = None,
+        times: Sequence[int] | None = None,
         partition: int | None = None,
     ) -> None:
         """Send many records, given as columns, in one hop between threads.
 
         Values alone may also come from an iterator, and go as they come.
         """
-        others = (ids, keys, headers, timestamps)
+        others = (ids, keys, headers, timestamps, times)
         if isinstance(values, Sequence) or any(column is not None for column in others):
             given = values if isinstance(values, Sequence) else list(values)
             work = self._producer.send_many(
@@ -250,6 +251,7 @@ class Producer:
                 keys=keys,
                 headers=headers,
                 timestamps=timestamps,
+                times=times,
                 partition=partition,
             )
             self._background.run(work)

@@ -234,14 +234,16 @@ class Producer(Outbox):
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Mapping[str, bytes] | None] | None = None,
         timestamps: Sequence[float] | None = None,
+        times: Sequence[int] | None = None,
         partition: int | None = None,
     ) -> None:
         """Send many records, given as columns: the same as `send` for each, and much faster.
 
+        ``times`` are whole microseconds since 1970, where ``timestamps`` are too coarse.
         If it raises, some of them may have been sent.
         """
         self._check_usable()
-        for piece in Columns(values, ids, keys, headers, timestamps).pieces():
+        for piece in Columns(values, ids, keys, headers, timestamps, times).pieces():
             piece.check(self.max_record, self.once is not None)
             self._check_fits(0, partition)
             if self.is_done:

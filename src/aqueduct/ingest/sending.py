@@ -54,6 +54,14 @@ def check_timestamp(timestamp: float) -> None:
         )
 
 
+def check_time(micros: int) -> None:
+    """The same for microseconds, which are exact."""
+    if not isinstance(micros, int):
+        raise TypeError(f"times are whole microseconds since 1970, not {type(micros).__name__}")
+    if not FIRST_TIME <= micros <= LAST_TIME:
+        raise IngestError(f"{micros} microseconds since 1970 is outside of the years 1 to 9999")
+
+
 def size_of_headers(headers: Mapping[str, bytes]) -> int:
     """Bytes of headers; raises if they cannot be sent."""
     if not isinstance(headers, Mapping):
@@ -92,13 +100,15 @@ class Columns:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Mapping[str, bytes] | None] | None = None,
         timestamps: Sequence[float] | None = None,
+        times: Sequence[int] | None = None,
     ) -> None:
         self.values = values
         self.ids = ids
         self.keys = keys
         self.headers = headers
         self.timestamps = timestamps
-        for name in ("ids", "keys", "headers", "timestamps"):
+        self.times = times
+        for name in ("ids", "keys", "headers", "timestamps", "times"):
             column = getattr(self, name)
             if column is not None and len(column) != len(values):
                 raise ValueError(f"{len(column)} {name} for {len(values)} values")
@@ -115,6 +125,7 @@ class Columns:
             _cut(self.keys, start, end),
             _cut(self.headers, start, end),
             _cut(self.timestamps, start, end),
+            _cut(self.times, start, end),
         )
 
     def check(self, max_record: int, wants_ids: bool) -> None:
@@ -128,6 +139,9 @@ class Columns:
                 max(self.timestamps),
             ):
                 check_timestamp(timestamp)
+        if self.times:
+            for each in _odd(self.times, int) or (min(self.times), max(self.times)):
+                check_time(each)
         if self.ids is None:
             if self.values:
                 check_id(None, wants_ids)
@@ -167,7 +181,9 @@ class Columns:
                 batch.headers = [
                     list(headers.items()) if headers else [] for headers in cut.headers
                 ]
-            if cut.timestamps is None:
+            if cut.times is not None:
+                batch.timestamps = list(cut.times)
+            elif cut.timestamps is None:
                 batch.timestamps = [int(time.time() * 1e6)] * (end - start)
             else:
                 batch.timestamps = [round(timestamp * 1e6) for timestamp in cut.timestamps]

@@ -1,12 +1,12 @@
-"""Spark reads what an ingest server stores, in batches and as a stream; needs pyspark.
+"""Spark reads and writes what an ingest server stores, in batches and streams; needs pyspark.
 
 >>> from aqueduct import spark
 >>> session = spark.session()
 >>> rows = session.read.format("aqueduct").option("path", "data").option("subscribe", "telemetry")
 """
 
-from aqueduct.spark.faults import DataLoss, SourceError, WrongOption
+from aqueduct.spark.faults import DataLoss, SinkError, SourceError, WrongOption
 from aqueduct.spark.java import NoJava
 from aqueduct.spark.session import register, session
 
-__all__ = ["DataLoss", "NoJava", "SourceError", "WrongOption", "register", "session"]
+__all__ = ["DataLoss", "NoJava", "SinkError", "SourceError", "WrongOption", "register", "session"]

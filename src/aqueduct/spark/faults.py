@@ -1,4 +1,4 @@
-"""What can be wrong with what Spark is asked to read, and with what is there to be read."""
+"""What can be wrong with what Spark is asked to read or write, and with what is there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ class SourceError(AqueductError):
     """The root of all errors of the Spark source."""
 
 
-class WrongOption(SourceError, ValueError):
+class SinkError(AqueductError):
+    """The root of all errors of the Spark sink."""
+
+
+class WrongOption(SourceError, SinkError, ValueError):
     """An option that is not known, has a value that it cannot have, or does not go with others."""
 
 

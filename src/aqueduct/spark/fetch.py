@@ -47,7 +47,7 @@ def fetch(place: Place, wanted: OffsetRange, fail_on_data_loss: bool) -> Iterato
             pause = next(pauses, None)
             if pause is None:
                 if isinstance(error, ConnectError):
-                    raise unreachable(place, error) from error
+                    raise unreachable(place, error, SourceError) from error
                 raise _failed(place, wanted, at, error) from error
             time.sleep(pause)
         else:

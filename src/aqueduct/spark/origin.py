@@ -18,9 +18,11 @@ from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import Trust, dev_trust, pin, trust
 from aqueduct.spark.faults import SourceError, WrongOption
+from aqueduct.spark.given import ServerOptions
 from aqueduct.spark.options import ReadOptions
 
 T = TypeVar("T")
+E = TypeVar("E", bound=AqueductError)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ def places(options: ReadOptions) -> list[Place]:
     """Where to look; raises if that cannot be."""
     if options.path is not None:
         return [Place(path=_local(options.path))]
+    return servers(options)
+
+
+def servers(options: ServerOptions) -> list[Place]:
+    """The servers that are named."""
     trusted = _trust(options)
     return [Place(server=each, trust=trusted, token=options.token) for each in options.servers]
 
@@ -114,7 +121,7 @@ def _local(path: str) -> str:
     return path
 
 
-def _trust(options: ReadOptions) -> Trust:
+def _trust(options: ServerOptions) -> Trust:
     try:
         if options.trust_ca is not None:
             text = options.trust_ca
@@ -181,14 +188,14 @@ def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
     except (UnknownTopic, NotAllowed):
         raise
     except ConnectError as error:
-        raise unreachable(place, error) from error
+        raise unreachable(place, error, SourceError) from error
     except AqueductError as error:
         raise SourceError(f"{place} does not tell what it has: {error}") from error
 
 
-def unreachable(place: Place, error: AqueductError) -> SourceError:
+def unreachable(place: Place, error: AqueductError, kind: type[E]) -> E:
     """That a server cannot be reached, and what to look at."""
-    return SourceError(
+    return kind(
         f"{place} cannot be reached: {error}. See that an ingest server runs there (aqueduct "
         "topics --server asks it), and that trustCa, trustPin, trustDevelopment and token fit"
     )

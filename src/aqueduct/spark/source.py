@@ -9,10 +9,14 @@ from aqueduct.spark.options import read_options
 from aqueduct.spark.reader import BatchReader, StreamReader
 from aqueduct.spark.rows import row_schema
 from aqueduct.spark.worker import settle
+from aqueduct.spark.writer import BatchWriter, StreamWriter
 
 
 class AqueductSource(DataSource):
-    """Reads topics from a landing directory, or from ingest servers; see `options` for how."""
+    """Reads topics from a landing directory or from ingest servers, and writes to the latter.
+
+    See `options` and `sink_options` for how.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -31,3 +35,13 @@ class AqueductSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's name
         """Reads what is new, again and again."""
         return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Writes once."""
+        settle()
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Writes batch after batch."""
+        settle()
+        return StreamWriter(self.options, schema, overwrite)

@@ -1,0 +1,227 @@
+"""Writing the rows of one attempt of a task: each stored once, however often the task is run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from aqueduct.errors import AqueductError, ConnectError
+from aqueduct.ingest.blocking import Client, Producer
+from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
+from aqueduct.ingest.once import Once
+from aqueduct.spark.columns import Columns, Rows, rows_by_topic, take_rows
+from aqueduct.spark.faults import SinkError
+from aqueduct.spark.origin import Place, unreachable
+from aqueduct.spark.row_ids import Occurrences, content_hashes, own_ids
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all tasks of a write have in common; `aqueduct.ingest.Once` has what the words mean."""
+
+    job: str
+    number: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Sink:
+    """What to write where: all that a task needs to know besides its rows."""
+
+    places: tuple[Place, ...]
+    columns: Columns
+    topic: str | None = None
+    """Where all rows go; None to have a column say so."""
+    partitions: int | None = None
+    """Of topics that are new."""
+
+    def home_of(self, topic: str) -> Place:
+        """The server that a topic is on; one that is on none is made on the first."""
+        if len(self.places) == 1:
+            return self.places[0]
+        holders = [place for place in self.places if _has(place, topic)]
+        if len(holders) > 1:
+            raise SinkError(
+                f"topic {topic!r} is on {holders[0]} and on {holders[1]}; name the server that is "
+                "meant in option servers"
+            )
+        return holders[0] if holders else self.places[0]
+
+    def producer(self, topic: str, place: Place, step: Step, part: int) -> Producer:
+        """A producer for the rows of one part, opened."""
+        once = Once(step.job, step.number, step.run, part, unique=self.columns.id is not None)
+        try:
+            producer = Producer(
+                place.server,
+                topic,
+                partitions=self.partitions,
+                once=once,
+                client=clients.get(place),
+            )
+            producer.open()
+        except AqueductError as error:
+            clients.drop_if_broken(place, error)
+            raise failed(topic, place, error) from error
+        return producer
+
+
+def _has(place: Place, topic: str) -> bool:
+    try:
+        place.topics(topic)
+    except UnknownTopic:
+        return False
+    except NotAllowed as error:
+        raise SinkError(
+            f"{place} does not tell whether it has topic {topic!r}: {error}. Name the one server "
+            "that is meant in option servers, or have the token allowed to read the topic"
+        ) from error
+    except ConnectError as error:
+        raise unreachable(place, error, SinkError) from error
+    except AqueductError as error:
+        raise SinkError(f"{place} does not tell what it has: {error}") from error
+    return True
+
+
+def failed(topic: str, place: Place, error: AqueductError) -> SinkError:
+    """That a topic cannot be written, and what to do."""
+    if isinstance(error, NotAllowed):
+        return SinkError(
+            f"topic {topic!r} on {place} cannot be written: {error}; give one that may in option "
+            "token"
+        )
+    if isinstance(error, ConnectError):
+        return unreachable(place, error, SinkError)
+    return SinkError(f"topic {topic!r} on {place} cannot be written: {error}")
+
+
+class Clients:
+    """One connection to each server: Python workers are used again, and so is this."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Leave connections to the process that made them: this one is a fork of it."""
+        self._lock = threading.Lock()
+        self._clients: dict[Place, Client] = {}
+
+    def get(self, place: Place) -> Client:
+        """The connection to a server, for any number of producers."""
+        with self._lock:
+            client = self._clients.get(place)
+            if client is None:
+                client = Client(place.server, trust=place.trust, token=place.token)
+                self._clients[place] = client
+            return client
+
+    def drop_if_broken(self, place: Place, error: AqueductError) -> None:
+        """Have the next one who asks get a new connection, unless the server refused something."""
+        if isinstance(error, IngestError):
+            return
+        with self._lock:
+            client = self._clients.pop(place, None)
+        if client is not None:
+            with suppress(AqueductError):  # it is gone already, which is why nobody wants it
+                client.close()
+
+
+clients = Clients()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=clients.forget)
+
+
+@dataclass
+class _Lane:
+    """What goes to one topic."""
+
+    topic: str
+    place: Place
+    producer: Producer
+    occurrences: Occurrences = field(default_factory=Occurrences)
+    rows: int = 0
+
+    def send(self, rows: Rows) -> None:
+        self.rows += len(rows.values)
+        if rows.own_ids is not None:
+            ids = own_ids(rows.own_ids)
+        else:
+            hashes = content_hashes(rows.values, rows.keys, rows.headers, rows.times)
+            ids = self.occurrences.ids(hashes)
+        try:
+            self.producer.send_many(
+                rows.values,
+                ids=ids,
+                keys=rows.keys,
+                headers=None if rows.headers is None else [dict(row) for row in rows.headers],
+                times=None if rows.times is None else _filled(rows.times),
+            )
+        except AqueductError as error:
+            raise failed(self.topic, self.place, error) from error
+
+    def complete(self) -> None:
+        try:
+            self.producer.complete()
+            self.producer.close()
+        except AqueductError as error:
+            clients.drop_if_broken(self.place, error)
+            raise failed(self.topic, self.place, error) from error
+
+    def abandon(self) -> None:
+        with suppress(AqueductError):  # what went wrong before is what is to be told
+            self.producer.abandon()
+
+
+def _filled(times: Sequence[int | None]) -> list[int]:
+    now = int(time.time() * 1e6)
+    return [now if each is None else each for each in times]
+
+
+def write_part(
+    sink: Sink, step: Step, part: int, batches: Iterable[pa.RecordBatch]
+) -> dict[tuple[str, str], int]:
+    """Write the rows of one task; by server and topic, how many there were.
+
+    When it returns, all of them are stored. When it raises, some may be, and whoever writes the
+    same part again stores the others.
+    """
+    lanes: dict[str, _Lane] = {}
+    number = 1
+    try:
+        for batch in batches:
+            numbers = range(number, number + batch.num_rows)
+            number += batch.num_rows
+            if batch.num_rows:
+                _write(sink, step, part, lanes, batch, numbers)
+        for lane in lanes.values():
+            lane.complete()
+    except BaseException:
+        for lane in lanes.values():
+            lane.abandon()
+        raise
+    return {(lane.place.server, lane.topic): lane.rows for lane in lanes.values()}
+
+
+def _write(
+    sink: Sink,
+    step: Step,
+    part: int,
+    lanes: dict[str, _Lane],
+    batch: pa.RecordBatch,
+    numbers: range,
+) -> None:
+    for topic, rows, their_numbers in rows_by_topic(batch, sink.columns, sink.topic, numbers):
+        lane = lanes.get(topic)
+        if lane is None:
+            place = sink.home_of(topic)
+            lane = lanes[topic] = _Lane(topic, place, sink.producer(topic, place, step, part))
+        if lane.producer.is_done:
+            # Rows are taken from Spark all the same: a worker that does not is not used again.
+            lane.rows += rows.num_rows
+            continue
+        lane.send(take_rows(rows, sink.columns, lane.producer.max_record, their_numbers))

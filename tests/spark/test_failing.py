@@ -1,0 +1,40 @@
+"""Tasks that fail, workers that are killed, and queries that end: nothing is lost or twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from aqueduct.quic.tls import ServerTLS, trust
+from aqueduct.spark.origin import Place
+from tests.spark.failing import REPEATED, VALUES, WIDTH
+from tests.spark.landing import Landing, stored_rows, stored_values
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_every_row_is_stored_once_whatever_fails(
+    landing: Landing, tls: ServerTLS, authority: ServerTLS, tmp_path: Path
+) -> None:
+    certificate = tmp_path / "ca.pem"
+    certificate.write_bytes(authority.certificate)
+    with landing.served(tls) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.spark.failing", server.address, certificate, tmp_path],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=150,
+        )
+        assert done.returncode == 0, done.stderr[-5_000:]
+        place = Place(server=server.address, trust=trust(authority.certificate))
+        wanted = Counter({b"%0*d" % (WIDTH, each): REPEATED for each in range(VALUES)})
+        for topic in ("raised", "killed", "copy"):
+            assert stored_values(place, topic) == wanted, topic
+        # Two runs have written the batch, each its share of the rows.
+        runs = {row["producer_id"].split(".")[2] for row in stored_rows(place, "copy")}
+        assert len(runs) == 2
