@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from aqueduct.spark import session
 from bench.network.figures import percentile
@@ -21,40 +21,11 @@ from bench.network.roster import SPARK_PEERS
 from bench.network.worker import Control
 from bench.spark.data import LARGE, SMALL, fill, rows_in
 from bench.spark.delays import delays
+from bench.spark.reading import Reading
 
 CORES = 2
 TRIGGER = "500 milliseconds"
 _VALUE = "cast(repeat(char(65 + id % 26), {size}) as binary) as value"
-
-
-class Reading(Protocol):
-    """How a peer reads and writes."""
-
-    def __init__(self, spark: SparkSession, setting: Setting, info: Json) -> None: ...
-
-    def table(self, topic: str) -> DataFrame:
-        """All of a topic."""
-        ...
-
-    def served(self, topic: str) -> DataFrame:
-        """The same, over the network."""
-        ...
-
-    def stream(self, topic: str) -> DataFrame:
-        """The same as a stream."""
-        ...
-
-    def write(self, rows: DataFrame, place: str) -> None:
-        """Have rows durable."""
-        ...
-
-    def arriving(self) -> DataFrame:
-        """A stream of what arrives at a pace."""
-        ...
-
-    def send(self, seconds: float, rate: int, size: int) -> None:
-        """Have it arrive, if nobody else does."""
-        ...
 
 
 class Driver:

@@ -3,28 +3,29 @@
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.network.peer import Json, Setting
+from bench.spark import reading
 
 ARRIVING = "bench"
 """The topic that the producers of the benchmark of ingest fill."""
 
 
-class Reading:
+class Reading(reading.Reading):
     def __init__(self, spark: SparkSession, setting: Setting, info: Json) -> None:
-        self._spark = spark
-        self._path = f"{setting.options['directory']}/landing"
+        super().__init__(spark, setting, info)
+        self._path = f"{self.directory}/landing"
         self._server = {"servers": info["address"], "trustCa": setting.authority}
 
     def table(self, topic: str) -> DataFrame:
         options = {"path": self._path, "subscribe": topic}
-        return self._spark.read.format("aqueduct").options(**options).load()
+        return self.spark.read.format("aqueduct").options(**options).load()
 
     def served(self, topic: str) -> DataFrame:
         options = {**self._server, "subscribe": topic}
-        return self._spark.read.format("aqueduct").options(**options).load()
+        return self.spark.read.format("aqueduct").options(**options).load()
 
     def stream(self, topic: str) -> DataFrame:
         options = {"path": self._path, "subscribe": topic, "startingOffsets": "earliest"}
-        return self._spark.readStream.format("aqueduct").options(**options).load()
+        return self.spark.readStream.format("aqueduct").options(**options).load()
 
     def write(self, rows: DataFrame, place: str) -> None:
         options = {**self._server, "topic": place}
@@ -32,7 +33,4 @@ class Reading:
 
     def arriving(self) -> DataFrame:
         options = {**self._server, "subscribe": ARRIVING, "startingOffsets": "earliest"}
-        return self._spark.readStream.format("aqueduct").options(**options).load()
-
-    def send(self, seconds: float, rate: int, size: int) -> None:
-        """A producer in another process does."""
+        return self.spark.readStream.format("aqueduct").options(**options).load()

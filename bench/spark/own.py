@@ -6,40 +6,35 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from bench.network.peer import Json, Setting
+from bench.spark import reading
 
 _PORTION = 0.25
 """Seconds between two files that arrive."""
 _SEGMENTS = {"pathGlobFilter": "*.parquet"}
 
 
-class Reading:
-    def __init__(self, spark: SparkSession, setting: Setting, info: Json) -> None:
-        del info
-        self._spark = spark
-        self._directory = Path(setting.options["directory"])
-
+class Reading(reading.Reading):
     def table(self, topic: str) -> DataFrame:
-        return self._spark.read.options(**_SEGMENTS).parquet(f"{self._directory}/landing/{topic}")
+        return self.spark.read.options(**_SEGMENTS).parquet(f"{self.directory}/landing/{topic}")
 
     def stream(self, topic: str) -> DataFrame:
-        place = f"{self._directory}/landing/{topic}"
+        place = f"{self.directory}/landing/{topic}"
         schema = self.table(topic).schema
-        return self._spark.readStream.schema(schema).options(**_SEGMENTS).parquet(place)
+        return self.spark.readStream.schema(schema).options(**_SEGMENTS).parquet(place)
 
     def write(self, rows: DataFrame, place: str) -> None:
-        rows.write.parquet(f"{self._directory}/{place}")
+        rows.write.parquet(f"{self.directory}/{place}")
 
     def arriving(self) -> DataFrame:
-        (self._directory / "arriving").mkdir()
+        Path(self.directory, "arriving").mkdir()
         schema = "value binary, timestamp timestamp"
-        return self._spark.readStream.schema(schema).parquet(f"{self._directory}/arriving")
+        return self.spark.readStream.schema(schema).parquet(f"{self.directory}/arriving")
 
     def send(self, seconds: float, rate: int, size: int) -> None:
         """Files, each with what came since the one before."""
-        directory = self._directory / "arriving"
+        directory = Path(self.directory, "arriving")
         count = round(rate * _PORTION)
         pool = [os.urandom(size) for _ in range(count)]
         began = time.time()

@@ -11,7 +11,8 @@ from bench.network.measures import SPARK_ALL, Kind
 from bench.network.peer import Setting
 from bench.spark import ours, own
 from bench.spark.data import fill
-from bench.spark.driver import Driver, Reading
+from bench.spark.driver import Driver
+from bench.spark.reading import Reading
 from tests.spark.landing import Landing
 
 ROWS = 800
