@@ -63,11 +63,12 @@ check: $(INSTALLED)  ## style, types and import rules
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports --no-logo
 
-bench: $(BENCH_INSTALLED)  ## measure the core, then channels, ScalableIPC and ingest against peers; 25 minutes
+bench: $(BENCH_INSTALLED)  ## measure the core, then channels, ScalableIPC, ingest and Spark against peers; 35 minutes
 	@$(BIN)/python -m bench core
 	@$(BIN)/python -m bench channels
 	@$(BIN)/python -m bench ipc
 	@$(BIN)/python -m bench ingest
+	@$(BIN)/python -m bench spark
 
 fuzz: $(FUZZ_INSTALLED)  ## fuzz for FUZZ_SECONDS (60); Linux on x86-64 only
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || { \

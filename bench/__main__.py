@@ -1,4 +1,4 @@
-"""Kinds of benchmarks: the protocol core; channels, ScalableIPC and ingest against peers."""
+"""Kinds of benchmarks: the protocol core; channels, ScalableIPC, ingest and Spark against peers."""
 
 import sys
 from collections.abc import Callable
@@ -12,6 +12,7 @@ usage: python -m bench core [--help] ...      the protocol core, pure and compil
        python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
        python -m bench ipc [--help] ...       ScalableIPC against zmq and a UNIX socket
        python -m bench ingest [--help] ...    records made durable, against NATS JetStream
+       python -m bench spark [--help] ...     Spark's source and sink, against Spark's own files
 """
 
 
@@ -21,6 +22,7 @@ def main(words: list[str]) -> int:
         "channels": partial(command.main, suite.CHANNELS),
         "ipc": partial(command.main, suite.IPC),
         "ingest": partial(command.main, suite.INGEST),
+        "spark": partial(command.main, suite.SPARK),
     }
     if words and words[0] in kinds:
         return kinds[words[0]](words[1:])

@@ -84,6 +84,14 @@ INGEST_GOALS = (
     Goal("RECOVER.peak", "MB while it recovers", 300, at_least=False),
 )
 
+SPARK_GOALS = (
+    Goal("SCAN.rate", "read a directory", 0.6, at_least=True, of="own"),
+    Goal("FILES.rate", "stream over 500 files", 1.0, at_least=True, of="own"),
+    Goal("SERVE.rate", "rows/s from a server", 300_000, at_least=True),
+    Goal("SINK.rate", "durable rows/s", 100_000, at_least=True),
+    Goal("DELAY.p50", "from send to a committed row, p50 in s", 1.5, at_least=False),
+)
+
 
 def ratio(results: Results, row: str, peer: str, ours: str = OURS) -> float | None:
     """Our median divided by a peer's."""

@@ -1,5 +1,6 @@
 """What the machine does meanwhile: other processes, processor time taken away, memory."""
 
+import contextlib
 import os
 import resource
 import sys
@@ -43,6 +44,17 @@ def other_process_seconds(process: int | None) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def session_seconds(leader: int) -> float:
+    """Processor time of a process, of all that it started, and of what they had waited for."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds() -> float | None:

@@ -11,6 +11,8 @@ CROWD = 8
 """Processes that produce records for an ingest server at once."""
 GOAL_RATE = 150_000
 """Records per second that an ingest server is to store on two cores."""
+DELAY_RATE = 10_000
+"""Records per second that a streaming query has to keep up with."""
 
 
 class Manner(StrEnum):
@@ -36,6 +38,11 @@ class Kind(Enum):
     PACE = "pace"
     RECOVER = "recover"
     PEAK = "peak"
+    SCAN = "scan"
+    SERVE = "serve"
+    FILES = "files"
+    SINK = "sink"
+    DELAY = "delay"
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Measure:
             Kind.CALLS,
             Kind.HOLD,
             Kind.RECOVER,
+            Kind.SERVE,
         )
 
     @property
@@ -160,4 +168,23 @@ INGEST_ROWS = (
     Row("PEAK", "producer", "peak memory of a producer", "MB"),
     Row("RECOVER", "seconds", "recovery from the log", "s/GB"),
     Row("RECOVER", "peak", "peak memory while it recovers", "MB"),
+)
+
+SPARK_ALL = (
+    Measure("SCAN", Kind.SCAN, 100),
+    Measure("SERVE", Kind.SERVE, 100),
+    Measure("FILES", Kind.FILES, 100),
+    Measure("SINK", Kind.SINK, 100),
+    Measure("DELAY", Kind.DELAY, 100, rate=DELAY_RATE),
+)
+
+SPARK_ROWS = (
+    Row("SCAN", "rate", "read a directory", "rows/s"),
+    Row("SERVE", "rate", "read from a server", "rows/s"),
+    Row("FILES", "rate", "stream over 500 files", "rows/s"),
+    Row("SINK", "rate", "write, durable", "rows/s"),
+    Row("DELAY", "p50", "from send to a committed row, p50", "s"),
+    Row("DELAY", "p99", "from send to a committed row, p99", "s"),
+    Row("DELAY", "batch", "of that a micro-batch, median", "ms"),
+    Row("DELAY", "rate", "at a load of", "records/s"),
 )

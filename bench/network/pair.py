@@ -34,6 +34,10 @@ class Effort:
     """Seconds to wait for a quiet machine before each pair."""
     log: int = 1_000_000_000
     """Bytes of a log that is recovered."""
+    rows: int = 2_000_000
+    """Of a topic that Spark reads."""
+    files: int = 500
+    """Of a topic that Spark streams over."""
 
 
 QUICK = Effort(seconds=0.5, calls=500, fresh=5, channels=5_000, tries=1, patience=0.0)

@@ -52,6 +52,10 @@ class Process:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._read = b""
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def write(self, **order: object) -> None:
         try:
             self._stdin.write(json.dumps(order).encode() + b"\n")

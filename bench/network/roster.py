@@ -156,3 +156,23 @@ INGEST_PEERS = (
         skips=(f"STORE{CROWD}", "PACE"),
     ),
 )
+
+SPARK_PEERS = (
+    Peer(
+        OURS,
+        'Spark with `format("aqueduct")`: from the directory of an ingest server, from the server, '
+        "and into it",
+        "bench.spark.ours",
+        "pyspark",
+        "pyspark",
+        compiled=True,
+    ),
+    Peer(
+        "own",
+        "Spark's own Parquet reader, file stream source and Parquet writer, on the same files; "
+        "what it writes is not synced",
+        "bench.spark.own",
+        "pyspark",
+        "pyspark",
+    ),
+)

@@ -12,6 +12,7 @@ from bench.network.measures import Measure, Row
 from bench.network.pair import QUICK, Effort, Measured
 from bench.network.peer import Setting
 from bench.network.roster import Peer
+from bench.spark import lab
 
 
 @dataclass(frozen=True)
@@ -113,4 +114,28 @@ examples:
 """,
     processes="A server and up to eight producers, each a process",
     meet=crowd.meet,
+)
+
+SPARK = Suite(
+    name="spark",
+    what="Measure Spark with our source and sink, and with its own, and print one table.",
+    ours=goals.OURS,
+    compared=("own",),
+    peers=roster.SPARK_PEERS,
+    measures=measures.SPARK_ALL,
+    rows=measures.SPARK_ROWS,
+    goals=goals.SPARK_GOALS,
+    effort=Effort(seconds=15.0, tries=1, patience=5.0),
+    quick=replace(QUICK, seconds=3.0, rows=40_000, files=20),
+    examples="""\
+measures: SCAN (rows of 100-byte values from a directory), SERVE (from a server, ours alone), FILES
+(streamed over 500 files), SINK (written), DELAY (from send to a committed row, 500 ms trigger)
+
+examples:
+  python -m bench spark                             everything, three times; about eight minutes
+  python -m bench spark --quick --runs 1            does everything work? figures mean little
+  python -m bench spark --only SCAN,FILES --runs 1
+""",
+    processes="A Spark session on two cores; with ours a server and a producer, each a process",
+    meet=lab.meet,
 )

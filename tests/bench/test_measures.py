@@ -7,6 +7,8 @@ from bench.network.measures import (
     IPC_ALL,
     IPC_ROWS,
     ROWS,
+    SPARK_ALL,
+    SPARK_ROWS,
     Kind,
     Measure,
     Row,
@@ -14,7 +16,8 @@ from bench.network.measures import (
 
 
 @pytest.mark.parametrize(
-    ("measures", "rows"), [(ALL, ROWS), (IPC_ALL, IPC_ROWS), (INGEST_ALL, INGEST_ROWS)]
+    ("measures", "rows"),
+    [(ALL, ROWS), (IPC_ALL, IPC_ROWS), (INGEST_ALL, INGEST_ROWS), (SPARK_ALL, SPARK_ROWS)],
 )
 def test_every_row_belongs_to_a_measure_and_every_measure_has_a_row(
     measures: tuple[Measure, ...], rows: tuple[Row, ...]

@@ -1,0 +1,70 @@
+"""What is read: topics as an ingest server leaves them, whose segments Spark reads as they are."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import Records
+from aqueduct.ingest.store import Store
+from aqueduct.ingest.topic import Submission, Topic
+
+LARGE = "large"
+"""Few segments with many rows each."""
+SMALL = "small"
+"""Many segments with few rows each."""
+PARTITIONS = 4
+_GROUP = 16_000
+_POOL = 20_000
+"""Different values: more of them than a compressor looks back."""
+
+
+def fill(directory: Path, rows: int, files: int, size: int) -> None:
+    """Make both topics; values are random, so that nothing is gained by compression."""
+    pool = [os.urandom(size) for _ in range(_POOL)]
+    store = Store(directory, IngestLimits(partitions=PARTITIONS, low_water=0))
+    try:
+        _write(store, LARGE, pool, rows, _GROUP, lambda _: None)
+        _roll(store)
+        group = rows_in(SMALL, rows) // (files // PARTITIONS)
+        _write(store, SMALL, pool, rows_in(SMALL, rows), group, _roll)
+    finally:
+        store.close()
+
+
+def rows_in(topic: str, rows: int) -> int:
+    """How many rows a topic has, if the large one has so many."""
+    return rows if topic == LARGE else rows // 4
+
+
+def _write(
+    store: Store,
+    name: str,
+    pool: list[bytes],
+    rows: int,
+    group: int,
+    after: Callable[[Store], None],
+) -> None:
+    topic = store.topic_to_write(name, None)
+    for first in range(1, rows + 1, group):
+        _commit(store, topic, pool, first, min(group, rows + 1 - first))
+        after(store)
+
+
+def _commit(store: Store, topic: Topic, pool: list[bytes], first: int, count: int) -> None:
+    start = first % (_POOL - count)
+    now = int(time.time() * 1e6)
+    places = [number * PARTITIONS // count for number in range(count)]
+    records = Records(
+        first, pool[start : start + count], list(range(now, now + count)), partitions=places
+    )
+    submission = Submission("bench", records)
+    store.commit({topic: [submission]})
+    if submission.fault is not None:
+        raise submission.fault
+
+
+def _roll(store: Store) -> None:
+    store.rotate_old(everything=True)
+    store.roll()

@@ -1,0 +1,145 @@
+"""A process with a Spark session: does what it is told in lines of JSON, and answers the same way.
+
+python -m bench.spark.driver driver NAME '{"authority": ..., ...}'
+"""
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from aqueduct.spark import session
+from bench.network.figures import percentile
+from bench.network.peer import Json, Setting
+from bench.network.roster import SPARK_PEERS
+from bench.network.worker import Control
+from bench.spark.data import LARGE, SMALL, fill, rows_in
+from bench.spark.delays import delays
+from bench.spark.reading import Reading
+
+CORES = 2
+TRIGGER = "500 milliseconds"
+_VALUE = "cast(repeat(char(65 + id % 26), {size}) as binary) as value"
+
+
+class Driver:
+    """What is measured with one session."""
+
+    def __init__(self, spark: SparkSession, reading: Reading, directory: Path) -> None:
+        self._spark = spark
+        self._reading = reading
+        self._directory = directory
+        self._names = 0
+        self._query: StreamingQuery | None = None
+
+    def scan(self, order: Json) -> Json:
+        """Every column of every row, to nowhere."""
+        rows = rows_in(LARGE, order["rows"])
+        return self._timed(rows, lambda: drain(self._reading.table(LARGE)))
+
+    def serve(self, order: Json) -> Json:
+        """The same from a server."""
+        rows = rows_in(LARGE, order["rows"])
+        return self._timed(rows, lambda: drain(self._reading.served(LARGE)))
+
+    def files(self, order: Json) -> Json:
+        """A stream over many small files, all that there is."""
+        return self._timed(rows_in(SMALL, order["rows"]), self._stream_all)
+
+    def sink(self, order: Json) -> Json:
+        """Rows made by Spark, until they are durable."""
+        count, size = order["rows"], order["size"]
+        made = self._spark.range(0, count, numPartitions=CORES).selectExpr(_VALUE.format(size=size))
+        return self._timed(count, lambda: self._reading.write(made, self._name("sink")))
+
+    def watch(self, order: Json) -> Json:
+        """Begin a query over what arrives, or has arrived."""
+        place = self._directory / self._name("delay")
+        self._query = (
+            self._reading.arriving()
+            .writeStream.format("parquet")
+            .option("path", str(place / "table"))
+            .option("checkpointLocation", str(place / "checkpoint"))
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+        self._reading.send(order["seconds"], order["rate"], order["size"])
+        return {"place": str(place)}
+
+    def delay(self, order: Json) -> Json:
+        """End it, and tell how long rows took."""
+        assert self._query is not None
+        self._query.processAllAvailable()
+        progress = [each for each in self._query.recentProgress if each["numInputRows"]]
+        self._query.stop()
+        place = Path(order["place"])
+        took = delays(place / "table", place / "checkpoint", order["lead"])
+        batches = [each["durationMs"]["triggerExecution"] for each in progress]
+        return {
+            "count": len(took),
+            "p50": percentile(took, 50),
+            "p99": percentile(took, 99),
+            "batch": float(median(batches)),
+        }
+
+    def _timed(self, rows: int, work: Any) -> Json:
+        """Twice to warm up, then as often as tells; the median."""
+        times = []
+        for _ in range(5):
+            began = time.monotonic()
+            work()
+            times.append(time.monotonic() - began)
+        seconds = median(times[2:])
+        return {"count": rows, "seconds": seconds, "rate": rows / seconds, "times": times}
+
+    def _stream_all(self) -> None:
+        query = (
+            self._reading.stream(SMALL)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(self._directory / self._name("files")))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def _name(self, what: str) -> str:
+        self._names += 1
+        return f"{what}-{self._names}"
+
+
+def drain(rows: DataFrame) -> None:
+    """Have Spark make every row, and drop it."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def main(name: str, setting: Setting) -> None:
+    (peer,) = (peer for peer in SPARK_PEERS if peer.name == name)
+    control = Control()
+    directory = Path(setting.options["directory"])
+    first = json.loads(sys.stdin.readline())
+    if first["order"] == "fill":
+        landing = directory / "landing"
+        landing.mkdir()
+        fill(landing, first["rows"], first["files"], first["size"])
+        control.write(filled=True)
+        first = json.loads(sys.stdin.readline())
+    spark = session("bench", f"local[{CORES}]")
+    reading = importlib.import_module(peer.module).Reading(spark, setting, first["info"])
+    driver = Driver(spark, reading, directory)
+    control.write(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order["order"] == "quit":
+            break
+        control.write(**getattr(driver, order["order"])(order))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[2], Setting(**json.loads(sys.argv[3])))
