@@ -24,10 +24,11 @@ class Script:
         self._command = [sys.executable, "-m", module, *arguments]
         self._process: asyncio.subprocess.Process
         self._listening: asyncio.Task[None]
-        self._said: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self.last: dict[str, dict[str, Any]] = {}
         """Of each kind of event the latest."""
-        self.counts: dict[str, int] = {}
+        self.said: list[dict[str, Any]] = []
+        """All events so far."""
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
@@ -62,14 +63,14 @@ class Script:
         while line := await self._process.stdout.readline():
             event: dict[str, Any] = json.loads(line)
             self.last[event["event"]] = event
-            self.counts[event["event"]] = self.counts.get(event["event"], 0) + 1
-            self._said.put_nowait(event)
-        self._said.put_nowait(None)
+            self.said.append(event)
+            self._news.put_nowait(event)
+        self._news.put_nowait(None)
 
     async def event(self, *names: str) -> dict[str, Any]:
         """The next event with one of these names."""
         async with asyncio.timeout(PATIENCE):
-            while event := await self._said.get():
+            while event := await self._news.get():
                 if event["event"] in names:
                     return event
         raise AssertionError(f"the process ended: {self._errors.decode(errors='replace')}")
