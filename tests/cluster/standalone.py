@@ -1,4 +1,4 @@
-"""A Spark cluster on this host, of what pip installs: a master, workers, and programs that use it."""
+"""A Spark cluster on this host, of nothing but what pip installs: a master and two workers."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class Cluster:
         self._stop()
 
     def _start(self, name: str, what: str, *arguments: str) -> None:
-        """Start a daemon as ``spark-class`` does, which is there for whoever has no Python."""
+        """Start a process of the cluster."""
         home = Path(pyspark.__file__).parent
+        begin = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{what}"]
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [home / "bin" / "spark-class", f"org.apache.spark.deploy.{what}"]
-                + ["--host", "127.0.0.1", "--webui-port", "0", *arguments],
+                [*begin, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

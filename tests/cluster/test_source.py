@@ -39,9 +39,7 @@ async def test_a_stream_from_a_server_is_exact_though_an_executor_is_killed(
             await program.event("batch")
             killed = cluster.kill_executor()
             sent = await asyncio.to_thread(produce, server.address, authority)
-            await until(
-                lambda: len(set(cluster.executors()) - {killed}) == 2, "another executor"
-            )
+            await until(lambda: len(set(cluster.executors()) - {killed}) == 2, "another executor")
             program.ask()
             finished = await program.event("finished")
             batches: dict[int, Rows] = {

@@ -67,6 +67,10 @@ class Place:
         return _connections.get(self)
 
 
+class Unreachable(SourceError):
+    """A server that does not answer, or not to us."""
+
+
 class _Connections:
     """One connection to each server: Python workers are used again, and so is this."""
 
@@ -186,9 +190,9 @@ def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
         raise SourceError(f"{place} does not tell what it has: {error}") from error
 
 
-def unreachable(place: Place, error: AqueductError) -> SourceError:
+def unreachable(place: Place, error: AqueductError) -> Unreachable:
     """That a server cannot be reached, and what to look at."""
-    return SourceError(
+    return Unreachable(
         f"{place} cannot be reached: {error}. See that an ingest server runs there (aqueduct "
         "topics --server asks it), and that trustCa, trustPin, trustDevelopment and token fit"
     )

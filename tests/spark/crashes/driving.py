@@ -1,7 +1,7 @@
 """A Spark program that keeps a stream going into a table, and starts it again whenever it fails.
 
 python -m tests.spark.crashes.driving DIRECTORY MASTER OPTIONS; the options are those of the source,
-as JSON. A line to read has it come to its end: what is there is read, and the table is written down.
+as JSON. A line to read has it come to its end: all is read, and the table is copied to one file.
 """
 
 from __future__ import annotations

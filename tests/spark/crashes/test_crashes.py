@@ -17,7 +17,7 @@ import pytest
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import ServerTLS
 from tests.ingest.ledger import record
-from tests.spark.crashes.lab import Script, command, descendants, kill, until
+from tests.spark.crashes.lab import PATIENCE, Script, command, descendants, kill, until
 from tests.spark.crashes.producing import PARTITIONS
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -30,16 +30,21 @@ TOPIC = "rounds"
 PRODUCERS = ("first", "second")
 
 MOMENTS = {
-    "when a batch is planned": "checkpoint/offsets",
-    "when its files count": "table/_spark_metadata",
-    "when it is done": "checkpoint/commits",
+    "planned": ("checkpoint/offsets", 0.3),
+    "written": ("table/_spark_metadata", 0.0),
+    "done": ("checkpoint/commits", 0.1),
 }
-"""What the last file of a directory tells; by far most of a batch is behind the first of them."""
+"""How far a batch is: where a file shows that, and the longest delay in seconds after that.
+
+Tasks run behind the first of them. What is written counts, and is not to be written again.
+"""
 WORKERS = {
     "a worker": "pyspark.daemon pyspark.worker",
+    "another worker": "pyspark.daemon pyspark.worker",
     "the parent of the workers": "pyspark.daemon pyspark.worker",
     "the planner": "python_streaming_source_runner",
 }
+"""Whom to kill, and what it runs."""
 
 
 class Run:
@@ -105,9 +110,7 @@ class Run:
             else {"path": str(self.data)}
         )
         options = json.dumps({"subscribe": TOPIC, **where})
-        self.driver = Script(
-            "tests.spark.crashes.driving", str(self.directory), master, options
-        )
+        self.driver = Script("tests.spark.crashes.driving", str(self.directory), master, options)
         await self._life.enter_async_context(self.driver)
         await self.driver.event("began")
 
@@ -124,39 +127,40 @@ class Run:
         planned = self.reached("checkpoint/offsets")
         await until(lambda: self.reached("checkpoint/commits") > planned, f"batch {planned + 1}")
 
-    async def moment(self) -> str:
+    async def moment(self, name: str = "") -> str:
         """Wait for the moment at which something is to die."""
-        name = self.chance.choice(list(MOMENTS))
-        delay = self.chance.choice((0, 0, 0.05, 0.15)) * self.chance.random()
-        before = self.reached(MOMENTS[name])
-        await until(lambda: self.reached(MOMENTS[name]) > before, name, pause=0.001)
+        name = name or self.chance.choice(list(MOMENTS))
+        directory, most = MOMENTS[name]
+        delay = most * self.chance.random()
+        before = self.reached(directory)
+        await until(lambda: self.reached(directory) > before, f"a batch is {name}", pause=0.001)
         await asyncio.sleep(delay)
-        return f"{name} and {delay * 1_000:.0f} ms"
+        return f"{delay * 1_000:.0f} ms after a batch was {name}"
 
     async def kill_driver(self) -> str:
         """With Java, which is what plans and commits; its workers have to see for themselves."""
-        when = await self.moment()
-        below = descendants(self.driver.pid)
+        when = await self.moment(list(MOMENTS)[self.lives % len(MOMENTS)])
+        self.orphans.update(descendants(self.driver.pid))
         kill(self.driver.last["began"]["java"])
         kill(self.driver.pid)
-        at = [self.reached(each) for each in MOMENTS.values()]
-        self.orphans.update(below)
+        planned, written, done = (self.reached(each) for each, _ in MOMENTS.values())
         await self._life.aclose()
         await self.drive()
         await self.progress()
-        return f"the driver {when} (planned, written, done: {at})"
+        return f"the driver {when} ({planned=}, {written=}, {done=})"
 
     async def kill_worker(self) -> str:
-        who = self.chance.choice(["a worker", *WORKERS])
+        who = self.chance.choice(list(WORKERS))
         when = await self.moment()
-        below = descendants(self.driver.pid)
-        fitting = [each for each in below if WORKERS[who] in command(each)]
-        # The parent comes first; it is seen even if its children have just died.
-        chosen = fitting[:1] if who == "the parent of the workers" else fitting[-1:]
-        for each in chosen:
+
+        def fitting() -> list[int]:
+            return [each for each in descendants(self.driver.pid) if WORKERS[who] in command(each)]
+
+        await until(lambda: bool(fitting()), who)
+        for each in fitting()[:1] if "parent" in who else fitting()[-1:]:  # parents come first
             kill(each)
         await self.progress()
-        return f"{who if chosen else 'nobody'} {when}"
+        return f"{who} {when}"
 
     async def kill_server(self) -> str:
         """The stream is not waited for: what dies next may find it without a server."""
@@ -178,7 +182,8 @@ class Run:
             kinds.insert((number + 1) * step - 1, self.kill_driver)
         await self.progress()
         for each in kinds:
-            self.died.append(await each())
+            async with asyncio.timeout(3 * PATIENCE):
+                self.died.append(await each())
 
     async def finish(self) -> dict[str, int]:
         """Let everything come to its end; how much each producer has flushed in all."""
