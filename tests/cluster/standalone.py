@@ -14,8 +14,10 @@ from types import TracebackType
 import pyspark
 
 from aqueduct.spark.java import find_java
-from tests.spark.crashes.lab import ROOT, command, descendants, kill
+from tests.spark.crashes.lab import ROOT, command, family, kill, mark
 
+HOME = Path(pyspark.__file__).parent
+"""What others call SPARK_HOME."""
 WORKERS = 2
 MEMORY = "1g"
 """Of each worker; an executor gets half of it."""
@@ -41,6 +43,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._mark = mark()
         self._processes: list[subprocess.Popen[bytes]] = []
         self.master = ""
         """What to give `aqueduct.spark.session`, with `SETTINGS`."""
@@ -69,33 +72,34 @@ class Cluster:
 
     def _start(self, name: str, what: str, *arguments: str) -> None:
         """Start a process of the cluster."""
-        home = Path(pyspark.__file__).parent
-        begin = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{what}"]
+        begin = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [*begin, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={
-                    **os.environ,
-                    "JAVA_HOME": str(find_java()),
-                    "SPARK_HOME": str(home),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                    "SPARK_DAEMON_MEMORY": "256m",
-                    "SPARK_DAEMON_JAVA_OPTS": _JAVA,
-                    "SPARK_LAUNCHER_OPTS": _JAVA,
-                    # As if the package was installed where the workers are.
-                    "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)]),
-                },
+                env=self._environment(),
             )
         self._processes.append(process)
 
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            **self._mark,
+            "JAVA_HOME": str(find_java()),
+            "SPARK_HOME": str(HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _JAVA,
+            "SPARK_LAUNCHER_OPTS": _JAVA,
+            # As if the package was installed where the workers are.
+            "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)]),
+        }
+
     def _stop(self) -> None:
-        for process in self._processes:
-            for each in descendants(process.pid):
-                kill(each)
-            process.kill()
+        for each in family(self._mark):
+            kill(each)
         for process in self._processes:
             process.wait()
         self._processes.clear()
@@ -103,10 +107,7 @@ class Cluster:
     def executors(self) -> list[int]:
         """The processes that run tasks."""
         return [
-            each
-            for process in self._processes
-            for each in descendants(process.pid)
-            if "CoarseGrainedExecutorBackend" in command(each)
+            each for each in family(self._mark) if "CoarseGrainedExecutorBackend" in command(each)
         ]
 
     def kill_executor(self) -> int:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import aqueduct.spark
 from tests.ingest.crashing import say
@@ -26,7 +25,9 @@ JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 """Most of these drivers live for seconds: what Java does to be fast later is too much for them."""
 
 
-def start(spark: SparkSession, directory: Path, options: dict[str, str], now: bool) -> Any:
+def start(
+    spark: SparkSession, directory: Path, options: dict[str, str], now: bool
+) -> StreamingQuery:
     source = spark.readStream.format("aqueduct").options(startingOffsets="earliest", **options)
     sink = (
         source.load()
@@ -40,13 +41,10 @@ def start(spark: SparkSession, directory: Path, options: dict[str, str], now: bo
 
 def go_on(query: StreamingQuery, asked: threading.Event) -> bool:
     """Whether a query lived until somebody asked for its end."""
-    try:
-        while not asked.is_set():
-            if query.awaitTermination(0.1):
-                return False
-    except StreamingQueryException as error:
-        say("failed", error=str(error)[:2_000])
-        return False
+    while not asked.wait(0.05):
+        if not query.isActive:
+            say("failed", error=str(query.exception())[-2_000:])
+            return False
     query.stop()
     return True
 

@@ -8,11 +8,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[3]
+_MARK = "TESTS_FAMILY"
 PATIENCE = 120.0
 """Seconds; an idle machine needs a tenth of that for the slowest step."""
 
@@ -22,6 +24,7 @@ class Script:
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._command = [sys.executable, "-m", module, *arguments]
+        self.mark = mark()
         self._process: asyncio.subprocess.Process
         self._listening: asyncio.Task[None]
         self._news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -36,7 +39,11 @@ class Script:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])},
+            env={
+                **os.environ,
+                **self.mark,
+                "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)]),
+            },
             cwd=ROOT,
         )
         self._errors = b""
@@ -45,12 +52,14 @@ class Script:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for each in descendants(self._process.pid):
+        for each in family(self.mark):
             kill(each)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+        await self.ended()
         await asyncio.gather(self._listening, self._complaining)
+
+    async def ended(self) -> None:
+        """Wait for its end, which somebody else sees to."""
+        await self._process.wait()
 
     async def _complain(self) -> None:
         """Keep the end of what it has to complain of."""
@@ -99,18 +108,29 @@ def command(process: int) -> str:
         return ""
 
 
-def descendants(process: int) -> list[int]:
-    """All processes below one, parents before their children."""
-    children: dict[int, list[int]] = {}
+def parent(process: int) -> int:
+    """Who has started a process, or took it over; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def mark() -> dict[str, str]:
+    """For the environment of a process: it and all that it starts can be found by this."""
+    return {_MARK: uuid.uuid4().hex}
+
+
+def family(marked: Mapping[str, str]) -> list[int]:
+    """All processes that have a mark, also those whose parents have ended."""
+    wanted = f"{_MARK}={marked[_MARK]}".encode()
+    found = []
     for each in os.listdir("/proc"):
         if each.isdigit():
             with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(each))
-    found = list(children.get(process, ()))
-    for each in found:
-        found += children.get(each, ())
-    return found
+                if wanted in Path(f"/proc/{each}/environ").read_bytes():
+                    found.append(int(each))
+    return sorted(found)
 
 
 async def until(condition: Callable[[], bool], what: str, pause: float = 0.01) -> None:

@@ -17,7 +17,7 @@ import pytest
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import ServerTLS
 from tests.ingest.ledger import record
-from tests.spark.crashes.lab import PATIENCE, Script, command, descendants, kill, until
+from tests.spark.crashes.lab import PATIENCE, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -77,7 +77,6 @@ class Run:
         self.died: list[str] = []
         self.orphans: set[int] = set()
         self._stack = contextlib.AsyncExitStack()
-        self._life = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Run:
         await self._stack.enter_async_context(self.server)
@@ -90,9 +89,6 @@ class Run:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._life.aclose()
-        for each in descendants(self.server.pid):
-            kill(each)
         await self._stack.aclose()
 
     async def serve(self) -> None:
@@ -111,7 +107,7 @@ class Run:
         )
         options = json.dumps({"subscribe": TOPIC, **where})
         self.driver = Script("tests.spark.crashes.driving", str(self.directory), master, options)
-        await self._life.enter_async_context(self.driver)
+        await self._stack.enter_async_context(self.driver)
         await self.driver.event("began")
 
     def reached(self, what: str) -> int:
@@ -140,11 +136,11 @@ class Run:
     async def kill_driver(self) -> str:
         """With Java, which is what plans and commits; its workers have to see for themselves."""
         when = await self.moment(list(MOMENTS)[self.lives % len(MOMENTS)])
-        self.orphans.update(descendants(self.driver.pid))
+        self.orphans.update(family(self.driver.mark))
         kill(self.driver.last["began"]["java"])
         kill(self.driver.pid)
         planned, written, done = (self.reached(each) for each, _ in MOMENTS.values())
-        await self._life.aclose()
+        await self.driver.ended()
         await self.drive()
         await self.progress()
         return f"the driver {when} ({planned=}, {written=}, {done=})"
@@ -152,12 +148,16 @@ class Run:
     async def kill_worker(self) -> str:
         who = self.chance.choice(list(WORKERS))
         when = await self.moment()
+        java = self.driver.last["began"]["java"]
 
         def fitting() -> list[int]:
-            return [each for each in descendants(self.driver.pid) if WORKERS[who] in command(each)]
+            return [each for each in family(self.driver.mark) if WORKERS[who] in command(each)]
 
         await until(lambda: bool(fitting()), who)
-        for each in fitting()[:1] if "parent" in who else fitting()[-1:]:  # parents come first
+        found = fitting()
+        # Workers live on without their parent, and it is missed only when there are too few.
+        parents = [each for each in found if parent(each) == java] if "parent" in who else []
+        for each in (parents or found)[-1:]:
             kill(each)
         await self.progress()
         return f"{who} {when}"
