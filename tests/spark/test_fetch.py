@@ -13,6 +13,7 @@ from aqueduct.errors import AqueductError, ConnectionLost, ConnectTimeout
 from aqueduct.ingest.faults import IngestError, UnknownTopic
 from aqueduct.ingest.messages import PartitionInfo, TopicInfo
 from aqueduct.quic.tls import ServerTLS
+from aqueduct.spark import fetch as fetching
 from aqueduct.spark.faults import DataLoss, SourceError
 from aqueduct.spark.fetch import fetch
 from aqueduct.spark.options import read_options
@@ -93,6 +94,15 @@ def test_a_lost_connection_is_made_again_and_reading_goes_on_where_it_was(
 def test_a_server_that_stays_away_is_an_error(error: AqueductError, fault: str) -> None:
     with pytest.raises(SourceError, match=fault):
         offsets(Scripted([error], [error], [error], [error]))
+
+
+def test_a_server_that_was_silent_for_long_is_not_asked_again(
+    pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_PATIENCE", 0.0)
+    with pytest.raises(SourceError, match="cannot be reached: nothing was heard"):
+        offsets(Scripted([ConnectTimeout("nothing was heard")]))
+    assert pauses == []
 
 
 def test_a_reader_that_was_too_slow_asks_again() -> None:

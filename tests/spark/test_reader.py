@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType
 
-from aqueduct.spark import survey
+from aqueduct.spark import fetch
 from aqueduct.spark.faults import DataLoss, SourceError, WrongOption
 from aqueduct.spark.reader import BatchReader, StreamReader
 from aqueduct.spark.rows import row_schema
@@ -27,7 +27,7 @@ ROWS = row_schema(include_headers=True)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(fetch, "PAUSES", (0.0, 0.0))
 
 
 def batch(landing: Landing, **more: str) -> BatchReader:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -37,6 +41,11 @@ def origin(
 
 def everything(landing: Landing) -> Rows:
     return [(part, at) for part, end in landing.ends("logs").items() for at in range(end)]
+
+
+def read(spark: SparkSession, **options: str) -> int:
+    """How many rows there are."""
+    return spark.read.format("aqueduct").options(subscribe="logs", **options).load().count()
 
 
 class Query:
@@ -193,7 +202,8 @@ def test_rows_that_retention_removed_stop_a_stream_unless_it_may_go_on(
     landing.write("logs", 40)
     landing.write("logs", 40)
     landing.drop("logs", 0, segments=2)
-    with pytest.raises(Exception, match=r"logs partition 0: offsets .* should be read"):
+    fault = r"logs partition 0: offsets .* should be read.*set option failOnDataLoss to false"
+    with pytest.raises(StreamingQueryException, match=fault):
         query.run()
     careless = Query(
         spark, tmp_path / "checkpoint", path=landing.path, failOnDataLoss="false"
@@ -205,15 +215,63 @@ def test_rows_that_retention_removed_stop_a_stream_unless_it_may_go_on(
     assert 0 < len(read) < len(everything(landing))
 
 
-def test_a_damaged_segment_is_named(spark: SparkSession, landing: Landing) -> None:
+def test_rows_that_retention_removed_on_a_server_are_an_error_before_a_job_begins(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str
+) -> None:
+    landing.write("logs", 40)
+    landing.write("logs", 40)
+    landing.drop("logs", 0)
+    first = {"logs": {"0": 0, "1": 0}}
+    with landing.served(tls) as server, pytest.raises(AnalysisException) as raised:
+        read(
+            spark,
+            servers=server.address,
+            trustCa=trust_ca,
+            startingOffsets=json.dumps(first),
+        )
+    assert "logs partition 0: offsets 0 up to " in str(raised.value)
+    assert "set option failOnDataLoss to false" in str(raised.value)
+
+
+@pytest.mark.parametrize("from_server", [False, True])
+def test_a_damaged_segment_is_named_with_what_to_do(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, from_server: bool
+) -> None:
     landing.write("logs", 40)
     (segment,) = (landing.directory / "logs" / "part=0").glob("*.parquet")
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
-    frame = spark.read.format("aqueduct").options(path=landing.path, subscribe="logs").load()
-    with pytest.raises(Exception, match=f"logs partition 0, offsets 0 up to .*{segment.name}"):
-        frame.collect()
+    fault = f"logs partition 0, offsets 0 up to .*{segment.name}.*docs/ingest.md says what to do"
+    with landing.served(tls) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+        with pytest.raises(PythonException, match=fault):
+            read(spark, **there if from_server else {"path": landing.path})
+
+
+def test_a_server_that_is_not_there_is_named_within_seconds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    fault = f"server {address} cannot be reached: nobody listens .* See that an ingest server runs"
+    begun = time.monotonic()
+    with pytest.raises(AnalysisException, match=fault):
+        read(spark, servers=address)
+    with pytest.raises(StreamingQueryException, match=fault):
+        Query(spark, tmp_path / "checkpoint", servers=address).run()
+    assert time.monotonic() - begun < 20
+
+
+def test_a_server_that_says_nothing_is_given_up(spark: SparkSession) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.monotonic()
+        with pytest.raises(AnalysisException, match=f"server {address} cannot be reached"):
+            read(spark, servers=address)
+        assert time.monotonic() - begun < 20
 
 
 def test_its_name_is_what_people_write() -> None:

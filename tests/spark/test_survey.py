@@ -7,12 +7,13 @@ import logging
 import pytest
 
 from aqueduct.ingest.messages import PartitionInfo, TopicInfo
+from aqueduct.spark import fetch
 from aqueduct.spark import survey as surveys
 from aqueduct.spark.faults import DataLoss, SourceError
 from aqueduct.spark.fetch import PAUSES
 from aqueduct.spark.offsets import TopicPartition
 from aqueduct.spark.options import read_options
-from aqueduct.spark.origin import Found, Place
+from aqueduct.spark.origin import Found, Place, Unreachable
 from aqueduct.spark.plan import OffsetRange
 from aqueduct.spark.survey import Survey, clipped, survey, survey_up_to
 
@@ -29,7 +30,7 @@ def seen(first: int, end: int) -> Survey:
 class Looks:
     """What is found, one after the other; the last stays."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, *infos: TopicInfo) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *infos: TopicInfo | SourceError) -> None:
         self._infos = list(infos)
         self.count = 0
         self.waited: list[float] = []
@@ -39,6 +40,8 @@ class Looks:
     def _find(self, *_: object) -> dict[str, Found]:
         self.count += 1
         info = self._infos.pop(0) if len(self._infos) > 1 else self._infos[0]
+        if isinstance(info, SourceError):
+            raise info
         return {info.topic: Found(PLACE, info)}
 
 
@@ -78,6 +81,27 @@ def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_knows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, logs(5))
     survey_up_to(THERE, [PLACE], {LOGS: 9})
+    assert looks.count == 1
+
+
+def test_a_server_that_starts_anew_does_not_end_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch, Unreachable("nobody listens"), Unreachable("nobody"), logs(9))
+    assert survey_up_to(THERE, [PLACE], {LOGS: 9}).next == {LOGS: 9}
+    assert (looks.count, looks.waited) == (3, list(PAUSES[:2]))
+
+
+def test_but_one_that_stays_away_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch, Unreachable("nobody listens"))
+    with pytest.raises(Unreachable):
+        survey_up_to(THERE, [PLACE], {LOGS: 9})
+    assert looks.waited == list(PAUSES)
+
+
+def test_what_took_long_to_fail_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "_PATIENCE", 0.0)
+    looks = Looks(monkeypatch, Unreachable("nothing was heard"))
+    with pytest.raises(Unreachable):
+        survey_up_to(THERE, [PLACE], {LOGS: 9})
     assert looks.count == 1
 
 

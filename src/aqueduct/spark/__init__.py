@@ -5,8 +5,17 @@
 >>> rows = session.read.format("aqueduct").option("path", "data").option("subscribe", "telemetry")
 """
 
-from aqueduct.spark.faults import DataLoss, SinkError, SourceError, WrongOption
+from aqueduct.spark.faults import DataLoss, SinkError, SourceError, Unreachable, WrongOption
 from aqueduct.spark.java import NoJava
 from aqueduct.spark.session import register, session
 
-__all__ = ["DataLoss", "NoJava", "SinkError", "SourceError", "WrongOption", "register", "session"]
+__all__ = [
+    "DataLoss",
+    "NoJava",
+    "SinkError",
+    "SourceError",
+    "Unreachable",
+    "WrongOption",
+    "register",
+    "session",
+]

@@ -17,5 +17,9 @@ class WrongOption(SourceError, SinkError, ValueError):
     """An option that is not known, has a value that it cannot have, or does not go with others."""
 
 
+class Unreachable(SourceError, SinkError):
+    """A server that does not answer, or not to us."""
+
+
 class DataLoss(SourceError):
     """Rows that should be read are not there any more, or have never been."""

@@ -18,6 +18,14 @@ _log = logging.getLogger("aqueduct.spark")
 
 PAUSES = (0.2, 1.0, 3.0)
 """Seconds before a server is asked again that did not answer: it may be starting anew."""
+_PATIENCE = 10.0
+"""Seconds after which there are no more pauses: what is so slow to fail is not just starting."""
+
+
+def pauses() -> Iterator[float]:
+    """`PAUSES`, as long as there is any use in waiting."""
+    end = time.monotonic() + _PATIENCE
+    return (pause for pause in PAUSES if time.monotonic() < end)
 
 
 def fetch(place: Place, wanted: OffsetRange, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
@@ -26,7 +34,7 @@ def fetch(place: Place, wanted: OffsetRange, fail_on_data_loss: bool) -> Iterato
     Without ``fail_on_data_loss`` rows that are gone are left out, with a warning that tells which.
     """
     at, end = wanted.start, wanted.end
-    pauses = iter(PAUSES)
+    left = pauses()
     while at < end:
         before = at
         try:
@@ -36,18 +44,18 @@ def fetch(place: Place, wanted: OffsetRange, fail_on_data_loss: bool) -> Iterato
         except SourceError:
             raise
         except UnknownTopic as error:
-            at, end = _what_is_left(place, wanted, at, end, fail_on_data_loss, error, pauses)
+            at, end = _what_is_left(place, wanted, at, end, fail_on_data_loss, error, left)
         except IngestError as error:
             # A server gives up a reader that was slow; whoever has come further may ask again.
             if at == before:
                 raise _failed(place, wanted, at, error) from error
         except AqueductError as error:
             place.forget()
-            pauses = pauses if at == before else iter(PAUSES)
-            pause = next(pauses, None)
+            left = left if at == before else pauses()
+            pause = next(left, None)
             if pause is None:
                 if isinstance(error, ConnectError):
-                    raise unreachable(place, error, SourceError) from error
+                    raise unreachable(place, error) from error
                 raise _failed(place, wanted, at, error) from error
             time.sleep(pause)
         else:
@@ -85,13 +93,13 @@ def _what_is_left(
     end: int,
     fail_on_data_loss: bool,
     error: UnknownTopic,
-    pauses: Iterator[float],
+    waiting: Iterator[float],
 ) -> tuple[int, int]:
     """What to read of a range that is not all there; raises unless less may be read."""
     first, stop = _held(place, wanted)
     if first <= at and place.path is not None:
         # The files of a server that has just started do not show its last group for a moment.
-        pause = next(pauses, None)
+        pause = next(waiting, None)
         if pause is not None:
             time.sleep(pause)
             return at, end

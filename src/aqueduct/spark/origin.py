@@ -17,12 +17,11 @@ from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
 from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import Trust, dev_trust, pin, trust
-from aqueduct.spark.faults import SourceError, WrongOption
+from aqueduct.spark.faults import SourceError, Unreachable, WrongOption
 from aqueduct.spark.given import ServerOptions
 from aqueduct.spark.options import ReadOptions
 
 T = TypeVar("T")
-E = TypeVar("E", bound=AqueductError)
 
 
 @dataclass(frozen=True)
@@ -188,14 +187,14 @@ def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
     except (UnknownTopic, NotAllowed):
         raise
     except ConnectError as error:
-        raise unreachable(place, error, SourceError) from error
+        raise unreachable(place, error) from error
     except AqueductError as error:
         raise SourceError(f"{place} does not tell what it has: {error}") from error
 
 
-def unreachable(place: Place, error: AqueductError, kind: type[E]) -> E:
+def unreachable(place: Place, error: AqueductError) -> Unreachable:
     """That a server cannot be reached, and what to look at."""
-    return kind(
+    return Unreachable(
         f"{place} cannot be reached: {error}. See that an ingest server runs there (aqueduct "
         "topics --server asks it), and that trustCa, trustPin, trustDevelopment and token fit"
     )

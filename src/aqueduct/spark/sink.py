@@ -82,7 +82,7 @@ def _has(place: Place, topic: str) -> bool:
             "that is meant in option servers, or have the token allowed to read the topic"
         ) from error
     except ConnectError as error:
-        raise unreachable(place, error, SinkError) from error
+        raise unreachable(place, error) from error
     except AqueductError as error:
         raise SinkError(f"{place} does not tell what it has: {error}") from error
     return True
@@ -96,7 +96,7 @@ def failed(topic: str, place: Place, error: AqueductError) -> SinkError:
             "token"
         )
     if isinstance(error, ConnectError):
-        return unreachable(place, error, SinkError)
+        return unreachable(place, error)
     return SinkError(f"topic {topic!r} on {place} cannot be written: {error}")
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from aqueduct.errors import AqueductError
 from aqueduct.ingest.messages import PartitionInfo
-from aqueduct.spark.faults import SourceError, WrongOption
-from aqueduct.spark.fetch import PAUSES, lost, skip
+from aqueduct.spark.faults import SourceError, Unreachable, WrongOption
+from aqueduct.spark.fetch import lost, pauses, skip
 from aqueduct.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from aqueduct.spark.options import Position, ReadOptions
 from aqueduct.spark.origin import Place, find_topics
@@ -66,17 +66,24 @@ def survey(options: ReadOptions, where: Sequence[Place]) -> Survey:
 
 
 def survey_up_to(options: ReadOptions, where: Sequence[Place], offsets: Offsets) -> Survey:
-    """The same, and once more if what was there is not.
+    """The same for a query that runs, and once more if what was there is not.
 
-    The files of a server that has just started do not show its last group for a moment.
+    A server may be starting anew, and is not worth the end of a query. The files of one that has
+    just started do not show its last group for a moment.
     """
-    seen = survey(options, where)
-    for pause in PAUSES:
-        if seen.reaches(offsets) or options.path is None:
-            break
+    left = pauses()
+    while True:
+        try:
+            seen = survey(options, where)
+        except Unreachable:
+            if (pause := next(left, None)) is None:
+                raise
+        else:
+            if seen.reaches(offsets) or options.path is None:
+                return seen
+            if (pause := next(left, None)) is None:
+                return seen
         time.sleep(pause)
-        seen = survey(options, where)
-    return seen
 
 
 def _out_of_use(what: str, fault: str) -> SourceError:

@@ -159,7 +159,7 @@ def _reach(sink: Sink) -> None:
         except (UnknownTopic, NotAllowed):
             pass
         except ConnectError as error:
-            raise unreachable(place, error, SinkError) from error
+            raise unreachable(place, error) from error
         except AqueductError as error:
             raise SinkError(f"{place} does not tell what it has: {error}") from error
         _reached.add(place)

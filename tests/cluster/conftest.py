@@ -1,0 +1,26 @@
+"""One cluster for all tests, and certificates for the servers that it reads from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from aqueduct.quic.tls import ServerTLS, make_authority, make_certificate
+from tests.cluster.standalone import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def authority() -> ServerTLS:
+    return make_authority("tests of the cluster")
+
+
+@pytest.fixture(scope="session")
+def tls(authority: ServerTLS) -> ServerTLS:
+    return make_certificate(["127.0.0.1", "localhost"], authority)

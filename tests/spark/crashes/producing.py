@@ -1,0 +1,46 @@
+"""A producer that sends numbered records at an even pace, and tells which are flushed.
+
+python -m tests.spark.crashes.producing ADDRESS TOPIC ID AUTHORITY; it ends, with all that it has
+sent flushed, when there is a line to read or nobody who could write one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+from aqueduct.ingest import producer as producers
+from aqueduct.quic.endpoint import QuicOptions
+from aqueduct.quic.tls import trust
+from tests.ingest.crashing import say
+from tests.ingest.ledger import record
+
+PARTITIONS = 3
+PAUSE = 0.02
+
+
+async def main(address: str, topic: str, producer_id: str, authority: str) -> None:
+    # A killed server is missed at once: these tests kill many.
+    setattr(producers, "ATTENTIVE", QuicOptions(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    chance = random.Random(producer_id)
+    asked = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+    async with producers.Producer(
+        address, topic, producer_id=producer_id, trust=trust(authority), partitions=PARTITIONS
+    ) as producer:
+        number = producer.committed
+        while not asked.done():
+            for _ in range(chance.randrange(1, 30)):
+                number += 1
+                sent = record(producer_id, number, PARTITIONS)
+                await producer.send(**sent, sequence=number)
+            if chance.random() < 0.3:
+                await producer.flush()
+                say("flushed", sequence=number)
+            await asyncio.sleep(PAUSE)
+        await producer.flush()
+        say("finished", sequence=number)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""Drivers, Python workers and servers that are killed: the table has each record exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from aqueduct.ingest.reader import DirectoryReader
+from aqueduct.quic.tls import ServerTLS
+from tests.ingest.ledger import record
+from tests.spark.crashes.lab import PATIENCE, Script, command, family, kill, parent, until
+from tests.spark.crashes.producing import PARTITIONS
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40"))
+SEED = int(os.environ.get("CRASH_SEED", "1"))
+DRIVERS = 0.2
+"""The share of rounds that kill the driver: a new one takes ten times as long as all else."""
+TOPIC = "rounds"
+PRODUCERS = ("first", "second")
+
+MOMENTS = {
+    "planned": ("checkpoint/offsets", 0.3),
+    "written": ("table/_spark_metadata", 0.0),
+    "done": ("checkpoint/commits", 0.1),
+}
+"""How far a batch is: where a file shows that, and the longest delay in seconds after that.
+
+Tasks run behind the first of them. What is written counts, and is not to be written again.
+"""
+WORKERS = {
+    "a worker": "pyspark.daemon pyspark.worker",
+    "another worker": "pyspark.daemon pyspark.worker",
+    "the parent of the workers": "pyspark.daemon pyspark.worker",
+    "the planner": "python_streaming_source_runner",
+}
+"""Whom to kill, and what it runs."""
+
+
+class Run:
+    """A server, producers, and drivers one after the other, on one directory."""
+
+    def __init__(self, directory: Path, authority: ServerTLS, tls: ServerTLS) -> None:
+        self.chance = random.Random(SEED)
+        self.directory = directory
+        self.data = directory / "data"
+        self._authority = directory / "authority"
+        self._authority.write_bytes(authority.certificate)
+        certificate, key = directory / "certificate", directory / "key"
+        certificate.write_bytes(tls.certificate)
+        key.write_bytes(tls.key)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.server = Script(
+            "tests.spark.crashes.serving",
+            *(self.address, str(self.data), str(certificate), str(key)),
+        )
+        self.producers = {
+            name: Script(
+                "tests.spark.crashes.producing", self.address, TOPIC, name, str(self._authority)
+            )
+            for name in PRODUCERS
+        }
+        self.driver: Script
+        self.lives = 0
+        self.died: list[str] = []
+        self.orphans: set[int] = set()
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Run:
+        await self._stack.enter_async_context(self.server)
+        await self.serve()
+        for producer in self.producers.values():
+            await self._stack.enter_async_context(producer)
+        for producer in self.producers.values():
+            await producer.event("flushed")
+        await self.drive()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def serve(self) -> None:
+        self.server.ask()
+        await self.server.event("ready")
+
+    async def drive(self) -> None:
+        """A driver, which reads from elsewhere than the one before, and may retry or may not."""
+        from_server = self.lives % 2 == 1
+        master = "local[2,4]" if self.lives // 2 % 2 == 1 else "local[2]"
+        self.lives += 1
+        where = (
+            {"servers": self.address, "trustCa": str(self._authority)}
+            if from_server
+            else {"path": str(self.data)}
+        )
+        options = json.dumps({"subscribe": TOPIC, **where})
+        self.driver = Script("tests.spark.crashes.driving", str(self.directory), master, options)
+        await self._stack.enter_async_context(self.driver)
+        await self.driver.event("began")
+
+    def reached(self, what: str) -> int:
+        """The last batch of which a directory has a file."""
+        try:
+            names = os.listdir(self.directory / what)
+        except FileNotFoundError:
+            return -1
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    async def progress(self) -> None:
+        """Wait until a batch is done that was not planned when this was called."""
+        planned = self.reached("checkpoint/offsets")
+        await until(lambda: self.reached("checkpoint/commits") > planned, f"batch {planned + 1}")
+
+    async def moment(self, name: str = "") -> str:
+        """Wait for the moment at which something is to die."""
+        name = name or self.chance.choice(list(MOMENTS))
+        directory, most = MOMENTS[name]
+        delay = most * self.chance.random()
+        before = self.reached(directory)
+        await until(lambda: self.reached(directory) > before, f"a batch is {name}", pause=0.001)
+        await asyncio.sleep(delay)
+        return f"{delay * 1_000:.0f} ms after a batch was {name}"
+
+    async def kill_driver(self) -> str:
+        """With Java, which is what plans and commits; its workers have to see for themselves."""
+        when = await self.moment(list(MOMENTS)[self.lives % len(MOMENTS)])
+        self.orphans.update(family(self.driver.mark))
+        kill(self.driver.last["began"]["java"])
+        kill(self.driver.pid)
+        planned, written, done = (self.reached(each) for each, _ in MOMENTS.values())
+        await self.driver.ended()
+        await self.drive()
+        await self.progress()
+        return f"the driver {when} ({planned=}, {written=}, {done=})"
+
+    async def kill_worker(self) -> str:
+        who = self.chance.choice(list(WORKERS))
+        when = await self.moment()
+        java = self.driver.last["began"]["java"]
+
+        def fitting() -> list[int]:
+            return [each for each in family(self.driver.mark) if WORKERS[who] in command(each)]
+
+        await until(lambda: bool(fitting()), who)
+        found = fitting()
+        # Workers live on without their parent, and it is missed only when there are too few.
+        parents = [each for each in found if parent(each) == java] if "parent" in who else []
+        for each in (parents or found)[-1:]:
+            kill(each)
+        await self.progress()
+        return f"{who} {when}"
+
+    async def kill_server(self) -> str:
+        """The stream is not waited for: what dies next may find it without a server."""
+        when = await self.moment()
+        kill(self.server.last["ready"]["pid"])
+        await self.server.event("ended")
+        await asyncio.sleep(self.chance.choice((0, 0.3, 1.0)))
+        await self.serve()
+        return f"the server {when}"
+
+    async def rounds(self) -> None:
+        drivers = max(1, round(ROUNDS * DRIVERS))
+        workers = round((ROUNDS - drivers) * 0.55)
+        kinds = [self.kill_worker] * workers
+        kinds += [self.kill_server] * (ROUNDS - drivers - workers)
+        self.chance.shuffle(kinds)
+        step = -(-ROUNDS // drivers)
+        for number in range(drivers):
+            kinds.insert((number + 1) * step - 1, self.kill_driver)
+        await self.progress()
+        for each in kinds:
+            async with asyncio.timeout(3 * PATIENCE):
+                self.died.append(await each())
+
+    async def finish(self) -> dict[str, int]:
+        """Let everything come to its end; how much each producer has flushed in all."""
+        for producer in self.producers.values():
+            producer.ask()
+        sent = {
+            name: (await producer.event("finished"))["sequence"]
+            for name, producer in self.producers.items()
+        }
+
+        def stored() -> int:
+            (topic,) = DirectoryReader(self.data).topics(TOPIC)
+            return sum(part.next_offset for part in topic.partitions)
+
+        await until(lambda: stored() == sum(sent.values()), "all is in the directory")
+        self.driver.ask()
+        await self.driver.event("finished")
+        return sent
+
+    def judge(self, sent: dict[str, int]) -> None:
+        """The table has all that was flushed, once, as it was sent."""
+        rows = pq.read_table(self.directory / "result.parquet").to_pylist()
+        numbers = Counter((row["producer_id"], row["producer_sequence"]) for row in rows)
+        wanted = {(name, number) for name in sent for number in range(1, sent[name] + 1)}
+        assert not wanted - numbers.keys(), f"lost: {sorted(wanted - numbers.keys())[:20]}"
+        assert not numbers.keys() - wanted
+        assert not [each for each, count in numbers.items() if count > 1]
+        offsets: dict[int, list[int]] = {}
+        for row in rows:
+            told = record(row["producer_id"], row["producer_sequence"], PARTITIONS)
+            assert row["value"] == told["value"]
+            assert row["key"] == told.get("key")
+            offsets.setdefault(row["partition"], []).append(row["offset"])
+        for partition in offsets.values():
+            assert sorted(partition) == list(range(len(partition)))
+
+
+async def test_whatever_is_killed_the_table_has_each_record_exactly_once(
+    tmp_path: Path, authority: ServerTLS, tls: ServerTLS
+) -> None:
+    async with Run(tmp_path, authority, tls) as run:
+        try:
+            await run.rounds()
+            sent = await run.finish()
+            run.judge(sent)
+        finally:
+            print(f"CRASH_SEED={SEED} CRASH_ROUNDS={ROUNDS}; died:", *run.died, sep="\n  ")
+        assert len(run.died) == ROUNDS
+        await until(lambda: not any(map(command, run.orphans)), "no worker outlives its driver")
