@@ -13,7 +13,7 @@ from aqueduct.spark.faults import DataLoss, SourceError
 from aqueduct.spark.fetch import PAUSES
 from aqueduct.spark.offsets import TopicPartition
 from aqueduct.spark.options import read_options
-from aqueduct.spark.origin import Found, Place, Unreachable
+from aqueduct.spark.origin import Found, Place
 from aqueduct.spark.plan import OffsetRange
 from aqueduct.spark.survey import Survey, clipped, survey, survey_up_to
 
