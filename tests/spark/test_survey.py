@@ -9,7 +9,7 @@ import pytest
 from aqueduct.ingest.messages import PartitionInfo, TopicInfo
 from aqueduct.spark import fetch
 from aqueduct.spark import survey as surveys
-from aqueduct.spark.faults import DataLoss, SourceError
+from aqueduct.spark.faults import DataLoss, SourceError, Unreachable
 from aqueduct.spark.fetch import PAUSES
 from aqueduct.spark.offsets import TopicPartition
 from aqueduct.spark.options import read_options
