@@ -19,7 +19,7 @@ HARD_LIMIT = 120.0
 
 if sys.platform != "linux":
     # What an open file is called is read from /proc.
-    collect_ignore_glob = ["test_crashes.py"]
+    collect_ignore_glob = ["test_crashes.py", "test_job_crashes.py"]
 
 
 @pytest.fixture(scope="session")

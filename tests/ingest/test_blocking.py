@@ -22,6 +22,7 @@ from aqueduct import ForkedConnectionError, ingest
 from aqueduct.background import background
 from aqueduct.ingest import blocking
 from aqueduct.quic.tls import make_authority, make_certificate
+from tests.ingest.jobbing import RUNS, ids_of
 
 AUTHORITY = make_authority("a test")
 SHOWN = make_certificate(["127.0.0.1"], AUTHORITY)
@@ -43,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[ingest.IngestServer]:
     background().run(server.close(0))
 
 
-def values(reader: blocking.Reader, topic: str) -> list[bytes]:
+def values_in(reader: blocking.Reader, topic: str) -> list[bytes]:
     return [
         value
         for part in reader.topics(topic)[0].partitions
@@ -72,13 +73,40 @@ def test_threads_send_through_one_producer_and_a_reader_reads_it_all(
         assert (producer.is_connected, producer.trouble) == (True, "")
         stored = producer.send_and_wait(b"last", partition=2)
     with blocking.Reader(server.address, trust=TRUST) as reader:
-        found = values(reader, "logs")
+        found = values_in(reader, "logs")
         (last,) = reader.read("logs", 2, stored.offset or 0, (stored.offset or 0) + 1)
         assert last.column("value").to_pylist() == [b"last"]
         assert reader.offsets_at("logs", 0) == dict.fromkeys(range(4), 0)
         reader.advance("me", "logs", {0: 3})
         assert reader.topics("logs")[0].readers == {"me": {0: 3}}
     assert sorted(found) == sorted([*(str(n).encode() for n in range(10_000)), b"last"])
+
+
+def test_threads_write_parts_of_a_job_over_one_connection(server: ingest.IngestServer) -> None:
+    values = [b"%d" % (number % 100) for number in range(1_000)]
+    run = RUNS[0]
+    with blocking.Client(server.address, trust=TRUST) as client:
+
+        def write(part: int) -> bool:
+            once = ingest.Once("job", 1, run, part)
+            with blocking.Producer(client.address, "logs", once=once, client=client) as producer:
+                assert producer.once == once
+                was_done = producer.is_done
+                producer.send_many(iter(values), ids=ids_of(values))
+                producer.send(b"x", id=ids_of([b"x"])[0])
+                producer.complete(timeout=SECONDS)
+                assert producer.is_done
+                return was_done
+
+        with ThreadPoolExecutor(4) as pool:
+            assert not any(pool.map(write, range(4)))
+            assert all(pool.map(write, range(4)))
+        client.end_step("logs", "job", 1, run)
+        blocking.end_step(server.address, "logs", "job", 1, run, trust=TRUST)
+        assert write(9)
+        assert len(server._server.connections) <= 2
+    with blocking.Reader(server.address, trust=TRUST) as reader:
+        assert sorted(values_in(reader, "logs")) == sorted(4 * [*values, b"x"])
 
 
 def test_it_has_what_the_others_have() -> None:
@@ -97,10 +125,8 @@ def test_it_has_what_the_others_have() -> None:
             inspect.signature(twin).parameters
         )
         for name in public(original) & public(twin):
-            if inspect.isfunction(getattr(original, name)) and name not in (
-                "flush",
-                "complete",
-            ):  # which have a timeout
+            has_timeout = name in ("flush", "complete")
+            if inspect.isfunction(getattr(original, name)) and not has_timeout:
                 methods = (getattr(kind, name) for kind in (original, twin))
                 one, other = (inspect.signature(method).parameters for method in methods)
                 assert list(one) == list(other)
@@ -169,7 +195,7 @@ def test_a_reading_that_is_not_read_to_its_end_leaves_nothing_behind(
         wait_for(lambda: channels(reader) == before)
         wait_for(lambda: not blocking._leaving)
         wait_for(lambda: long_topic._reading._fetches._value == long_topic.limits.max_fetches)
-        assert len(values(reader, "long")) == 30_000  # and the next reading is as good as any
+        assert len(values_in(reader, "long")) == 30_000  # and the next reading is as good as any
 
 
 def test_a_reading_that_was_never_begun_leaves_nothing_behind(
@@ -268,6 +294,10 @@ def test_a_program_that_forgets_to_close_ends_all_the_same(server: ingest.Ingest
         "producer.open()\n"
         "producer.send_and_wait(b'x')\n"
         "producer.send(b'y')\n"
+        "client = blocking.Client(where, trust=trust)\n"
+        "shared = blocking.Producer(where, 'logs', client=client)\n"
+        "shared.open()\n"
+        "shared.send(b'z')\n"
         "reader = blocking.Reader(where, trust=trust)\n"
         "reader.__enter__()\n"
         "rows = reader.read('logs', 0, 0, 1)\n"

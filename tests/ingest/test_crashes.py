@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Self
 
-import msgspec
 import pytest
 
 from aqueduct.ingest import producer as producers
@@ -21,14 +17,13 @@ from aqueduct.ingest.producer import Producer
 from aqueduct.ingest.reader import DirectoryReader, Reader
 from aqueduct.quic.endpoint import QuicOptions
 from aqueduct.quic.tls import ServerTLS, Trust
-from tests.ingest.crashing import RECOVERING, ROLLING, WRITING, Start
+from tests.ingest.crashing import RECOVERING, ROLLING, WRITING
+from tests.ingest.killing import Script, Servers
 from tests.ingest.ledger import Ledger
 
-ROOT = Path(__file__).resolve().parents[2]
 CHAINS = 10
 ROUNDS = 20
 PARTITIONS = 3
-PATIENCE = 60.0
 OUTSIDE = "from outside"
 
 
@@ -36,88 +31,7 @@ OUTSIDE = "from outside"
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed server is missed at once: these tests kill hundreds."""
     monkeypatch.setattr(producers, "ATTENTIVE", QuicOptions(idle_timeout=0.25, keep_alive=0.08))
-    monkeypatch.setattr(producers, "_MAX_PAUSE", 0.1)
-
-
-class Script:
-    """A process of these tests, which says what happens in lines of JSON."""
-
-    def __init__(self, module: str, *arguments: str) -> None:
-        self._command = [sys.executable, "-m", module, *arguments]
-        self.process: asyncio.subprocess.Process
-        self.logged: list[str] = []
-
-    async def __aenter__(self) -> Self:
-        self.process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])},
-            cwd=ROOT,
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        await self.process.wait()
-
-    async def event(self, *names: str) -> dict[str, Any]:
-        """The next event with one of these names; what is logged is kept."""
-        assert self.process.stdout is not None
-        while True:
-            async with asyncio.timeout(PATIENCE):
-                line = await self.process.stdout.readline()
-            assert line, "the process ended"
-            event: dict[str, Any] = json.loads(line)
-            if event["event"] == "log":
-                self.logged.append(event["text"])
-                assert event["level"] == "WARNING", event
-            assert event["event"] != "trouble", event
-            if event["event"] in names:
-                return event
-
-
-class Servers(Script):
-    """Servers on one directory and one port, one after the other."""
-
-    def __init__(self, directory: Path, tls: ServerTLS) -> None:
-        super().__init__("tests.ingest.crashing")
-        self.data = directory / "data"
-        self._certificate, self._key = directory / "certificate", directory / "key"
-        self._certificate.write_bytes(tls.certificate)
-        self._key.write_bytes(tls.key)
-        self.address = "127.0.0.1:0"
-        self.pid = 0
-
-    async def start(self, **options: Any) -> bool:
-        """Start the next server; false if it died before it listened."""
-        files = str(self.data), str(self._certificate), str(self._key)
-        line = msgspec.json.encode(Start(self.address, *files, **options))
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + b"\n")
-        self.pid = (await self.event("began"))["pid"]
-        event = await self.event("ready", "ended")
-        if event["event"] == "ready":
-            self.address = event["address"]
-            return True
-        self.pid = 0
-        return False
-
-    async def ended(self) -> None:
-        assert (await self.event("ended"))["killed"]
-        self.pid = 0
-
-    async def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        await self.ended()
-
-    async def __aexit__(self, *error: object) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-        await super().__aexit__(*error)
+    monkeypatch.setattr(producers, "MAX_PAUSE", 0.1)
 
 
 class Chain:

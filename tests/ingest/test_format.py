@@ -96,6 +96,38 @@ async def test_a_manifest_names_the_segments(tmp_path: Path) -> None:
     assert table.column("value").to_pylist() == [b"first", b"second"]
 
 
+async def test_jobs_are_written_down_and_their_rows_have_ids(tmp_path: Path) -> None:
+    await store(tmp_path, b"before")
+    run = "0123456789abcdef"
+    row_id = bytes(range(20))
+    async with (
+        ingest.IngestServer("127.0.0.1:0", tmp_path, tls=aqueduct.dev_tls()) as server,
+        ingest.Client(server.address, trust=aqueduct.dev_trust()) as client,
+    ):
+        once = ingest.Once("job", 7, run, 3)
+        async with ingest.Producer(server.address, "t", once=once, client=client) as producer:
+            await producer.send(b"value", id=row_id)
+            await producer.complete()
+        (job,) = content_of(tmp_path / "t" / "jobs.json").values()
+        assert job.pop("time") > 1_700_000_000_000_000
+        assert job == {
+            "step": 7,
+            "runs": [run],
+            "unique": False,
+            "offsets": {"0": 1},
+            "parts": [3],
+            "is_over": False,
+        }
+        await client.end_step("t", "job", 7, run)
+        (job,) = content_of(tmp_path / "t" / "jobs.json").values()
+        assert (job["is_over"], job["parts"]) == (True, [])
+        async with ingest.Reader(server.address, trust=aqueduct.dev_trust()) as reader:
+            (batch,) = [rows async for rows in reader.read("t", 0, 1, 2)]
+    (row,) = batch.to_pylist()
+    assert row["headers"] == [{"name": "aqueduct-id", "value": row_id}]
+    assert row["producer_id"] == "job.7.01234567.3"
+
+
 def content_of(path: Path) -> Any:
     text = path.read_bytes()
     inner = text[text.index(b'"content":') + len(b'"content":') : -1]

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from aqueduct.ingest.faults import IngestError, RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.manifest import write_checked
 from aqueduct.ingest.messages import Records
-from aqueduct.ingest.once import ID_HEADER, Once
+from aqueduct.ingest.once import ID_HEADER, Job, Once
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
 from tests.ingest.jobbing import RUNS, ids_of, last, records, shared_out
-from tests.ingest.storing import LIMITS, fill, killed, opened, rolled, rows_of, stored
+from tests.ingest.storing import LIMITS, files, fill, killed, opened, rolled, rows_of, stored
 
 HOUR = 3_600
 
@@ -246,9 +247,9 @@ def test_more_ids_than_fit_in_memory_are_refused_with_advice(tmp_path: Path) -> 
         assert "more than 3 rows to be told apart (max_ids)" in str(submission.fault)
         assert "maxOffsetsPerTrigger" in str(submission.fault)
         assert values_of(store) == {b"1": 1, b"2": 1, b"3": 1}
-    with opened(tmp_path, IngestLimits(low_water=0, max_ids=2)) as store:
-        with pytest.raises(RefusedRecords, match="max_ids"):
-            begin(store, once())
+    fewer = IngestLimits(low_water=0, max_ids=2)
+    with opened(tmp_path, fewer) as store, pytest.raises(RefusedRecords, match="max_ids"):
+        begin(store, once())
 
 
 def test_jobs_make_room_once_they_are_old_and_not_before(tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ def test_a_part_is_not_complete_before_that_is_written_down(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             (submission,) = commit(store, (once(), last()))
-            with pytest.raises(IngestError, match="jobs.json could not be written"):
+            with pytest.raises(IngestError, match=r"jobs\.json could not be written"):
                 begin(store, once(run=1))
         assert "jobs.json could not be written" in str(submission.fault)
         assert not begin(store, once())
@@ -341,6 +342,31 @@ def test_if_nobody_knows_how_far_jobs_are_they_wait_and_others_go_on(tmp_path: P
             store.end_step("t", "job", 1, RUNS[0])
         stored(store, Records(1, [b"plain"], [0]))
         assert values_of(store) == {b"a": 1, b"plain": 1}
+
+
+def test_rows_behind_those_that_were_given_up_are_known(tmp_path: Path) -> None:
+    limits = IngestLimits(low_water=0, partitions=1)
+    with opened(tmp_path, limits) as store:
+        stored(store, Records(1, [b"%d" % number for number in range(10)], [0] * 10))
+        begin(store, once())
+    killed(tmp_path)
+    (log,) = files(tmp_path, "*.wal")
+    fill(log, b"")
+    with opened(tmp_path, limits) as store:
+        assert not values_of(store)
+        begin(store, once())
+        send(store, once(), b"a", b"b")
+    with opened(tmp_path, limits) as store:
+        begin(store, once())
+        assert send(store, once(), b"b", b"a").skipped == 2
+
+
+def test_a_job_that_nobody_runs_is_damage(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic_of(store)
+    write_checked(tmp_path / "t" / "jobs.json", {"job": Job(1, [], False, {}, 0)})
+    with opened(tmp_path) as store, pytest.raises(RefusedRecords, match="a job without runs"):
+        begin(store, once())
 
 
 def test_rows_of_a_step_under_way_are_not_removed(tmp_path: Path) -> None:

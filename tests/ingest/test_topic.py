@@ -189,8 +189,8 @@ def test_a_group_that_a_crash_cut_short_is_gone_everywhere(
 
 
 def reversed_parts(arrange: Callable[..., Any]) -> Callable[..., Any]:
-    def arranged(self: Topic, submissions: list[Submission]) -> Any:
-        return dict(sorted(arrange(self, submissions).items(), reverse=True))
+    def arranged(self: Topic, submissions: list[Submission], now: int) -> Any:
+        return dict(sorted(arrange(self, submissions, now).items(), reverse=True))
 
     return arranged
 

@@ -72,7 +72,7 @@ class Client:
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.leave()
+            await connection.close()
 
     @contextlib.asynccontextmanager
     async def connection(self, patience: float) -> AsyncIterator[ClientConnection[Request]]:
@@ -85,6 +85,8 @@ class Client:
             connection = self._connection
             if connection is None or not connection.is_open:
                 self._connection = None
+                if connection is not None:
+                    await connection.close()  # it is over, and has a socket
                 connection = await connect(
                     self.address,
                     Request,

@@ -367,13 +367,23 @@ class Producer(Outbox):
             self.committed if self._has_opened else None,
             self.once,
         )
-        await connection.entrypoint.send(request)
-        hello = await answers.receive()
-        if isinstance(hello, Refusal):
-            raise refusal_error(hello)
-        if not isinstance(hello, Opened):
-            raise IngestError(f"{self._address} answered with something else than was asked")
-        self._greeted(hello)
+        try:
+            try:
+                await connection.entrypoint.send(request)
+            except BaseException:
+                incoming.close()
+                outgoing.cancel()
+                raise
+            hello = await answers.receive()
+            if isinstance(hello, Refusal):
+                raise refusal_error(hello)
+            if not isinstance(hello, Opened):
+                raise IngestError(f"{self._address} answered with something else than was asked")
+            self._greeted(hello)
+        except BaseException:  # the connection may go on for others
+            records.cancel()
+            answers.close()
+            raise
         return records, answers
 
     def _greeted(self, hello: Opened) -> None:

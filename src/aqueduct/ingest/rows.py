@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from aqueduct.ingest.messages import Records
-from aqueduct.ingest.once import ID_HEADER
+from aqueduct.ingest.once import ID_HEADER, ID_SIZE
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")
@@ -194,12 +194,13 @@ def _with_ids(chunk: Chunk, ids: Sequence[bytes]) -> pa.Array:
         ]
         return pa.array(rows, HEADERS)
     # Without a tuple and a list for each row, which would take longer than all the rest.
-    names = pa.repeat(pa.scalar(ID_HEADER, pa.string()), len(ids))
-    pairs = pa.StructArray.from_arrays(
-        [names, pa.array(ids, pa.binary())], fields=list(HEADERS.value_type)
-    )
-    offsets = pa.array(range(len(ids) + 1), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS)
+    count = len(ids)
+    ends = pa.py_buffer(array("i", range(0, (count + 1) * ID_SIZE, ID_SIZE)))
+    values = pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(b"".join(ids))])
+    names = pa.repeat(pa.scalar(ID_HEADER, pa.string()), count)
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    one_each = pa.py_buffer(array("i", range(count + 1)))
+    return pa.Array.from_buffers(HEADERS, count, [None, one_each], children=[pairs])
 
 
 def _named(names: Sequence[str], counts: Sequence[int]) -> pa.Array:

@@ -145,7 +145,7 @@ class Columns:
         if self.ids is None:
             if self.values:
                 check_id(None, wants_ids)
-        elif set(map(len, self.ids)) - {ID_SIZE} or _odd(self.ids, bytes) or not wants_ids:
+        elif not wants_ids or _odd(self.ids, bytes) or set(map(len, self.ids)) - {ID_SIZE}:
             for each in self.ids:
                 check_id(each, wants_ids)
         self.sizes = self._sizes()

@@ -290,7 +290,7 @@ class Topic:
         for submission in submissions:
             producer = submission.producer_id
             records = submission.records
-            ids: list[bytes] | None = None
+            ids: Sequence[bytes] | None = None
             try:
                 _check_times(producer, records)
                 wanted: Sequence[int]
