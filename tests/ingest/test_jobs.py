@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 
 from aqueduct.ingest.faults import IngestError, RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.manifest import write_checked
 from aqueduct.ingest.messages import Records
-from aqueduct.ingest.once import ID_HEADER, Once
+from aqueduct.ingest.once import ID_HEADER, Job, Once
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
 from tests.ingest.jobbing import RUNS, ids_of, last, records, shared_out
-from tests.ingest.storing import LIMITS, fill, killed, opened, rolled, rows_of, stored
+from tests.ingest.storing import LIMITS, files, fill, killed, opened, rolled, rows_of, stored
 
 HOUR = 3_600
+SEEDS = st.integers(0, 2**32)
 
 
 def topic_of(store: Store) -> Topic:
@@ -343,6 +345,31 @@ def test_if_nobody_knows_how_far_jobs_are_they_wait_and_others_go_on(tmp_path: P
         assert values_of(store) == {b"a": 1, b"plain": 1}
 
 
+def test_rows_behind_those_that_were_given_up_are_known(tmp_path: Path) -> None:
+    limits = IngestLimits(low_water=0, partitions=1)
+    with opened(tmp_path, limits) as store:
+        stored(store, Records(1, [b"%d" % number for number in range(10)], [0] * 10))
+        begin(store, once())
+    killed(tmp_path)
+    (log,) = files(tmp_path, "*.wal")
+    fill(log, b"")
+    with opened(tmp_path, limits) as store:
+        assert not values_of(store)
+        begin(store, once())
+        send(store, once(), b"a", b"b")
+    with opened(tmp_path, limits) as store:
+        begin(store, once())
+        assert send(store, once(), b"b", b"a").skipped == 2
+
+
+def test_a_job_that_nobody_runs_is_damage(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic_of(store)
+    write_checked(tmp_path / "t" / "jobs.json", {"job": Job(1, [], False, {}, 0)})
+    with opened(tmp_path) as store, pytest.raises(RefusedRecords, match="a job without runs"):
+        begin(store, once())
+
+
 def test_rows_of_a_step_under_way_are_not_removed(tmp_path: Path) -> None:
     now = [1_000_000.0]
     limits = IngestLimits(low_water=0, partitions=1, retention_age=1, producer_memory=HOUR)
@@ -360,7 +387,7 @@ def test_rows_of_a_step_under_way_are_not_removed(tmp_path: Path) -> None:
         assert values_of(store) == Counter()
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.randoms(use_true_random=False))
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), SEEDS.map(random.Random))
 @settings(max_examples=15, deadline=None)
 def test_what_is_on_disk_is_what_is_wanted(
     tmp_path_factory: pytest.TempPathFactory, contents: list[int], chance: random.Random

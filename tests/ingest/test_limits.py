@@ -16,6 +16,8 @@ from aqueduct.ingest.limits import MAX_WAITING, IngestLimits
         "max_partitions",
         "partitions",
         "max_producers",
+        "max_jobs",
+        "max_ids",
         "max_streams",
         "max_fetches",
         "max_waiting",

@@ -22,6 +22,7 @@ from aqueduct.ingest.once import (
 from tests.ingest.jobbing import RUNS, ids_of, shared_out, unique_ids_of
 
 PLENTY = 1_000_000
+SEEDS = st.integers(0, 2**32)
 
 
 class Model:
@@ -152,8 +153,8 @@ class Driver:
         raise AssertionError("a new run has to work")
 
 
-@given(st.lists(st.integers(0, 4), max_size=24), st.booleans(), st.randoms(use_true_random=False))
-@settings(max_examples=400, deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=24), st.booleans(), SEEDS.map(random.Random))
+@settings(max_examples=1_000, deadline=None)
 def test_what_is_stored_is_what_is_wanted(
     contents: list[int], unique: bool, chance: random.Random
 ) -> None:

@@ -14,7 +14,7 @@ from aqueduct.spark.origin import Place
 from tests.spark.failing import REPEATED, VALUES, WIDTH
 from tests.spark.landing import Landing, stored_rows, stored_values
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
 
 
 def test_every_row_is_stored_once_whatever_fails(
@@ -28,7 +28,7 @@ def test_every_row_is_stored_once_whatever_fails(
             capture_output=True,
             text=True,
             check=False,
-            timeout=150,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr[-5_000:]
         place = Place(server=server.address, trust=trust(authority.certificate))

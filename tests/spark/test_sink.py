@@ -101,6 +101,14 @@ def test_a_part_that_is_run_again_adds_what_is_missing(place: Place) -> None:
     assert stored_values(place, "logs") == Counter({b"a": 2, b"b": 1, b"c": 1})
 
 
+def test_rows_that_end_too_early_do_not_make_a_part_complete(place: Place) -> None:
+    """Spark ends them so when a task fails for another reason than the writer."""
+    sink, this = Sink((place,), VALUE, "logs"), step()
+    write_part(sink, this, 0, [batch("a", "b")])
+    write_part(sink, this, 0, [batch("a", "b", "c"), batch("a")])
+    assert stored_values(place, "logs") == Counter({b"a": 2, b"b": 1, b"c": 1})
+
+
 def test_equal_rows_of_several_parts_are_several_rows(place: Place) -> None:
     sink, this = Sink((place,), VALUE, "logs"), step()
     for part in range(3):

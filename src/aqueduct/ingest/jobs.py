@@ -104,6 +104,8 @@ class Jobs:
             pass
         except CorruptFile as fault:
             self.fault = str(fault)
+        if not all(job.runs for job in self._jobs.values()):
+            self.fault = f"{self._path}: a job without runs"
 
     # Beginning
 
@@ -140,6 +142,11 @@ class Jobs:
             ledger = _ledger(job, limits)
             if not ledger.can_be_made_again and self._begun.get(once.job) != once.run:
                 raise OnceFault(_lost(once))
+            if any(ends[number] < offset for number, offset in job.offsets.items()):
+                # Somebody has given up rows: what is stored from now on may be before those.
+                offsets = {number: min(end, job.offsets[number]) for number, end in ends.items()}
+                job = replace(job, offsets=offsets)
+                self._write(self._jobs, once.job, job)
         except OnceFault as fault:
             raise RefusedRecords(str(fault)) from None
         return False, Recollection(once, ledger, ends, job)

@@ -160,7 +160,7 @@ class Ledger:
         self._ids: dict[int, set[bytes]] = {}
         """By part, what this run has sent; in unique mode all is under part 0."""
         self._stored: dict[bytes, int] = {}
-        """By hash, rows of the step that are stored; for further runs only."""
+        """By hash, rows of the step that runs before this one have stored."""
         self._seen: dict[bytes, int] = {}
         """By hash, rows that this run has sent, of all parts; for further runs only."""
         self._size = 0
@@ -210,7 +210,6 @@ class Ledger:
             content = ids[place][:HASH_SIZE]
             count = seen[content] = seen.get(content, 0) + 1
             if count > stored.get(content, 0):
-                stored[content] = count
                 new.append(place)
         return new
 

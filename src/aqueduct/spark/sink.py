@@ -164,9 +164,8 @@ class _Lane:
         except AqueductError as error:
             raise failed(self.topic, self.place, error) from error
 
-    def complete(self) -> None:
+    def close(self) -> None:
         try:
-            self.producer.complete()
             self.producer.close()
         except AqueductError as error:
             clients.drop_if_broken(self.place, error)
@@ -198,8 +197,10 @@ def write_part(
             number += batch.num_rows
             if batch.num_rows:
                 _write(sink, step, part, lanes, batch, numbers)
+        # Nobody says here that the part is complete: rows also end, as if there were no more, when
+        # what makes them has failed. Only the driver knows which tasks were done.
         for lane in lanes.values():
-            lane.complete()
+            lane.close()
     except BaseException:
         for lane in lanes.values():
             lane.abandon()
