@@ -52,10 +52,11 @@ demo: $(INSTALLED)  ## a conversation of two processes over QUIC, drawn in the t
 test: check  ## everything that must pass: check, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, some over real QUIC: minutes
+soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, and kills under Spark: half an hour
 	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \
 		--protocol $$protocol --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/quic/test_parity.py
+	CRASH_ROUNDS=$$(($(SEEDS) / 200)) CRASH_SEED=$(SEEDS) $(BIN)/python -m pytest tests/spark/crashes
 
 check: $(INSTALLED)  ## style, types and import rules
 	$(BIN)/ruff check $(CODE)

@@ -11,7 +11,9 @@ import pytest
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Have all tests of Spark run in one process: a session takes longer to start than they take.
 
-    They have a mark for that, too (``xdist_group``), which pytest-xdist 3.8 loses with pytest 9.2.
+    Those that start processes of their own are among them: two sets of Java at once are slower than
+    one after the other, and may not fit. They have a mark for that, too (``xdist_group``), which
+    pytest-xdist 3.8 loses with pytest 9.2.
     """
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -21,7 +23,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     by_mark = scheduler._split_scope
 
     def group(nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else str(by_mark(nodeid))
+        is_spark = nodeid.startswith(("tests/spark/", "tests/cluster/"))
+        return "spark" if is_spark else str(by_mark(nodeid))
 
     scheduler._split_scope = group
     return scheduler

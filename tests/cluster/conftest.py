@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from aqueduct.quic.tls import ServerTLS, make_authority, make_certificate
 from tests.cluster.standalone import Cluster
+
+if sys.platform != "linux":
+    # Processes are found in /proc.
+    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def go_on(query: StreamingQuery, asked: threading.Event) -> bool:
     """Whether a query lived until somebody asked for its end."""
     while not asked.wait(0.05):
         if not query.isActive:
-            say("failed", error=str(query.exception())[-2_000:])
+            say("failed", error=str(query.exception()).partition("=== Streaming")[0][-700:])
             return False
     query.stop()
     return True

@@ -73,7 +73,7 @@ class Run:
             for name in PRODUCERS
         }
         self.driver: Script
-        self.lives = 0
+        self.drivers: list[Script] = []
         self.died: list[str] = []
         self.orphans: set[int] = set()
         self._stack = contextlib.AsyncExitStack()
@@ -97,9 +97,9 @@ class Run:
 
     async def drive(self) -> None:
         """A driver, which reads from elsewhere than the one before, and may retry or may not."""
-        from_server = self.lives % 2 == 1
-        master = "local[2,4]" if self.lives // 2 % 2 == 1 else "local[2]"
-        self.lives += 1
+        lives = len(self.drivers)
+        from_server = lives % 2 == 1
+        master = "local[2,4]" if lives // 2 % 2 == 1 else "local[2]"
         where = (
             {"servers": self.address, "trustCa": str(self._authority)}
             if from_server
@@ -107,6 +107,7 @@ class Run:
         )
         options = json.dumps({"subscribe": TOPIC, **where})
         self.driver = Script("tests.spark.crashes.driving", str(self.directory), master, options)
+        self.drivers.append(self.driver)
         await self._stack.enter_async_context(self.driver)
         await self.driver.event("began")
 
@@ -135,7 +136,7 @@ class Run:
 
     async def kill_driver(self) -> str:
         """With Java, which is what plans and commits; its workers have to see for themselves."""
-        when = await self.moment(list(MOMENTS)[self.lives % len(MOMENTS)])
+        when = await self.moment(list(MOMENTS)[len(self.drivers) % len(MOMENTS)])
         self.orphans.update(family(self.driver.mark))
         kill(self.driver.last["began"]["java"])
         kill(self.driver.pid)
@@ -170,6 +171,11 @@ class Run:
         await asyncio.sleep(self.chance.choice((0, 0.3, 1.0)))
         await self.serve()
         return f"the server {when}"
+
+    def failures(self) -> list[str]:
+        """Why queries have ended, and were started again."""
+        told = [each for driver in self.drivers for each in driver.said]
+        return [str(each["error"]) for each in told if each["event"] == "failed"]
 
     async def rounds(self) -> None:
         drivers = max(1, round(ROUNDS * DRIVERS))
@@ -231,5 +237,7 @@ async def test_whatever_is_killed_the_table_has_each_record_exactly_once(
             run.judge(sent)
         finally:
             print(f"CRASH_SEED={SEED} CRASH_ROUNDS={ROUNDS}; died:", *run.died, sep="\n  ")
+            print("queries failed:", *run.failures(), sep="\n\n")
         assert len(run.died) == ROUNDS
+        assert not [each for each in run.failures() if "DataLoss" in each], "loss was only claimed"
         await until(lambda: not any(map(command, run.orphans)), "no worker outlives its driver")
