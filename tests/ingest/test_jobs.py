@@ -239,6 +239,36 @@ def test_a_step_keeps_its_mode(tmp_path: Path) -> None:
         begin(store, once(step=2, unique=True))
 
 
+def test_ids_of_jobs_that_are_idle_make_room_and_are_read_again(tmp_path: Path) -> None:
+    first, second = (Once(name, 1, RUNS[0], 0) for name in ("first", "second"))
+    with opened(tmp_path, IngestLimits(low_water=0, max_ids=4)) as store:
+        begin(store, first)
+        send(store, first, b"a", b"b", b"c")
+        begin(store, second)
+        send(store, second, b"a", b"b")
+        assert topic_of(store).jobs.ids == 2
+        (submission,) = commit(store, (first, records([b"a"], ids_of([b"a"]))))
+        assert "send all rows of this part again" in str(submission.fault)
+        begin(store, first)
+        for value in (b"c", b"b", b"a"):
+            send(store, first, value)
+        complete(store, first)
+        assert values_of(store) == Counter({b"a": 2, b"b": 2, b"c": 1})
+
+
+def test_what_has_no_room_is_refused_and_others_go_on(tmp_path: Path) -> None:
+    jobs = [Once(name, 1, RUNS[0], 0) for name in ("first", "second")]
+    rows = records([b"a", b"b"], ids_of([b"a", b"b"]))
+    with opened(tmp_path, IngestLimits(low_water=0, max_ids=3)) as store:
+        for each in jobs:
+            begin(store, each)
+        refused = commit(store, *((each, rows) for each in jobs))
+        assert all("more than 3 rows to be told apart" in str(each.fault) for each in refused)
+        stored(store, Records(1, [b"plain"], [0]), "t")
+        send(store, jobs[0], b"a", b"b")
+        assert values_of(store) == Counter([b"plain", b"a", b"b"])
+
+
 def test_more_ids_than_fit_in_memory_are_refused_with_advice(tmp_path: Path) -> None:
     limits = IngestLimits(low_water=0, max_ids=3)
     with opened(tmp_path, limits) as store:

@@ -9,7 +9,7 @@ run then needs another one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -231,6 +231,25 @@ class Jobs:
         for name in self._admitted:
             self._ledgers.pop(name, None)
         self._admitted.clear()
+
+    # Making room
+
+    @property
+    def ids(self) -> int:
+        """How many ids and hashes are in memory."""
+        return sum(ledger.size for ledger in self._ledgers.values())
+
+    def idle(self, keep: Collection[str]) -> list[tuple[int, str]]:
+        """Jobs whose ids could be read again, with when each was used; not those to be kept."""
+        return [
+            (self._last_use(name), name)
+            for name, ledger in self._ledgers.items()
+            if ledger.can_be_made_again and ledger.size and name not in keep
+        ]
+
+    def let_go(self, name: str) -> None:
+        """Free the ids of a job; who goes on with it has them read again."""
+        self._ledgers.pop(name, None)
 
     # Ending
 

@@ -42,7 +42,7 @@ class IngestLimits:
     of them goes on. Those idle for `producer_memory` make room."""
 
     max_ids: int = 4_000_000
-    """Ids of one step of a job that are in memory at once: some 100 bytes each."""
+    """Ids of rows of jobs that are in memory at once, of all topics: some 100 bytes each."""
 
     max_streams: int = 1_000
     """Producers that send at once."""

@@ -155,15 +155,45 @@ class Store:
     def commit(self, groups: dict[Topic, list[Submission]]) -> None:
         """Store what waits, a group a topic; what fails fails for its topic alone."""
         now = self._now()
+        self._make_room_for_ids(groups)
         for topic, submissions in groups.items():
             try:
                 if topic.fault:
                     raise IngestError(f"topic {topic.name} is out of use: {topic.fault}")
                 self._check_disk()
-                topic.commit(submissions, now, self._syncing)
+                accepted = [each for each in submissions if each.fault is None]
+                topic.commit(accepted, now, self._syncing)
             except Exception as error:  # noqa: BLE001 -- one topic's trouble is not another's
                 self._refuse(topic, submissions, error)
             self._rotate_full(topic)
+
+    def _make_room_for_ids(self, groups: dict[Topic, list[Submission]]) -> None:
+        """Free the ids of jobs that are idle, the longest first; refuse what has no room even so."""
+        coming = [each for group in groups.values() for each in group if each.once is not None]
+        if not coming:
+            return
+        more = sum(len(each.records.values) for each in coming)
+        over = sum(topic.jobs.ids for topic in self.topics.values()) + more - self.limits.max_ids
+        if over <= 0:
+            return
+        busy = {each.once.job for each in coming if each.once is not None}
+        idle = [
+            (when, topic, name)
+            for topic in self.topics.values()
+            for when, name in topic.jobs.idle(busy)
+        ]
+        for _, topic, name in sorted(idle, key=lambda each: each[0]):
+            before = topic.jobs.ids
+            topic.jobs.let_go(name)
+            over -= before - topic.jobs.ids
+            if over <= 0:
+                return
+        for each in coming:
+            each.fault = RefusedRecords(
+                f"the jobs of this server have more than {self.limits.max_ids:,} rows to be told "
+                "apart (max_ids); make smaller steps (maxOffsetsPerTrigger in Spark), or raise "
+                "the limit"
+            )
 
     def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
         if isinstance(error, IngestError):
