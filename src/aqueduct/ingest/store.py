@@ -168,7 +168,7 @@ class Store:
             self._rotate_full(topic)
 
     def _make_room_for_ids(self, groups: dict[Topic, list[Submission]]) -> None:
-        """Free the ids of jobs that are idle, the longest first; refuse what has no room even so."""
+        """Free the ids of jobs that are idle, the longest first; refuse what has no room yet."""
         coming = [each for group in groups.values() for each in group if each.once is not None]
         if not coming:
             return
