@@ -37,7 +37,7 @@ def begin(store: Store, once: Once) -> bool:
     is_done, missing = store.begin(topic, once)
     if missing is not None:
         missing.read(topic.partitions)
-        topic.jobs.install(missing)
+        store.recall(topic, missing)
     return is_done
 
 
@@ -281,6 +281,26 @@ def test_more_ids_than_fit_in_memory_are_refused_with_advice(tmp_path: Path) -> 
     fewer = IngestLimits(low_water=0, max_ids=2)
     with opened(tmp_path, fewer) as store, pytest.raises(RefusedRecords, match="max_ids"):
         begin(store, once())
+
+
+def test_a_step_may_have_more_rows_than_ids_fit_in_memory(tmp_path: Path) -> None:
+    limits = IngestLimits(low_water=0, max_ids=4)
+    rows = {part: [b"%d %d" % (part, number) for number in range(3)] for part in range(5)}
+    wanted = Counter(value for values in rows.values() for value in values)
+    with opened(tmp_path, limits) as store:
+        for part, values in rows.items():
+            begin(store, once(part))
+            send(store, once(part), *values)
+        assert topic_of(store).jobs.ids <= 4
+        assert values_of(store) == wanted
+    with opened(tmp_path, limits) as store:
+        for part, values in rows.items():
+            begin(store, once(part))
+            for value in reversed(values):
+                assert send(store, once(part), value).skipped == 1
+        begin(store, once(5))
+        send(store, once(5), b"new")
+        assert values_of(store) == wanted + Counter([b"new"])
 
 
 def test_jobs_make_room_once_they_are_old_and_not_before(tmp_path: Path) -> None:

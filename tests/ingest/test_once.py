@@ -44,25 +44,36 @@ class Model:
         elif what is Plan.NEW_RUN:
             assert self.job is not None
             self.job = Job(once.step, [*self.job.runs, once.run], once.unique, {}, 0)
-        if what is not Plan.GO_ON or self.ledger is None:
-            self.remember(is_new=what is not Plan.GO_ON)
+        if what is not Plan.GO_ON:
+            self.ledger = None
+        if self.ledger is None or not self.ledger.knows(once.part):
+            self.remember(once.part, is_new=what is not Plan.GO_ON)
         return True
 
-    def remember(self, is_new: bool) -> None:
+    def remember(self, asked: int, is_new: bool) -> None:
         assert self.job is not None
         is_first = len(self.job.runs) == 1
         ledger = Ledger(unique=self.unique, is_first_run=is_first, max_ids=PLENTY)
         if not is_new and not ledger.can_be_made_again:
             raise OnceFault("a new run is needed")
         for part, row_id, _ in self.rows:
-            if part not in self.job.parts or not is_first or self.unique:
+            if ledger.is_by_part and part != asked:
+                ledger.forget(part)
+            else:
                 ledger.recall(part, [row_id])
-        self.ledger = ledger
+        if self.ledger is None:
+            self.ledger = ledger
+        self.ledger.adopt(asked, ledger)
+
+    def make_room(self, chance: random.Random) -> None:
+        """Free the ids of a part, though somebody may be sending it."""
+        if self.ledger is not None and self.ledger.is_by_part and self.ledger.parts():
+            self.ledger.forget(chance.choice(self.ledger.parts())[0])
 
     def send(self, once: Once, values: list[bytes], ids: list[bytes], fails: bool) -> None:
         if plan(self.job, once) is Plan.NOTHING:
             return
-        if self.ledger is None:
+        if self.ledger is None or not self.ledger.knows(once.part):
             raise OnceFault("open it again")
         new = self.ledger.admit(once.part, ids)
         if fails:
@@ -120,6 +131,8 @@ class Driver:
             at = stop
             if dies and self.chance.random() < 0.1:
                 self.server.ledger = None  # the server was restarted
+            if dies and self.chance.random() < 0.1:
+                self.server.make_room(self.chance)
         if dies:
             self.zombies.append((once, values[end:], ids[end:]))
             return False
@@ -132,6 +145,8 @@ class Driver:
             self.begin_run()
         if self.chance.random() < 0.2:
             self.server.ledger = None
+        if self.chance.random() < 0.3:
+            self.server.make_room(self.chance)
         try:
             if self.zombies and self.chance.random() < 0.3:
                 self.server.send(*self.chance.choice(self.zombies), fails=False)

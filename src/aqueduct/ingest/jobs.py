@@ -70,9 +70,11 @@ class Recollection:
             if found is None or found[:2] != (self.once.job, self.once.step):
                 continue
             part = found[3]
-            if self.job.unique or len(self.job.runs) > 1 or not _has(self.job.parts, part):
-                headers = batch.column("headers").filter(pc.equal(producers, producer))
-                self.ledger.recall(part, ids_of(headers))
+            if self.ledger.is_by_part and part != self.once.part:
+                self.ledger.forget(part)  # until somebody comes to write it
+                continue
+            headers = batch.column("headers").filter(pc.equal(producers, producer))
+            self.ledger.recall(part, ids_of(headers))
 
 
 def ids_of(headers: pa.Array) -> list[bytes]:
@@ -137,7 +139,7 @@ class Jobs:
                 self._begun[once.job] = once.run
             assert job is not None
             self._used[once.job] = now
-            if once.job in self._ledgers:
+            if once.job in self._ledgers and self._ledgers[once.job].knows(once.part):
                 return False, None
             ledger = _ledger(job, limits)
             if not ledger.can_be_made_again and self._begun.get(once.job) != once.run:
@@ -156,7 +158,7 @@ class Jobs:
         job = self._jobs.get(read.once.job)
         if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
             raise RefusedRecords(f"another run of job {read.once.job!r} has begun meanwhile")
-        self._ledgers.setdefault(read.once.job, read.ledger)
+        self._ledgers.setdefault(read.once.job, read.ledger).adopt(read.once.part, read.ledger)
         self._begun.pop(read.once.job, None)
 
     def _check_known(self) -> None:
@@ -211,7 +213,7 @@ class Jobs:
             if what is Plan.NOTHING:
                 return ()
             ledger = self._ledgers.get(once.job)
-            if what is not Plan.GO_ON or ledger is None:
+            if what is not Plan.GO_ON or ledger is None or not ledger.knows(once.part):
                 raise OnceFault(
                     f"what is stored of step {once.step} of job {once.job!r} has to be looked at "
                     "again: send all rows of this part again"
@@ -239,17 +241,24 @@ class Jobs:
         """How many ids and hashes are in memory."""
         return sum(ledger.size for ledger in self._ledgers.values())
 
-    def idle(self, keep: Collection[str]) -> list[tuple[int, str]]:
-        """Jobs whose ids could be read again, with when each was used; not those to be kept."""
-        return [
-            (self._last_use(name), name)
-            for name, ledger in self._ledgers.items()
-            if ledger.can_be_made_again and ledger.size and name not in keep
-        ]
+    def let_go(self, over: int, keep: Collection[tuple[str, int]]) -> int:
+        """Free ids that can be read again until there are so many less; tells how many there are.
 
-    def let_go(self, name: str) -> None:
-        """Free the ids of a job; who goes on with it has them read again."""
-        self._ledgers.pop(name, None)
+        Those that were used longest ago go first, and not those of parts to be kept, by the names
+        of their jobs. Who goes on with what is freed has its ids read again.
+        """
+        before = self.ids
+        busy = {job for job, _ in keep}
+        for name in sorted(self._ledgers, key=self._last_use):
+            ledger = self._ledgers[name]
+            if ledger.is_by_part:
+                for part, size in ledger.parts():
+                    if over > 0 and (name, part) not in keep:
+                        ledger.forget(part)
+                        over -= size
+            elif over > 0 and ledger.can_be_made_again and name not in busy:
+                over -= self._ledgers.pop(name).size
+        return before - self.ids
 
     # Ending
 

@@ -164,6 +164,8 @@ class Ledger:
         self._seen: dict[bytes, int] = {}
         """By hash, rows that this run has sent, of all parts; for further runs only."""
         self._size = 0
+        self._forgotten: set[int] = set()
+        """Parts of which rows are stored whose ids are not here; for a first run only."""
 
     @property
     def size(self) -> int:
@@ -174,6 +176,31 @@ class Ledger:
     def can_be_made_again(self) -> bool:
         """Whether the rows that are stored tell all that it holds."""
         return self._unique or self._is_first_run
+
+    @property
+    def is_by_part(self) -> bool:
+        """Whether a part can be known without the others."""
+        return self._is_first_run and not self._unique
+
+    def knows(self, part: int) -> bool:
+        """Whether the ids of a part are here; if not, they have to be read, and adopted."""
+        return part not in self._forgotten
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Parts with how many ids they have here, the one that was used longest ago first."""
+        return [(part, len(ids)) for part, ids in self._ids.items() if ids]
+
+    def forget(self, part: int) -> None:
+        """Do without the ids of a part, of which rows are stored."""
+        self._size -= len(self._ids.pop(part, ()))
+        self._forgotten.add(part)
+
+    def adopt(self, part: int, other: Ledger) -> None:
+        """Take the ids of a part from a ledger that was made of what is stored."""
+        if part in self._forgotten:
+            self._forgotten.remove(part)
+            known = self._ids[part] = other._ids.get(part, set())
+            self._size += len(known)
 
     def recall(self, part: int, ids: Iterable[bytes]) -> None:
         """Note rows of a part that were found stored."""
@@ -217,9 +244,13 @@ class Ledger:
         """Forget the ids of a part: nobody asks for them again."""
         if not self._unique:
             self._size -= len(self._ids.pop(part, ()))
+            self._forgotten.discard(part)
 
     def _known(self, part: int) -> set[bytes]:
-        return self._ids.setdefault(0 if self._unique else part, set())
+        """The ids of a part, which goes behind those that were used before."""
+        place = 0 if self._unique else part
+        known = self._ids[place] = self._ids.pop(place, set())
+        return known
 
     def _check_size(self, more: int) -> None:
         if self.size + more > self._max_ids:

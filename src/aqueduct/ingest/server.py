@@ -265,9 +265,9 @@ class IngestServer:
         async with self._turns.setdefault((topic.name, once.job), asyncio.Lock()):
             is_done, missing = await self._in_writer(self._store.begin, topic, once)
             if missing is not None:
-                # Nothing of the job is stored until this is known, and others go on meanwhile.
+                # Nothing of the part is stored until this is known, and others go on meanwhile.
                 await self._in_thread(missing.read, topic.partitions)
-                await self._in_writer(topic.jobs.install, missing)
+                await self._in_writer(self._store.recall, topic, missing)
         await answers.send(Opened(len(topic.partitions), 0, self.limits.max_record, is_done))
         await stream.run()
 

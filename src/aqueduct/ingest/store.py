@@ -144,6 +144,11 @@ class Store:
         check_name(once.job, "job")
         return topic.jobs.open(once, topic.ends(), self._now(), self.limits)
 
+    def recall(self, topic: Topic, read: Recollection) -> None:
+        """Know what was read of the rows of a job, in place of what is idle."""
+        self._free_ids(read.ledger.size, {(read.once.job, read.once.part)})
+        topic.jobs.install(read)
+
     def end_step(self, name: str, job: str, step: int, run: str) -> None:
         """A step of a job is over in a topic; nothing of it is where there is no topic."""
         check_name(name)
@@ -168,32 +173,25 @@ class Store:
             self._rotate_full(topic)
 
     def _make_room_for_ids(self, groups: dict[Topic, list[Submission]]) -> None:
-        """Free the ids of jobs that are idle, the longest first; refuse what has no room yet."""
+        """Free ids of what is idle where there are too many; refuse what has no room even so."""
         coming = [each for group in groups.values() for each in group if each.once is not None]
-        if not coming:
+        busy = {(each.once.job, each.once.part) for each in coming if each.once is not None}
+        if not coming or self._free_ids(sum(len(each.records.values) for each in coming), busy):
             return
-        more = sum(len(each.records.values) for each in coming)
-        over = sum(topic.jobs.ids for topic in self.topics.values()) + more - self.limits.max_ids
-        if over <= 0:
-            return
-        busy = {each.once.job for each in coming if each.once is not None}
-        idle = [
-            (when, topic, name)
-            for topic in self.topics.values()
-            for when, name in topic.jobs.idle(busy)
-        ]
-        for _, topic, name in sorted(idle, key=lambda each: each[0]):
-            before = topic.jobs.ids
-            topic.jobs.let_go(name)
-            over -= before - topic.jobs.ids
-            if over <= 0:
-                return
         for each in coming:
             each.fault = RefusedRecords(
                 f"the jobs of this server have more than {self.limits.max_ids:,} rows to be told "
                 "apart (max_ids); make smaller steps (maxOffsetsPerTrigger in Spark), or raise "
                 "the limit"
             )
+
+    def _free_ids(self, more: int, keep: Collection[tuple[str, int]]) -> bool:
+        """Make room in memory for more ids, not at the cost of some parts; whether there is."""
+        over = sum(topic.jobs.ids for topic in self.topics.values()) + more - self.limits.max_ids
+        for topic in self.topics.values():
+            if over > 0:
+                over -= topic.jobs.let_go(over, keep)
+        return over <= 0
 
     def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
         if isinstance(error, IngestError):
