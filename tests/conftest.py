@@ -12,8 +12,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Have all tests of Spark run in one process: a session takes longer to start than they take.
 
     Those that start processes of their own are among them: two sets of Java at once are slower than
-    one after the other, and may not fit. They have a mark for that, too (``xdist_group``), which
-    pytest-xdist 3.8 loses with pytest 9.2.
+    one after the other, and may not fit. Marks (``xdist_group``) are lost by pytest-xdist 3.8 with
+    pytest 9.2, so paths tell.
     """
     if config.getvalue("dist") != "loadgroup":
         return None

@@ -6,15 +6,11 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
-
 from aqueduct.ingest.blocking import Producer
 from aqueduct.quic.tls import ServerTLS, trust
 from tests.cluster.standalone import Cluster
 from tests.spark.crashes.lab import Script, until
 from tests.spark.landing import Landing
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 ROWS = 1_000
 Rows = list[list[int]]

@@ -14,7 +14,7 @@ from aqueduct.spark.origin import Place
 from tests.spark.failing import REPEATED, VALUES, WIDTH
 from tests.spark.landing import Landing, stored_rows, stored_values
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_every_row_is_stored_once_whatever_fails(

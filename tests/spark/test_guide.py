@@ -3,11 +3,7 @@
 import subprocess
 import sys
 
-import pytest
-
 from tests.test_readme import examples_of
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_the_first_example_of_the_guide_to_spark_prints_the_sum() -> None:

@@ -15,8 +15,6 @@ import aqueduct.spark
 from aqueduct.spark.java import _packaged, make_home
 from tests.spark.landing import Landing
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 USERS_OWN = """
 import sys
 from pyspark.sql import SparkSession

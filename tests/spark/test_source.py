@@ -19,8 +19,6 @@ from aqueduct.quic.tls import ServerTLS
 from aqueduct.spark.source import AqueductSource
 from tests.spark.landing import Landing
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 SECONDS = 60
 Rows = list[tuple[int, int]]
 

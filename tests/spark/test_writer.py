@@ -25,8 +25,6 @@ from aqueduct.spark.sink import Step
 from aqueduct.spark.writer import BatchWriter, StreamWriter, Written, step_of
 from tests.spark.landing import Landing, stored_rows, stored_values
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 SECONDS = 60
 TOKEN = "a-long-random-token"
 VALUE = StructType([StructField("value", StringType())])

@@ -12,15 +12,12 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import ServerTLS
 from tests.ingest.ledger import record
 from tests.spark.crashes.lab import PATIENCE, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40"))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
