@@ -21,7 +21,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     by_mark = scheduler._split_scope
 
     def group(nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else str(by_mark(nodeid))
+        is_spark = nodeid.startswith(("tests/spark/", "tests/cli/test_pipeline.py"))
+        return "spark" if is_spark else str(by_mark(nodeid))
 
     scheduler._split_scope = group
     return scheduler

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,7 +128,7 @@ async def _run(settings: Settings, as_json: bool) -> int:
     from aqueduct.spark.jobs.pipeline.run import Pipeline
 
     async with running.interrupts() as stop:
-        with _watching(settings, quiet=as_json) as watch:
+        with _set_aside(settings.log), _watching(settings) as watch:
             summary = await Pipeline(settings, watch).run(stop)
     if summary is None:
         running.notes.print("interrupted before anything was sent; nothing was written")
@@ -138,6 +140,24 @@ async def _run(settings: Settings, as_json: bool) -> int:
     if summary.faults:
         return running.FAILED
     return running.INTERRUPTED if summary.interrupted and settings.duration else 0
+
+
+@contextmanager
+def _set_aside(log: Path) -> Iterator[None]:
+    """Have Java and all that it starts write to a file; standard error is for people."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    before, kept = sys.stderr, os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        with open(kept, "w", buffering=1, encoding=before.encoding, closefd=False) as people:
+            sys.stderr = people
+            yield
+    finally:
+        sys.stderr = before
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 # Progress
@@ -165,7 +185,7 @@ class _Progress:
         if status.stage == self._stage and now - self._said < _EVERY:
             return
         self._said = now
-        if status.sent and status.stage == self._stage:
+        if status.running and status.stage == self._stage:
             running.notes.print(self._line(status), markup=False, soft_wrap=True)
         self._stage = status.stage
 
@@ -207,7 +227,7 @@ def _on_the_way(status: Status) -> str:
 
 
 @contextmanager
-def _watching(settings: Settings, quiet: bool) -> Iterator[_Progress]:
+def _watching(settings: Settings) -> Iterator[_Progress]:
     console = running.notes
     if not console.is_terminal:
         yield _Progress(None, settings)

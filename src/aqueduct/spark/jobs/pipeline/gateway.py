@@ -130,7 +130,7 @@ async def run(plan: GatewayPlan, orders: AsyncIterator[Order]) -> None:
                     trust=trust,
                     token=plan.token,
                     partitions=plan.partitions,
-                    give_up_after=15.0,
+                    give_up_after=plan.give_up_after,
                 )
             )
             for server, topic in plan.targets

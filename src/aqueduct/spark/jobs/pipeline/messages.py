@@ -39,6 +39,8 @@ class GatewayPlan(msgspec.Struct):
     authorities: str | None
     pinned: str | None
     token: str | None
+    give_up_after: float = 10.0
+    """Seconds for which a server may be out of reach."""
 
 
 class DevicesPlan(msgspec.Struct):

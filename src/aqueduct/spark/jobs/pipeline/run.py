@@ -133,8 +133,16 @@ class Pipeline:
     def _session(self) -> SparkSession:
         from aqueduct.spark.session import session
 
-        more = {"spark.sql.shuffle.partitions": 2} if self._settings.is_local else {}
-        return session("aqueduct pipeline", self._settings.master, **more)
+        settings = self._settings
+        more = {"spark.sql.shuffle.partitions": 2} if settings.is_local else {}
+        try:
+            return session("aqueduct pipeline", settings.master, **more)
+        except Exception as error:
+            # Java's reasons come as all kinds of errors, with a trace of its stack behind them.
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise PipelineError(
+                f"Spark does not start on {settings.master}: {reason}; {settings.log} has more"
+            ) from error
 
     async def _start_processes(self) -> tuple[dict[str, str], Marked]:
         settings = self._settings
@@ -202,7 +210,7 @@ class Pipeline:
         self._show("closing the last windows")
         closing = await self._mark(time.time() + WATERMARK + WINDOW + 1.0)
         await self._until_reached(from_json(closing.offsets))
-        await in_thread(self._tables.close_windows)
+        await in_thread(self._tables.finish)
         await in_thread(self._tables.stop)
 
     async def _mark(self, event: float | None) -> Marked:
@@ -290,4 +298,6 @@ class Pipeline:
         for name in ("landing", "checkpoint", "readings", "windows"):
             shutil.rmtree(self._settings.out / name, ignore_errors=True)
         with suppress(OSError):
+            if not self._settings.log.stat().st_size:
+                self._settings.log.unlink()
             self._settings.out.rmdir()

@@ -13,7 +13,10 @@ WINDOW = 5
 """Seconds of a window."""
 WATERMARK = 10
 """Seconds that a window waits for late records."""
-_MASTER = re.compile(r"local(\[(\*|[0-9]+)(,[0-9]+)?\])?|[a-z][a-z0-9-]*(://\S+|\[.+\])|yarn")
+_MASTER = re.compile(
+    r"local(\[(\*|[0-9]+)(,[0-9]+)?\])?|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]"
+    r"|(spark|k8s)://\S+|yarn"
+)
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
 MAX_DEVICES = 1_000
@@ -61,7 +64,7 @@ class Settings:
             raise PipelineError(f"--devices {self.devices}: from 1 to {MAX_DEVICES:,}")
         if not 0 <= self.loss <= 0.3:
             raise PipelineError(f"--loss {self.loss:g}: a share of packets, from 0 to 0.3")
-        if self.rate < self.devices:
+        if not self.devices <= self.rate < float("inf"):
             raise PipelineError(
                 f"--rate {self.rate:g} with {self.devices} devices: each sends at least one "
                 "record a second"
@@ -73,6 +76,11 @@ class Settings:
                 f"{self.out} is not empty, and tables of two runs do not mix; name another "
                 "directory with --out, or remove it"
             )
+
+    @property
+    def log(self) -> Path:
+        """Where Spark's own words are."""
+        return self.out / "spark.log"
 
     @property
     def is_local(self) -> bool:

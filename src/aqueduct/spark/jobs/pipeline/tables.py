@@ -86,9 +86,10 @@ class Tables:
         self.look()
         return all(history.has_reached(offsets) for history in self.histories.values())
 
-    def close_windows(self) -> None:
-        """Wait until what the last watermark closes is in the table."""
-        self._queries["windows"].processAllAvailable()
+    def finish(self) -> None:
+        """Wait until what the last watermark closes is in the table, and nothing is under way."""
+        for query in self._queries.values():
+            query.processAllAvailable()
 
     def stop(self) -> None:
         """Stop both queries."""
