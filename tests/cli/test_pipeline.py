@@ -18,6 +18,7 @@ import pytest
 
 from tests.cli.conftest import Run, Start
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 240
 """A machine with other work needs long for what takes 30 s on an idle one."""
 SMALL = ("--master", "local[2]", "--devices", "8", "--rate", "400", "--loss", "0.03")
@@ -132,11 +133,14 @@ def check(out: Path, found: dict[str, Any]) -> None:
     assert page.count("<svg") >= 4
 
 
-def test_everything_that_devices_send_is_in_the_tables(
+def test_the_example_of_the_guide_has_all_that_devices_send_in_the_tables(
     begin: Callable[..., Running], tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    running = begin(*SMALL, "--duration", "8", "--out", str(out))
+    out = tmp_path / "telemetry"
+    guide = (ROOT / "docs" / "pipeline.md").read_text()
+    _, command, *example = re.findall(r"```\n(aqueduct pipeline .*)\n```", guide)[0].split()
+    assert command == "pipeline"
+    running = begin(*(str(out) if each == out.name else each for each in example))
     running.until("devices are sending")
     family = running.family()
     assert len(family) >= 4

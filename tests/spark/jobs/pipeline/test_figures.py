@@ -58,25 +58,21 @@ def test_figures_account_for_rows_windows_and_time(
     assert (found.rows, found.distinct) == ({"ordered": 20}, {"ordered": 20})
     assert (found.windowed, found.too_late) == ({"ordered": 19}, {"ordered": 1})
     assert (found.windows, found.start, found.step) == (2, START, 1.0)
-    assert found.rates == {"ordered": [(at, 2.0) for at in range(10)]}
+    assert found.rates == {"ordered": [(at, 2.0) for at in range(9)]}
     assert found.latency is not None
     # Row 0 took 6 s, row 9 took 1.5 s, row 10 took 7 s, row 19 took 2.5 s.
     assert found.latency.p50 == 4.25
-    assert found.latencies[0] == (0, 5.75, 5.975)
+    assert list(found.latencies[0]) == [0, 5.75, 5.975]
     assert sum(count for _, _, count in found.histogram) == 20
     assert found.histogram[-1][1] >= 7.0
-    (points,) = found.devices.values()
+    points = found.devices["one"]
     assert [(least, greatest) for _, _, least, greatest in points] == [(0.0, 9.0), (10.0, 19.0)]
 
 
-def test_empty_tables_have_figures(
-    spark: SparkSession, tables: tuple[str, str], tmp_path: Path
-) -> None:
-    empty = []
+def test_empty_tables_have_figures(spark: SparkSession, tables: tuple[str, str]) -> None:
     for table in tables:
-        empty.append(f"{table}-empty")
-        spark.read.parquet(table).limit(0).write.parquet(empty[-1])
-    found = compute(spark, *empty, {})
+        spark.read.parquet(table).limit(0).write.parquet(f"{table}-empty")
+    found = compute(spark, f"{tables[0]}-empty", f"{tables[1]}-empty", {})
     assert (found.rows, found.windows, found.latency) == ({}, 0, None)
 
 

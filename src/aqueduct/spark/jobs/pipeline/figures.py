@@ -86,7 +86,9 @@ def _over_time(
     at = f.floor((f.unix_micros("sent_time") / 1e6 - start) / step)
     rates: dict[str, list[tuple[float, float]]] = {}
     for row in rows.groupBy("mode", at.alias("at")).count().orderBy("mode", "at").collect():
-        rates.setdefault(row["mode"], []).append((row["at"] * step, row["count"] / step))
+        # What was sent in a part of the last step would look like a fall.
+        if not row["at"] or (row["at"] + 1) * step <= length:
+            rates.setdefault(row["mode"], []).append((row["at"] * step, row["count"] / step))
     delays = rows.mapInArrow(delay_of(commits), "sent double, delay double").persist()
     try:
         shares = f.expr("percentile(delay, array(0.5, 0.95, 0.99))")

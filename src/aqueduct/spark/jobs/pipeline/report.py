@@ -153,7 +153,7 @@ def _devices(summary: Summary) -> Iterator[str]:
         yield Chart(
             name,
             "seconds",
-            name,
+            f"{name}, °C",
             [Line("", [(at, mean) for at, mean, _, _ in points])],
             [Band([(at, least, greatest) for at, _, least, greatest in points])],
             width=320,
