@@ -163,7 +163,7 @@ def test_ctrl_c_has_all_that_was_sent_go_into_the_tables_of_a_server_that_runs(
     server = start("ingest", "--dir", str(data), "--listen", "127.0.0.1:0", "--json")
     assert server.stdout is not None
     address = json.loads(server.stdout.readline())["listening"]
-    running = begin(*SMALL, "--duration", "600", "--servers", address, "--out", str(out))
+    running = begin(*SMALL, "--duration", "100", "--servers", address, "--out", str(out))
     running.until(" sent, ")
     family = running.family()
     running.process.send_signal(signal.SIGINT)
@@ -177,7 +177,7 @@ def test_ctrl_c_has_all_that_was_sent_go_into_the_tables_of_a_server_that_runs(
 
 
 def test_a_second_ctrl_c_ends_it_at_once(begin: Callable[..., Running], tmp_path: Path) -> None:
-    running = begin(*SMALL, "--duration", "600", "--out", str(tmp_path / "out"))
+    running = begin(*SMALL, "--duration", "100", "--out", str(tmp_path / "out"))
     running.until("devices are sending")
     family = running.family()
     running.process.send_signal(signal.SIGTERM)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from aqueduct.spark.jobs.pipeline.tables import parse, readings, windows
+from aqueduct.spark.jobs.pipeline.faults import PipelineError
+from aqueduct.spark.jobs.pipeline.settings import Settings
+from aqueduct.spark.jobs.pipeline.tables import Tables, parse, readings, windows
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -41,6 +44,25 @@ def records(spark: SparkSession) -> DataFrame:
     ]
     schema = "producer_id string, topic string, partition int, offset long, value binary"
     return parse(spark.createDataFrame(rows, schema), "mine")
+
+
+class Stopped:
+    """A query that has failed."""
+
+    lastProgress = None  # noqa: N815 -- Spark's name
+    isActive = False  # noqa: N815 -- Spark's name
+
+    def exception(self) -> Exception:
+        return ValueError("the disk is full\n" + 1_000 * "at org.apache.spark ")
+
+
+def test_a_query_that_has_failed_is_told_with_its_reason(tmp_path: Path) -> None:
+    nothing: Any = None
+    tables = Tables(nothing, Settings(out=tmp_path), {}, {}, "mine")
+    tables._queries["readings"] = Stopped()  # type: ignore[assignment]
+    with pytest.raises(PipelineError, match="table readings ended: the disk is full") as raised:
+        tables.look()
+    assert len(str(raised.value)) < 700
 
 
 def test_readings_has_each_record_of_this_run_and_no_marks(records: DataFrame) -> None:

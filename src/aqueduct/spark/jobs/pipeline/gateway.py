@@ -13,7 +13,7 @@ import msgspec
 from aqueduct.channel.connection import Connection
 from aqueduct.channel.handles import Receiver
 from aqueduct.channel.server import serve
-from aqueduct.errors import ChannelError, EndOfChannel
+from aqueduct.errors import AqueductError, ChannelError, EndOfChannel
 from aqueduct.ingest.faults import IngestError
 from aqueduct.ingest.producer import Producer
 from aqueduct.quic.tls import Trust, dev_tls
@@ -73,12 +73,12 @@ class Gateway:
                     tasks.create_task(take(mode, getattr(attend, mode)))
             await producer.flush()
             await attend.total.send(counts)
-        except* IngestError as group:
-            self._give_up(group)
         except* ChannelError:
             pass  # this device went, others stay
+        except* AqueductError as group:
+            self._give_up(group)
 
-    def _give_up(self, group: BaseExceptionGroup[IngestError]) -> None:
+    def _give_up(self, group: BaseExceptionGroup[AqueductError]) -> None:
         """End the process: what it takes it could not hand on."""
         if self.trouble is None and self._running is not None:
             error: BaseException = group

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _LOOK = 0.2
 """Seconds between two looks at the queries; a batch takes longer."""
 _SETTLE = 0.5
+_SHORT = 120.0
+"""Seconds of a run in which Java would not get back the time that it takes to compile its best."""
+_QUICK = "-XX:TieredStopAtLevel=1"
 _PATIENCE = 20.0
 """Seconds for a process to end that was told to."""
 
@@ -134,7 +137,11 @@ class Pipeline:
         from aqueduct.spark.session import session
 
         settings = self._settings
-        more = {"spark.sql.shuffle.partitions": 2} if settings.is_local else {}
+        more: dict[str, str | int] = {}
+        if settings.is_local:
+            more["spark.sql.shuffle.partitions"] = 2
+            if 0 < settings.duration <= _SHORT:
+                more["spark.driver.extraJavaOptions"] = _QUICK
         try:
             return session("aqueduct pipeline", settings.master, **more)
         except Exception as error:
