@@ -46,8 +46,9 @@ help:  ## list the targets
 
 setup: $(INSTALLED)  ## make .venv from the lock and install the project into it
 
-demo: $(INSTALLED)  ## a conversation of two processes over QUIC, drawn in the terminal
-	@$(BIN)/python examples/demo.py
+demo: $(INSTALLED)  ## telemetry from devices over channels and ingest to Spark, tables and a report
+	@rm -rf build/demo
+	@$(BIN)/aqueduct pipeline --duration 20 --rate 5000 --out build/demo
 
 test: check  ## everything that must pass: check, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+SPARK = ("tests/spark/", "tests/cluster/", "tests/cli/test_pipeline.py")
+"""Where sessions of Spark are started."""
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -23,7 +26,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     by_mark = scheduler._split_scope
 
     def group(nodeid: str) -> str:
-        is_spark = nodeid.startswith(("tests/spark/", "tests/cluster/"))
+        is_spark = nodeid.startswith(SPARK)
         return "spark" if is_spark else str(by_mark(nodeid))
 
     scheduler._split_scope = group

@@ -41,7 +41,7 @@ each of 1000 readings is there once: True
 kitchen is in one partition, in order: True
 the directory says the same as the server: True
 """,
-    "demo": r"(?s).*two processes, one connection.*a request: primes below 100"
+    "conversation": r"(?s).*two processes, one connection.*a request: primes below 100"
     r".*25 primes, in order, all acknowledged.*the client has closed the connection.*",
 }
 

@@ -21,6 +21,7 @@ COMMANDS = [
     "ingest",
     "produce",
     "topics",
+    "pipeline",
     "bench",
     "doctor",
 ]

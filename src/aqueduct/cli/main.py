@@ -16,6 +16,7 @@ from aqueduct.cli import (
     ipc,
     listen,
     ping,
+    pipeline,
     produce,
     send,
     topics,
@@ -41,6 +42,7 @@ app.add_typer(trace.app, name="trace")
 app.command("ingest")(ingest.ingest)
 app.command("produce")(produce.produce)
 app.command("topics")(topics.topics)
+app.command("pipeline")(pipeline.pipeline)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 

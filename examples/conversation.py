@@ -127,7 +127,7 @@ def diary(text: str) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in lines]
     except ValueError:
-        sys.exit(f"a process of the demo failed:\n{text}")
+        sys.exit(f"a process failed:\n{text}")
 
 
 def draw(events: list[dict[str, Any]]) -> None:

@@ -1,0 +1,268 @@
+"""``aqueduct pipeline``: telemetry from devices to tables and a report, through all parts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from aqueduct.cli import options, running
+
+if TYPE_CHECKING:
+    from aqueduct.spark.jobs.pipeline.run import Status
+    from aqueduct.spark.jobs.pipeline.settings import Settings
+    from aqueduct.spark.jobs.pipeline.summary import Summary
+
+_EVERY = 2.0
+"""Seconds between two lines where there is no terminal."""
+
+
+def pipeline(
+    master: Annotated[
+        str, typer.Option("--master", metavar="MASTER", help="Where Spark runs, as Spark has it.")
+    ] = "local[*]",
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            "--servers", metavar="HOST:PORT,…", help="Ingest servers that run; else one is started."
+        ),
+    ] = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Where the one that is started listens."
+        ),
+    ] = "127.0.0.1:0",
+    topic: Annotated[
+        str, typer.Option("--topic", help="With several servers, TOPIC-1, TOPIC-2, …")
+    ] = "telemetry",
+    devices: Annotated[int, typer.Option("--devices", min=1, help="How many send.")] = 12,
+    rate: Annotated[
+        float, typer.Option("--rate", min=1, metavar="N", help="Records a second, in all.")
+    ] = 2_000.0,
+    duration: Annotated[
+        float,
+        typer.Option(
+            "--duration", min=0, metavar="SECONDS", help="How long they send; 0 until Ctrl-C."
+        ),
+    ] = 30.0,
+    loss: Annotated[
+        float,
+        typer.Option("--loss", min=0, max=0.3, help="Share of packets that are lost on purpose."),
+    ] = 0.01,
+    trigger: Annotated[
+        float,
+        typer.Option("--trigger", min=0.1, metavar="SECONDS", help="Between two micro-batches."),
+    ] = 0.5,
+    seed: Annotated[int, typer.Option("--seed", help="Of what devices measure.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Tables and report; else aqueduct-pipeline/<time>."
+        ),
+    ] = None,
+    token: options.Token = None,
+    ca: options.Authority = None,
+    pin: options.Pin = None,
+    system: options.System = False,
+    as_json: options.Json = False,
+) -> None:
+    """Have devices send telemetry, and Spark make tables of it; then write a report.
+
+    Devices send over ordered, unordered and unreliable channels to a gateway, which has it stored
+    by an ingest server. Spark reads it as a stream and writes two tables: readings, with every
+    record, and windows, with aggregates by device. At the end every record is accounted for.
+
+    Ctrl-C has the devices stop and everything they sent go into the tables, writes the report, and
+    exits with 130; a second one ends it at once. --out has to be new or empty. With a --master
+    that is not on this host, --out has to be a directory that all its workers share.
+
+    Example: aqueduct pipeline --duration 20 --rate 5000
+
+    Example: aqueduct pipeline --master spark://host:7077 --servers host:4434 --duration 0
+    --out /shared/telemetry
+    """
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        running.fail("pipeline needs pyspark: pip install 'aqueduct-channels[spark]'")
+    from aqueduct.spark.jobs.pipeline.faults import PipelineError
+    from aqueduct.spark.jobs.pipeline.settings import Settings
+
+    given = tuple(each.strip() for each in (servers or "").split(",")) if servers else ()
+    if not given and (token or ca or pin or system):
+        raise typer.BadParameter("--token, --ca, --pin and --system go with --servers")
+    if given and listen != "127.0.0.1:0":
+        raise typer.BadParameter("--listen is for the server that is started without --servers")
+    settings = Settings(
+        out=out or Path("aqueduct-pipeline") / f"{datetime.now():%Y%m%d-%H%M%S}",  # noqa: DTZ005
+        master=master,
+        servers=given,
+        listen=listen,
+        topic=topic,
+        devices=devices,
+        rate=rate,
+        duration=duration,
+        loss=loss,
+        seed=seed,
+        trigger=trigger,
+        trust=options.chosen_trust(ca, pin, system),
+        token=token,
+    )
+    try:
+        settings.check()
+    except PipelineError as error:
+        running.fail(str(error))
+    running.run(_run(settings, as_json))
+
+
+async def _run(settings: Settings, as_json: bool) -> int:
+    from aqueduct.spark.jobs.pipeline.run import Pipeline
+
+    async with running.interrupts() as stop:
+        with _set_aside(settings.log), _watching(settings) as watch:
+            summary = await Pipeline(settings, watch).run(stop)
+    if summary is None:
+        running.notes.print("interrupted before anything was sent; nothing was written")
+        return running.INTERRUPTED
+    if as_json:
+        running.write_object(**summary.as_json())
+    else:
+        _tell(summary)
+    if summary.faults:
+        return running.FAILED
+    return running.INTERRUPTED if summary.interrupted and settings.duration else 0
+
+
+@contextmanager
+def _set_aside(log: Path) -> Iterator[None]:
+    """Have Java and all that it starts write to a file; standard error is for people."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    before, kept = sys.stderr, os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        with open(kept, "w", buffering=1, encoding=before.encoding, closefd=False) as people:
+            sys.stderr = people
+            yield
+    finally:
+        sys.stderr = before
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+# Progress
+
+
+class _Progress:
+    """How it goes: a table that is drawn anew on a terminal, else a line now and then."""
+
+    def __init__(self, live: Live | None, settings: Settings) -> None:
+        self._live = live
+        self._settings = settings
+        self._stage = ""
+        self._said = 0.0
+        self._last = (0.0, 0)
+        self._rate = 0.0
+
+    def __call__(self, status: Status) -> None:
+        self._measure(status)
+        if self._live is not None:
+            self._live.update(self._table(status))
+            return
+        now = time.monotonic()
+        if status.stage != self._stage:
+            running.notes.print(status.stage, markup=False, soft_wrap=True)
+        if status.stage == self._stage and now - self._said < _EVERY:
+            return
+        self._said = now
+        if status.running and status.stage == self._stage:
+            running.notes.print(self._line(status), markup=False, soft_wrap=True)
+        self._stage = status.stage
+
+    def _measure(self, status: Status) -> None:
+        """The rate of what is sent, over a second or so."""
+        sent = sum(status.sent.values())
+        then, before = self._last
+        if status.running - then >= 1.0:
+            self._rate = (sent - before) / (status.running - then)
+            self._last = (status.running, sent)
+
+    def _line(self, status: Status) -> str:
+        latency = "" if status.latency_p50 is None else f", p50 {1000 * status.latency_p50:,.0f} ms"
+        return (
+            f"{status.running:4.0f} s: {sum(status.sent.values()):,} sent, {self._rate:,.0f}/s; "
+            f"{status.rows:,} in the table, {status.batches:,} batches{latency}; "
+            f"{sum(status.late.values()):,} late, {_on_the_way(status)}"
+        )
+
+    def _table(self, status: Status) -> Table:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="dim")
+        table.add_column()
+        left = "" if not self._settings.duration else f" of {self._settings.duration:g}"
+        table.add_row("now", status.stage)
+        table.add_row("running", f"{status.running:.0f}{left} s")
+        table.add_row("sent", f"{sum(status.sent.values()):,}, {self._rate:,.0f} a second")
+        table.add_row("in the table", f"{status.rows:,} in {status.batches:,} batches")
+        latency = status.latency_p50
+        table.add_row("latency p50", "" if latency is None else f"{1000 * latency:,.0f} ms")
+        table.add_row("late", f"{sum(status.late.values()):,}")
+        table.add_row("unreliable", _on_the_way(status))
+        return table
+
+
+def _on_the_way(status: Status) -> str:
+    sent, arrived = status.sent.get("unreliable", 0), status.arrived.get("unreliable", 0)
+    return f"{max(sent - arrived, 0):,} of {sent:,} samples lost or on their way"
+
+
+@contextmanager
+def _watching(settings: Settings) -> Iterator[_Progress]:
+    console = running.notes
+    if not console.is_terminal:
+        yield _Progress(None, settings)
+        return
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        yield _Progress(live, settings)
+
+
+# The summary
+
+
+def _tell(summary: Summary) -> None:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("mode")
+    for name in ("sent", "lost", "arrived", "in readings", "in windows", "too late"):
+        table.add_column(name, justify="right")
+    for mode, one in summary.accounts.items():
+        numbers = (one.sent, one.lost, one.arrived, one.rows, one.windowed, one.too_late)
+        table.add_row(mode, *(f"{number:,}" for number in numbers))
+    console = running.notes
+    console.print(table)
+    latency = summary.figures.latency
+    if latency is not None:
+        console.print(
+            f"from sending to being in the table: p50 {1000 * latency.p50:,.0f} ms, "
+            f"p95 {1000 * latency.p95:,.0f} ms, p99 {1000 * latency.p99:,.0f} ms"
+        )
+    rate = summary.rows / summary.seconds if summary.seconds else 0
+    console.print(
+        f"{options.counted(summary.rows, 'record')} in {summary.seconds:.1f} s, {rate:,.0f} a "
+        f"second, {options.counted(summary.figures.windows, 'window')}; all in "
+        f"{summary.whole_seconds:.0f} s" + (", interrupted" if summary.interrupted else "")
+    )
+    for fault in summary.faults:
+        console.print(f"it does not add up: {fault}", markup=False, soft_wrap=True)
+    if not summary.faults:
+        console.print("it adds up: every record is accounted for")
+    console.print(f"tables and report: {summary.report}", markup=False, soft_wrap=True)

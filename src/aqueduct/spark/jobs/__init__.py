@@ -1,0 +1,1 @@
+"""Whole jobs, from their input to a report; each has a command of its own."""
