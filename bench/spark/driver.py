@@ -25,7 +25,7 @@ from bench.spark.reading import Reading
 
 CORES = 2
 TRIGGER = "500 milliseconds"
-_VALUE = "cast(repeat(char(65 + id % 26), {size}) as binary) as value"
+_VALUE = "cast(lpad(cast(id as string), {size}, 'x') as binary) as value"
 
 
 class Driver:
