@@ -25,7 +25,7 @@ _ALWAYS: Mapping[str, str] = {
 _LOCAL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Faster than TCP by a tenth, and nobody else on this host can connect.
+    # Unlike with TCP, nobody else on this host can connect to Java's ends of its Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
     # The same on every machine: a streaming query keeps the number that it began with.
     "spark.sql.shuffle.partitions": "4",
