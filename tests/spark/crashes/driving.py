@@ -1,7 +1,8 @@
-"""A Spark program that keeps a stream going into a table, and starts it again whenever it fails.
+"""A Spark program that keeps a stream going, and starts it again whenever it fails.
 
-python -m tests.spark.crashes.driving DIRECTORY MASTER OPTIONS; the options are those of the source,
-as JSON. A line to read has it come to its end: all is read, and the table is copied to one file.
+python -m tests.spark.crashes.driving DIRECTORY MASTER SOURCE SINK; the last two are options of our
+source and our sink, as JSON. Without any of the sink, the stream goes into a table. A line to read
+has it come to its end: all is read, and a table is copied to one file.
 """
 
 from __future__ import annotations
@@ -25,18 +26,25 @@ JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 """Most of these drivers live for seconds: what Java does to be fast later is too much for them."""
 
 
+EQUAL = 3
+"""Rows of a producer that are copied with the same value."""
+
+Options = dict[str, str]
+
+
 def start(
-    spark: SparkSession, directory: Path, options: dict[str, str], now: bool
+    spark: SparkSession, directory: Path, source: Options, sink: Options, now: bool
 ) -> StreamingQuery:
-    source = spark.readStream.format("aqueduct").options(startingOffsets="earliest", **options)
-    sink = (
-        source.load()
-        .select(*COLUMNS)
-        .writeStream.format("parquet")
-        .option("path", str(directory / "table"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-    )
-    return (sink.trigger(availableNow=True) if now else sink).start()
+    stream = spark.readStream.format("aqueduct").options(startingOffsets="earliest", **source)
+    rows = stream.load()
+    if sink:
+        value = f"concat(producer_id, ' ', producer_sequence div {EQUAL}) as value"
+        writer = rows.selectExpr(value).writeStream.format("aqueduct").options(**sink)
+    else:
+        writer = rows.select(*COLUMNS).writeStream.format("parquet")
+        writer = writer.option("path", str(directory / "table"))
+    writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
+    return (writer.trigger(availableNow=True) if now else writer).start()
 
 
 def go_on(query: StreamingQuery, asked: threading.Event) -> bool:
@@ -49,7 +57,7 @@ def go_on(query: StreamingQuery, asked: threading.Event) -> bool:
     return True
 
 
-def main(directory: Path, master: str, options: dict[str, str]) -> None:
+def main(directory: Path, master: str, source: Options, sink: Options) -> None:
     asked = threading.Event()
     spark = aqueduct.spark.session(
         "crashes", master, **{"spark.driver.extraJavaOptions": JAVA, "spark.driver.memory": "512m"}
@@ -62,15 +70,16 @@ def main(directory: Path, master: str, options: dict[str, str]) -> None:
         asked.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    while not go_on(start(spark, directory, options, now=False), asked):
+    while not go_on(start(spark, directory, source, sink, now=False), asked):
         pass
-    last = start(spark, directory, options, now=True)
+    last = start(spark, directory, source, sink, now=True)
     last.awaitTermination()
-    rows = spark.read.parquet(str(directory / "table")).toArrow()
-    pq.write_table(rows, directory / "result.parquet")
+    if not sink:
+        rows = spark.read.parquet(str(directory / "table")).toArrow()
+        pq.write_table(rows, directory / "result.parquet")
     say("finished")
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4]))

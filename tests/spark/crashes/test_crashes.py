@@ -16,14 +16,17 @@ import pyarrow.parquet as pq
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import ServerTLS
 from tests.ingest.ledger import record
+from tests.spark.crashes.driving import EQUAL
 from tests.spark.crashes.lab import PATIENCE, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40"))
+COPY_ROUNDS = max(ROUNDS // 8, 1)
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 DRIVERS = 0.2
 """The share of rounds that kill the driver: a new one takes ten times as long as all else."""
 TOPIC = "rounds"
+COPY = "copied"
 PRODUCERS = ("first", "second")
 
 MOMENTS = {
@@ -47,7 +50,12 @@ WORKERS = {
 class Run:
     """A server, producers, and drivers one after the other, on one directory."""
 
-    def __init__(self, directory: Path, authority: ServerTLS, tls: ServerTLS) -> None:
+    def __init__(
+        self, directory: Path, authority: ServerTLS, tls: ServerTLS, *, copies: bool = False
+    ) -> None:
+        """``copies`` has the stream go into another topic instead of a table."""
+        self._copies = copies
+        self.moments = [each for each in MOMENTS if each != "written" or not copies]
         self.chance = random.Random(SEED)
         self.directory = directory
         self.data = directory / "data"
@@ -97,13 +105,13 @@ class Run:
         lives = len(self.drivers)
         from_server = lives % 2 == 1
         master = "local[2,4]" if lives // 2 % 2 == 1 else "local[2]"
-        where = (
-            {"servers": self.address, "trustCa": str(self._authority)}
-            if from_server
-            else {"path": str(self.data)}
+        server = {"servers": self.address, "trustCa": str(self._authority)}
+        where = server if from_server else {"path": str(self.data)}
+        source = json.dumps({"subscribe": TOPIC, **where})
+        sink = json.dumps({"topic": COPY, **server} if self._copies else {})
+        self.driver = Script(
+            "tests.spark.crashes.driving", str(self.directory), master, source, sink
         )
-        options = json.dumps({"subscribe": TOPIC, **where})
-        self.driver = Script("tests.spark.crashes.driving", str(self.directory), master, options)
         self.drivers.append(self.driver)
         await self._stack.enter_async_context(self.driver)
         await self.driver.event("began")
@@ -123,7 +131,7 @@ class Run:
 
     async def moment(self, name: str = "") -> str:
         """Wait for the moment at which something is to die."""
-        name = name or self.chance.choice(list(MOMENTS))
+        name = name or self.chance.choice(self.moments)
         directory, most = MOMENTS[name]
         delay = most * self.chance.random()
         before = self.reached(directory)
@@ -133,7 +141,7 @@ class Run:
 
     async def kill_driver(self) -> str:
         """With Java, which is what plans and commits; its workers have to see for themselves."""
-        when = await self.moment(list(MOMENTS)[len(self.drivers) % len(MOMENTS)])
+        when = await self.moment(self.moments[len(self.drivers) % len(self.moments)])
         self.orphans.update(family(self.driver.mark))
         kill(self.driver.last["began"]["java"])
         kill(self.driver.pid)
@@ -174,13 +182,13 @@ class Run:
         told = [each for driver in self.drivers for each in driver.said]
         return [str(each["error"]) for each in told if each["event"] == "failed"]
 
-    async def rounds(self) -> None:
-        drivers = max(1, round(ROUNDS * DRIVERS))
-        workers = round((ROUNDS - drivers) * 0.55)
+    async def rounds(self, count: int) -> None:
+        drivers = max(1, round(count * DRIVERS))
+        workers = round((count - drivers) * 0.55)
         kinds = [self.kill_worker] * workers
-        kinds += [self.kill_server] * (ROUNDS - drivers - workers)
+        kinds += [self.kill_server] * (count - drivers - workers)
         self.chance.shuffle(kinds)
-        step = -(-ROUNDS // drivers)
+        step = -(-count // drivers)
         for number in range(drivers):
             kinds.insert((number + 1) * step - 1, self.kill_driver)
         await self.progress()
@@ -197,14 +205,15 @@ class Run:
             for name, producer in self.producers.items()
         }
 
-        def stored() -> int:
-            (topic,) = DirectoryReader(self.data).topics(TOPIC)
-            return sum(part.next_offset for part in topic.partitions)
-
-        await until(lambda: stored() == sum(sent.values()), "all is in the directory")
+        await until(lambda: self.stored(TOPIC) == sum(sent.values()), "all is in the directory")
         self.driver.ask()
         await self.driver.event("finished")
         return sent
+
+    def stored(self, name: str) -> int:
+        """How many rows a topic has."""
+        (topic,) = DirectoryReader(self.data).topics(name)
+        return sum(part.next_offset for part in topic.partitions)
 
     def judge(self, sent: dict[str, int]) -> None:
         """The table has all that was flushed, once, as it was sent."""
@@ -223,18 +232,45 @@ class Run:
         for partition in offsets.values():
             assert sorted(partition) == list(range(len(partition)))
 
+    async def judge_copy(self, sent: dict[str, int]) -> None:
+        """The other topic has a row for each that was flushed, equal ones as often as they are."""
+        wanted = Counter(
+            f"{name} {number // EQUAL}".encode()
+            for name in sent
+            for number in range(1, sent[name] + 1)
+        )
+        await until(lambda: self.stored(COPY) >= sum(sent.values()), "all is copied")
+        found: Counter[bytes] = Counter()
+        reader = DirectoryReader(self.data)
+        for part in reader.topics(COPY)[0].partitions:
+            for batch in reader.read(COPY, part.partition, 0, part.next_offset):
+                found.update(batch.column("value").to_pylist())
+        assert found == wanted
+
+
+async def be_killed(run: Run, count: int) -> dict[str, int]:
+    """So many rounds, and what was flushed in all."""
+    try:
+        await run.rounds(count)
+        return await run.finish()
+    finally:
+        print(f"CRASH_SEED={SEED} CRASH_ROUNDS={ROUNDS}; died:", *run.died, sep="\n  ")
+        print("queries failed:", *run.failures(), sep="\n\n")
+
 
 async def test_whatever_is_killed_the_table_has_each_record_exactly_once(
     tmp_path: Path, authority: ServerTLS, tls: ServerTLS
 ) -> None:
     async with Run(tmp_path, authority, tls) as run:
-        try:
-            await run.rounds()
-            sent = await run.finish()
-            run.judge(sent)
-        finally:
-            print(f"CRASH_SEED={SEED} CRASH_ROUNDS={ROUNDS}; died:", *run.died, sep="\n  ")
-            print("queries failed:", *run.failures(), sep="\n\n")
+        run.judge(await be_killed(run, ROUNDS))
         assert len(run.died) == ROUNDS
         assert not [each for each in run.failures() if "DataLoss" in each], "loss was only claimed"
         await until(lambda: not any(map(command, run.orphans)), "no worker outlives its driver")
+
+
+async def test_whatever_is_killed_a_topic_has_each_row_once_that_was_written_to_it(
+    tmp_path: Path, authority: ServerTLS, tls: ServerTLS
+) -> None:
+    async with Run(tmp_path, authority, tls, copies=True) as run:
+        await run.judge_copy(await be_killed(run, COPY_ROUNDS))
+        assert len(run.died) == COPY_ROUNDS
