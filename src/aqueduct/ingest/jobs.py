@@ -9,7 +9,7 @@ run then needs another one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,9 @@ NAME = "jobs.json"
 _OVER_MEMORY = 3_600 * 1_000_000
 """Microseconds for which a job that was over with its first step is remembered, though others need
 its place: attempts of its parts that nobody waits for have ended by then."""
+_PATIENCE = 600 * 1_000_000
+"""Microseconds for which a run that sends nothing keeps what only memory knows of it, though others
+need the room: it has to begin anew if it comes back."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Recollection:
     ledger: Ledger
     ends: dict[int, int]
     job: Job
+    known: Ledger | None = None
+    """What it adds to, if other parts of the job are known."""
 
     def read(self, partitions: Sequence[Partition]) -> None:
         """Fill the ledger from the rows of the step."""
@@ -83,6 +88,24 @@ def ids_of(headers: pa.Array) -> list[bytes]:
     names, values = (headers.values.field(number).take(last) for number in (0, 1))
     ids: list[bytes] = values.filter(pc.equal(names, ID_HEADER)).to_pylist()
     return ids
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Ids that can be freed."""
+
+    is_lost: bool
+    """Whether nobody can read them again: their run has to begin anew then."""
+    used: int
+    job: str
+    part: int | None
+    """Whose ids they are; None for all of the job."""
+    size: int
+
+    @property
+    def cost(self) -> tuple[bool, int]:
+        """What is missed least is the least."""
+        return self.is_lost, self.used
 
 
 class Jobs:
@@ -151,15 +174,21 @@ class Jobs:
                 self._write(self._jobs, once.job, job)
         except OnceFault as fault:
             raise RefusedRecords(str(fault)) from None
-        return False, Recollection(once, ledger, ends, job)
+        return False, Recollection(once, ledger, ends, job, self._ledgers.get(once.job))
 
-    def install(self, read: Recollection) -> None:
-        """What was read is what is known from now on, unless another run has begun meanwhile."""
-        job = self._jobs.get(read.once.job)
+    def install(self, read: Recollection, now: int) -> None:
+        """What was read is what is known from now on, unless something has come in between."""
+        name, part = read.once.job, read.once.part
+        job = self._jobs.get(name)
         if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
-            raise RefusedRecords(f"another run of job {read.once.job!r} has begun meanwhile")
-        self._ledgers.setdefault(read.once.job, read.ledger).adopt(read.once.part, read.ledger)
-        self._begun.pop(read.once.job, None)
+            raise RefusedRecords(f"another run of job {name!r} has begun meanwhile")
+        if self._ledgers.get(name) is not read.known:
+            # Other parts went on while this was read, and what is known of them was dropped: they
+            # have rows that were not there to be read.
+            raise RefusedRecords(_look_again(read.once))
+        self._ledgers.setdefault(name, read.ledger).adopt(part, read.ledger)
+        self._ledgers[name].use(part, now)
+        self._begun.pop(name, None)
 
     def _check_known(self) -> None:
         if self.fault:
@@ -214,13 +243,12 @@ class Jobs:
                 return ()
             ledger = self._ledgers.get(once.job)
             if what is not Plan.GO_ON or ledger is None or not ledger.knows(once.part):
-                raise OnceFault(
-                    f"what is stored of step {once.step} of job {once.job!r} has to be looked at "
-                    "again: send all rows of this part again"
-                )
+                raise OnceFault(_look_again(once))
             self._used[once.job] = now
             self._admitted.add(once.job)
-            return ledger.admit(once.part, ids)
+            places = ledger.admit(once.part, ids)
+            ledger.use(once.part, now)
+            return places
         except OnceFault as fault:
             raise RefusedRecords(str(fault)) from None
 
@@ -241,24 +269,26 @@ class Jobs:
         """How many ids and hashes are in memory."""
         return sum(ledger.size for ledger in self._ledgers.values())
 
-    def let_go(self, over: int, keep: Collection[tuple[str, int]]) -> int:
-        """Free ids that can be read again until there are so many less; tells how many there are.
-
-        Those that were used longest ago go first, and not those of parts to be kept, by the names
-        of their jobs. Who goes on with what is freed has its ids read again.
-        """
-        before = self.ids
+    def idle(self, keep: Collection[tuple[str, int]], now: int) -> Iterator[Idle]:
+        """What can be freed, but not of parts to be kept, by the names of their jobs."""
         busy = {job for job, _ in keep}
-        for name in sorted(self._ledgers, key=self._last_use):
-            ledger = self._ledgers[name]
+        for name, ledger in self._ledgers.items():
+            used = self._last_use(name)
             if ledger.is_by_part:
-                for part, size in ledger.parts():
-                    if over > 0 and (name, part) not in keep:
-                        ledger.forget(part)
-                        over -= size
-            elif over > 0 and ledger.can_be_made_again and name not in busy:
-                over -= self._ledgers.pop(name).size
-        return before - self.ids
+                for part, part_used, size in ledger.parts():
+                    if size and (name, part) not in keep:
+                        yield Idle(False, part_used, name, part, size)
+            elif name not in busy:
+                is_lost = not ledger.can_be_made_again
+                if ledger.size and (not is_lost or used < now - _PATIENCE):
+                    yield Idle(is_lost, used, name, None, ledger.size)
+
+    def let_go(self, idle: Idle) -> None:
+        """Free ids; who goes on with them has them read again, or begins anew."""
+        if idle.part is None:
+            del self._ledgers[idle.job]
+        else:
+            self._ledgers[idle.job].forget(idle.part)
 
     # Ending
 
@@ -327,9 +357,17 @@ def _has(parts: Sequence[int], part: int) -> bool:
     return at < len(parts) and parts[at] == part
 
 
+def _look_again(once: Once) -> str:
+    return (
+        f"what is stored of step {once.step} of job {once.job!r} has to be looked at again: send "
+        "all rows of this part again"
+    )
+
+
 def _lost(once: Once) -> str:
     return (
         f"run {once.run[:8]} was not the first to write step {once.step} of job {once.job!r}, and "
-        "what it has sent is not known any more, since the server was restarted or could not "
-        "store something: the step has to be run again by a new run (restart the query)"
+        "what it has sent is not known any more, since the server was restarted, could not store "
+        "something, or needed the memory: the step has to be run again by a new run (restart the "
+        "query)"
     )

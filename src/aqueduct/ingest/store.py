@@ -146,8 +146,9 @@ class Store:
 
     def recall(self, topic: Topic, read: Recollection) -> None:
         """Know what was read of the rows of a job, in place of what is idle."""
-        self._free_ids(read.ledger.size, {(read.once.job, read.once.part)})
-        topic.jobs.install(read)
+        if not self._free_ids(read.ledger.size, {(read.once.job, read.once.part)}):
+            raise self._too_many_ids()
+        topic.jobs.install(read, self._now())
 
     def end_step(self, name: str, job: str, step: int, run: str) -> None:
         """A step of a job is over in a topic; nothing of it is where there is no topic."""
@@ -179,19 +180,29 @@ class Store:
         if not coming or self._free_ids(sum(len(each.records.values) for each in coming), busy):
             return
         for each in coming:
-            each.fault = RefusedRecords(
-                f"the jobs of this server have more than {self.limits.max_ids:,} rows to be told "
-                "apart (max_ids); make smaller steps (maxOffsetsPerTrigger in Spark), or raise "
-                "the limit"
-            )
+            each.fault = self._too_many_ids()
+
+    def _too_many_ids(self) -> RefusedRecords:
+        return RefusedRecords(
+            f"the jobs of this server have more than {self.limits.max_ids:,} rows to be told "
+            "apart (max_ids); make smaller steps (maxOffsetsPerTrigger in Spark), or raise the "
+            "limit"
+        )
 
     def _free_ids(self, more: int, keep: Collection[tuple[str, int]]) -> bool:
         """Make room in memory for more ids, not at the cost of some parts; whether there is."""
-        over = sum(topic.jobs.ids for topic in self.topics.values()) + more - self.limits.max_ids
-        for topic in self.topics.values():
-            if over > 0:
-                over -= topic.jobs.let_go(over, keep)
-        return over <= 0
+        topics = list(self.topics.values())
+        over = sum(topic.jobs.ids for topic in topics) + more - self.limits.max_ids
+        if over <= 0:
+            return True
+        now = self._now()
+        found = [(idle, topic) for topic in topics for idle in topic.jobs.idle(keep, now)]
+        for idle, topic in sorted(found, key=lambda pair: pair[0].cost):
+            topic.jobs.let_go(idle)
+            over -= idle.size
+            if over <= 0:
+                return True
+        return False
 
     def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
         if isinstance(error, IngestError):
