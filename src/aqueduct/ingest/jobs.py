@@ -135,11 +135,18 @@ class Jobs:
     # Beginning
 
     def open(
-        self, once: Once, ends: dict[int, int], now: int, limits: IngestLimits
+        self,
+        once: Once,
+        ends: dict[int, int],
+        now: int,
+        limits: IngestLimits,
+        *,
+        again: bool = False,
     ) -> tuple[bool, Recollection | None]:
         """Begin, or go on, to write a part: whether nothing is to be sent, and what has to be read.
 
-        ``ends`` is where the partitions of the topic end now.
+        ``ends`` is where the partitions of the topic end now; ``again`` is for one that was open
+        before, and does not send again what it was told is stored.
         """
         try:
             once.check()
@@ -148,6 +155,8 @@ class Jobs:
             what = plan(job, once)
             if what is Plan.NOTHING:
                 return True, None
+            if again and what is not Plan.GO_ON:
+                raise OnceFault(_unknown(once))
             if what is Plan.NEW_STEP:
                 job = Job(once.step, [once.run], once.unique, ends, now)
                 self._write(self._with_room_for(once.job, now, limits), once.job, job)
@@ -361,6 +370,14 @@ def _look_again(once: Once) -> str:
     return (
         f"what is stored of step {once.step} of job {once.job!r} has to be looked at again: send "
         "all rows of this part again"
+    )
+
+
+def _unknown(once: Once) -> str:
+    return (
+        f"run {once.run[:8]} of step {once.step} of job {once.job!r} is not known here, and has "
+        "written before: the server has lost what it stored, or is another one; run the step "
+        "again from its beginning"
     )
 
 

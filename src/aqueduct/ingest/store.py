@@ -139,10 +139,12 @@ class Store:
         topic.producers[producer_id] = (0, self._now())
         return 0
 
-    def begin(self, topic: Topic, once: Once) -> tuple[bool, Recollection | None]:
+    def begin(
+        self, topic: Topic, once: Once, again: bool = False
+    ) -> tuple[bool, Recollection | None]:
         """Let a job write to a topic: whether nothing is to be sent, and what has to be read."""
         check_name(once.job, "job")
-        return topic.jobs.open(once, topic.ends(), self._now(), self.limits)
+        return topic.jobs.open(once, topic.ends(), self._now(), self.limits, again=again)
 
     def recall(self, topic: Topic, read: Recollection) -> None:
         """Know what was read of the rows of a job, in place of what is idle."""
