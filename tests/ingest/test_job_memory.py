@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from aqueduct.ingest import jobs
 from aqueduct.ingest.faults import RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.once import Ledger, Once
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
-from tests.ingest.jobbing import RUNS, ids_of, records
+from tests.ingest.jobbing import RUNS, ids_of, last, records
 from tests.ingest.storing import opened
-from tests.ingest.test_jobs import begin, commit, once, send, topic_of, values_of
+from tests.ingest.test_jobs import begin, commit, complete, once, send, topic_of, values_of
 
 FOUR = IngestLimits(low_water=0, max_ids=4)
 
@@ -106,3 +107,19 @@ def test_messages_without_rows_take_no_memory() -> None:
     for part in range(10):
         assert not ledger.admit(part, ())
     assert ledger.parts() == []
+
+
+def test_so_many_parts_of_all_jobs_are_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MAX_PARTS", 3)
+    with opened(tmp_path) as store:
+        first, second = ([Once(name, 0, RUNS[0], at) for at in range(2)] for name in "ab")
+        for part in (*first, second[0]):
+            begin(store, part)
+            complete(store, part)
+        begin(store, second[1])
+        (refused,) = commit(store, (second[1], last()))
+        assert "more than 3 parts that are complete" in str(refused.fault)
+        store.end_step("t", "a", 0, RUNS[0])
+        complete(store, second[1])

@@ -22,6 +22,7 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import read_checked, write_checked
 from aqueduct.ingest.once import (
     ID_HEADER,
+    MAX_PARTS,
     MAX_RUNS,
     Job,
     Ledger,
@@ -219,7 +220,8 @@ class Jobs:
         if len(jobs) >= limits.max_jobs:
             raise OnceFault(
                 f"{len(jobs)} jobs write to this topic already (max_jobs); those that have not "
-                "written for long make room, or raise the limit"
+                "written for long make room. Make what is written again and again the steps of "
+                "one job (writeId and writeStep in Spark), or raise the limit"
             )
         return jobs
 
@@ -314,6 +316,11 @@ class Jobs:
                 )
         if not done:
             return
+        if sum(len(job.parts) for job in jobs.values()) > MAX_PARTS:
+            raise RefusedRecords(
+                f"the jobs of this topic have more than {MAX_PARTS:,} parts that are complete, in "
+                "steps that are not over; end those, or make fewer parts"
+            )
         self._replace(jobs)
         for once in done:
             if once.job in self._ledgers:

@@ -24,7 +24,8 @@ ID_SIZE = 20
 HASH_SIZE = 16
 """The bytes of an id that tell what is in a row; the rest is the number among equal ones."""
 MAX_PARTS = 100_000
-"""Of one step: those that are complete are written down one by one."""
+"""Of one step; also those of all jobs of a topic that are written down, which are complete in steps
+that are not over: each is, whenever a job goes on."""
 MAX_STEP = 2**63 - 1
 MAX_RUNS = 100
 """Runs of a step that are remembered, so that they are refused."""
