@@ -6,12 +6,14 @@ import errno
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from aqueduct.ingest import jobs
 from aqueduct.ingest.faults import RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.once import Ledger, Once
+from aqueduct.ingest.messages import Records
+from aqueduct.ingest.once import ID_HEADER, Ledger, Once
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
 from tests.ingest.jobbing import RUNS, ids_of, last, records
@@ -123,3 +125,23 @@ def test_so_many_parts_of_all_jobs_are_written_down(
         assert "more than 3 parts that are complete" in str(refused.fault)
         store.end_step("t", "a", 0, RUNS[0])
         complete(store, second[1])
+
+
+def test_a_producer_that_was_there_before_a_job_cannot_pass_for_it_either(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = topic_of(store)
+        store.register(topic, once().producer_id)
+        begin(store, once())
+        plain = Submission(once().producer_id, Records(1, [b"plain"], [0]))
+        store.commit({topic: [plain]})
+        assert "is for rows of a job" in str(plain.fault)
+        send(store, once(), b"x")
+    with opened(tmp_path) as store:
+        begin(store, once())
+        assert send(store, once(), b"x").skipped == 1
+
+
+def test_rows_without_headers_have_no_ids() -> None:
+    entry = pa.struct([("name", pa.string()), ("value", pa.binary())])
+    rows = [None, [], [{"name": ID_HEADER, "value": b"id"}], [{"name": "n", "value": b"v"}]]
+    assert jobs.ids_of(pa.array(rows, pa.list_(entry))) == [b"id"]

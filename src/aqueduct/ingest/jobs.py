@@ -84,7 +84,8 @@ class Recollection:
 
 
 def ids_of(headers: pa.Array) -> list[bytes]:
-    """The ids of rows, which are in the last header of each."""
+    """The ids of rows, which are in the last header of each that has one."""
+    headers = headers.filter(pc.greater(pc.list_value_length(headers), 0))
     last = pc.subtract(headers.offsets.slice(1), pa.scalar(1, pa.int32()))
     names, values = (headers.values.field(number).take(last) for number in (0, 1))
     ids: list[bytes] = values.filter(pc.equal(names, ID_HEADER)).to_pylist()
@@ -350,10 +351,11 @@ class Jobs:
 
     # Looking, by any thread
 
-    def owns(self, producer_id: str) -> bool:
-        """Whether rows with this id of their producer are those of a job."""
+    def check_free(self, producer_id: str) -> None:
+        """Raise if rows with this id of their producer are those of a job."""
         found = parse_producer_id(producer_id)
-        return found is not None and found[0] in self._jobs
+        if found is not None and found[0] in self._jobs:
+            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
 
     def needed(self, partition: int, horizon: int) -> list[int]:
         """Offsets from which on rows of a partition may be needed, of jobs used since a time."""

@@ -123,8 +123,7 @@ class Store:
 
     def _remembered(self, topic: Topic, producer_id: str, keep: Collection[str]) -> int:
         check_name(producer_id, "producer")
-        if topic.jobs.owns(producer_id):
-            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
+        topic.jobs.check_free(producer_id)
         known = topic.producers.get(producer_id)
         if known is not None:
             return known[0]
