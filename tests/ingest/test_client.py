@@ -121,6 +121,22 @@ async def test_a_step_is_ended_when_the_server_is_there_again(
         await Client(address, trust=lab.trust, give_up_after=0.1).end_step("t", "j", 1, RUNS[0])
 
 
+async def test_a_part_does_not_go_on_with_a_server_that_does_not_know_it(lab: Lab) -> None:
+    server = lab.serve()
+    await server.open()
+    async with client_of(lab, server) as client:
+        producer = part(client)
+        await producer.open()
+        await producer.send(b"stored", id=ids_of([b"stored"])[0])
+        await producer.flush()
+        await server.close()
+        lab.directory = lab.directory / "another"
+        async with lab.serve(client.address):
+            with pytest.raises(RefusedRecords, match="lost what it stored, or is another one"):
+                await send(producer, [b"the rest"])
+            await producer.abandon()
+
+
 async def test_a_part_is_sent_again_in_another_order(lab: Lab) -> None:
     values = [b"%d" % (number % 1_000) for number in range(5_000)]
     async with lab.serve() as server, client_of(lab, server) as client:

@@ -176,7 +176,7 @@ def test_a_reading_that_was_given_up_is_done_again(tmp_path: Path) -> None:
         missing.read(topic.partitions)
         begin(store, once(0, run=2))
         with pytest.raises(RefusedRecords, match="another run of job 'job' has begun meanwhile"):
-            topic.jobs.install(missing)
+            topic.jobs.install(missing, 0)
         assert send(store, once(0, run=2), b"a", b"b").skipped == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -275,6 +276,28 @@ def test_a_topic_that_was_made_anew_is_a_loss(landing: Landing) -> None:
     careless = stream(landing, failOnDataLoss="false")
     at, _ = run(careless, far)
     assert at["topics"]["logs"]["0"] == landing.ends("logs")[0]
+
+
+def test_a_topic_that_comes_back_is_not_read_again(
+    landing: Landing, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("logs", "other"):
+        landing.write(topic, 5)
+    reader = stream(landing, subscribePattern=".*", failOnDataLoss="false")
+    limit = ReadAllAvailable()
+    read = reader.latestOffset(reader.initialOffset(), limit)
+    away = (landing.directory / "other").rename(tmp_path / "away")
+    for _ in range(2):
+        assert reader.latestOffset(read, limit) == read
+    assert caplog.text.count("other partition 0: offsets 0 up to") == 1
+    away.rename(landing.directory / "other")
+    assert reader.latestOffset(read, limit) == read
+    landing.write("other", 3)
+    more = reader.latestOffset(read, limit)
+    assert len(rows(reader, reader.partitions(read, more))) == 3
+    away = (landing.directory / "other").rename(tmp_path / "away")
+    with pytest.raises(DataLoss, match="other partition 0"):
+        stream(landing, subscribePattern=".*").latestOffset(more, limit)
 
 
 def test_what_is_wrong_with_options_of_a_stream_is_said_when_it_begins(landing: Landing) -> None:

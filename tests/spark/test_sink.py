@@ -14,6 +14,7 @@ import pytest
 
 from aqueduct.errors import ConnectionLost
 from aqueduct.ingest.faults import RefusedRecords
+from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import LAST_TIME
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.quic.tls import ServerTLS, trust
@@ -154,6 +155,20 @@ def test_a_column_says_which_topic_a_row_goes_to(place: Place) -> None:
         assert written == {(place.server, "x"): 2, (place.server, "y"): 1}
     assert stored_values(place, "x") == Counter({b"a": 2})
     assert stored_values(place, "y") == Counter({b"b": 1})
+
+
+def test_a_part_may_have_rows_for_more_topics_than_producers_fit_in_a_connection(
+    place: Place,
+) -> None:
+    sink, this = Sink((place,), Columns("value", topic="topic")), step()
+    topics = [f"t{number}" for number in range(IngestLimits().max_connection_streams + 1)]
+    rows = pa.record_batch({"value": ["a"] * len(topics), "topic": topics})
+    for _ in range(2):
+        written = write_part(sink, this, 0, [rows, rows])
+        assert set(written.values()) == {2}
+    assert len(written) == len(topics)
+    for topic in (topics[0], topics[-1]):
+        assert stored_values(place, topic) == Counter({b"a": 2})
 
 
 def test_a_part_without_rows_asks_nobody() -> None:

@@ -9,13 +9,13 @@ import pytest
 from aqueduct.ingest.messages import PartitionInfo, TopicInfo
 from aqueduct.spark import fetch
 from aqueduct.spark import survey as surveys
-from aqueduct.spark.faults import DataLoss, SourceError, Unreachable
+from aqueduct.spark.faults import DataLoss, SourceError, Unreachable, WrongOption
 from aqueduct.spark.fetch import PAUSES
 from aqueduct.spark.offsets import TopicPartition
 from aqueduct.spark.options import read_options
 from aqueduct.spark.origin import Found, Place
 from aqueduct.spark.plan import OffsetRange
-from aqueduct.spark.survey import Survey, clipped, survey, survey_up_to
+from aqueduct.spark.survey import Survey, clipped, start_of, survey, survey_up_to
 
 HERE = read_options({"path": "data", "subscribe": "logs"})
 THERE = read_options({"servers": "a:1", "subscribe": "logs"})
@@ -140,3 +140,20 @@ def test_a_partition_that_is_gone_is_a_loss() -> None:
     with pytest.raises(DataLoss, match=r"other partition 1: .* the partition is gone"):
         clipped([wanted], seen(0, 9), fail=True)
     assert clipped([wanted], seen(0, 9), fail=False) == []
+
+
+def test_a_place_that_is_not_there_yet_is_told_and_not_an_empty_table() -> None:
+    given = {"path": "data", "subscribe": "logs", "startingOffsets": '{"logs": {"0": 13}}'}
+    with pytest.raises(WrongOption, match="begins at 13, and has offsets up to 12 only"):
+        start_of(read_options(given), seen(2, 12))
+    lenient = read_options({**given, "failOnDataLoss": "false"})
+    assert start_of(lenient, seen(2, 12)) == {LOGS: 13}
+    assert start_of(read_options(given), seen(2, 13)) == {LOGS: 13}
+
+
+def test_a_topic_that_is_gone_is_not_waited_for_once_that_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = Looks(monkeypatch, logs(5))
+    survey_up_to(HERE, [PLACE], {LOGS: 5, TopicPartition("gone", 0): 0})
+    assert looks.waited == []

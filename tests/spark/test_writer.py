@@ -334,6 +334,29 @@ def test_a_writer_is_sent_to_tasks_and_tells_what_was_written(there: dict[str, s
     again.commit([message, None])
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_write_that_failed_is_over_if_nobody_can_try_it_again(
+    there: dict[str, str], named: bool
+) -> None:
+    options = {"topic": "logs", **there, **({"writeId": "copy"} if named else {})}
+    writer = BatchWriter(options, VALUE, False)
+    pickle.loads(pickle.dumps(writer)).abort([None])
+    assert writer._home is not None
+    producer = writer._sink.producer("logs", writer._home, writer._step, 1)
+    producer.abandon()
+    assert producer.is_done is not named
+
+
+def test_a_write_that_was_done_before_says_so(
+    there: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"topic": "logs", "writeId": "copy", **there}
+    BatchWriter(options, VALUE, False).commit([])
+    assert "done before" not in caplog.text
+    BatchWriter(options, VALUE, False)
+    assert "write 'copy' was done before" in caplog.text
+
+
 def test_a_stream_is_committed_by_what_its_tasks_tell(there: dict[str, str]) -> None:
     writer = StreamWriter({"topic": "logs", **there}, VALUE, False)
     step = Step("query", 4, uuid.uuid4().hex)

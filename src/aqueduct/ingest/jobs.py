@@ -9,7 +9,7 @@ run then needs another one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import read_checked, write_checked
 from aqueduct.ingest.once import (
     ID_HEADER,
+    MAX_PARTS,
     MAX_RUNS,
     Job,
     Ledger,
@@ -39,6 +40,9 @@ NAME = "jobs.json"
 _OVER_MEMORY = 3_600 * 1_000_000
 """Microseconds for which a job that was over with its first step is remembered, though others need
 its place: attempts of its parts that nobody waits for have ended by then."""
+_PATIENCE = 600 * 1_000_000
+"""Microseconds for which a run that sends nothing keeps what only memory knows of it, though others
+need the room: it has to begin anew if it comes back."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Recollection:
     ledger: Ledger
     ends: dict[int, int]
     job: Job
+    known: Ledger | None = None
+    """What it adds to, if other parts of the job are known."""
 
     def read(self, partitions: Sequence[Partition]) -> None:
         """Fill the ledger from the rows of the step."""
@@ -78,11 +84,30 @@ class Recollection:
 
 
 def ids_of(headers: pa.Array) -> list[bytes]:
-    """The ids of rows, which are in the last header of each."""
+    """The ids of rows, which are in the last header of each that has one."""
+    headers = headers.filter(pc.greater(pc.list_value_length(headers), 0))
     last = pc.subtract(headers.offsets.slice(1), pa.scalar(1, pa.int32()))
     names, values = (headers.values.field(number).take(last) for number in (0, 1))
     ids: list[bytes] = values.filter(pc.equal(names, ID_HEADER)).to_pylist()
     return ids
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Ids that can be freed."""
+
+    is_lost: bool
+    """Whether nobody can read them again: their run has to begin anew then."""
+    used: int
+    job: str
+    part: int | None
+    """Whose ids they are; None for all of the job."""
+    size: int
+
+    @property
+    def cost(self) -> tuple[bool, int]:
+        """What is missed least is the least."""
+        return self.is_lost, self.used
 
 
 class Jobs:
@@ -112,11 +137,18 @@ class Jobs:
     # Beginning
 
     def open(
-        self, once: Once, ends: dict[int, int], now: int, limits: IngestLimits
+        self,
+        once: Once,
+        ends: dict[int, int],
+        now: int,
+        limits: IngestLimits,
+        *,
+        again: bool = False,
     ) -> tuple[bool, Recollection | None]:
         """Begin, or go on, to write a part: whether nothing is to be sent, and what has to be read.
 
-        ``ends`` is where the partitions of the topic end now.
+        ``ends`` is where the partitions of the topic end now; ``again`` is for one that was open
+        before, and does not send again what it was told is stored.
         """
         try:
             once.check()
@@ -125,6 +157,8 @@ class Jobs:
             what = plan(job, once)
             if what is Plan.NOTHING:
                 return True, None
+            if again and what is not Plan.GO_ON:
+                raise OnceFault(_unknown(once))
             if what is Plan.NEW_STEP:
                 job = Job(once.step, [once.run], once.unique, ends, now)
                 self._write(self._with_room_for(once.job, now, limits), once.job, job)
@@ -151,15 +185,21 @@ class Jobs:
                 self._write(self._jobs, once.job, job)
         except OnceFault as fault:
             raise RefusedRecords(str(fault)) from None
-        return False, Recollection(once, ledger, ends, job)
+        return False, Recollection(once, ledger, ends, job, self._ledgers.get(once.job))
 
-    def install(self, read: Recollection) -> None:
-        """What was read is what is known from now on, unless another run has begun meanwhile."""
-        job = self._jobs.get(read.once.job)
+    def install(self, read: Recollection, now: int) -> None:
+        """What was read is what is known from now on, unless something has come in between."""
+        name, part = read.once.job, read.once.part
+        job = self._jobs.get(name)
         if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
-            raise RefusedRecords(f"another run of job {read.once.job!r} has begun meanwhile")
-        self._ledgers.setdefault(read.once.job, read.ledger).adopt(read.once.part, read.ledger)
-        self._begun.pop(read.once.job, None)
+            raise RefusedRecords(f"another run of job {name!r} has begun meanwhile")
+        if self._ledgers.get(name) is not read.known:
+            # Other parts went on while this was read, and what is known of them was dropped: they
+            # have rows that were not there to be read.
+            raise RefusedRecords(_look_again(read.once))
+        self._ledgers.setdefault(name, read.ledger).adopt(part, read.ledger)
+        self._ledgers[name].use(part, now)
+        self._begun.pop(name, None)
 
     def _check_known(self) -> None:
         if self.fault:
@@ -181,7 +221,8 @@ class Jobs:
         if len(jobs) >= limits.max_jobs:
             raise OnceFault(
                 f"{len(jobs)} jobs write to this topic already (max_jobs); those that have not "
-                "written for long make room, or raise the limit"
+                "written for long make room. Make what is written again and again the steps of "
+                "one job (writeId and writeStep in Spark), or raise the limit"
             )
         return jobs
 
@@ -214,13 +255,12 @@ class Jobs:
                 return ()
             ledger = self._ledgers.get(once.job)
             if what is not Plan.GO_ON or ledger is None or not ledger.knows(once.part):
-                raise OnceFault(
-                    f"what is stored of step {once.step} of job {once.job!r} has to be looked at "
-                    "again: send all rows of this part again"
-                )
+                raise OnceFault(_look_again(once))
             self._used[once.job] = now
             self._admitted.add(once.job)
-            return ledger.admit(once.part, ids)
+            places = ledger.admit(once.part, ids)
+            ledger.use(once.part, now)
+            return places
         except OnceFault as fault:
             raise RefusedRecords(str(fault)) from None
 
@@ -241,24 +281,26 @@ class Jobs:
         """How many ids and hashes are in memory."""
         return sum(ledger.size for ledger in self._ledgers.values())
 
-    def let_go(self, over: int, keep: Collection[tuple[str, int]]) -> int:
-        """Free ids that can be read again until there are so many less; tells how many there are.
-
-        Those that were used longest ago go first, and not those of parts to be kept, by the names
-        of their jobs. Who goes on with what is freed has its ids read again.
-        """
-        before = self.ids
+    def idle(self, keep: Collection[tuple[str, int]], now: int) -> Iterator[Idle]:
+        """What can be freed, but not of parts to be kept, by the names of their jobs."""
         busy = {job for job, _ in keep}
-        for name in sorted(self._ledgers, key=self._last_use):
-            ledger = self._ledgers[name]
+        for name, ledger in self._ledgers.items():
+            used = self._last_use(name)
             if ledger.is_by_part:
-                for part, size in ledger.parts():
-                    if over > 0 and (name, part) not in keep:
-                        ledger.forget(part)
-                        over -= size
-            elif over > 0 and ledger.can_be_made_again and name not in busy:
-                over -= self._ledgers.pop(name).size
-        return before - self.ids
+                for part, part_used, size in ledger.parts():
+                    if size and (name, part) not in keep:
+                        yield Idle(False, part_used, name, part, size)
+            elif name not in busy:
+                is_lost = not ledger.can_be_made_again
+                if ledger.size and (not is_lost or used < now - _PATIENCE):
+                    yield Idle(is_lost, used, name, None, ledger.size)
+
+    def let_go(self, idle: Idle) -> None:
+        """Free ids; who goes on with them has them read again, or begins anew."""
+        if idle.part is None:
+            del self._ledgers[idle.job]
+        else:
+            self._ledgers[idle.job].forget(idle.part)
 
     # Ending
 
@@ -275,6 +317,11 @@ class Jobs:
                 )
         if not done:
             return
+        if sum(len(job.parts) for job in jobs.values()) > MAX_PARTS:
+            raise RefusedRecords(
+                f"the jobs of this topic have more than {MAX_PARTS:,} parts that are complete, in "
+                "steps that are not over; end those, or make fewer parts"
+            )
         self._replace(jobs)
         for once in done:
             if once.job in self._ledgers:
@@ -304,10 +351,11 @@ class Jobs:
 
     # Looking, by any thread
 
-    def owns(self, producer_id: str) -> bool:
-        """Whether rows with this id of their producer are those of a job."""
+    def check_free(self, producer_id: str) -> None:
+        """Raise if rows with this id of their producer are those of a job."""
         found = parse_producer_id(producer_id)
-        return found is not None and found[0] in self._jobs
+        if found is not None and found[0] in self._jobs:
+            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
 
     def needed(self, partition: int, horizon: int) -> list[int]:
         """Offsets from which on rows of a partition may be needed, of jobs used since a time."""
@@ -327,9 +375,25 @@ def _has(parts: Sequence[int], part: int) -> bool:
     return at < len(parts) and parts[at] == part
 
 
+def _look_again(once: Once) -> str:
+    return (
+        f"what is stored of step {once.step} of job {once.job!r} has to be looked at again: send "
+        "all rows of this part again"
+    )
+
+
+def _unknown(once: Once) -> str:
+    return (
+        f"run {once.run[:8]} of step {once.step} of job {once.job!r} is not known here, and has "
+        "written before: the server has lost what it stored, or is another one; run the step "
+        "again from its beginning"
+    )
+
+
 def _lost(once: Once) -> str:
     return (
         f"run {once.run[:8]} was not the first to write step {once.step} of job {once.job!r}, and "
-        "what it has sent is not known any more, since the server was restarted or could not "
-        "store something: the step has to be run again by a new run (restart the query)"
+        "what it has sent is not known any more, since the server was restarted, could not store "
+        "something, or needed the memory: the step has to be run again by a new run (restart the "
+        "query)"
     )

@@ -108,7 +108,7 @@ class Open(msgspec.Struct, tag=True):
     """Which of the producers that have, or had, this id: each makes one up when it begins."""
     again: int | None = None
     """The last number that it knows to be stored, if it was open before and lost its connection;
-    then it is refused if another one was opened meanwhile."""
+    then it is refused if another one was opened meanwhile, or if its job is not known."""
     once: Once | None = None
     """Whose rows these are, if they are told apart by ids; then the id of the producer follows from
     it, and numbers, instances and other producers with that id do not matter."""

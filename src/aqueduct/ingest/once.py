@@ -24,7 +24,8 @@ ID_SIZE = 20
 HASH_SIZE = 16
 """The bytes of an id that tell what is in a row; the rest is the number among equal ones."""
 MAX_PARTS = 100_000
-"""Of one step: those that are complete are written down one by one."""
+"""Of one step; also those of all jobs of a topic that are written down, which are complete in steps
+that are not over: each is, whenever a job goes on."""
 MAX_STEP = 2**63 - 1
 MAX_RUNS = 100
 """Runs of a step that are remembered, so that they are refused."""
@@ -164,6 +165,8 @@ class Ledger:
         self._seen: dict[bytes, int] = {}
         """By hash, rows that this run has sent, of all parts; for further runs only."""
         self._size = 0
+        self._used: dict[int, int] = {}
+        """By part, when somebody last wrote it."""
         self._forgotten: set[int] = set()
         """Parts of which rows are stored whose ids are not here; for a first run only."""
 
@@ -186,13 +189,19 @@ class Ledger:
         """Whether the ids of a part are here; if not, they have to be read, and adopted."""
         return part not in self._forgotten
 
-    def parts(self) -> list[tuple[int, int]]:
-        """Parts with how many ids they have here, the one that was used longest ago first."""
-        return [(part, len(ids)) for part, ids in self._ids.items() if ids]
+    def parts(self) -> list[tuple[int, int, int]]:
+        """Parts, with when each was used and how many ids it has here."""
+        return [(part, self._used.get(part, 0), len(ids)) for part, ids in self._ids.items()]
+
+    def use(self, part: int, now: int) -> None:
+        """Note that somebody writes a part, so that others are forgotten before it."""
+        if part in self._ids:
+            self._used[part] = now
 
     def forget(self, part: int) -> None:
         """Do without the ids of a part, of which rows are stored."""
         self._size -= len(self._ids.pop(part, ()))
+        self._used.pop(part, None)
         self._forgotten.add(part)
 
     def adopt(self, part: int, other: Ledger) -> None:
@@ -217,10 +226,13 @@ class Ledger:
 
     def admit(self, part: int, ids: Sequence[bytes]) -> Sequence[int]:
         """The places of those rows that are new, and count as stored from now on."""
-        known = self._known(part)
+        if not ids:
+            return ()
+        known = self._ids.get(self._place(part), set())
         # As a rule all of them are new, which is seen in two quick passes.
         fresh = ids if known.isdisjoint(ids) else list(set(ids) - known)
         self._check_size(len(fresh))
+        known = self._known(part)
         before = len(known)
         known.update(fresh)
         added = len(known) - before
@@ -244,13 +256,14 @@ class Ledger:
         """Forget the ids of a part: nobody asks for them again."""
         if not self._unique:
             self._size -= len(self._ids.pop(part, ()))
+            self._used.pop(part, None)
             self._forgotten.discard(part)
 
+    def _place(self, part: int) -> int:
+        return 0 if self._unique else part
+
     def _known(self, part: int) -> set[bytes]:
-        """The ids of a part, which goes behind those that were used before."""
-        place = 0 if self._unique else part
-        known = self._ids[place] = self._ids.pop(place, set())
-        return known
+        return self._ids.setdefault(self._place(part), set())
 
     def _check_size(self, more: int) -> None:
         if self.size + more > self._max_ids:

@@ -254,16 +254,17 @@ class IngestServer:
                     if once is None:
                         await self._run_stream(stream, topic, request, answers)
                     else:
-                        await self._run_part(stream, topic, once, answers)
+                        again = request.again is not None
+                        await self._run_part(stream, topic, once, answers, again)
             except (IngestError, OSError) as error:
                 await answers.send(refusal_of(error))
 
     async def _run_part(
-        self, stream: Stream, topic: Topic, once: Once, answers: Sender[Answer]
+        self, stream: Stream, topic: Topic, once: Once, answers: Sender[Answer], again: bool
     ) -> None:
         """Let a part of a job be sent, by as many as like to: ids tell what is new."""
         async with self._turns.setdefault((topic.name, once.job), asyncio.Lock()):
-            is_done, missing = await self._in_writer(self._store.begin, topic, once)
+            is_done, missing = await self._in_writer(self._store.begin, topic, once, again)
             if missing is not None:
                 # Nothing of the part is stored until this is known, and others go on meanwhile.
                 await self._in_thread(missing.read, topic.partitions)

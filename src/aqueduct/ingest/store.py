@@ -123,8 +123,7 @@ class Store:
 
     def _remembered(self, topic: Topic, producer_id: str, keep: Collection[str]) -> int:
         check_name(producer_id, "producer")
-        if topic.jobs.owns(producer_id):
-            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
+        topic.jobs.check_free(producer_id)
         known = topic.producers.get(producer_id)
         if known is not None:
             return known[0]
@@ -139,15 +138,18 @@ class Store:
         topic.producers[producer_id] = (0, self._now())
         return 0
 
-    def begin(self, topic: Topic, once: Once) -> tuple[bool, Recollection | None]:
+    def begin(
+        self, topic: Topic, once: Once, again: bool = False
+    ) -> tuple[bool, Recollection | None]:
         """Let a job write to a topic: whether nothing is to be sent, and what has to be read."""
         check_name(once.job, "job")
-        return topic.jobs.open(once, topic.ends(), self._now(), self.limits)
+        return topic.jobs.open(once, topic.ends(), self._now(), self.limits, again=again)
 
     def recall(self, topic: Topic, read: Recollection) -> None:
         """Know what was read of the rows of a job, in place of what is idle."""
-        self._free_ids(read.ledger.size, {(read.once.job, read.once.part)})
-        topic.jobs.install(read)
+        if not self._free_ids(read.ledger.size, {(read.once.job, read.once.part)}):
+            raise self._too_many_ids()
+        topic.jobs.install(read, self._now())
 
     def end_step(self, name: str, job: str, step: int, run: str) -> None:
         """A step of a job is over in a topic; nothing of it is where there is no topic."""
@@ -179,19 +181,29 @@ class Store:
         if not coming or self._free_ids(sum(len(each.records.values) for each in coming), busy):
             return
         for each in coming:
-            each.fault = RefusedRecords(
-                f"the jobs of this server have more than {self.limits.max_ids:,} rows to be told "
-                "apart (max_ids); make smaller steps (maxOffsetsPerTrigger in Spark), or raise "
-                "the limit"
-            )
+            each.fault = self._too_many_ids()
+
+    def _too_many_ids(self) -> RefusedRecords:
+        return RefusedRecords(
+            f"the jobs of this server have more than {self.limits.max_ids:,} rows to be told "
+            "apart (max_ids); make smaller steps (maxOffsetsPerTrigger in Spark), or raise the "
+            "limit"
+        )
 
     def _free_ids(self, more: int, keep: Collection[tuple[str, int]]) -> bool:
         """Make room in memory for more ids, not at the cost of some parts; whether there is."""
-        over = sum(topic.jobs.ids for topic in self.topics.values()) + more - self.limits.max_ids
-        for topic in self.topics.values():
-            if over > 0:
-                over -= topic.jobs.let_go(over, keep)
-        return over <= 0
+        topics = list(self.topics.values())
+        over = sum(topic.jobs.ids for topic in topics) + more - self.limits.max_ids
+        if over <= 0:
+            return True
+        now = self._now()
+        found = [(idle, topic) for topic in topics for idle in topic.jobs.idle(keep, now)]
+        for idle, topic in sorted(found, key=lambda pair: pair[0].cost):
+            topic.jobs.let_go(idle)
+            over -= idle.size
+            if over <= 0:
+                return True
+        return False
 
     def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
         if isinstance(error, IngestError):

@@ -295,6 +295,7 @@ class Topic:
                 _check_times(producer, records)
                 wanted: Sequence[int]
                 if submission.once is None:
+                    self.jobs.check_free(producer)  # the job may have begun since it was opened
                     known = last.get(producer, self.producers.get(producer, (0, 0))[0])
                     wanted = _behind(producer, records, known)
                 else:

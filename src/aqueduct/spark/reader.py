@@ -100,6 +100,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._seen: Survey | None = None
         self._target: Offsets | None = None
+        self._gone: set[TopicPartition] = set()
+        """Partitions that were there, and are not; that was said, and is not waited for."""
 
     @cached_property
     def _options(self) -> ReadOptions:
@@ -133,7 +135,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends."""
         begun = from_json(start)
-        seen = self._seen = survey_up_to(self._options, self._places, begun)
+        there = {where: at for where, at in begun.items() if where not in self._gone}
+        seen = self._seen = survey_up_to(self._options, self._places, there)
         available = seen.next
         if self._target is not None:
             available = {
@@ -149,15 +152,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _still_there(self, begun: Offsets, seen: Survey) -> dict[TopicPartition, int]:
         """How far the query has come, and no further than there is something."""
         checked = {}
+        self._gone -= seen.parts.keys()
         for where, offset in begun.items():
             end = seen.next.get(where, 0)
             checked[where] = offset
-            if offset > end:
+            if offset > end and where not in self._gone:
                 gone = OffsetRange(where.topic, where.partition, end, offset)
                 if self._options.fail_on_data_loss:
                     raise lost(gone, end, "rows that were read before are gone")
                 skip(gone, end, offset)
-                checked[where] = end
+                if where in seen.parts:
+                    checked[where] = end
+                else:  # if it comes back, what was read of it is not read again
+                    self._gone.add(where)
         return ordered(checked)
 
     def _rows(self, begun: Offsets, available: Offsets, seen: Survey, limit: ReadLimit) -> int:
@@ -178,12 +185,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """What each task reads of a batch."""
-        ranges = ranges_between(from_json(start), stop := from_json(end))
+        ranges = ranges_between(from_json(start), from_json(end))
         if not ranges:
             return []
         seen = self._seen
-        if seen is None or not seen.reaches(stop):
-            seen = self._seen = survey_up_to(self._options, self._places, stop)
+        needed = {each.where: each.end for each in ranges}
+        if seen is None or not seen.reaches(needed):
+            seen = self._seen = survey_up_to(self._options, self._places, needed)
         return _pieces(self._options, seen, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -136,17 +136,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=clients.forget)
 
 
+MAX_OPEN = 16
+"""Topics that a task has open at once: a server takes so many producers, of all tasks."""
+
+
 @dataclass
 class _Lane:
     """What goes to one topic."""
 
     topic: str
     place: Place
-    producer: Producer
+    producer: Producer | None = None
+    """None while others have its place."""
     occurrences: Occurrences = field(default_factory=Occurrences)
     rows: int = 0
 
     def send(self, rows: Rows) -> None:
+        assert self.producer is not None
         self.rows += len(rows.values)
         if rows.own_ids is not None:
             ids = own_ids(rows.own_ids)
@@ -165,15 +171,19 @@ class _Lane:
             raise failed(self.topic, self.place, error) from error
 
     def close(self) -> None:
+        if self.producer is None:
+            return
         try:
             self.producer.close()
         except AqueductError as error:
             clients.drop_if_broken(self.place, error)
             raise failed(self.topic, self.place, error) from error
+        self.producer = None
 
     def abandon(self) -> None:
-        with suppress(AqueductError):  # what went wrong before is what is to be told
-            self.producer.abandon()
+        if self.producer is not None:
+            with suppress(AqueductError):  # what went wrong before is what is to be told
+                self.producer.abandon()
 
 
 def _filled(times: Sequence[int | None]) -> list[int]:
@@ -217,10 +227,13 @@ def _write(
     numbers: range,
 ) -> None:
     for topic, rows, their_numbers in rows_by_topic(batch, sink.columns, sink.topic, numbers):
-        lane = lanes.get(topic)
-        if lane is None:
-            place = sink.home_of(topic)
-            lane = lanes[topic] = _Lane(topic, place, sink.producer(topic, place, step, part))
+        lane = lanes.pop(topic, None) or _Lane(topic, sink.home_of(topic))
+        lanes[topic] = lane  # behind those that were used before
+        if lane.producer is None:
+            busy = [each for each in lanes.values() if each.producer is not None]
+            if len(busy) >= MAX_OPEN:
+                busy[0].close()
+            lane.producer = sink.producer(topic, lane.place, step, part)
         if lane.producer.is_done:
             # Rows are taken from Spark all the same: a worker that does not is not used again.
             lane.rows += rows.num_rows

@@ -44,10 +44,8 @@ class Survey:
 
     def reaches(self, offsets: Offsets) -> bool:
         """Whether all rows before these offsets are, or have been, there."""
-        return all(
-            where in self.parts and offset <= self.parts[where].next_offset
-            for where, offset in offsets.items()
-        )
+        ends = self.next
+        return all(offset <= ends.get(where, 0) for where, offset in offsets.items())
 
 
 def survey(options: ReadOptions, where: Sequence[Place]) -> Survey:
@@ -102,9 +100,16 @@ def need_topics(options: ReadOptions, where: Sequence[Place], seen: Survey) -> N
 
 
 def start_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
-    """Where to begin."""
+    """Where to begin; raises for a place that is not there yet, as nothing would be read of it."""
     if options.start_time is None:
-        return _resolve("startingOffsets", options.start, seen)
+        start = _resolve("startingOffsets", options.start, seen)
+        for where, end in seen.next.items():
+            if start[where] > end and options.fail_on_data_loss:
+                raise WrongOption(
+                    f"option startingOffsets: {where} begins at {start[where]}, and has offsets up "
+                    f"to {end} only; to begin there all the same, set failOnDataLoss to false"
+                )
+        return start
     offsets = {}
     for topic, place in seen.places.items():
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -66,6 +67,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._sink, options = _prepare(given, schema, overwrite, streaming=False)
+        self._is_named = options.write_id is not None
         job = options.write_id or uuid.uuid4().hex
         self._step = Step(job, options.write_step, uuid.uuid4().hex)
         self._home: Place | None = None
@@ -74,7 +76,14 @@ class BatchWriter(DataSourceArrowWriter):
             # What a task would do first: it shows that the topic is there, or can be, and may be
             # written, and it puts an end to what a run before this one may still be writing.
             self._home = self._sink.home_of(self._sink.topic)
-            self._sink.producer(self._sink.topic, self._home, self._step, 0).abandon()
+            producer = self._sink.producer(self._sink.topic, self._home, self._step, 0)
+            producer.abandon()
+            if producer.is_done:
+                _log.warning(
+                    "write %r was done before (its step %d is over in topic %s on %s), and nothing "
+                    "is written; what is another write has another writeId, or a higher writeStep",
+                    job, options.write_step, self._sink.topic, self._home,
+                )  # fmt: skip
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task."""
@@ -84,11 +93,22 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
-        more = [] if self._home is None else [(self._home.server, self._sink.topic or "")]
-        _end(self._sink, messages, self._step, more)
+        _end(self._sink, messages, self._step, self._begun)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task has failed for good. What is stored stays; a further try adds what is missing."""
+        """A task has failed for good. What is stored stays; a further try adds what is missing.
+
+        Nobody can try a write again that has no name. It is over, or the server would keep its rows
+        and its place among the jobs for a week.
+        """
+        if not self._is_named:
+            with suppress(AqueductError):  # why it has failed is what is to be told
+                _end(self._sink, messages, self._step, self._begun)
+
+    @property
+    def _begun(self) -> list[tuple[str, str]]:
+        """Where the write has begun though no task may have written: server and topic."""
+        return [] if self._home is None else [(self._home.server, self._sink.topic or "")]
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

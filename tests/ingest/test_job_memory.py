@@ -1,0 +1,147 @@
+"""Ids of jobs that are freed for others: never at the cost of a row, and of who writes last."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from aqueduct.ingest import jobs
+from aqueduct.ingest.faults import RefusedRecords
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import Records
+from aqueduct.ingest.once import ID_HEADER, Ledger, Once
+from aqueduct.ingest.store import Store
+from aqueduct.ingest.topic import Submission, Topic
+from tests.ingest.jobbing import RUNS, ids_of, last, records
+from tests.ingest.storing import opened
+from tests.ingest.test_jobs import begin, commit, complete, once, send, topic_of, values_of
+
+FOUR = IngestLimits(low_water=0, max_ids=4)
+
+
+def open_part(store: Store, topic: Topic, part: Once) -> None:
+    _, missing = store.begin(topic, part)
+    if missing is not None:
+        missing.read(topic.partitions)
+        store.recall(topic, missing)
+
+
+def put(store: Store, topic: Topic, part: Once, *values: bytes) -> None:
+    submission = Submission(part.producer_id, records(values, ids_of(values)), once=part)
+    store.commit({topic: [submission]})
+    assert submission.fault is None
+
+
+def test_rows_stored_while_another_part_is_read_are_known_though_a_group_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with opened(tmp_path, FOUR) as store:
+        for part in range(3):
+            begin(store, once(part))
+            send(store, once(part), b"%d" % part, b"of %d" % part)
+        topic = topic_of(store)
+        _, missing = store.begin(topic, once(0))
+        assert missing is not None
+        begin(store, once(3))
+        send(store, once(3), b"stored meanwhile")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", full)
+            assert commit(store, (once(2), records([b"x"], ids_of([b"x"]))))[0].fault is not None
+        missing.read(topic.partitions)
+        with pytest.raises(RefusedRecords, match="send all rows of this part again"):
+            store.recall(topic, missing)
+        begin(store, once(3))
+        assert send(store, once(3), b"stored meanwhile").skipped == 1
+        begin(store, once(0))
+        assert send(store, once(0), b"of 0", b"0").skipped == 2
+        assert values_of(store)[b"stored meanwhile"] == 1
+
+
+def test_what_nobody_writes_is_freed_first_whatever_its_topic(tmp_path: Path) -> None:
+    with opened(tmp_path, IngestLimits(low_water=0, max_ids=6)) as store:
+        busy, idle = (store.topic_to_write(name, None) for name in ("busy", "idle"))
+        left = Once("left", 0, RUNS[0], 0)
+        open_part(store, idle, left)
+        put(store, idle, left, b"1", b"2", b"3", b"4")
+        for part in range(2):
+            open_part(store, busy, once(part))
+        for number in range(3):
+            for part in range(2):
+                put(store, busy, once(part), b"%d" % number)
+        assert (busy.jobs.ids, idle.jobs.ids) == (6, 0)
+
+
+def test_further_runs_keep_to_the_limit_together(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    with opened(tmp_path, FOUR, clock=lambda: now[0]) as store:
+        first, second = (
+            [Once(name, 0, run, 0) for run in RUNS[:3]] for name in ("first", "second")
+        )
+        for runs in (first, second):
+            begin(store, runs[0])
+            send(store, runs[0], b"1", b"2", b"3")
+        begin(store, first[1])
+        with pytest.raises(RefusedRecords, match="max_ids"):
+            begin(store, second[1])
+        assert topic_of(store).jobs.ids == 3
+        # A run that went away does not keep others out for ever, and begins anew if it is back.
+        now[0] += 3_600
+        begin(store, second[1])
+        assert topic_of(store).jobs.ids == 3
+        assert send(store, second[1], b"3").skipped == 1
+        with pytest.raises(RefusedRecords, match="by a new run"):
+            begin(store, first[1])
+        now[0] += 3_600
+        begin(store, first[2])
+        assert send(store, first[2], b"2").skipped == 1
+        assert sum(values_of(store).values()) == 6
+
+
+def test_messages_without_rows_take_no_memory() -> None:
+    ledger = Ledger(unique=False, is_first_run=True, max_ids=2)
+    for part in range(10):
+        assert not ledger.admit(part, ())
+    assert ledger.parts() == []
+
+
+def test_so_many_parts_of_all_jobs_are_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MAX_PARTS", 3)
+    with opened(tmp_path) as store:
+        first, second = ([Once(name, 0, RUNS[0], at) for at in range(2)] for name in "ab")
+        for part in (*first, second[0]):
+            begin(store, part)
+            complete(store, part)
+        begin(store, second[1])
+        (refused,) = commit(store, (second[1], last()))
+        assert "more than 3 parts that are complete" in str(refused.fault)
+        store.end_step("t", "a", 0, RUNS[0])
+        complete(store, second[1])
+
+
+def test_a_producer_that_was_there_before_a_job_cannot_pass_for_it_either(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = topic_of(store)
+        store.register(topic, once().producer_id)
+        begin(store, once())
+        plain = Submission(once().producer_id, Records(1, [b"plain"], [0]))
+        store.commit({topic: [plain]})
+        assert "is for rows of a job" in str(plain.fault)
+        send(store, once(), b"x")
+    with opened(tmp_path) as store:
+        begin(store, once())
+        assert send(store, once(), b"x").skipped == 1
+
+
+def test_rows_without_headers_have_no_ids() -> None:
+    entry = pa.struct([("name", pa.string()), ("value", pa.binary())])
+    rows = [None, [], [{"name": ID_HEADER, "value": b"id"}], [{"name": "n", "value": b"v"}]]
+    assert jobs.ids_of(pa.array(rows, pa.list_(entry))) == [b"id"]
