@@ -21,6 +21,7 @@ from tests.cli.conftest import Run, Start
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 240
 """A machine with other work needs long for what takes 30 s on an idle one."""
+TOKEN = "a-long-random-token"
 SMALL = ("--master", "local[2]", "--devices", "8", "--rate", "400", "--loss", "0.03")
 
 
@@ -156,14 +157,29 @@ def test_the_example_of_the_guide_has_all_that_devices_send_in_the_tables(
     assert all_gone(family)
 
 
-def test_ctrl_c_has_all_that_was_sent_go_into_the_tables_of_a_server_that_runs(
-    begin: Callable[..., Running], start: Start, tmp_path: Path
+def test_ctrl_c_has_all_that_was_sent_go_into_the_tables_from_servers_that_run(
+    begin: Callable[..., Running], run: Run, start: Start, tmp_path: Path
 ) -> None:
-    data, out = tmp_path / "data", tmp_path / "out"
-    server = start("ingest", "--dir", str(data), "--listen", "127.0.0.1:0", "--json")
-    assert server.stdout is not None
-    address = json.loads(server.stdout.readline())["listening"]
-    running = begin(*SMALL, "--duration", "100", "--servers", address, "--out", str(out))
+    out, tokens, keys = tmp_path / "out", tmp_path / "tokens.json", tmp_path / "keys"
+    tokens.write_text(json.dumps({TOKEN: {"write": ["telemetry-*"], "read": ["telemetry-*"]}}))
+    assert run("cert", "make", "127.0.0.1", "--out", str(keys)).returncode == 0
+    ours = ("--cert", str(keys / "server.pem"), "--key", str(keys / "server.key"))
+    servers = [
+        start(
+            *("ingest", "--dir", str(tmp_path / name), "--listen", "127.0.0.1:0", "--json"),
+            *("--tokens", str(tokens), *ours),
+        )
+        for name in ("data-1", "data-2")
+    ]
+    addresses = []
+    for server in servers:
+        assert server.stdout is not None
+        addresses.append(json.loads(server.stdout.readline())["listening"])
+    theirs = ("--servers", ",".join(addresses), "--ca", str(keys / "authority.pem"))
+    running = begin(
+        *(*SMALL, *theirs, "--token", TOKEN, "--duration", "100", "--out", str(out)),
+        *("--conf", "spark.driver.memory=512m"),
+    )
     running.until(" sent, ")
     family = running.family()
     running.process.send_signal(signal.SIGINT)
@@ -171,9 +187,12 @@ def test_ctrl_c_has_all_that_was_sent_go_into_the_tables_of_a_server_that_runs(
     assert code == 130, running.said.read_text()
     assert (found["interrupted"], found["source"]) == (True, "servers")
     check(out, found)
+    assert found["topics"] == ["telemetry-1", "telemetry-2"]
+    assert set(table(out, "readings")["topic"].to_pylist()) == set(found["topics"])
     assert not (out / "landing").exists()
     assert all_gone(family)
-    assert server.poll() is None
+    assert [server.poll() for server in servers] == [None, None]
+    assert TOKEN not in (out / "spark.log").read_text() + running.said.read_text()
 
 
 def test_a_second_ctrl_c_ends_it_at_once(begin: Callable[..., Running], tmp_path: Path) -> None:
@@ -199,7 +218,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing(
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(timeout=30) == 130
     assert running.said.read_text().splitlines()[-1].startswith("interrupted before anything")
-    assert not (tmp_path / "out" / "landing").exists()
+    assert not (tmp_path / "out").exists()
     assert all_gone(family)
 
 
@@ -222,6 +241,7 @@ def test_all_processes_end_with_one_that_is_killed(
         (["--topic", "a b"], "'a b'"),
         (["--rate", "2"], "at least one record a second"),
         (["--out", "."], "is not empty"),
+        (["--conf", "executor.memory=1g"], "'executor.memory' is no setting of Spark"),
     ],
 )
 def test_what_cannot_be_is_one_line_before_anything_starts(
@@ -235,7 +255,15 @@ def test_what_cannot_be_is_one_line_before_anything_starts(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--duration", "-1"], ["--loss", "0.9"], ["--token", "x"]], ids=" ".join
+    "arguments",
+    [
+        ["--duration", "-1"],
+        ["--loss", "0.9"],
+        ["--token", "x"],
+        ["--conf", "spark.executor.memory"],
+        ["--conf", "spark.executor.cores=1", "--conf", "spark.executor.cores=2"],
+    ],
+    ids=" ".join,
 )
 def test_options_that_do_not_go_are_wrong_usage(run: Run, arguments: list[str]) -> None:
     assert run("pipeline", *arguments).returncode == 2
