@@ -17,6 +17,7 @@ def stop_spark(spark: SparkSession) -> None:
     """Stop a session, and Java with it."""
     from pyspark import SparkContext
 
+    _hush()
     spark.stop()
     process = _java()
     if process is None:
@@ -36,9 +37,19 @@ def kill_java() -> None:
     """End Java as it is; calls that wait for it fail."""
     # Which they would tell, each in its thread, to people who have just asked for the end.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _hush()
     process = _java()
     if process is not None:
         process.kill()
+
+
+def _hush() -> None:
+    """Have nobody told that Java hangs up: pyspark, which counts for it, may notice that first."""
+    from pyspark import SparkContext
+
+    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
 
 
 def _java() -> subprocess.Popen[bytes] | None:
