@@ -17,7 +17,6 @@ def stop_spark(spark: SparkSession) -> None:
     """Stop a session, and Java with it."""
     from pyspark import SparkContext
 
-    _hush()
     spark.stop()
     process = _java()
     if process is None:
@@ -37,17 +36,17 @@ def kill_java() -> None:
     """End Java as it is; calls that wait for it fail."""
     # Which they would tell, each in its thread, to people who have just asked for the end.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    _hush()
     process = _java()
     if process is not None:
         process.kill()
 
 
-def _hush() -> None:
-    """Have nobody told that Java hangs up: pyspark, which counts for it, may notice that first."""
-    from pyspark import SparkContext
+def hush(spark: SparkSession) -> None:
+    """Have pyspark not tell people, with a traceback, that Java hangs up.
 
-    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    It was seen to do so while queries were being stopped, before the session was.
+    """
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aqueduct.quic.tls import Trust
 from aqueduct.spark.jobs.pipeline.children import Child
 from aqueduct.spark.jobs.pipeline.faults import PipelineError
-from aqueduct.spark.jobs.pipeline.java import kill_java, stop_spark
+from aqueduct.spark.jobs.pipeline.java import hush, kill_java, stop_spark
 from aqueduct.spark.jobs.pipeline.messages import (
     Begin,
     Counts,
@@ -146,13 +146,15 @@ class Pipeline:
             if 0 < settings.duration <= _SHORT:
                 more["spark.driver.extraJavaOptions"] = _QUICK
         try:
-            return session("aqueduct pipeline", settings.master, **{**more, **settings.spark})
+            made = session("aqueduct pipeline", settings.master, **{**more, **settings.spark})
         except Exception as error:
             # Java's reasons come as all kinds of errors, with a trace of its stack behind them.
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise PipelineError(
                 f"Spark does not start on {settings.master}: {reason}; {settings.log} has more"
             ) from error
+        hush(made)
+        return made
 
     async def _start_processes(self) -> tuple[dict[str, str], Marked]:
         settings = self._settings
