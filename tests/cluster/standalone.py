@@ -110,9 +110,9 @@ class Cluster:
             each for each in family(self._mark) if "CoarseGrainedExecutorBackend" in command(each)
         ]
 
-    def kill_executor(self) -> int:
-        """End one of them at once; the cluster makes another."""
-        chosen = self.executors()[0]
+    def kill_executor(self, which: int | None = None) -> int:
+        """End one of them at once, any or a certain one; the cluster makes another."""
+        chosen = self.executors()[0] if which is None else which
         kill(chosen)
         return chosen
 

@@ -71,6 +71,10 @@ def pipeline(
             "--out", metavar="DIR", help="Tables and report; else aqueduct-pipeline/<time>."
         ),
     ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+    ] = None,
     token: options.Token = None,
     ca: options.Authority = None,
     pin: options.Pin = None,
@@ -90,7 +94,7 @@ def pipeline(
     Example: aqueduct pipeline --duration 20 --rate 5000
 
     Example: aqueduct pipeline --master spark://host:7077 --servers host:4434 --duration 0
-    --out /shared/telemetry
+    --out /shared/telemetry --conf spark.executor.memory=2g
     """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         running.fail("pipeline needs pyspark: pip install 'aqueduct-channels[spark]'")
@@ -114,6 +118,7 @@ def pipeline(
         loss=loss,
         seed=seed,
         trigger=trigger,
+        spark=_spark_settings(conf or []),
         trust=options.chosen_trust(ca, pin, system),
         token=token,
     )
@@ -122,6 +127,19 @@ def pipeline(
     except PipelineError as error:
         running.fail(str(error))
     running.run(_run(settings, as_json))
+
+
+def _spark_settings(given: list[str]) -> dict[str, str]:
+    """Settings of Spark by their names."""
+    settings: dict[str, str] = {}
+    for each in given:
+        name, found, value = each.partition("=")
+        if not found:
+            raise typer.BadParameter(f"--conf {each}: it has the form NAME=VALUE")
+        if name in settings:
+            raise typer.BadParameter(f"--conf {name} is there twice")
+        settings[name] = value
+    return settings
 
 
 async def _run(settings: Settings, as_json: bool) -> int:

@@ -49,11 +49,20 @@ def test_a_batch_of_marks_has_no_latency() -> None:
 
 def test_a_history_takes_each_batch_once() -> None:
     history = History()
-    for one in (None, progress(0, (5, 5)), progress(0, (5, 5)), progress(1, (9, 7))):
+    for one in (progress(0, (5, 5)), progress(0, (5, 5)), progress(1, (9, 7))):
         history.add(one)
-    assert [batch.number for batch in history.batches] == [0, 1]
-    assert history.rows == 6
+    assert (history.batches, history.rows, history.last) == (2, 6, 1)
     assert history.latency_p50 == 1.75
+
+
+def test_a_history_knows_that_it_has_not_heard_of_a_batch() -> None:
+    history = History()
+    assert not history.misses(progress(0, (5, 5)))
+    assert history.misses(progress(1, (5, 5)))
+    history.add(progress(0, (5, 5)))
+    assert not history.misses(progress(0, (5, 5)))
+    assert not history.misses(progress(1, (5, 5), durationMs={"triggerExecution": 1}))
+    assert history.misses(progress(2, (5, 5), durationMs={"triggerExecution": 1}))
 
 
 def test_what_is_reached_is_behind_the_row_of_each_partition() -> None:
@@ -68,7 +77,7 @@ def test_commits_rise_and_leave_out_what_a_batch_did_not_touch() -> None:
     history = History()
     for number, ends in enumerate([(5, 5), (5, 9), (8, 9)]):
         history.add(progress(number, ends))
-    assert {where: ends for where, (ends, _) in history.commits().items()} == {
+    assert {where: list(ends) for where, (ends, _) in history.commits().items()} == {
         FIRST: [5, 8],
         SECOND: [5, 9],
     }

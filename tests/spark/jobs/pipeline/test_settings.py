@@ -33,6 +33,9 @@ def test_masters_of_spark_are_taken(tmp_path: Path, master: str) -> None:
         ({"trigger": 0.0}, "at least 0.1"),
         ({"duration": -1.0}, "at least 0"),
         ({"rate": float("nan")}, "at least one record"),
+        ({"spark": {"executor.memory": "1g"}}, "'executor.memory' is no setting of Spark"),
+        ({"spark": {"spark.": "1g"}}, "'spark.' is no setting of Spark"),
+        ({"spark": {"spark.master": "local"}}, "say that with --master"),
     ],
 )
 def test_what_cannot_be_is_named(tmp_path: Path, wrong: dict[str, Any], says: str) -> None:
@@ -47,6 +50,11 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="is not empty"):
         Settings(out=Path(__file__)).check()
     Settings(out=tmp_path / "new" / "one").check()
+
+
+def test_a_directory_in_which_nothing_began_is_taken_again(tmp_path: Path) -> None:
+    (tmp_path / "spark.log").write_text("Java does not start")
+    Settings(out=tmp_path).check()
 
 
 def test_files_are_read_only_where_spark_and_the_server_are_here(tmp_path: Path) -> None:

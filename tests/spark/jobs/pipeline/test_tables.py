@@ -46,6 +46,33 @@ def records(spark: SparkSession) -> DataFrame:
     return parse(spark.createDataFrame(rows, schema), "mine")
 
 
+class Told:
+    """What a query tells of a batch."""
+
+    def __init__(self, number: int) -> None:
+        progress = {
+            "batchId": number,
+            "timestamp": "2026-01-02T03:04:05.000Z",
+            "durationMs": {"addBatch": 1, "triggerExecution": 2},
+            "sources": [{"endOffset": {"version": 1, "topics": {"telemetry": {"0": number}}}}],
+            "observedMetrics": {"sent": {"rows": 10}},
+        }
+        self.json = json.dumps(progress)
+
+
+class Fast:
+    """A query that does several batches between two looks."""
+
+    isActive = True  # noqa: N815 -- Spark's name
+
+    def __init__(self) -> None:
+        self.recentProgress: list[Told] = []
+
+    @property
+    def lastProgress(self) -> Told | None:  # noqa: N802 -- Spark's name
+        return self.recentProgress[-1] if self.recentProgress else None
+
+
 class Stopped:
     """A query that has failed."""
 
@@ -63,6 +90,18 @@ def test_a_query_that_has_failed_is_told_with_its_reason(tmp_path: Path) -> None
     with pytest.raises(PipelineError, match="table readings ended: the disk is full") as raised:
         tables.look()
     assert len(str(raised.value)) < 700
+
+
+def test_no_batch_is_missed_between_two_looks(tmp_path: Path) -> None:
+    nothing: Any = None
+    tables = Tables(nothing, Settings(out=tmp_path), {}, {}, "mine")
+    query = Fast()
+    tables._queries["readings"] = query  # type: ignore[assignment]
+    history = tables.histories["readings"]
+    for batches in (0, 1, 2, 7, 7, 9):
+        query.recentProgress = [Told(number) for number in range(batches)][-5:]
+        tables.look()
+        assert (history.batches, history.rows) == (batches, 10 * batches)
 
 
 def test_readings_has_each_record_of_this_run_and_no_marks(records: DataFrame) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from aqueduct.spark.offsets import Offsets, TopicPartition, from_json
 
-Commits = dict[TopicPartition, tuple[list[int], list[float]]]
+Commits = dict[TopicPartition, tuple[Sequence[int], Sequence[float]]]
 """For each partition where batches ended, and when each was committed (seconds since 1970)."""
 SENT = "sent"
 """The name under which a query observes when its records were sent."""
@@ -49,41 +50,46 @@ def read_batch(progress: Mapping[str, Any]) -> Batch | None:
 
 @dataclass
 class History:
-    """The batches of a query, as they come."""
+    """The batches of a query, as they come; of each it keeps little, as a run may take weeks."""
 
-    batches: list[Batch] = field(default_factory=list)
+    batches: int = 0
     rows: int = 0
-    _ends: dict[TopicPartition, int] = field(default_factory=dict)
+    last: int = -1
+    """The number of the last batch."""
+    latency_p50: float | None = None
+    """Of the last batch that had rows."""
+    _ends: dict[TopicPartition, array[int]] = field(default_factory=dict)
+    _times: dict[TopicPartition, array[float]] = field(default_factory=dict)
 
-    def add(self, progress: Mapping[str, Any] | None) -> None:
-        """Take in what a query told last, if it is new."""
-        if progress is None or (self.batches and progress["batchId"] <= self.batches[-1].number):
+    def add(self, progress: Mapping[str, Any]) -> None:
+        """Take in what a query tells of a batch, if it is new."""
+        if progress["batchId"] <= self.last:
             return
         batch = read_batch(progress)
-        if batch is not None:
-            self.batches.append(batch)
-            self.rows += batch.rows
-            self._ends.update(batch.ends)
+        if batch is None:
+            return
+        self.batches += 1
+        self.rows += batch.rows
+        self.last = batch.number
+        if batch.latency_p50 is not None:
+            self.latency_p50 = batch.latency_p50
+        for where, end in batch.ends.items():
+            ends = self._ends.setdefault(where, array("q"))
+            if not ends or end > ends[-1]:
+                ends.append(end)
+                self._times.setdefault(where, array("d")).append(batch.committed)
+
+    def misses(self, progress: Mapping[str, Any]) -> bool:
+        """Whether there were batches between the last one here and what a query tells."""
+        return bool(progress["batchId"] > self.last + 1)
 
     def has_reached(self, offsets: Offsets) -> bool:
         """Whether the rows at these offsets, and all before them, were processed."""
-        return all(self._ends.get(where, 0) > offset for where, offset in offsets.items())
-
-    @property
-    def latency_p50(self) -> float | None:
-        """Of the last batch that had rows."""
-        for batch in reversed(self.batches):
-            if batch.latency_p50 is not None:
-                return batch.latency_p50
-        return None
+        return all(
+            where in self._ends and self._ends[where][-1] > offset
+            for where, offset in offsets.items()
+        )
 
     def commits(self) -> Commits:
         """Where batches ended, and when each was committed."""
-        found: Commits = {}
-        for batch in self.batches:
-            for where, end in batch.ends.items():
-                ends, times = found.setdefault(where, ([], []))
-                if not ends or end > ends[-1]:
-                    ends.append(end)
-                    times.append(batch.committed)
-        return found
+        return {where: (ends, self._times[where]) for where, ends in self._ends.items()}

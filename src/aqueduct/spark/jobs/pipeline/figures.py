@@ -171,7 +171,8 @@ def delay_of(commits: Commits) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
                 at = np.searchsorted(ends, offsets[here], side="right")
                 done[here] = np.append(times, np.nan)[at]
             keep = ~np.isnan(done)
-            took = np.maximum(done[keep] - sent[keep], 0.0)
+            # Percentiles keep each value that differs, and of a long run there would be millions.
+            took = np.round(np.maximum(done[keep] - sent[keep], 0.0), 3)
             yield pa.record_batch([pa.array(sent[keep]), pa.array(took)], names=["sent", "delay"])
 
     return delays

@@ -41,6 +41,16 @@ def kill_java() -> None:
         process.kill()
 
 
+def hush(spark: SparkSession) -> None:
+    """Have pyspark not tell people, with a traceback, that Java hangs up.
+
+    It was seen to do so while queries were being stopped, before the session was.
+    """
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
 def _java() -> subprocess.Popen[bytes] | None:
     """The process that pyspark has started, if it has."""
     from pyspark import SparkContext

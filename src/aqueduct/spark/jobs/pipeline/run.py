@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aqueduct.quic.tls import Trust
 from aqueduct.spark.jobs.pipeline.children import Child
 from aqueduct.spark.jobs.pipeline.faults import PipelineError
-from aqueduct.spark.jobs.pipeline.java import kill_java, stop_spark
+from aqueduct.spark.jobs.pipeline.java import hush, kill_java, stop_spark
 from aqueduct.spark.jobs.pipeline.messages import (
     Begin,
     Counts,
@@ -77,6 +77,8 @@ class Pipeline:
         self._status = Status()
         self._begun = 0.0
         self._aborted = False
+        self._wanted = True
+        """Whether nobody has pressed Ctrl-C before anything was sent."""
 
     async def run(self, stop: asyncio.Event) -> Summary | None:
         """Run until the time is over or the event is set; None if nothing was sent before that."""
@@ -87,6 +89,7 @@ class Pipeline:
             try:
                 await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not starting.done():
+                    self._wanted = False
                     return None
                 await starting
                 told = await self._guarded(self._send(stop))
@@ -137,19 +140,21 @@ class Pipeline:
         from aqueduct.spark.session import session
 
         settings = self._settings
-        more: dict[str, str | int] = {}
+        more: dict[str, str] = {}
         if settings.is_local:
-            more["spark.sql.shuffle.partitions"] = 2
+            more["spark.sql.shuffle.partitions"] = "2"
             if 0 < settings.duration <= _SHORT:
                 more["spark.driver.extraJavaOptions"] = _QUICK
         try:
-            return session("aqueduct pipeline", settings.master, **more)
+            made = session("aqueduct pipeline", settings.master, **{**more, **settings.spark})
         except Exception as error:
             # Java's reasons come as all kinds of errors, with a trace of its stack behind them.
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise PipelineError(
                 f"Spark does not start on {settings.master}: {reason}; {settings.log} has more"
             ) from error
+        hush(made)
+        return made
 
     async def _start_processes(self) -> tuple[dict[str, str], Marked]:
         settings = self._settings
@@ -244,7 +249,7 @@ class Pipeline:
         status.arrived = self._gateway.told.arrived
         if self._tables is not None:
             history = self._tables.histories["readings"]
-            status.rows, status.batches = history.rows, len(history.batches)
+            status.rows, status.batches = history.rows, history.batches
             status.latency_p50 = history.latency_p50
         self._watch(status)
 
@@ -270,7 +275,7 @@ class Pipeline:
             seconds=self._status.running,
             whole_seconds=time.monotonic() - start,
             interrupted=interrupted,
-            batches=len(history.batches),
+            batches=history.batches,
             late=told.late,
             accounts=accounts(told.sent, told.lost, told.arrived, figures),
             figures=figures,
@@ -298,13 +303,15 @@ class Pipeline:
     def _abort(self) -> None:
         """End at once, and wait for nothing: Java would finish its batch first."""
         self._aborted = True
+        self._wanted = False
         kill_java()
 
     def _remove(self) -> None:
-        """Leave the directory as it was found, if no record is in it."""
+        """Leave the directory as it was found: no record is in it."""
         for name in ("landing", "checkpoint", "readings", "windows"):
             shutil.rmtree(self._settings.out / name, ignore_errors=True)
         with suppress(OSError):
-            if not self._settings.log.stat().st_size:
+            # Of a failure it is all there is to look at.
+            if not self._wanted or not self._settings.log.stat().st_size:
                 self._settings.log.unlink()
             self._settings.out.rmdir()

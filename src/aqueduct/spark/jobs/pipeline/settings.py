@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ _MASTER = re.compile(
 )
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
+_SPARK = re.compile(r"spark\.[A-Za-z0-9._-]+")
 MAX_DEVICES = 1_000
 
 
@@ -39,6 +41,8 @@ class Settings:
     loss: float = 0.01
     seed: int = 1
     trigger: float = 0.5
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of Spark, which go before ours."""
     trust: Trust = field(default_factory=Trust, repr=False)
     token: str | None = field(default=None, repr=False)
 
@@ -71,11 +75,22 @@ class Settings:
             )
         if not (self.trigger >= 0.1 and self.duration >= 0):
             raise PipelineError("--trigger is at least 0.1 seconds, --duration at least 0")
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+        for name in self.spark:
+            if not _SPARK.fullmatch(name):
+                raise PipelineError(
+                    f"--conf {name!r} is no setting of Spark: they begin with spark."
+                )
+            if name == "spark.master":
+                raise PipelineError("--conf spark.master: say that with --master")
+        if self.out.exists() and not self._is_free():
             raise PipelineError(
                 f"{self.out} is not empty, and tables of two runs do not mix; name another "
                 "directory with --out, or remove it"
             )
+
+    def _is_free(self) -> bool:
+        """Whether nothing is there but what a start that failed has left."""
+        return self.out.is_dir() and all(each == self.log for each in self.out.iterdir())
 
     @property
     def log(self) -> Path:

@@ -74,12 +74,22 @@ class Tables:
     def look(self) -> None:
         """Take in how far the queries are; raises if one has failed."""
         for table, query in self._queries.items():
-            progress = query.lastProgress
-            self.histories[table].add(None if progress is None else json.loads(progress.json))
+            self._take_in(query, self.histories[table])
             if not query.isActive:
                 error = query.exception()
                 reason = "it was stopped" if error is None else str(error)[:_REASON]
                 raise PipelineError(f"the query of the table {table} ended: {reason}")
+
+    def _take_in(self, query: StreamingQuery, history: History) -> None:
+        last = query.lastProgress
+        if last is None:
+            return
+        told = json.loads(last.json)
+        if history.misses(told):
+            # Spark keeps the last hundred; all of them each time would be much to carry over.
+            for one in query.recentProgress:
+                history.add(json.loads(one.json))
+        history.add(told)
 
     def have_reached(self, offsets: Offsets) -> bool:
         """Whether both tables have what is at these offsets, and before."""
@@ -90,6 +100,7 @@ class Tables:
         """Wait until what the last watermark closes is in the table, and nothing is under way."""
         for query in self._queries.values():
             query.processAllAvailable()
+        self.look()
 
     def stop(self) -> None:
         """Stop both queries."""

@@ -1,0 +1,149 @@
+"""``format("aqueduct")`` on a cluster: executors read from a server, write to it, and may die."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from aqueduct.ingest.blocking import Producer
+from aqueduct.ingest.faults import UnknownTopic
+from aqueduct.quic.tls import ServerTLS, trust
+from aqueduct.spark.origin import Place
+from tests.cluster.standalone import Cluster
+from tests.spark.crashes.lab import Script, parent, until
+from tests.spark.landing import Landing, stored_values
+
+ROWS = 1_000
+KINDS = 7
+"""Of the rows that are written: most are equal to many others."""
+PAUSE = 0.06
+"""Seconds between ten rows of a task that writes."""
+Rows = list[list[int]]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Driver(Script):
+    """A driver of Spark on the cluster, and a server that is not on its disk."""
+
+    def __init__(self, master: str, place: Place, authority: ServerTLS) -> None:
+        super().__init__("tests.cluster.driving", master)
+        self.place = place
+        self.server = {"servers": place.server, "trustCa": authority.certificate.decode()}
+
+    def order(self, order: str, **more: Any) -> None:
+        """Have it do something."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"order": order, **more}).encode() + b"\n")
+
+
+@pytest.fixture(scope="module")
+def place(
+    tmp_path_factory: pytest.TempPathFactory, authority: ServerTLS, tls: ServerTLS
+) -> Iterator[Place]:
+    """A server with two topics: each of the rows of one has a key, those of the other are equal."""
+    landing = Landing(tmp_path_factory.mktemp("landing"))
+    landing.write("logs", ROWS)
+    with landing.served(tls) as server:
+        place = Place(server=server.address, trust=trust(authority.certificate))
+        with Producer(place.server, "equal", trust=place.trust) as producer:
+            for number in range(ROWS):
+                producer.send(b"%d" % (number % KINDS))
+        yield place
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def driver(cluster: Cluster, place: Place, authority: ServerTLS) -> AsyncIterator[Driver]:
+    async with Driver(cluster.master, place, authority) as driver:
+        yield driver
+
+
+def ends(place: Place, topic: str) -> dict[int, int]:
+    """Of each partition the offset behind its last row."""
+    (info,) = place.topics(topic)
+    return {part.partition: part.next_offset for part in info.partitions}
+
+
+def stored(place: Place, topic: str) -> int:
+    """How many rows a topic has; none if nobody has written any."""
+    try:
+        return sum(ends(place, topic).values())
+    except UnknownTopic:
+        return 0
+
+
+async def test_a_stream_from_a_server_is_exact_though_an_executor_is_killed(
+    cluster: Cluster, driver: Driver, tmp_path: Path
+) -> None:
+    source = {**driver.server, "subscribe": "logs"}
+    driver.order("read", source=source, checkpoint=str(tmp_path / "checkpoint"), limit=200)
+    await driver.event("batch")
+    await until(lambda: len(cluster.executors()) == 2, "two executors")
+    await driver.event("batch")
+    killed = cluster.kill_executor()
+    sent = await asyncio.to_thread(produce, driver.place)
+    await until(lambda: len(set(cluster.executors()) - {killed}) == 2, "another executor")
+    driver.ask()
+    finished = await driver.event("read")
+    batches: dict[int, Rows] = {
+        event["number"]: event["rows"] for event in driver.said if event["event"] == "batch"
+    }
+    rows = [tuple(row) for batch in batches.values() for row in batch]
+    expected = ends(driver.place, "logs")
+    assert sorted(row[:2] for row in rows) == [
+        (part, at) for part, end in expected.items() for at in range(end)
+    ]
+    assert sum(expected.values()) == ROWS + sent
+    assert len(finished["places"]) == 2
+
+
+def produce(place: Place) -> int:
+    """Records that come while the stream runs."""
+    with Producer(place.server, "logs", trust=place.trust) as producer:
+        for number in range(ROWS):
+            producer.send(b"%d" % number)
+    return ROWS
+
+
+@pytest.mark.parametrize("order", ["copy", "write"])
+async def test_each_row_is_written_once_though_an_executor_is_killed_that_writes(
+    cluster: Cluster, driver: Driver, tmp_path: Path, order: str
+) -> None:
+    topic, place = f"of-{order}", driver.place
+    more = {"checkpoint": str(tmp_path / "checkpoint")} if order == "copy" else {}
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    driver.order(
+        order,
+        source={**driver.server, "subscribe": "equal"},
+        sink={**driver.server, "topic": topic},
+        notes=str(notes),
+        pause=PAUSE,
+        **more,
+    )
+    await until(lambda: stored(place, topic) >= ROWS // 10, "rows of a step that goes on")
+    # A task is slower by far than looking for it: it has most of its rows before it.
+    task, executor = running(cluster, notes)
+    cluster.kill_executor(executor)
+    assert stored(place, topic) < ROWS
+    await driver.event("written")
+    assert stored_values(place, topic) == Counter(b"%d" % (each % KINDS) for each in range(ROWS))
+    assert len(list(notes.glob(f"{task}.*"))) > 1
+
+
+def running(cluster: Cluster, notes: Path) -> tuple[int, int]:
+    """A task that writes, and the executor that runs it."""
+    executors = cluster.executors()
+    for note in sorted(notes.iterdir()):
+        task, _, worker = map(int, note.name.split("."))
+        executor = parent(parent(worker))
+        if executor in executors:
+            return task, executor
+    raise AssertionError(f"no task runs: {sorted(notes.iterdir())}")
