@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +12,10 @@ from aqueduct.spark import survey as surveys
 from aqueduct.spark.faults import DataLoss, SourceError, Unreachable, WrongOption
 from aqueduct.spark.fetch import PAUSES
 from aqueduct.spark.offsets import TopicPartition
-from aqueduct.spark.options import ReadOptions, read_options
+from aqueduct.spark.options import read_options
 from aqueduct.spark.origin import Found, Place
 from aqueduct.spark.plan import OffsetRange
-from aqueduct.spark.survey import Survey, clipped, end_of, start_of, survey, survey_up_to
+from aqueduct.spark.survey import Survey, clipped, start_of, survey, survey_up_to
 
 HERE = read_options({"path": "data", "subscribe": "logs"})
 THERE = read_options({"servers": "a:1", "subscribe": "logs"})
@@ -55,21 +54,15 @@ def test_it_tells_where_each_partition_begins_and_ends_and_what_it_takes() -> No
     assert (found.first, found.next, found.held) == ({LOGS: 2}, {LOGS: 12}, {LOGS: (10, 40)})
 
 
-@pytest.mark.parametrize(("option", "resolve"), [("starting", start_of), ("ending", end_of)])
-def test_an_offset_that_nothing_has_reached_yet_is_an_error_of_its_option(
-    option: str, resolve: Callable[[ReadOptions, Survey], dict[TopicPartition, int]]
-) -> None:
-    def resolved(offset: int, **more: str) -> dict[TopicPartition, int]:
-        position = {f"{option}Offsets": f'{{"logs": {{"0": {offset}}}}}'}
-        return resolve(
-            read_options({"path": "data", "subscribe": "logs", **position, **more}), found
-        )
+def test_a_beginning_that_nothing_has_reached_yet_is_an_error() -> None:
+    def start(offset: int, **more: str) -> dict[TopicPartition, int]:
+        more["startingOffsets"] = f'{{"logs": {{"0": {offset}}}}}'
+        return start_of(read_options({"path": "data", "subscribe": "logs", **more}), seen(2, 12))
 
-    found = seen(2, 12)
-    assert resolved(12) == {LOGS: 12}
-    with pytest.raises(WrongOption, match=f"option {option}Offsets: .* up to 12, and 13 is behind"):
-        resolved(13)
-    assert resolved(13, failOnDataLoss="false") == {LOGS: 13}
+    assert start(12) == {LOGS: 12}
+    with pytest.raises(WrongOption, match=r"option startingOffsets: .* up to 12, and 13 is behind"):
+        start(13)
+    assert start(13, failOnDataLoss="false") == {LOGS: 13}
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,10 @@ def need_topics(options: ReadOptions, where: Sequence[Place], seen: Survey) -> N
 def start_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
     """Where to begin."""
     if options.start_time is None:
-        return _resolve("startingOffsets", options.start, seen, options.fail_on_data_loss)
+        start = _resolve("startingOffsets", options.start, seen)
+        if options.fail_on_data_loss:
+            _check_reached(start, seen)
+        return start
     offsets = {}
     for topic, place in seen.places.items():
         try:
@@ -120,12 +123,20 @@ def start_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
 
 def end_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
     """Where a batch ends."""
-    return _resolve("endingOffsets", options.end, seen, options.fail_on_data_loss)
+    return _resolve("endingOffsets", options.end, seen)
 
 
-def _resolve(
-    option: str, position: Position, seen: Survey, fail: bool
-) -> dict[TopicPartition, int]:
+def _check_reached(start: Offsets, seen: Survey) -> None:
+    """Raise for a beginning behind the end: a batch would have no rows, and nobody would know."""
+    for where, offset in start.items():
+        if offset > (end := seen.next[where]):
+            raise WrongOption(
+                f"option startingOffsets: {where} has offsets up to {end}, and {offset} is behind "
+                "that; -1 is the latest"
+            )
+
+
+def _resolve(option: str, position: Position, seen: Survey) -> dict[TopicPartition, int]:
     given = position.offsets or dict.fromkeys(seen.parts, position.everywhere or 0)
     unknown = [str(where) for where in given if where not in seen.parts]
     if unknown:
@@ -136,12 +147,6 @@ def _resolve(
             f"option {option} has an offset for each partition, and none for "
             f"{', '.join(missing)}; -2 is the earliest, -1 the latest"
         )
-    for where, offset in given.items():
-        if fail and offset > (end := seen.next[where]):
-            raise WrongOption(
-                f"option {option}: {where} has offsets up to {end}, and {offset} is behind that; "
-                "-1 is the latest"
-            )
     special = {EARLIEST: seen.first, LATEST: seen.next}
     return {
         where: special[offset][where] if offset in special else offset
