@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from aqueduct import dev_trust
+from aqueduct.cli.options import with_port
 from aqueduct.ingest import DirectoryReader, blocking
 from tests.cli.conftest import Run, Start, interrupt
 
@@ -375,13 +376,26 @@ def test_only_a_token_that_is_known_gets_in(
     tokens.write_text(json.dumps({TOKEN: {"write": ["logs.*"], "read": ["logs.*"]}}))
     _, where = serving(start, tmp_path / "data", "--tokens", str(tokens))
     command = ("produce", "logs.a", "-s", where["listening"])
-    one_line(run(*command, stdin="x"), "wants a token that it knows")
+    one_line(run(*command, stdin="x"), "wants a token that it knows", "--token")
     one_line(run(*command, "--token", "something-else", stdin="x"), "wants a token that it knows")
     one_line(run("topics", "-s", where["listening"]), "wants a token that it knows")
     monkeypatch.setenv("AQUEDUCT_TOKEN", TOKEN)
     assert run(*command, stdin="x").returncode == 0
     refused = run("produce", "other", "-s", where["listening"], stdin="x")
     one_line(refused, "this token may not write to topic 'other'")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("host", "host:4434"),
+        ("host:1", "host:1"),
+        ("[::1]", "[::1]:4434"),
+        ("[::1]:1", "[::1]:1"),
+    ],
+)
+def test_a_server_without_a_port_has_that_of_ingest(given: str, meant: str) -> None:
+    assert with_port(given) == meant
 
 
 def test_a_certificate_that_nobody_vouches_for_is_one_line(

@@ -15,9 +15,25 @@ def test_a_name_is_found_however_it_is_written() -> None:
 
 def test_an_option_of_nobody_is_named_with_those_there_are() -> None:
     options = Given({"topik": "a", "checkpointlocation": "b"})
-    with pytest.raises(WrongOption, match=r"there is no option 'topik'; options: topic, token$"):
+    fault = r"there is no option 'topik' \(did you mean topic\?\); options: topic, token$"
+    with pytest.raises(WrongOption, match=fault):
         options.check_names(("topic", "token"), ("checkpointLocation",))
+    with pytest.raises(WrongOption, match=r"there is no option 'x'; options: topic, token$"):
+        Given({"x": "a"}).check_names(("topic", "token"))
     Given({"checkpointlocation": "b"}).check_names((), ("checkpointLocation",))
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("kafka.bootstrap.servers", "which is servers here"),
+        ("kafka.security.protocol", "which is trustCa here"),
+        ("kafka.group.id", "and none is needed"),
+    ],
+)
+def test_an_option_of_kafka_is_told_what_it_is_here(name: str, advice: str) -> None:
+    with pytest.raises(WrongOption, match=f"there is no option '{name}', {advice}; options: "):
+        Given({name: "x"}).check_names(("servers", "trustCa"))
 
 
 def test_a_wrong_option_is_an_error_of_whoever_was_given_it() -> None:

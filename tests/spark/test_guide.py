@@ -1,12 +1,69 @@
-"""The first example of the guide does what it says, in a process of its own."""
+"""The guide to Spark is true: its first example runs, and its tables have the options there are."""
 
+import re
 import subprocess
 import sys
 
-from tests.test_readme import examples_of
+import pytest
+
+from aqueduct.spark import faults, options, sink_options
+from aqueduct.spark.given import SERVER_NAMES
+from aqueduct.spark.rows import row_schema
+from tests.test_readme import ROOT, examples_of
+
+PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+
+
+def cells(heading: str, column: int) -> list[str]:
+    """What is in a column of the table whose first row begins with this, row by row."""
+    lines = PAGE[PAGE.index(f"| {heading} |") :].splitlines()[2:]
+    rows = lines[: next(at for at, line in enumerate(lines) if not line.startswith("|"))]
+    return [row.split("|")[column] for row in rows]
+
+
+def code(texts: list[str]) -> set[str]:
+    return {name for text in texts for name in re.findall(r"`(\w+)`", text)}
 
 
 def test_the_first_example_of_the_guide_to_spark_prints_the_sum() -> None:
     command = [sys.executable, "-c", examples_of("docs/spark.md")[0]]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=180)
     assert done.stdout == "499500\n"
+
+
+def test_the_table_of_the_source_has_all_options_and_no_others() -> None:
+    # A directory stands in the remark about servers, because Kafka has no such thing.
+    assert code(cells("Kafka's source", 2)) | {"path"} == set(options.NAMES)
+    assert "`path`" in cells("Kafka's source", 3)[0]
+
+
+def test_the_table_of_the_sink_has_all_options_and_no_others() -> None:
+    named = code(cells("Kafka's sink", 2))
+    assert named | set(SERVER_NAMES) == set(sink_options.NAMES)
+
+
+def test_the_table_of_trust_has_all_ways_there_are() -> None:
+    assert code(cells("option", 1)) | {"token"} == set(SERVER_NAMES)
+
+
+def test_the_table_of_columns_has_all_columns_and_no_others() -> None:
+    rows = zip(cells("Kafka", 1), cells("Kafka", 2), strict=True)
+    named = code([kafka if "the same" in here else here for kafka, here in rows])
+    # Those are what a header is made of.
+    assert named - {"name"} == set(row_schema(True).names)
+
+
+@pytest.mark.parametrize("error", code(cells("error", 1)) - {"NoJava"})
+def test_the_errors_of_the_guide_are_there(error: str) -> None:
+    assert issubclass(getattr(faults, error), Exception)
+
+
+def test_the_guide_names_all_errors_there_are() -> None:
+    there = {name for name, kind in vars(faults).items() if isinstance(kind, type)}
+    assert there - {"AqueductError"} <= code(cells("error", 1))
+
+
+def test_options_in_examples_are_there() -> None:
+    text = "\n".join(examples_of("docs/spark.md"))
+    given = set(re.findall(r'\.option\("(\w+)"', text)) - {"checkpointLocation"}
+    assert given <= {*options.NAMES, *sink_options.NAMES}

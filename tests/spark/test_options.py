@@ -68,9 +68,9 @@ def test_offsets_are_given_by_partition() -> None:
     ("given", "fault"),
     [
         ({**HERE, "maxRows": "1"}, "there is no option 'maxrows'; options: path, servers"),
-        ({"subscribe": "logs"}, "path and servers say where to read from: none is given"),
+        ({"subscribe": "logs"}, "path and servers say where to read from: neither is given"),
         ({**HERE, **THERE}, "path and servers say where to read from: both are given"),
-        ({"path": "data"}, "subscribe and subscribePattern say what to read: none is given"),
+        ({"path": "data"}, "subscribe and subscribePattern say what to read: neither is given"),
         ({**HERE, "subscribePattern": "x"}, "what to read: both are given"),
         ({**HERE, "path": " "}, "option path is empty"),
         ({**HERE, "subscribe": "logs,"}, "option subscribe: 'logs,' has an empty or a repeated"),
@@ -94,7 +94,10 @@ def test_offsets_are_given_by_partition() -> None:
             },
             "startingOffsets and endingOffsets: a partition 0 begins at 9, behind its end at 3",
         ),
-        ({**HERE, "startingTimestamp": "yesterday"}, "option startingTimestamp is a whole number"),
+        (
+            {**HERE, "startingTimestamp": "yesterday"},
+            "is milliseconds since 1970, a whole",
+        ),
         (
             {**HERE, "startingTimestamp": "1", "startingOffsets": "earliest"},
             "options startingOffsets and startingTimestamp exclude each other",

@@ -54,6 +54,17 @@ def test_it_tells_where_each_partition_begins_and_ends_and_what_it_takes() -> No
     assert (found.first, found.next, found.held) == ({LOGS: 2}, {LOGS: 12}, {LOGS: (10, 40)})
 
 
+def test_a_beginning_that_nothing_has_reached_yet_is_an_error() -> None:
+    def start(offset: int, **more: str) -> dict[TopicPartition, int]:
+        more["startingOffsets"] = f'{{"logs": {{"0": {offset}}}}}'
+        return start_of(read_options({"path": "data", "subscribe": "logs", **more}), seen(2, 12))
+
+    assert start(12) == {LOGS: 12}
+    with pytest.raises(WrongOption, match=r"option startingOffsets: .* up to 12, and 13 is behind"):
+        start(13)
+    assert start(13, failOnDataLoss="false") == {LOGS: 13}
+
+
 @pytest.mark.parametrize(
     "info",
     [TopicInfo("logs", [], fault="x.json, byte 0: bad"), logs(0, fault="x.json, byte 0: bad")],

@@ -47,8 +47,19 @@ Grace = Annotated[
 INGEST = "127.0.0.1:4434"
 """Where an ingest server listens unless told otherwise."""
 _TOKEN = "AQUEDUCT_TOKEN"
+
+
+def with_port(address: str) -> str:
+    """Without a port it is that of ingest, and not the one that channels have in general."""
+    has_port = ":" in address.rpartition("]")[2] if "]" in address else ":" in address
+    return address if has_port else f"{address}:{INGEST.rpartition(':')[2]}"
+
+
 IngestAddress = Annotated[
-    str, typer.Option("--server", "-s", metavar="HOST:PORT", help="The ingest server.")
+    str,
+    typer.Option(
+        "--server", "-s", metavar="HOST:PORT", callback=with_port, help="The ingest server."
+    ),
 ]
 Token = Annotated[
     str | None,

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from aqueduct.channel.connection import TRUST_ADVICE
 from aqueduct.channel.server import Handler, Server
-from aqueduct.errors import AqueductError
+from aqueduct.errors import AqueductError, Unauthenticated
 
 FAILED = 1
 INTERRUPTED = 130
@@ -44,6 +44,8 @@ def run(work: Coroutine[Any, Any, int | None]) -> NoReturn:
         # Who read our output has seen enough; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
+    except Unauthenticated as error:
+        fail(f"{error}. Give it as --token or, where others cannot see it, as $AQUEDUCT_TOKEN")
     except (AqueductError, OSError, ValueError) as error:
         fail(str(error).replace(TRUST_ADVICE, _TRUST_ADVICE) or type(error).__name__)
     raise typer.Exit(code or 0)

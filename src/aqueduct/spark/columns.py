@@ -108,7 +108,8 @@ _FITS = {
     "topic": ("string", "CAST it"),
     "headers": (
         "array<struct<name:string,value:binary>> or map<string,binary>",
-        "map_from_arrays and map make one",
+        "map and map_from_arrays make one, and of Kafka's headers transform(headers, h -> "
+        "struct(h.key AS name, h.value AS value))",
     ),
     "timestamp": ("timestamp", "to_timestamp and timestamp_micros make one"),
     "id": ("string, binary or a whole number", "CAST it to string"),
@@ -218,8 +219,8 @@ def _check_sizes(
         if size > max_record:
             whole = "" if size == len(value) else " with key and headers"
             _refuse_one(
-                batch, columns, numbers, at, "value", f"has{whole} {size:,} bytes; the server "
-                f"takes {max_record:,} (its max_record)",
+                batch, columns, numbers, at, "value", f"has {size:,} bytes{whole}; the server "
+                f"takes {max_record:,} (aqueduct ingest --max-record)",
             )  # fmt: skip
 
 

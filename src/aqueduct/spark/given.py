@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from aqueduct.spark.faults import WrongOption
 
@@ -31,6 +32,26 @@ def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None
 
 
+_KAFKA = {
+    "kafka.bootstrap.servers": "servers",
+    "kafka.group.id": "",
+    "groupidprefix": "",
+    "kafka.security.protocol": "trustCa",
+    "kafka.ssl.truststore.location": "trustCa",
+}
+"""What somebody who comes from Kafka tries first, and what does the same."""
+
+
+def _meant(name: str, names: Sequence[str]) -> str:
+    """What to give instead, if that can be told."""
+    if name in _KAFKA:
+        same = _KAFKA[name]
+        return f", which is {same} here" if same in names else ", and none is needed"
+    lower = {each.lower(): each for each in names}
+    close = get_close_matches(name, lower, 1, 0.8)
+    return f" (did you mean {lower[close[0]]}?)" if close else ""
+
+
 class Given:
     """Options as text, found by name however it is written."""
 
@@ -42,7 +63,9 @@ class Given:
         known = {name.lower() for name in (*names, *ignored)}
         for name in sorted(self._given):
             if name not in known:
-                raise WrongOption(f"there is no option {name!r}; options: {', '.join(names)}")
+                raise WrongOption(
+                    f"there is no option {name!r}{_meant(name, names)}; options: {', '.join(names)}"
+                )
 
     def text(self, name: str) -> str | None:
         """The value of an option; None if it was not given."""
@@ -55,7 +78,7 @@ class Given:
         """Raise unless exactly one of two was given."""
         given = [name for name in (one, other) if self.text(name) is not None]
         if len(given) != 1:
-            count = "both are given" if given else "none is given"
+            count = "both are given" if given else "neither is given"
             raise WrongOption(f"options {one} and {other} say {what}: {count}, and one is needed")
 
     def exclude(self, names: tuple[str, ...]) -> None:
@@ -79,7 +102,7 @@ class Given:
             raise WrongOption(f"option {name} is true or false, not {value!r}")
         return value.strip().lower() == "true"
 
-    def number(self, name: str, least: int, most: int = 2**63 - 1) -> int | None:
+    def number(self, name: str, least: int, most: int = 2**63 - 1, *, what: str = "") -> int | None:
         """A whole number within bounds."""
         value = self.text(name)
         if value is None:
@@ -87,7 +110,9 @@ class Given:
         digits = value.strip()
         if not digits.isascii() or not digits.isdecimal() or not least <= int(digits) <= most:
             upper = "" if most == 2**63 - 1 else f" to {most}"
-            raise WrongOption(f"option {name} is a whole number from {least}{upper}, not {value!r}")
+            raise WrongOption(
+                f"option {name} is {what}a whole number from {least}{upper}, not {value!r}"
+            )
         return int(digits)
 
     def listed(self, name: str) -> tuple[str, ...]:
@@ -105,7 +130,10 @@ class Given:
         topics = self.listed(name)
         for topic in topics:
             if not is_topic(topic):
-                raise WrongOption(f"option {name}: {topic!r} cannot be the name of a topic")
+                raise WrongOption(
+                    f"option {name}: {topic!r} cannot be the name of a topic; take up to 100 "
+                    "letters, digits, dots, dashes and underscores, a letter or digit first"
+                )
         return topics
 
     def server_options(self) -> ServerOptions:
@@ -115,7 +143,10 @@ class Given:
         for server in servers:
             found = _SERVER.fullmatch(server)
             if not found or not 1 <= int(found[2]) <= 65_535:
-                raise WrongOption(f"option servers: {server!r} is not host:port")
+                raise WrongOption(
+                    f"option servers: {server!r} is not host:port; an ingest server listens on "
+                    "port 4434 unless told otherwise"
+                )
         return ServerOptions(
             servers=servers,
             trust_ca=self.text("trustCa"),

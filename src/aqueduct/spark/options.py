@@ -78,7 +78,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     start = _position(options, "startingOffsets", LATEST if streaming else EARLIEST)
     end = _position(options, "endingOffsets", LATEST)
     _check_ends(start, end, streaming)
-    time = options.number("startingTimestamp", 0)
+    time = options.number("startingTimestamp", 0, what="milliseconds since 1970, ")
     return ReadOptions(
         **asdict(options.server_options()),
         path=options.text("path"),

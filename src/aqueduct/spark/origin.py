@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from aqueduct.errors import AqueductError, ConnectError, TLSError
+from aqueduct.channel.connection import TRUST_ADVICE
+from aqueduct.errors import AqueductError, ConnectError, TLSError, Unauthenticated
 from aqueduct.ingest.blocking import Reader
 from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
 from aqueduct.ingest.messages import TopicInfo
@@ -126,7 +127,7 @@ def _trust(options: ServerOptions) -> Trust:
             text = options.trust_ca
             return trust(text.encode() if text.lstrip().startswith("-----BEGIN") else text)
         if options.trust_pin is not None:
-            return pin(options.trust_pin)
+            return pin(options.trust_pin.strip().removeprefix("sha256:"))
         return dev_trust() if options.trust_development else trust()
     except TLSError as error:
         name = "trustCa" if options.trust_ca is not None else "trustPin"
@@ -187,14 +188,28 @@ def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
     except (UnknownTopic, NotAllowed):
         raise
     except ConnectError as error:
-        raise unreachable(place, error) from error
+        # Its text says it all; sixty lines of how it came about hide it in what Spark prints.
+        raise unreachable(place, error) from None
     except AqueductError as error:
         raise SourceError(f"{place} does not tell what it has: {error}") from error
 
 
 def unreachable(place: Place, error: AqueductError) -> Unreachable:
     """That a server cannot be reached, and what to look at."""
+    if isinstance(error, TLSError):
+        return Unreachable(f"{place}: {str(error).replace(TRUST_ADVICE, _TRUST_ADVICE)}")
+    if isinstance(error, Unauthenticated):
+        return Unreachable(
+            f"{place} wants a token that it knows; give one of its tokens file in option token"
+        )
     return Unreachable(
         f"{place} cannot be reached: {error}. See that an ingest server runs there (aqueduct "
-        "topics --server asks it), and that trustCa, trustPin, trustDevelopment and token fit"
+        "topics --server asks it), and that this host may send to its UDP port"
     )
+
+
+_TRUST_ADVICE = (
+    "Say whom to trust: option trustDevelopment=true for a server of this user on this host that "
+    "was started without --cert, trustCa for the authority that signed its certificate, or "
+    "trustPin for its fingerprint; without them it is the authorities of this system"
+)

@@ -103,12 +103,8 @@ def start_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
     """Where to begin; raises for a place that is not there yet, as nothing would be read of it."""
     if options.start_time is None:
         start = _resolve("startingOffsets", options.start, seen)
-        for where, end in seen.next.items():
-            if start[where] > end and options.fail_on_data_loss:
-                raise WrongOption(
-                    f"option startingOffsets: {where} begins at {start[where]}, and has offsets up "
-                    f"to {end} only; to begin there all the same, set failOnDataLoss to false"
-                )
+        if options.fail_on_data_loss:
+            _check_reached(start, seen)
         return start
     offsets = {}
     for topic, place in seen.places.items():
@@ -126,6 +122,16 @@ def start_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
 def end_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
     """Where a batch ends."""
     return _resolve("endingOffsets", options.end, seen)
+
+
+def _check_reached(start: Offsets, seen: Survey) -> None:
+    """Raise for a beginning behind the end: a batch would have no rows, and nobody would know."""
+    for where, offset in start.items():
+        if offset > (end := seen.next[where]):
+            raise WrongOption(
+                f"option startingOffsets: {where} begins at {offset}, and has offsets up to {end} "
+                "only; -1 is the latest, and with failOnDataLoss false it begins there all the same"
+            )
 
 
 def _resolve(option: str, position: Position, seen: Survey) -> dict[TopicPartition, int]:
