@@ -108,12 +108,12 @@ def test_a_connection_is_kept_and_made_again_when_it_is_gone(
         address = server.address
         (place,) = places(options(servers=address, subscribe="logs", trustCa=trust_ca))
         place.topics()
-        kept = origin._connections.get(place)
+        kept = origin._readers.get(place)
         place.topics()
-        assert origin._connections.get(place) is kept
+        assert origin._readers.get(place) is kept
     with landing.served(tls, address):
         assert [info.topic for info in place.topics()] == ["logs"]
-        assert origin._connections.get(place) is not kept
+        assert origin._readers.get(place) is not kept
 
 
 def test_whom_to_trust_is_said_in_one_of_four_ways(authority: ServerTLS, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from aqueduct.quic.tls import ServerTLS, trust
 from aqueduct.spark.columns import Columns
 from aqueduct.spark.faults import SinkError
 from aqueduct.spark.origin import Place
-from aqueduct.spark.sink import Clients, Sink, Step, clients, write_part
+from aqueduct.spark.sink import Sink, Step, clients, drop_if_broken, write_part
 from tests.spark.landing import Landing, stored_rows, stored_values
 
 TOKEN = "a-long-random-token"
@@ -216,13 +216,12 @@ def test_a_topic_that_may_not_be_written_is_named(
 
 
 def test_a_connection_is_kept_until_it_breaks(place: Place) -> None:
-    pool = Clients()
-    kept = pool.get(place)
-    pool.drop_if_broken(place, RefusedRecords("too many"))
-    assert pool.get(place) is kept
-    pool.drop_if_broken(place, ConnectionLost("gone"))
-    assert pool.get(place) is not kept
-    pool.drop_if_broken(place, ConnectionLost("gone"))
+    kept = clients.get(place)
+    drop_if_broken(place, RefusedRecords("too many"))
+    assert clients.get(place) is kept
+    drop_if_broken(place, ConnectionLost("gone"))
+    assert clients.get(place) is not kept
+    drop_if_broken(place, ConnectionLost("gone"))
 
 
 def test_parts_are_written_over_a_server_that_starts_anew(

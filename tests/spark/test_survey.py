@@ -60,7 +60,9 @@ def test_a_beginning_that_nothing_has_reached_yet_is_an_error() -> None:
         return start_of(read_options({"path": "data", "subscribe": "logs", **more}), seen(2, 12))
 
     assert start(12) == {LOGS: 12}
-    with pytest.raises(WrongOption, match=r"option startingOffsets: .* up to 12, and 13 is behind"):
+    with pytest.raises(
+        WrongOption, match="begins at 13, and has offsets up to 12 only; -1 is the latest"
+    ):
         start(13)
     assert start(13, failOnDataLoss="false") == {LOGS: 13}
 
@@ -151,15 +153,6 @@ def test_a_partition_that_is_gone_is_a_loss() -> None:
     with pytest.raises(DataLoss, match=r"other partition 1: .* the partition is gone"):
         clipped([wanted], seen(0, 9), fail=True)
     assert clipped([wanted], seen(0, 9), fail=False) == []
-
-
-def test_a_place_that_is_not_there_yet_is_told_and_not_an_empty_table() -> None:
-    given = {"path": "data", "subscribe": "logs", "startingOffsets": '{"logs": {"0": 13}}'}
-    with pytest.raises(WrongOption, match="begins at 13, and has offsets up to 12 only"):
-        start_of(read_options(given), seen(2, 12))
-    lenient = read_options({**given, "failOnDataLoss": "false"})
-    assert start_of(lenient, seen(2, 12)) == {LOGS: 13}
-    assert start_of(read_options(given), seen(2, 13)) == {LOGS: 13}
 
 
 def test_a_topic_that_is_gone_is_not_waited_for_once_that_is_known(

@@ -37,7 +37,7 @@ from aqueduct.ingest.once import (
 from aqueduct.ingest.partition import Partition
 
 NAME = "jobs.json"
-_OVER_MEMORY = 3_600 * 1_000_000
+_OVER_MEMORY = 600 * 1_000_000
 """Microseconds for which a job that was over with its first step is remembered, though others need
 its place: attempts of its parts that nobody waits for have ended by then."""
 _PATIENCE = 600 * 1_000_000

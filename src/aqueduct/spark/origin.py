@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,6 +19,7 @@ from aqueduct.quic.tls import Trust, dev_trust, pin, trust
 from aqueduct.spark.faults import SourceError, Unreachable, WrongOption
 from aqueduct.spark.given import ServerOptions
 from aqueduct.spark.options import ReadOptions
+from aqueduct.spark.pool import Pool
 
 T = TypeVar("T")
 
@@ -61,39 +60,21 @@ class Place:
 
     def forget(self) -> None:
         """Have the next request make a new connection."""
-        _connections.drop(self)
+        _readers.drop(self)
 
     def _reader(self) -> Reader | DirectoryReader:
         if self.path is not None:
             return DirectoryReader(self.path)
-        return _connections.get(self)
+        return _readers.get(self)
 
 
-class _Connections:
-    """One connection to each server: Python workers are used again, and so is this."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._readers: dict[Place, Reader] = {}
-
-    def get(self, place: Place) -> Reader:
-        with self._lock:
-            reader = self._readers.get(place)
-            if reader is None:
-                reader = Reader(place.server, trust=place.trust, token=place.token)
-                reader.__enter__()
-                self._readers[place] = reader
-            return reader
-
-    def drop(self, place: Place) -> None:
-        with self._lock:
-            reader = self._readers.pop(place, None)
-        if reader is not None:
-            with suppress(AqueductError):  # it is gone already, which is why nobody wants it
-                reader.__exit__(None, None, None)
+def _open(place: Place) -> Reader:
+    reader = Reader(place.server, trust=place.trust, token=place.token)
+    reader.__enter__()
+    return reader
 
 
-_connections = _Connections()
+_readers = Pool(_open, lambda reader: reader.__exit__(None, None, None))
 
 
 def places(options: ReadOptions) -> list[Place]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +16,7 @@ from aqueduct.ingest.once import Once
 from aqueduct.spark.columns import Columns, Rows, rows_by_topic, take_rows
 from aqueduct.spark.faults import SinkError
 from aqueduct.spark.origin import Place, unreachable
+from aqueduct.spark.pool import Pool
 from aqueduct.spark.row_ids import Occurrences, content_hashes, own_ids
 
 
@@ -66,7 +65,7 @@ class Sink:
             )
             producer.open()
         except AqueductError as error:
-            clients.drop_if_broken(place, error)
+            drop_if_broken(place, error)
             raise failed(topic, place, error) from error
         return producer
 
@@ -100,40 +99,17 @@ def failed(topic: str, place: Place, error: AqueductError) -> SinkError:
     return SinkError(f"topic {topic!r} on {place} cannot be written: {error}")
 
 
-class Clients:
-    """One connection to each server: Python workers are used again, and so is this."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Leave connections to the process that made them: this one is a fork of it."""
-        self._lock = threading.Lock()
-        self._clients: dict[Place, Client] = {}
-
-    def get(self, place: Place) -> Client:
-        """The connection to a server, for any number of producers."""
-        with self._lock:
-            client = self._clients.get(place)
-            if client is None:
-                client = Client(place.server, trust=place.trust, token=place.token)
-                self._clients[place] = client
-            return client
-
-    def drop_if_broken(self, place: Place, error: AqueductError) -> None:
-        """Have the next one who asks get a new connection, unless the server refused something."""
-        if isinstance(error, IngestError):
-            return
-        with self._lock:
-            client = self._clients.pop(place, None)
-        if client is not None:
-            with suppress(AqueductError):  # it is gone already, which is why nobody wants it
-                client.close()
+def _connect(place: Place) -> Client:
+    return Client(place.server, trust=place.trust, token=place.token)
 
 
-clients = Clients()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=clients.forget)
+clients = Pool(_connect, Client.close)
+
+
+def drop_if_broken(place: Place, error: AqueductError) -> None:
+    """Have the next part use a new connection, unless the server just refused something."""
+    if not isinstance(error, IngestError):
+        clients.drop(place)
 
 
 MAX_OPEN = 16
@@ -176,7 +152,7 @@ class _Lane:
         try:
             self.producer.close()
         except AqueductError as error:
-            clients.drop_if_broken(self.place, error)
+            drop_if_broken(self.place, error)
             raise failed(self.topic, self.place, error) from error
         self.producer = None
 

@@ -26,7 +26,7 @@ from aqueduct.ingest.faults import NotAllowed, UnknownTopic
 from aqueduct.spark.columns import choose_columns
 from aqueduct.spark.faults import SinkError, WrongOption
 from aqueduct.spark.origin import Place, servers, unreachable
-from aqueduct.spark.sink import Sink, Step, clients, failed, write_part
+from aqueduct.spark.sink import Sink, Step, clients, drop_if_broken, failed, write_part
 from aqueduct.spark.sink_options import SinkOptions, sink_options
 from aqueduct.spark.worker import settle
 
@@ -206,6 +206,6 @@ def _end(
         try:
             clients.get(place).end_step(topic, step.job, step.number, step.run)
         except AqueductError as error:
-            clients.drop_if_broken(place, error)
+            drop_if_broken(place, error)
             raise failed(topic, place, error) from error
         _log.info("%d rows written to topic %s on %s (%s)", count, topic, place, step)
