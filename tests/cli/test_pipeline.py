@@ -136,6 +136,8 @@ def test_all_processes_end_with_one_that_is_killed(
     ("arguments", "says"),
     [
         (["--master", "lokal"], "'lokal' is none of Spark's"),
+        (["--master", "spark://127.0.0.1:1"], "see that a master runs there"),
+        (["--out", "/dev/null/out"], "--out /dev/null/out cannot be written: Not a directory"),
         (["--servers", "nowhere"], "'nowhere' is not of the form host:port"),
         (["--topic", "a b"], "'a b'"),
         (["--rate", "2"], "at least one record a second"),
@@ -158,7 +160,7 @@ def test_what_cannot_be_is_one_line_before_anything_starts(
     [
         ["--duration", "-1"],
         ["--loss", "0.9"],
-        ["--token", "x"],
+        ["--system"],
         ["--conf", "spark.executor.memory"],
         ["--conf", "spark.executor.cores=1", "--conf", "spark.executor.cores=2"],
     ],

@@ -102,8 +102,8 @@ def pipeline(
     from aqueduct.spark.jobs.pipeline.settings import Settings
 
     given = tuple(each.strip() for each in (servers or "").split(",")) if servers else ()
-    if not given and (token or ca or pin or system):
-        raise typer.BadParameter("--token, --ca, --pin and --system go with --servers")
+    if not given and (ca or pin or system):
+        raise typer.BadParameter("--ca, --pin and --system go with --servers")
     if given and listen != "127.0.0.1:0":
         raise typer.BadParameter("--listen is for the server that is started without --servers")
     settings = Settings(
@@ -120,10 +120,11 @@ def pipeline(
         trigger=trigger,
         spark=_spark_settings(conf or []),
         trust=options.chosen_trust(ca, pin, system),
-        token=token,
+        token=token if given else None,  # from the environment, it may be for other commands
     )
     try:
         settings.check()
+        settings.check_master()
     except PipelineError as error:
         running.fail(str(error))
     running.run(_run(settings, as_json))
@@ -163,7 +164,11 @@ async def _run(settings: Settings, as_json: bool) -> int:
 @contextmanager
 def _set_aside(log: Path) -> Iterator[None]:
     """Have Java and all that it starts write to a file; standard error is for people."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError as error:
+        running.fail(f"--out {log.parent} cannot be written: {error.strerror}")
     sys.stderr.flush()
     before, kept = sys.stderr, os.dup(2)
     with log.open("wb") as file:

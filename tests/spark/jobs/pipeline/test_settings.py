@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,15 @@ def test_each_of_several_servers_has_a_topic(tmp_path: Path) -> None:
 
 def test_a_token_is_not_shown(tmp_path: Path) -> None:
     assert "secret" not in repr(Settings(out=tmp_path, token="secret"))
+
+
+def test_a_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        good = f"127.0.0.1:{there.getsockname()[1]}"
+        Settings(out=tmp_path, master=f"spark://{good}").check_master()
+        Settings(out=tmp_path, master=f"spark://127.0.0.1:1,{good}").check_master()
+    with pytest.raises(
+        PipelineError, match=r"does not answer \(127\.0\.0\.1:1: .*see that a master"
+    ):
+        Settings(out=tmp_path, master="spark://127.0.0.1:1").check_master()
+    Settings(out=tmp_path, master="yarn").check_master()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
 _SPARK = re.compile(r"spark\.[A-Za-z0-9._-]+")
 MAX_DEVICES = 1_000
+_PATIENCE = 5.0
+"""Seconds for a master to be reached."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,24 @@ class Settings:
                 f"{self.out} is not empty, and tables of two runs do not mix; name another "
                 "directory with --out, or remove it"
             )
+
+    def check_master(self) -> None:
+        """Raise if nothing listens where the master should be: Spark would try for a minute."""
+        if not self.master.startswith("spark://"):
+            return
+        faults = []
+        for each in self.master.removeprefix("spark://").split(","):
+            host, _, port = each.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+            except (OSError, ValueError) as error:
+                faults.append(f"{each}: {error}")
+            else:
+                return
+        raise PipelineError(
+            f"--master {self.master} does not answer ({'; '.join(faults)}); see that a master runs "
+            "there, and that this host can reach it"
+        )
 
     def _is_free(self) -> bool:
         """Whether nothing is there but what a start that failed has left."""
