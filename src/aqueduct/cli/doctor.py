@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import os
 import resource
-import shutil
 import socket
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from aqueduct.cli.ping import Ping
 from aqueduct.errors import AqueductError
 from aqueduct.quic.tls import dev_tls, dev_trust
 from aqueduct.quic.udp import BUFFER_SIZE, UdpSocket
+from aqueduct.spark.java import NoJava, find_java
 
 _OLDEST = (3, 11)
 _FILES = 4_096
@@ -188,12 +188,13 @@ def _sync_time(directory: Path) -> float:
 
 
 def check_java() -> Iterator[Finding]:
-    """A Java runtime, which only Spark needs."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    found = _java_version(java) if java else ""
-    advice = "only Spark needs it: install Java 17 or 21, and set JAVA_HOME"
-    yield Finding("Java", bool(found), found or "not found", advice, needed=False)
+    """A Java runtime, which only Spark needs: of this system, or from pip."""
+    try:
+        home = find_java()
+    except NoJava as error:
+        yield Finding("Java", False, "not found", f"only Spark needs it: {error}", needed=False)
+    else:
+        yield Finding("Java", True, _java_version(str(home / "bin" / "java")), needed=False)
 
 
 def check_connection() -> Iterator[Finding]:
