@@ -236,7 +236,7 @@ async def test_large_messages_are_taken_a_few_at_a_time() -> None:
         most, got = 0, []
         async for payload in receiver:
             got.append(int(payload[:3]))
-            if len(got) > 32:
+            if len(got) > 64:  # the first batch may have all that a window takes
                 most = max(most, receiver.statistics()["queued"])
         await task
         assert got == list(range(100))
