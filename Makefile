@@ -7,8 +7,8 @@
 VENV ?= .venv
 FUZZ_SECONDS ?= 60
 SEEDS ?= 20000
-# Two more than there are cores: tests that start processes wait more than they work.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# One more than there are cores: tests that start processes wait more than they work.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 BIN := $(VENV)/bin
 LOCKED := $(VENV)/.locked
