@@ -16,7 +16,7 @@ from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
 from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import Trust, dev_trust, pin, trust
-from aqueduct.spark.faults import SourceError, Unreachable, WrongOption
+from aqueduct.spark.faults import SinkError, SourceError, Unreachable, WrongOption
 from aqueduct.spark.given import ServerOptions
 from aqueduct.spark.options import ReadOptions
 from aqueduct.spark.pool import Pool
@@ -142,7 +142,7 @@ def _matching(pattern: str, where: list[Place]) -> list[Found]:
     return [
         Found(place, info)
         for place in where
-        for info in _reached(place, None)
+        for info in ask_topics(place, None)
         if re.fullmatch(pattern, info.topic)
     ]
 
@@ -154,7 +154,7 @@ def _named(options: ReadOptions, where: list[Place]) -> list[Found]:
         holders = []
         for place in where:
             try:
-                holders += [Found(place, info) for info in _reached(place, topic)]
+                holders += [Found(place, info) for info in ask_topics(place, topic)]
             except (UnknownTopic, NotAllowed) as error:
                 faults.append(f"{place}: {error}")
         if not holders:
@@ -163,7 +163,13 @@ def _named(options: ReadOptions, where: list[Place]) -> list[Found]:
     return found
 
 
-def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
+def ask_topics(
+    place: Place, topic: str | None, kind: type[SourceError | SinkError] = SourceError
+) -> list[TopicInfo]:
+    """What there is, or what is wrong, in words for those who know options and not connections.
+
+    That there is no such topic, or that it may not be read, is for the caller to judge.
+    """
     try:
         return place.topics(topic)
     except (UnknownTopic, NotAllowed):
@@ -172,7 +178,7 @@ def _reached(place: Place, topic: str | None) -> list[TopicInfo]:
         # Its text says it all; sixty lines of how it came about hide it in what Spark prints.
         raise unreachable(place, error) from None
     except AqueductError as error:
-        raise SourceError(f"{place} does not tell what it has: {error}") from error
+        raise kind(f"{place} does not tell what it has: {error}") from error
 
 
 def unreachable(place: Place, error: AqueductError) -> Unreachable:

@@ -15,7 +15,7 @@ from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
 from aqueduct.ingest.once import Once
 from aqueduct.spark.columns import Columns, Rows, rows_by_topic, take_rows
 from aqueduct.spark.faults import SinkError
-from aqueduct.spark.origin import Place, unreachable
+from aqueduct.spark.origin import Place, ask_topics, unreachable
 from aqueduct.spark.pool import Pool
 from aqueduct.spark.row_ids import Occurrences, content_hashes, own_ids
 
@@ -72,7 +72,7 @@ class Sink:
 
 def _has(place: Place, topic: str) -> bool:
     try:
-        place.topics(topic)
+        ask_topics(place, topic, SinkError)
     except UnknownTopic:
         return False
     except NotAllowed as error:
@@ -80,10 +80,6 @@ def _has(place: Place, topic: str) -> bool:
             f"{place} does not tell whether it has topic {topic!r}: {error}. Name the one server "
             "that is meant in option servers, or have the token allowed to read the topic"
         ) from error
-    except ConnectError as error:
-        raise unreachable(place, error) from error
-    except AqueductError as error:
-        raise SinkError(f"{place} does not tell what it has: {error}") from error
     return True
 
 

@@ -21,11 +21,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aqueduct.errors import AqueductError, ConnectError
+from aqueduct.errors import AqueductError
 from aqueduct.ingest.faults import NotAllowed, UnknownTopic
 from aqueduct.spark.columns import choose_columns
 from aqueduct.spark.faults import SinkError, WrongOption
-from aqueduct.spark.origin import Place, servers, unreachable
+from aqueduct.spark.origin import Place, ask_topics, servers
 from aqueduct.spark.sink import Sink, Step, clients, drop_if_broken, failed, write_part
 from aqueduct.spark.sink_options import SinkOptions, sink_options
 from aqueduct.spark.worker import settle
@@ -174,14 +174,8 @@ def _reach(sink: Sink) -> None:
     for place in sink.places:
         if place in _reached:
             continue
-        try:
-            place.topics(sink.topic or "any")
-        except (UnknownTopic, NotAllowed):
-            pass
-        except ConnectError as error:
-            raise unreachable(place, error) from error
-        except AqueductError as error:
-            raise SinkError(f"{place} does not tell what it has: {error}") from error
+        with suppress(UnknownTopic, NotAllowed):
+            ask_topics(place, sink.topic or "any", SinkError)
         _reached.add(place)
 
 
