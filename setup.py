@@ -27,6 +27,7 @@ COMPILED = (
     "aqueduct/ipc/incoming.py",
     "aqueduct/ipc/outgoing.py",
     "aqueduct/ipc/events.py",
+    "aqueduct/ipc/admission.py",
     "aqueduct/ipc/inbox.py",
     "aqueduct/ipc/outbox.py",
     "aqueduct/ipc/exchange.py",

@@ -16,7 +16,7 @@ def direct_dependencies() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = list(project["dependencies"])
     for inputs in (ROOT / "requirements").glob("*.in"):
-        lines += [line for line in inputs.read_text().splitlines() if not line.startswith("#")]
+        lines += [line for line in inputs.read_text().splitlines() if line[0] not in "#-"]
     return {re.split(r"[^A-Za-z0-9-]", line)[0] for line in lines}
 
 
@@ -40,3 +40,21 @@ def test_every_direct_dependency_has_its_reason_written_down() -> None:
 def test_the_sources_hold_no_compiled_modules() -> None:
     compiled = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".so", ".pyd"}]
     assert compiled == []
+
+
+def pins_of(lock: str) -> dict[str, str]:
+    """The versions in a lock, with the platforms they are for."""
+    lines = (ROOT / "requirements" / lock).read_text().splitlines()
+    pinned = [line.removesuffix("\\").strip() for line in lines if PIN.fullmatch(line)]
+    return {re.split("==", line)[0]: line for line in pinned}
+
+
+def test_a_build_uses_exactly_the_versions_of_its_lock() -> None:
+    system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
+    assert sorted(system["requires"]) == sorted(pins_of("build.lock").values())
+
+
+def test_a_build_in_the_development_environment_uses_the_same_versions() -> None:
+    """It has no isolation: ``make setup`` and ``make compile`` build with what is installed."""
+    build, dev = pins_of("build.lock"), pins_of("dev.lock")
+    assert {name: dev.get(name) for name in build} == build

@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = "3.11"
 LOCKS = {
+    "requirements/build.lock": ["requirements/build.in"],
     "requirements/dev.lock": ["pyproject.toml", "requirements/dev.in"],
     "requirements/fuzz.lock": ["requirements/fuzz.in"],
     "requirements/bench.lock": ["requirements/bench.in"],
