@@ -4,12 +4,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from bench import core
+from bench import core, survival
 from bench.network import command, suite
 
 USAGE = """\
 usage: python -m bench core [--help] ...      the protocol core, pure and compiled
        python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
+       python -m bench survival [--help] ...  how many connections survive loss and address changes
        python -m bench ipc [--help] ...       ScalableIPC against zmq and a UNIX socket
        python -m bench ingest [--help] ...    records made durable, against NATS JetStream
        python -m bench spark [--help] ...     Spark's source and sink, against Spark's own files
@@ -20,6 +21,7 @@ def main(words: list[str]) -> int:
     kinds: dict[str, Callable[[list[str]], int]] = {
         "core": core.main,
         "channels": partial(command.main, suite.CHANNELS),
+        "survival": survival.main,
         "ipc": partial(command.main, suite.IPC),
         "ingest": partial(command.main, suite.INGEST),
         "spark": partial(command.main, suite.SPARK),

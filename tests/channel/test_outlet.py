@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,16 @@ from aqueduct import (
     Sender,
     WouldBlock,
 )
+from aqueduct.channel import outlet
 from aqueduct.channel.outlet import TURN_BYTES, NetworkSendPort
 from tests.channel.joined import GiveReceiver, GiveSender, joined, sending
 from tests.processes.peers import eventually
 
 NARROW = Limits(channel_window=10_000)
 PIECE = bytes(1_000)
+LIMIT = 64
+"""Unordered messages without an ack, in these tests."""
+COUNT = 10 * LIMIT
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +140,22 @@ async def test_one_task_that_sends_much_lets_the_loop_send_it() -> None:
         assert len(await receiver.receive_many(pieces)) > 0
 
 
+@pytest.mark.parametrize("mode", [Mode.UNORDERED, Mode.UNRELIABLE])
+async def test_a_message_that_takes_long_to_send_counts_for_more_of_a_turn(mode: Mode) -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(mode=mode)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        await sender.send(b"first")
+        await asyncio.sleep(0)
+        sent = 0
+        while not port(sender).is_pressed():
+            sender.send_nowait(b"x")
+            sent += 1
+        assert sent <= {Mode.UNORDERED: 256, Mode.UNRELIABLE: 2_048}[mode]
+        theirs.close()
+
+
 class Several(msgspec.Struct):
     halves: list[Receiver[bytes]]
 
@@ -159,6 +180,28 @@ async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
         waiting = asyncio.create_task(last.send(bytes(200_000)))
         await theirs[1].receive()
         await asyncio.wait_for(waiting, 5)
+        for one in channels:
+            one.sender.cancel()
+        for half in theirs:
+            half.close()
+
+
+async def test_channels_that_nobody_reads_do_not_keep_other_channels_waiting() -> None:
+    """AQ-FLOW-10."""
+    limits = Limits(connection_window=2 * 1024 * 1024, channel_window=128 * 1024)
+    async with joined(Several, limits=limits) as (client, server):
+        channels = [aqueduct.channel() for _ in range(21)]
+        *unread, other = (one.sender for one in channels)
+        await client.entrypoint.send(Several([one.receiver for one in channels]))
+        theirs = (await server.entrypoint.receive()).halves
+        for size in (32 * 1024, 64, 1):
+            for sender in unread:
+                with contextlib.suppress(WouldBlock):
+                    while True:
+                        sender.send_nowait(bytes(size))
+        for payload in (b"answer", bytes(16 * 1024)):
+            await asyncio.wait_for(other.send(payload), 10)
+            assert await asyncio.wait_for(theirs[-1].receive(), 10) == payload
         for one in channels:
             one.sender.cancel()
         for half in theirs:
@@ -499,6 +542,57 @@ async def test_cancelling_drops_what_was_queued() -> None:
         theirs = (await server.entrypoint.receive()).half
         with pytest.raises(aqueduct.ChannelCancelled):
             await to_the_end(theirs)
+
+
+@pytest.fixture
+def few_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlet, "MAX_UNSETTLED", LIMIT)
+
+
+async def test_an_unordered_sender_waits_for_acks_of_what_it_sent(few_unsettled: None) -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(mode=Mode.UNORDERED)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        most = 0
+
+        async def send_all() -> None:
+            nonlocal most
+            for number in range(COUNT):
+                await sender.send(b"%d" % number)
+                statistics = sender.statistics()
+                most = max(most, statistics["sent"] - statistics["delivered"])
+            sender.finish()
+
+        sending_all = asyncio.create_task(send_all())
+        received = {message async for message in theirs}
+        await sending_all
+        assert received == {b"%d" % number for number in range(COUNT)}
+        assert most <= LIMIT
+
+
+async def test_an_unordered_sender_that_does_not_wait_is_told_so(few_unsettled: None) -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(mode=Mode.UNORDERED)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        for _ in range(LIMIT):
+            sender.send_nowait(b"x")
+        with pytest.raises(WouldBlock, match="have not been acknowledged"):
+            sender.send_nowait(b"one too many")
+        await sender.flush()
+        sender.send_nowait(b"there is room again")
+        sender.cancel()
+        (await server.entrypoint.receive()).half.close()
+
+
+async def test_busy_connections_share_what_a_turn_may_queue() -> None:
+    async with joined() as (client, _):
+        endpoint = client.driver.endpoint
+        for due, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
+            before, endpoint.turns_due = endpoint.turns_due, due
+            client.turned()
+            endpoint.turns_due = before
+            assert TURN_BYTES - client.unflushed == TURN_BYTES // share
 
 
 # -- what is sent ----------------------------------------------------------------------------------

@@ -83,6 +83,19 @@ async def test_a_server_that_refuses_leaves_nothing_open() -> None:
     gc.collect()
 
 
+async def test_a_client_that_may_try_again_is_not_refused_for_good() -> None:
+    """AQ-CONN-5."""
+
+    def refuse(headers: Headers, peer: Any) -> None:
+        raise aqueduct.Refuse("in a while", is_busy=True)
+
+    async with asyncio.timeout(SECONDS), serve(accept=refuse) as server:
+        with pytest.raises(aqueduct.ConnectError, match="0x5: in a while") as caught:
+            await connect(server)
+    assert type(caught.value) is aqueduct.ConnectError
+    gc.collect()
+
+
 async def test_a_server_that_closes_ends_clients_it_has_not_answered() -> None:
     asked = asyncio.Event()
 

@@ -376,6 +376,7 @@ async def main(options: argparse.Namespace) -> None:
         early_data=options.early_data,
         options=aqueduct.QuicOptions(
             idle_timeout=options.idle,
+            handshake_timeout=options.handshake,
             keep_alive=options.idle / 3,
             max_packet=options.max_packet,
         ),
@@ -395,6 +396,7 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--listen", default="127.0.0.1:0")
     parser.add_argument("--accept", default="all")
     parser.add_argument("--idle", type=float, default=30.0)
+    parser.add_argument("--handshake", type=float, default=10.0)
     parser.add_argument("--max-packet", type=int)
     parser.add_argument("--early-data", action="store_true")
     parser.add_argument("--max-channels", type=int, default=65_536)

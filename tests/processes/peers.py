@@ -24,9 +24,6 @@ HANGS = 120.0
 LINE = 64 * 1024 * 1024
 """The longest line that a process prints."""
 
-QUIC_FAULT = "reserved stream is missing"
-ATTEMPTS = 5
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -162,22 +159,10 @@ def connect(address: str, kind: Any, **options: Any) -> Any:
     return aqueduct.connect(address, kind, trust=aqueduct.dev_trust(), **options)
 
 
-async def despite_quic(scenario: Callable[[Peer, int], Awaitable[None]], *arguments: str) -> None:
-    """Play a scenario with a server and a seed; again if qh3 failed in the way it is known to.
-
-    Under loss qh3 2.1.0 may lose track of a stream, and then the connection ends.
-    """
-    for seed in range(ATTEMPTS):
-        server = lab(*arguments)
-        try:
-            async with server:
-                await scenario(server, seed)
-                return
-        except aqueduct.ConnectionLost as error:
-            told = [str(error), *(str(event.get("error")) for event in server.events)]
-            if not any(QUIC_FAULT in text for text in told):
-                raise
-    raise AssertionError(f"QUIC failed {ATTEMPTS} times")
+async def play(scenario: Callable[[Peer, int], Awaitable[None]], *arguments: str) -> None:
+    """Play a scenario with a server of its own and a seed."""
+    async with lab(*arguments) as server:
+        await scenario(server, 0)
 
 
 async def eventually(check: Callable[[], Awaitable[bool] | bool], what: str) -> None:

@@ -17,9 +17,9 @@ from tests.processes.peers import (
     Peer,
     bounded,
     connect,
-    despite_quic,
     eventually,
     lab,
+    play,
     send_for_ever,
 )
 
@@ -60,7 +60,7 @@ async def test_every_mode_keeps_its_promise_in_bad_weather(mode: Mode, weather: 
             if mode is Mode.UNRELIABLE and weather.loss:
                 assert LOST in outcomes
 
-    await despite_quic(scenario, "--max-packet", "1200")
+    await play(scenario, "--max-packet", "1200")
 
 
 @bounded
@@ -75,7 +75,7 @@ async def test_the_handshake_survives_loss() -> None:
             ):
                 assert await connection.entrypoint.call(Ask, text="hi") == "HI"
 
-        await despite_quic(scenario)
+        await play(scenario)
 
 
 @bounded
@@ -109,7 +109,7 @@ async def test_a_channel_whose_carrier_was_lost_is_lost_in_transit_and_no_other(
             with pytest.raises(aqueduct.EndOfChannel):
                 await seen.receive()
 
-    await despite_quic(scenario)
+    await play(scenario)
 
 
 async def until_lost(relay: Relay) -> None:
@@ -154,7 +154,7 @@ async def test_what_hangs_on_a_lost_channel_is_lost_too_with_its_lineage() -> No
             with pytest.raises(aqueduct.EndOfChannel):
                 await seen.receive()
 
-    await despite_quic(scenario)
+    await play(scenario)
 
 
 @bounded
@@ -181,7 +181,7 @@ async def test_under_steady_loss_each_carrier_is_either_read_or_lost() -> None:
             assert LOST in outcomes.values()
             assert arrived == {n: b"%d" % n for n, how in outcomes.items() if how is DELIVERED}
 
-    await despite_quic(scenario)
+    await play(scenario)
 
 
 @bounded
@@ -205,7 +205,7 @@ async def test_a_blackout_is_survived() -> None:
             assert [payload async for payload in source] == []
             assert relay.counts[Way.UP].lost > 0
 
-    await despite_quic(scenario)
+    await play(scenario)
 
 
 @bounded
@@ -228,7 +228,7 @@ async def test_a_new_address_is_survived_under_way_and_idle() -> None:
             relay.change_address()
             assert await connection.entrypoint.call(Ask, text="hi") == "HI"
 
-    await despite_quic(scenario)
+    await play(scenario)
 
 
 @bounded
@@ -289,4 +289,4 @@ async def test_connection_ids_may_change_under_way() -> None:
             assert [payload async for payload in source] == []
             assert len(seen) > 10
 
-    await despite_quic(scenario)
+    await play(scenario)

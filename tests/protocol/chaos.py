@@ -443,6 +443,7 @@ class Watch:
         assert core._link.unreported == sum(half.unreported for half in receivers)
         assert set(core._link.reporters) <= {half.channel for half in receivers}
         assert set(core._link.turns.sizes) <= {half.channel for half in self._senders()}
+        assert not [text for text in core.leftovers() if "a count of" in text]
         timer = core.next_timer()
         events = core.poll_events()
         for event in events:
@@ -506,6 +507,8 @@ def shake(direction: Direction, random: Random, *, loss: float) -> None:
 NARROW = Limits(
     channel_window=1_000,
     connection_window=2_500,
+    channel_reserve=300,
+    reserve_window=1_000,
     max_message=30_000,
     max_channels=8,
     max_attachments=2,

@@ -24,6 +24,7 @@ from aqueduct.wire.frames import (
     CloseReceiver,
     FinishSender,
     ForgetChannel,
+    Frame,
     Message,
     RouteTo,
     SentUnreliable,
@@ -293,6 +294,31 @@ def test_twice_the_channels_that_were_allowed_are_too_many(routed: bool) -> None
     peer.assert_closed(CloseCode.LIMIT_EXCEEDED, "AQ-LIMIT-4")
 
 
+@pytest.mark.parametrize(
+    "ending", [(FinishSender(0),), (CancelSender(),), (plain(0, b"x"), FinishSender(1))]
+)
+def test_channels_that_ended_well_do_not_raise_the_number_allowed(
+    ending: tuple[Frame, ...],
+) -> None:
+    """AQ-LIMIT-4: a channel is counted off once, also if its last stream ends after it."""
+    allowed = 2 * INITIAL_LIMITS.max_channels
+    peer = server_core(Config(limits=INITIAL_LIMITS))
+    stream = peer.routed(ENTRYPOINT)
+    for number in range(300):
+        channel = from_client(1 + number)
+        peer.more(stream, carrier(number, channel))
+        peer.core.take(ENTRYPOINT, 1, peer.now)
+        peer.routed(channel, *ending, fin=True)
+        peer.core.take(channel, 1, peer.now)
+    assert peer.core.channel_count == 1
+    assert not [text for text in peer.core.leftovers() if "a count of" in text]
+    for number in range(allowed):
+        peer.routed(from_client(1_000 + number), fin=True)
+    peer.assert_alive()
+    peer.routed(from_client(9_999), fin=True)
+    peer.assert_closed(CloseCode.LIMIT_EXCEEDED, "AQ-LIMIT-4")
+
+
 def test_a_channel_that_ended_on_the_wire_makes_room_before_it_is_taken() -> None:
     """AQ-LIMIT-4: an honest peer may make another one when it has seen CLOSE_RECEIVER."""
     allowed = INITIAL_LIMITS.max_channels
@@ -424,6 +450,16 @@ def test_halves_in_the_queue_of_a_forgotten_receiver_are_ended() -> None:
     peer.routed(from_client(1), ForgetChannel(), fin=True)
     assert peer.said_about(from_client(2)) == [CloseReceiver()]
     assert peer.said_about(to_client(0)) == [CancelSender()]
+
+
+def test_a_sender_forgotten_in_a_message_that_is_dropped_leaves_nothing_behind() -> None:
+    """AQ-FORGET-1: nobody is left to be told that it was lost."""
+    peer = server_core()
+    peer.routed(from_client(1), carrier(0, to_client(0)))
+    peer.routed(to_client(0), ForgetChannel(), fin=True)
+    assert any("lost untaken" in line for line in peer.core.leftovers())
+    peer.core.close(from_client(1), peer.now)
+    assert not any("lost untaken" in line for line in peer.core.leftovers())
 
 
 def test_forget_is_sent_once_a_second_for_a_channel() -> None:

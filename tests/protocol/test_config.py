@@ -84,3 +84,17 @@ def test_a_side_that_would_take_nothing_is_refused(name: str) -> None:
 def test_a_side_may_want_no_channels_or_headers_and_as_much_as_the_wire_can_say() -> None:
     Limits(max_channels=0, max_attachments=0, max_headers=0)
     Limits(*[2**64 - 1] * 6)
+
+
+def test_a_reserve_follows_the_window_unless_given() -> None:
+    """AQ-FLOW-10: a window of a MiB or less has none."""
+    usual, small = Limits(), Limits(connection_window=1024 * 1024)
+    assert (usual.channel_reserve, usual.reserve_window) == (
+        16 * 1024,
+        usual.connection_window // 2,
+    )
+    assert (small.channel_reserve, small.reserve_window) == (0, 0)
+    given = Limits(connection_window=1_000, channel_reserve=10)
+    assert (given.channel_reserve, given.reserve_window) == (10, 500)
+    given = Limits(channel_reserve=10, reserve_window=20)
+    assert (given.channel_reserve, given.reserve_window) == (10, 20)

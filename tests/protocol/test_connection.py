@@ -207,7 +207,7 @@ def test_the_first_stream_of_a_client_is_its_greeting() -> None:
     assert greeting.fin
     assert decode(greeting.data) == [
         Version(),
-        ConnectionHeaders(((b"a", b"b"), *stated(config.limits))),
+        ConnectionHeaders(((b"a", b"b"), *stated(config.limits, reserves=True))),
     ]
     assert decode(message.data) == [Version(), RouteTo(ENTRYPOINT), plain(0, b"early")]
 
@@ -223,7 +223,7 @@ def test_a_server_acks_at_once_and_sends_its_headers_when_it_accepts() -> None:
     peer.core.accept(((b"a", b"b"),), peer.now)
     peer.poll()
     (greeting,) = peer.streams.values()
-    headers = ConnectionHeaders(((b"a", b"b"), *stated(peer.core.config.limits)))
+    headers = ConnectionHeaders(((b"a", b"b"), *stated(peer.core.config.limits, reserves=True)))
     assert greeting.frames == [Version(), AckVersion(), headers]
     assert greeting.fin
 

@@ -461,3 +461,168 @@ def test_the_credit_of_a_lost_channel_comes_back_a_second_after_it_was_forgotten
     peer.core.handle_timer(peer.now + 1.0)
     assert window.outstanding == 0
     assert room > 0
+
+
+# -- reserves --------------------------------------------------------------------------------------
+
+
+def give_receivers(pair: Pair, count: int) -> list[int]:
+    """Channels from client to server."""
+    attach = [GIVE_RECEIVER] * count
+    channels = pair.client.send_message(ENTRYPOINT, b"", pair.now, attach=attach).channels
+    pair.run()
+    pair.server.take(ENTRYPOINT, 1, pair.now)
+    pair.wait(0.02)
+    return list(channels)
+
+
+def fill(pair: Pair, channel: int, piece: bytes) -> int:
+    """Send until there is no room; returns how many bytes went."""
+    sent = 0
+    while True:
+        try:
+            pair.client.send(channel, piece, pair.now)
+        except WouldBlock:
+            pair.client.give_up(channel)
+            pair.run()
+            return sent
+        sent += len(piece)
+
+
+def reserving(reserve: int, pool: int, window: int = 1_000) -> Config:
+    """Little of everything, from the first byte."""
+    limits = replace(
+        INITIAL_LIMITS,
+        channel_window=window,
+        connection_window=window,
+        channel_reserve=reserve,
+        reserve_window=pool,
+        max_message=10_000,
+    )
+    return Config(limits=limits, initial_limits=replace(limits, channel_reserve=0))
+
+
+def test_channels_that_nobody_reads_do_not_keep_other_channels_waiting() -> None:
+    """AQ-FLOW-10: with the limits that everybody has who does not ask for others."""
+    pair = Pair()
+    channels = give_receivers(pair, 240)
+    unread, others = channels[:20], channels[20:]
+    total = sum(fill(pair, channel, bytes(64 * 1024)) for channel in unread)
+    assert 15 * MIB < total < 17 * MIB
+    for channel in others:
+        pair.client.send(channel, b"answer", pair.now)
+    pair.run()
+    for channel in others:
+        assert payloads(pair.server.take(channel, 9, pair.now)) == [b"answer"]
+    pair.wait(0.1)
+    for channel in others:
+        pair.client.send(channel, bytes(16 * 1024), pair.now)
+    pair.run()
+    assert sum(len(pair.server.take(channel, 9, pair.now)) for channel in others) == len(others)
+
+
+def test_a_reserve_is_for_so_many_bytes_and_then_used_up() -> None:
+    """AQ-FLOW-10."""
+    config = reserving(100, 1_000)
+    pair = Pair(config, config)
+    first, second = give_receivers(pair, 2)
+    assert pair.client.credit(first) == 1_000
+    assert fill(pair, first, bytes(100)) == 1_000
+    assert pair.client.credit(second) == 200  # the window has 100 left, the first's reserve apart
+    assert fill(pair, second, bytes(50)) == 200
+    third = give_receivers(pair, 1)[0]
+    assert pair.client.credit(third) == 100
+    with pytest.raises(WouldBlock):
+        pair.client.send(third, bytes(101), pair.now)
+    assert fill(pair, third, bytes(50)) == 100
+
+
+def test_the_reserves_of_all_channels_are_bounded_together() -> None:
+    """AQ-FLOW-10: past the reserve window they count against the connection window."""
+    config = reserving(100, 250)
+    pair = Pair(config, config)
+    full, *others = give_receivers(pair, 6)
+    assert fill(pair, full, bytes(1_000)) == 1_000
+    sent = [fill(pair, channel, bytes(10)) for channel in others]
+    assert sent == [200, 50, 0, 0, 0]  # there were 100 left in the window, 150 for reserves
+    assert pair.client._link.send_window.outstanding == 1_250
+
+
+def test_a_peer_that_states_no_reserve_gets_none() -> None:
+    """AQ-FLOW-10: such a peer would call it a violation."""
+    peer = client_core(limits=replace(WIDE, connection_window=100))
+    channels = peer.core.send_message(
+        ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER] * 2
+    ).channels
+    before = peer.core._link.send_window.outstanding
+    peer.core.send(channels[0], bytes(100 - before), peer.now)
+    with pytest.raises(WouldBlock):
+        peer.core.send(channels[1], b"x", peer.now)
+
+
+def test_what_was_sent_before_the_limits_came_counts_by_them() -> None:
+    """AQ-FLOW-10 and AQ-LIMIT-2."""
+    config = reserving(100, 1_000)
+    pair = Pair(config, config, accept=False)
+    pair.client.send(ENTRYPOINT, bytes(300), pair.now)
+    assert pair.client.credit(ENTRYPOINT) == 700
+    pair.to_server.deliver()
+    pair.server.accept((), pair.now)
+    pair.run()
+    window = pair.client._link.send_window
+    assert (window.outstanding, window.reserved, window.limit) == (300, 100, 1_100)
+    pair.server.take(ENTRYPOINT, 1, pair.now)
+    pair.wait(0.1)
+    assert (window.outstanding, window.reserved, window.limit) == (0, 0, 1_000)
+
+
+def test_a_message_larger_than_the_window_does_not_wait_for_the_reserves_of_others() -> None:
+    """AQ-FLOW-3 and AQ-FLOW-10, and nothing in a reserve waits for such a message."""
+    config = reserving(100, 1_000)
+    pair = Pair(config, config)
+    unread, large, late = give_receivers(pair, 3)
+    pair.client.send(unread, b"unread", pair.now)
+    pair.client.send(large, bytes(5_000), pair.now)
+    pair.client.send(late, bytes(100), pair.now)
+    with pytest.raises(WouldBlock):
+        pair.client.send(late, b"x", pair.now)
+    pair.run()
+    for channel in (unread, large, late):
+        assert len(pair.server.take(channel, 9, pair.now)) == 1
+
+
+def test_a_peer_past_its_reserves_is_closed() -> None:
+    """AQ-FLOW-10 and AQ-FLOW-8: both windows at twice their values, and one reserve."""
+    config = replace(reserving(100, 250), initial_limits=replace(INITIAL_LIMITS, max_message=1_000))
+    config = replace(config, limits=replace(config.limits, connection_window=MIB, max_message=MIB))
+    peer = server_core(config)
+    twice = 2 * MIB
+    for index in range(1, 33):
+        peer.routed(from_client(index), plain(0, b"x" * WINDOW))
+    peer.assert_alive()
+    assert peer.core.held_bytes == twice
+    held = []
+    for index in range(33, 50):
+        peer.routed(from_client(index), plain(0, b"x" * 100))
+        held.append(peer.core.held_bytes)
+    assert max(held) == twice + 2 * 250 + 100
+    peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
+
+
+def test_reserves_come_back_however_a_channel_ends() -> None:
+    """AQ-FLOW-6 and AQ-FLOW-10."""
+    config = reserving(100, 1_000)
+    pair = Pair(config, config)
+    taken, closed, cancelled, finished = give_receivers(pair, 4)
+    for channel in (taken, closed, cancelled, finished):
+        pair.client.send(channel, bytes(150), pair.now)
+    pair.run()
+    assert pair.client._link.send_window.reserved == 400
+    assert pair.server._link.receive_window.reserved == 400
+    pair.server.take(taken, 1, pair.now)
+    pair.server.close(closed, pair.now)
+    pair.client.cancel(cancelled, pair.now)
+    pair.client.finish(finished, pair.now)
+    pair.wait(0.1)
+    for window in (pair.client._link.send_window, pair.server._link.receive_window):
+        assert (window.outstanding, window.reserved, window.limit) == (0, 0, window.base)

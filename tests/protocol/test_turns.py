@@ -53,6 +53,23 @@ def test_nobody_is_woken_for_one_that_waits_alone() -> None:
     assert timers.next() is None
 
 
+def test_what_is_in_the_reserve_of_its_channel_does_not_wait_for_the_window() -> None:
+    """AQ-FLOW-10."""
+    window = Window(100, reserve=20, pool=30)
+    window.add(120, 20)
+    turns = Turns(window, Timers(), PATIENCE)
+    turns.wait(1, 50)
+    turns.wait(2, 20, 20)
+    assert turns.next(0.0) == []  # 10 bytes of it would count
+    window.remove(20, 20)
+    assert turns.next(0.0) == [2]
+    turns.wait(2, 20)
+    assert turns.next(0.0) == []
+    turns.leave(2)
+    window.remove(50, 0)
+    assert turns.next(0.0) == [1]
+
+
 def test_one_that_left_is_not_waited_for() -> None:
     turns, _, _ = line(100, 50, c1=80, c3=70, c2=30)
     assert turns.next(0.0) == [2]

@@ -13,7 +13,7 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
-from aqueduct.protocol.budget import Budget
+from aqueduct.protocol.budget import Account, Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, Connection, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
@@ -65,9 +65,9 @@ def decode(data: bytes) -> list[Frame]:
     return frames
 
 
-def stated(limits: Limits) -> Headers:
-    """The connection header that states limits, written out by hand."""
-    pairs = (
+def stated(limits: Limits, *, reserves: bool = False) -> Headers:
+    """The connection header that states limits, written out by hand; reserves if so told."""
+    pairs: tuple[tuple[bytes, int], ...] = (
         (b"channel-window", limits.channel_window),
         (b"connection-window", limits.connection_window),
         (b"max-message", limits.max_message),
@@ -75,6 +75,11 @@ def stated(limits: Limits) -> Headers:
         (b"max-attachments", limits.max_attachments),
         (b"max-headers", limits.max_headers),
     )
+    if reserves:
+        pairs += (
+            (b"channel-reserve", limits.channel_reserve),
+            (b"reserve-window", limits.reserve_window),
+        )
     # Header data without its own length: the header has one.
     contents = b"".join(encode_headers(((name, encode_varint(n)),))[1:] for name, n in pairs)
     return ((b"aqueduct-limits", contents),)
@@ -286,9 +291,10 @@ class RawPeer:
         limits: Limits | None = WIDE,
         greet: bool = True,
         early: Budget | None = None,
+        account: Account | None = None,
     ) -> None:
         self.now = 100.0
-        self.core = Connection(side, config, early=early)
+        self.core = Connection(side, config, early=early, account=account)
         self.streams: dict[int, Seen] = {}
         self.datagrams: list[list[Frame]] = []
         self.closed: CloseConnection | None = None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from dataclasses import replace
+from types import FrameType
+from typing import Any, cast
+
 import pytest
 from qh3.quic.events import StopSendingReceived
 
 from aqueduct.errors import CloseCode
-from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.config import Config
+from aqueduct.protocol.connection import Attach, Connection, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -15,7 +22,10 @@ from aqueduct.protocol.events import (
     ReceiverEnded,
     SenderEnded,
 )
-from aqueduct.quic.bridge import MAX_REASON, shortened
+from aqueduct.quic.bridge import MAX_REASON, Bridge, Debts, Write, shortened
+from aqueduct.quic.endpoint import QuicOptions, server_settings
+from aqueduct.quic.engine import Engine, Settings
+from aqueduct.quic.tls import ServerTLS
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -310,3 +320,351 @@ def test_streams_that_the_peer_wants_no_more_are_not_written_to(
     pair.client.send(ENTRYPOINT, b"second")
     pair.run(1)
     assert stream not in written
+
+
+def limit_streams(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Have the server allow few streams at once."""
+
+    def settings(tls: ServerTLS, options: QuicOptions) -> Settings:
+        return replace(server_settings(tls, options), max_streams=limit)
+
+    monkeypatch.setattr("tests.quic.virtual.server_settings", settings)
+
+
+def open_senders(pair: Pair, mode: Mode, count: int) -> list[int]:
+    attach = [Attach(Give.RECEIVER, mode=mode)] * count
+    channels = pair.client.send_message(ENTRYPOINT, b"", attach=attach).channels
+    pair.run(1)
+    pair.server.take(ENTRYPOINT)
+    return list(channels)
+
+
+def test_messages_wait_for_streams_that_the_peer_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AQ-STREAM-9."""
+    limit_streams(monkeypatch, 40)
+    pair = real_pair(monkeypatch)
+    channels = open_senders(pair, Mode.UNORDERED, 4)
+    for number in range(250):
+        for channel in channels:
+            pair.client.send(channel, b"%d" % number)
+    for channel in channels:
+        pair.client.finish(channel)
+    got: dict[int, set[bytes]] = {channel: set() for channel in channels}
+    for _ in range(200):
+        pair.run(0.05)
+        for channel in channels:
+            got[channel] |= {message.payload for message in pair.server.take(channel)}
+    assert not pair.client.events_of(ConnectionEnded)
+    assert [len(payloads) for payloads in got.values()] == [250] * 4
+    ended = {event.channel: event.how for event in pair.client.events_of(SenderEnded)}
+    assert ended == dict.fromkeys(channels, End.FINISHED)
+    assert all(not unopened for unopened in bridge_of(pair)._unopened)
+
+
+def test_messages_leave_streams_to_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AQ-STREAM-9: channels that wait for streams can be cancelled, and answers be acked."""
+    limit_streams(monkeypatch, 40)
+    pair = real_pair(monkeypatch)
+    channels = open_senders(pair, Mode.ORDERED, 100)
+    for channel in channels:
+        pair.client.send(channel, b"x")
+    asked = pair.client.send_message(ENTRYPOINT, b"", attach=[Attach(Give.SENDER)])
+    (answers,) = asked.channels
+    pair.run(1)
+    pair.server.take(ENTRYPOINT)
+    bridge = bridge_of(pair)
+    assert len(bridge._unopened[True]) > 50
+    pair.server.send(answers, b"yes")
+    pair.run(1)
+    assert pair.server.events_of(Delivered)
+    for channel in channels[50:]:
+        pair.client.cancel(channel)
+    for channel in channels[:50]:
+        pair.client.finish(channel)
+    for _ in range(100):
+        pair.run(0.05)
+        for channel in channels:
+            pair.server.take(channel)
+    assert not pair.client.events_of(ConnectionEnded)
+    ended = {event.channel: event.how for event in pair.client.events_of(SenderEnded)}
+    assert [ended[channel] for channel in channels] == [End.FINISHED] * 50 + [End.CANCELLED] * 50
+    assert not bridge._has_more()
+    assert not bridge._dropped
+
+
+def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one connection has to send does not keep others from their turns."""
+    pair = real_pair(monkeypatch)
+    (channel,) = open_senders(pair, Mode.UNORDERED, 1)
+    bridge = bridge_of(pair)
+    monkeypatch.setattr("aqueduct.quic.bridge._PACKETS", 2)
+    monkeypatch.setattr("aqueduct.quic.bridge._PIECES", 16)
+    for number in range(500):
+        pair.client.send(channel, b"%d" % number)
+    now = pair.clock.now
+    flushes = 0
+    while True:
+        bridge.flush(now)
+        flushes += 1
+        if not bridge.has_cut:
+            break
+        assert bridge.next_timer() == now
+    assert flushes > 3
+    assert not bridge._has_more() or bridge._room() <= 0
+
+
+def bridge_of(pair: Pair) -> Bridge:
+    bridge = network(pair).bridges[Side.CLIENT]
+    assert bridge is not None
+    return bridge
+
+
+def steps_to_reset(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
+    """Lines of the bridge that run when so many streams with something to send are reset."""
+    pair = real_pair(monkeypatch)
+    (channel,) = open_senders(pair, Mode.UNORDERED, 1)
+    for _ in range(count):
+        pair.client.send(channel, b"x" * 100)
+    pair.flush()
+    bridge = bridge_of(pair)
+    assert len(bridge._waiting) > count // 2
+    steps = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        if not frame.f_code.co_filename.endswith("bridge.py"):
+            return None
+        steps += 1
+        return trace
+
+    pair.client.cancel(channel)
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        pair.flush()
+    finally:
+        sys.settrace(before)
+    for _ in range(100):
+        pair.run(0.1)
+    assert pair.client.events_of(SenderEnded)[0].how is End.CANCELLED
+    assert not bridge._waiting
+    return steps
+
+
+def test_resetting_many_streams_takes_a_time_that_grows_with_their_number_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few, many = (steps_to_reset(monkeypatch, count) for count in (500, 4_000))
+    assert many < 12 * few
+
+
+def test_what_was_reset_while_it_waited_is_remembered_only_until_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = real_pair(monkeypatch)
+    kept, given_up = open_senders(pair, Mode.UNORDERED, 2)
+    for _ in range(100):
+        pair.client.send(given_up, b"x" * 1_000)
+        pair.client.send(kept, b"x" * 1_000)
+    pair.flush()
+    pair.client.cancel(given_up)
+    pair.flush()
+    bridge = bridge_of(pair)
+    assert bridge._dropped
+    got = 0
+    for _ in range(100):
+        pair.run(0.05)
+        got += len(pair.server.take(kept))
+    assert got == 100
+    assert not bridge._dropped
+
+
+# -- costs ----------------------------------------------------------------------------------------
+
+
+def test_a_client_opens_few_streams_before_the_headers_and_the_rest_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-COST-1: what needs more waits."""
+    monkeypatch.setattr("aqueduct.quic.bridge.MAX_EARLY_STREAMS", 10)
+    pair = real_pair(monkeypatch, connected=False)
+    bridge = network(pair).bridges[Side.CLIENT]
+    assert bridge is not None
+    pair.client.set_mode(ENTRYPOINT, Mode.UNORDERED)
+    for number in range(50):
+        pair.client.send(ENTRYPOINT, b"%d" % number)
+    most = 0
+    opened = bridge._send_stream
+
+    def count(write: Write, room: int) -> int:
+        nonlocal most
+        if not bridge.core.is_ready:
+            most = max(most, write.stream + 1)
+        return opened(write, room)
+
+    monkeypatch.setattr(bridge, "_send_stream", count)
+    network(pair).shake_hands()
+    pair.run(2)
+    assert most == 10
+    assert len(pair.server.take(ENTRYPOINT)) == 50
+
+
+class FakeQuic:
+    """Holds what it is told to hold."""
+
+    def __init__(self) -> None:
+        self.held = self.looks = self.pings = 0
+        self.bytes_in_flight = 0
+
+    def unacknowledged(self) -> int:
+        self.looks += 1
+        return self.held
+
+    def send_ping(self, _: int) -> None:
+        self.pings += 1
+
+
+def debts(side: Side, **limits: Any) -> tuple[FakeQuic, Connection, Debts]:
+    quic = FakeQuic()
+    core = Connection(side, Config(**limits))
+    return quic, core, Debts(core, cast(Engine, quic))
+
+
+def test_a_peer_that_acknowledges_nothing_is_asked_and_then_closed() -> None:
+    """AQ-COST-2."""
+    quic, core, found = debts(Side.CLIENT, max_unacknowledged=8_000)
+    for quic.held in (1_999, 2_000, 2_001, 5_000):
+        found.look(1_024, 0.0)
+    assert (quic.pings, core.has_ended) == (1, False)
+    quic.held = 1_000
+    found.look(1_024, 0.0)
+    quic.held = 8_000
+    assert found.look(1_024, 0.0)
+    assert (quic.pings, core.has_ended) == (2, False)
+    quic.held = 8_001
+    assert found.look(1_024, 0.0)
+    (ended,) = [event for event in core.poll_events() if isinstance(event, ConnectionEnded)]
+    assert (ended.code, ended.reason[:9]) == (CloseCode.LIMIT_EXCEEDED, "AQ-COST-2")
+
+
+def test_less_is_held_for_a_client_that_is_not_accepted() -> None:
+    """AQ-COST-2."""
+    quic, core, found = debts(Side.SERVER, max_early_unacknowledged=100)
+    quic.held = 101
+    found.look(1_024, 0.0)
+    assert core.has_ended
+
+
+def test_what_is_held_is_rarely_counted() -> None:
+    """AQ-COST-2: to count takes a walk over all that is held."""
+    quic, _, found = debts(Side.CLIENT, max_unacknowledged=8_000)
+    for _ in range(10_240):
+        found.look(1, 0.0)
+    assert quic.looks == 10
+
+
+def test_this_side_sends_nothing_more_while_half_of_it_is_held() -> None:
+    """AQ-COST-2: so that it is never the one who reaches the limit."""
+    quic, _, found = debts(Side.CLIENT, max_unacknowledged=8_000)
+    assert not found.is_full
+    quic.held, quic.bytes_in_flight = 4_000, 80_000
+    found.look(1_024, 10.0)
+    for _ in range(100):
+        found.look_again(10.05)
+        assert found.is_full
+    assert quic.looks == 1, "nothing was acknowledged"
+    found.look_again(10.1)
+    assert quic.looks == 2, "but acks may have been, which are not in flight"
+    quic.held, quic.bytes_in_flight = 3_000, 60_000
+    found.look_again(10.1)
+    assert [found.is_full] == [False]
+
+
+def test_a_side_that_waits_for_acknowledgements_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AQ-COST-2: it is not stuck, whatever it hears."""
+    monkeypatch.setattr("aqueduct.quic.bridge._LOOK_AFTER", 50)
+    small = functools.partial(Config, max_unacknowledged=800)
+    monkeypatch.setattr("aqueduct.testing.pair.Config", small)
+    pair = real_pair(monkeypatch, faults=Faults(delay=0.05))
+    waits = 0
+    look = Debts.look_again
+
+    def count(self: Debts, now: float) -> None:
+        nonlocal waits
+        waits += 1
+        look(self, now)
+
+    monkeypatch.setattr(Debts, "look_again", count)
+    pair.client.set_mode(ENTRYPOINT, Mode.UNORDERED)
+    for number in range(2_000):
+        pair.client.send(ENTRYPOINT, b"%d" % number)
+    pair.run(10)
+    assert len(pair.server.take(ENTRYPOINT)) == 2_000
+    assert waits
+    assert not pair.client.events_of(ConnectionEnded)
+
+
+def test_quic_holds_little_that_it_has_not_sent_whatever_timer_hides_the_pacer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A probe takes time by the square of the streams with something unsent, and stops the loop."""
+    monkeypatch.setattr("tests.quic.virtual.PACKET_SIZES", (1_452,))
+    pair = real_pair(monkeypatch, faults=Faults(delay=0.1))
+    bridge = network(pair).bridges[Side.CLIENT]
+    assert bridge is not None
+    most = 0
+    ask = bridge._ask
+
+    def look(now: float) -> list[tuple[bytes, Any]]:
+        nonlocal most
+        packets = ask(now)
+        most = max(most, bridge.quic.get_send_buffer_size())
+        return packets
+
+    monkeypatch.setattr(bridge, "_ask", look)
+    pair.client.set_mode(ENTRYPOINT, Mode.UNORDERED)
+    for number in range(8_000):
+        pair.client.send(ENTRYPOINT, b"%08d" % number)
+        if number % 50 == 0:
+            pair.run(0.001)
+    pair.run(10)
+    assert len(pair.server.take(ENTRYPOINT)) == 8_000
+    assert most < 16_384, "256 writes at a time, of some 15 bytes each"
+
+
+def test_a_stream_that_waits_to_be_allowed_is_not_counted_as_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-COST-1 beside AQ-STREAM-9."""
+    limit_streams(monkeypatch, 40)
+    pair = real_pair(monkeypatch)
+    (channel,) = open_senders(pair, Mode.UNORDERED, 1)
+    bridge = bridge_of(pair)
+    monkeypatch.setattr("tests.quic.virtual.TappedCore.is_ready", False)
+    bridge._is_early, bridge._opened = True, 0
+    quic = bridge.quic
+    before = quic.get_next_available_stream_id(is_unidirectional=True) >> 2
+    for number in range(250):
+        pair.client.send(channel, b"%d" % number)
+    pair.run(1)
+    opened = (quic.get_next_available_stream_id(is_unidirectional=True) >> 2) - before
+    assert bridge._opened == opened > 40
+
+
+@pytest.mark.parametrize("what", ["resets", "unopened"])
+def test_a_side_that_owes_too_much_looks_again_whatever_waits(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """AQ-COST-2."""
+    pair = real_pair(monkeypatch)
+    bridge = bridge_of(pair)
+    bridge._debts.is_full, bridge._debts.look_at = True, pair.now + 0.1
+    if what == "resets":
+        bridge._resets.append((2, 0))
+    else:
+        bridge._unopened[True][1] = [Write(1, b"x", True, True)]
+    timer = bridge.next_timer()
+    assert timer is not None
+    assert timer <= pair.now + 0.1

@@ -420,9 +420,9 @@ async def test_what_waits_for_a_connection_that_ended_is_dropped() -> None:
 # -- a client by hand -----------------------------------------------------------------------------
 
 
-def udp_client() -> socket.socket:
+def udp_client(host: str = "127.0.0.1") -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.bind(("127.0.0.1", 0))
+    sock.bind((host, 0))
     sock.setblocking(False)
     return sock
 
@@ -469,6 +469,7 @@ def first_packet() -> bytes:
         ({"max_packet": 1_400.0}, "give what is between"),
         ({"handshakes_before_retry": -1}, "0 or more"),
         ({"max_connections": 0}, "1 or more"),
+        ({"max_half_open": 0}, "1 or more"),
     ],
 )
 def test_options_that_cannot_work_are_refused_with_advice(
@@ -501,3 +502,116 @@ async def test_a_connection_that_quic_gave_up_ends_when_it_is_to_be_kept_alive(
                 await client.wait_closed()
             with pytest.raises(aqueduct.ConnectionLost, match="connection is closed"):
                 await client.entrypoint.send(b"x")
+
+
+# -- half-open connections ------------------------------------------------------------------------
+
+PATIENT: dict[str, Any] = {
+    "handshakes_before_retry": 10_000,
+    "handshake_timeout": 600.0,
+    "idle_timeout": 600.0,
+}
+"""Nothing but others makes a half-open connection go."""
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_connections": 30}, {"max_half_open": 30}], ids=lambda one: next(iter(one))
+)
+async def test_half_open_connections_of_another_address_give_way(limits: dict[str, Any]) -> None:
+    options = QuicOptions(**PATIENT, **limits)
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        endpoint = endpoint_of(server)
+        port = endpoint.address[1]
+        with udp_client("127.0.0.2") as sock:
+            for _ in range(60):
+                sock.sendto(first_packet(), ("127.0.0.1", port))
+            await eventually(lambda: endpoint.refused == 30, "no more are taken")
+            assert len(endpoint.drivers) == 30
+            newcomers = await asyncio.gather(
+                *(
+                    aqueduct.connect(f"127.0.0.1:{port}", trust=aqueduct.dev_trust(), timeout=60)
+                    for _ in range(10)
+                )
+            )
+        assert len(endpoint.drivers) <= 30
+        assert all(connection.is_open for connection in newcomers)
+        await asyncio.gather(*(connection.close() for connection in newcomers))
+        await eventually(lambda: len(server._tasks) <= 20, "nobody waits for those that gave way")
+
+
+async def test_half_open_connections_give_way_to_their_own_address_after_a_while() -> None:
+    options = QuicOptions(**PATIENT, max_half_open=20)
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        endpoint = endpoint_of(server)
+        host, port = server.address.split(":")
+        with udp_client() as sock:
+            for _ in range(20):
+                sock.sendto(first_packet(), (host, int(port)))
+            await eventually(lambda: len(endpoint.drivers) == 20, "they are there")
+        async with connect(server) as connection:
+            assert connection.is_open
+
+
+async def test_an_address_with_many_half_open_connections_has_to_prove_itself_sooner() -> None:
+    options = QuicOptions(handshakes_before_retry=80)
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        endpoint = endpoint_of(server)
+        port = endpoint.address[1]
+        with udp_client("127.0.0.2") as greedy, udp_client("127.0.0.3") as other:
+            for _ in range(60):
+                greedy.sendto(first_packet(), ("127.0.0.1", port))
+            await eventually(lambda: endpoint.udp.waiting == 0, "they are answered")
+            other.sendto(first_packet(), ("127.0.0.1", port))
+            await eventually(lambda: len(endpoint.drivers) == 21, "another is not asked")
+            await asyncio.sleep(0.1)
+            assert len(endpoint.drivers) == 21
+
+
+async def test_a_connection_is_half_open_until_it_is_accepted() -> None:
+    decided = asyncio.Event()
+
+    async def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> None:
+        await decided.wait()
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), accept=accept) as server,
+    ):
+        endpoint = endpoint_of(server)
+        connecting = asyncio.ensure_future(connect(server).__aenter__())
+        await eventually(lambda: bool(server._tasks), "the client comes")
+        await eventually(lambda: not endpoint._handshakes, "the handshake is done")
+        assert len(endpoint._half_open) == 1
+        decided.set()
+        connection = await connecting
+        assert len(endpoint._half_open) == 0
+        await connection.close()
+        await eventually(lambda: not endpoint._addresses, "the tables are empty")
+        assert len(endpoint._accounts) == 0
+
+
+@pytest.mark.parametrize("length", [0, 1, 7])
+async def test_a_first_packet_to_a_short_id_is_dropped(
+    length: int, server: aqueduct.Server[bytes]
+) -> None:
+    """RFC 9000, 7.2: whoever wants to reach a server chooses eight bytes or more."""
+    host, port = server.address.split(":")
+    quic = new_client()
+    quic._original_destination_connection_id = os.urandom(length)
+    quic.connect((host, int(port)), 0.0)
+    with udp_client() as sock:
+        for data, _ in quic.datagrams_to_send(0.0):
+            assert destination_id(data) == quic._original_destination_connection_id
+            sock.sendto(data, (host, int(port)))
+        sock.sendto(first_packet(), (host, int(port)))  # behind it
+        await answer(sock)
+        assert len(endpoint_of(server).drivers) == 1

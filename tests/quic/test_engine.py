@@ -13,6 +13,7 @@ from qh3.quic.events import (
     StreamDataReceived,
 )
 
+from aqueduct.protocol.config import Config
 from aqueduct.quic.endpoint import (
     QuicOptions,
     client_settings,
@@ -161,3 +162,20 @@ def test_an_engine_that_sends_without_end_is_stopped(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine, "_core", Endless())
     with pytest.raises(QuicConnectionError, match="without end"):
         engine.datagrams_to_send(0.0)
+
+
+def test_a_client_that_hears_nothing_at_the_end_of_the_handshake_says_little() -> None:
+    """qh3 doubles what it says with each probe; a server bounds that (AQ-COST-3)."""
+    wire = Wire()
+    client = wire.client
+    while not client._handshake_complete:
+        wire.turn()
+    client.datagrams_to_send(wire.now)  # the server does not get it, nor anything else
+    sent = 0
+    for _ in range(10_000):
+        wire.now += 0.001
+        timer = client.get_timer()
+        if timer is not None and timer <= wire.now:
+            client.handle_timer(wire.now)
+        sent += sum(len(data) for data, _ in client.datagrams_to_send(wire.now))
+    assert 100 < sent < Config().max_unseen // 2

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+import aqueduct
 from aqueduct.errors import TLSError
 from aqueduct.quic.endpoint import QuicOptions, server_settings
 from aqueduct.quic.tls import (
     ServerTLS,
     Trust,
+    check_path,
     dev_directory,
     dev_names,
     dev_tls,
@@ -190,3 +195,141 @@ def test_only_an_authority_can_be_trusted_as_one() -> None:
     alone = first.public_bytes(serialization.Encoding.PEM)
     with pytest.raises(TLSError, match=rf"pin\('{leaf.fingerprint}'\)"):
         trust(alone)
+
+
+# -- whose certificates ---------------------------------------------------------------------------
+
+
+def test_a_directory_that_others_can_write_to_is_refused(own_directory: Path) -> None:
+    dev_tls()
+    own_directory.chmod(0o770)
+    for use in (dev_trust, dev_tls):
+        with pytest.raises(TLSError, match=r"other users can write to .*chmod go-w"):
+            use()
+    own_directory.chmod(0o700)
+    dev_trust()
+
+
+@pytest.mark.parametrize("name", ["authority.pem", "authority.key", "server.pem", "server.key"])
+def test_a_file_that_others_can_write_to_is_refused(own_directory: Path, name: str) -> None:
+    dev_tls()
+    (own_directory / name).chmod(0o646)
+    with pytest.raises(TLSError, match=rf"other users can write to .*{name}"):
+        dev_trust()
+
+
+@pytest.mark.parametrize("name", ["", "authority.pem", "authority.key"])
+def test_what_belongs_to_somebody_else_is_refused(
+    own_directory: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev_tls()
+    foreign = own_directory / name
+    if os.geteuid() == 0:
+        os.chown(foreign, 12_345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    for use in (dev_trust, dev_tls):
+        with pytest.raises(TLSError, match=r"belongs to user .*AQUEDUCT_DEV_DIR"):
+            use()
+
+
+def test_an_authority_planted_before_the_first_use_is_refused(own_directory: Path) -> None:
+    planted = make_authority("mallory")
+    own_directory.mkdir(mode=0o777)
+    own_directory.chmod(0o777)
+    (own_directory / "authority.pem").write_bytes(planted.certificate)
+    (own_directory / "authority.key").write_bytes(planted.key)
+    with pytest.raises(TLSError, match="not trusted"):
+        dev_trust()
+
+
+# -- how long a path may be -----------------------------------------------------------------------
+
+
+def authority(name: str, length: int | None, issuer: ServerTLS | None = None) -> ServerTLS:
+    """An authority that allows so many others below it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    signer, issued_by = key, subject
+    if issuer is not None:
+        loaded = serialization.load_pem_private_key(issuer.key, None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        signer, issued_by = loaded, x509.load_pem_x509_certificate(issuer.certificate).subject
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issued_by)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(True, length), critical=True)
+        .sign(signer, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    chain = issuer.certificate if issuer is not None else b""
+    return ServerTLS(made.public_bytes(serialization.Encoding.PEM) + chain, private)
+
+
+def path_of(*lengths: int | None) -> tuple[ServerTLS, bytes]:
+    """A server's certificate below authorities with these path lengths, and the first of them."""
+    root = last = authority("root", lengths[0])
+    for depth, length in enumerate(lengths[1:]):
+        last = authority(f"below {depth}", length, last)
+    return make_certificate(["localhost", "127.0.0.1"], last), root.certificate
+
+
+PATHS = [
+    ((0,), True),
+    ((0, None), False),
+    ((0, 0), False),
+    ((1, 0), True),
+    ((1, None, None), False),
+    ((2, 1, 0), True),
+    ((None, None, None), True),
+    ((None, 0, None), False),
+]
+
+
+@pytest.mark.parametrize(("lengths", "fits"), PATHS)
+def test_a_path_may_be_as_long_as_every_authority_in_it_allows(
+    lengths: tuple[int | None, ...], fits: bool
+) -> None:
+    shown, root = path_of(*lengths)
+    leaf, *sent = (
+        one.public_bytes(serialization.Encoding.DER)
+        for one in x509.load_pem_x509_certificates(shown.certificate)
+    )
+    for order in (sent, sent[::-1], [*sent, *sent]):
+        if fits:
+            check_path(leaf, order, root)
+        else:
+            with pytest.raises(TLSError, match="pathlen"):
+                check_path(leaf, order, root)
+
+
+@pytest.mark.parametrize(("lengths", "fits"), [((0, None), False), ((1, 0), True)])
+@pytest.mark.parametrize("known", [False, True], ids=["sent", "known"])
+async def test_a_client_enforces_the_path_length_of_the_authority_it_trusts(
+    lengths: tuple[int | None, ...], fits: bool, known: bool
+) -> None:
+    shown, root = path_of(*lengths)
+    # Also if it knows the ones between, and the server does not send them.
+    leaf, *above = x509.load_pem_x509_certificates(shown.certificate)
+    if known:
+        root = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in above)
+        shown = ServerTLS(leaf.public_bytes(serialization.Encoding.PEM), shown.key)
+    async with asyncio.timeout(60), aqueduct.serve("127.0.0.1:0", tls=shown) as server:
+        connecting = aqueduct.connect(server.address, trust=trust(root), timeout=30)
+        if fits:
+            async with connecting as connection:
+                assert connection.is_open
+        else:
+            with pytest.raises(TLSError, match="pathlen"):
+                await connecting
+        assert len(server.connections) == fits

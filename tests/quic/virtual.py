@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import cast
@@ -16,6 +17,7 @@ from unittest.mock import patch
 
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
+from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Connection
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.endpoint import (
@@ -27,7 +29,7 @@ from aqueduct.quic.endpoint import (
 )
 from aqueduct.quic.engine import Engine, Settings
 from aqueduct.quic.tls import ServerTLS, Trust, make_authority, make_certificate
-from aqueduct.quic.udp import Packet
+from aqueduct.quic.udp import Address, Packet
 from aqueduct.testing.clock import Clock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.quic import Core, TimerDoesNotMove, Watcher
@@ -66,6 +68,25 @@ class TappedCore:
         self._core = core
         self._side = side
         self._network = network
+
+    @property
+    def side(self) -> Side:
+        return self._core.side
+
+    @property
+    def config(self) -> Config:
+        return self._core.config
+
+    @property
+    def is_ready(self) -> bool:
+        return self._core.is_ready
+
+    @property
+    def has_ended(self) -> bool:
+        return self._core.has_ended
+
+    def handle_excess(self, rule: str, reason: str, now: float) -> None:
+        raise AssertionError(f"nobody holds too much: {rule}, {reason}")
 
     def poll_actions(self) -> list[Action]:
         actions = self._core.poll_actions()
@@ -151,6 +172,8 @@ class RealQuic:
         self.random = random
         self.faults = faults
         self.spoken_to = Side.CLIENT
+        self.addresses = list(ADDRESSES)
+        """Where each side is; what is sent elsewhere is lost."""
         self.packets = [0, 0]
         self.packets_lost = 0
         self._watcher = watcher
@@ -227,20 +250,20 @@ class RealQuic:
         now = self.clock.now
         due = now + LEAST_DELAY + faults.delay + faults.jitter * lateness
         dark = faults.blackout_end(now) is not None or faults.blackout_end(due) is not None
-        if chance < faults.loss or dark:
+        if chance < faults.loss or dark or packet[1][:2] != self.addresses[side.other]:
             self.packets_lost += 1
             return
-        self.clock.at(due, self._arrive, (side.other, packet[0]))
+        self.clock.at(due, self._arrive, (side.other, packet[0], self.addresses[side]))
 
-    def _arrive(self, arrival: tuple[Side, bytes]) -> None:
-        side, data = arrival
+    def _arrive(self, arrival: tuple[Side, bytes, Address]) -> None:
+        side, data, address = arrival
         if not self._alive[side] and not self._closed[side]:
             return
         bridge = self.bridges[side]
         if bridge is None:
             bridge = self.bridges[side] = self._accept(data)
         self.spoken_to = side
-        bridge.receive(data, len(data), ADDRESSES[side.other], self.clock.now)
+        bridge.receive(data, len(data), address, self.clock.now)
         self._settle(side)
 
     def _accept(self, data: bytes) -> Bridge:
@@ -360,6 +383,20 @@ class RealQuic:
             self.clock.after(IDLE, self._lose, (side, CloseCode.IDLE, "nothing heard"))
 
 
+class ScarceStreams(RealQuic):
+    """Both sides allow few streams at once, fewer than many runs want to have open."""
+
+    max_streams = 8
+
+    def new_client(self, settings: Settings) -> Engine:
+        """The client's QUIC connection."""
+        return super().new_client(replace(settings, max_streams=self.max_streams))
+
+    def new_server(self, settings: Settings, original: bytes) -> Engine:
+        """The server's, for a client that chose this id for it."""
+        return super().new_server(replace(settings, max_streams=self.max_streams), original)
+
+
 class Parity(Simulation):
     """A run of the simulator over real QUIC; the applications begin when the handshake is done.
 
@@ -368,8 +405,8 @@ class Parity(Simulation):
 
     network: RealQuic
 
-    def __init__(self, seed: int) -> None:
-        with patch("aqueduct.testing.pair.FakeQuic", RealQuic):
+    def __init__(self, seed: int, quic: type[RealQuic] = RealQuic) -> None:
+        with patch("aqueduct.testing.pair.FakeQuic", quic):
             super().__init__(seed)
         network: object = self.pair.network
         assert isinstance(network, RealQuic)

@@ -135,8 +135,8 @@ MUTANTS = [
     Mutant(
         "a sender counts what is taken twice",
         "protocol/sender.py",
-        "        self._link.send_window.outstanding -= size\n        self.allow()\n",
-        "        self._link.send_window.outstanding -= 2 * size\n        self.allow()\n",
+        "        window.remove(size, window.spare(self.outstanding, size))\n",
+        "        window.remove(2 * size, window.spare(self.outstanding, size))\n",
     ),
     Mutant(
         "a sender that waits for room is not woken",
@@ -147,8 +147,44 @@ MUTANTS = [
     Mutant(
         "a cancelled sender keeps its credit",
         "protocol/sender.py",
-        "        link.send_window.outstanding -= self.outstanding\n        self.outstanding = 0\n",
-        "        self.outstanding = 0\n",
+        "        window.remove(self.outstanding, window.spare(0, self.outstanding))\n",
+        "",
+    ),
+    Mutant(
+        "a sender does not use its channel's reserve",
+        "protocol/flow.py",
+        "        return min(size, free) if free > 0 else 0\n",
+        "        return 0\n",
+    ),
+    Mutant(
+        "a reserve is never used up",
+        "protocol/flow.py",
+        "        free = self.reserve - outstanding\n",
+        "        free = self.reserve\n",
+    ),
+    Mutant(
+        "the reserves of all channels are not bounded",
+        "protocol/flow.py",
+        "            limit = self.base + min(self.reserved + spare, self.pool)\n",
+        "            limit = self.base + self.reserved + spare\n",
+    ),
+    Mutant(
+        "a reserve counts by the limits that held when it was used",
+        "protocol/connection.py",
+        "                window.add(0, min(used, window.reserve) - min(used, before))\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a receiver that ended keeps its reserve",
+        "protocol/receiver.py",
+        "            link.drained_later += self._queue.size\n        self._reserve(0)\n",
+        "            link.drained_later += self._queue.size\n",
+    ),
+    Mutant(
+        "a lost channel keeps its reserve",
+        "protocol/flow.py",
+        "            self._window.remove(size, spare)\n",
+        "            self._window.remove(size, 0)\n",
     ),
     # Ends
     Mutant(
@@ -255,6 +291,45 @@ MUTANTS = [
         "open_greeting(ack_version=True)",
         "open_greeting(ack_version=False)",
     ),
+    # Leaks
+    Mutant(
+        "a channel that ended is counted off twice",
+        "protocol/channels.py",
+        "        if half.channel not in self.halves:\n            return  # AQ-LIMIT-4",
+        "        if False:\n            return  # AQ-LIMIT-4",
+    ),
+    Mutant(
+        "halves that linger are counted for ever",
+        "protocol/channels.py",
+        "            self._link.lingering -= 1\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "channels of one's own that ended are counted for ever",
+        "protocol/channels.py",
+        "            self._ours -= 1\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a receiver that ended keeps its timer",
+        "protocol/receiver.py",
+        "        self._acks = self._reliable = self.inbox = None\n"
+        "        self.wake_at = self._flush_at = NEVER\n",
+        "        self._acks = self._reliable = self.inbox = None\n"
+        "        self._link.timers.wake(self, now + 1e6)\n",
+    ),
+    Mutant(
+        "credit of a channel that ended is still to be reported",
+        "protocol/receiver.py",
+        "        link.reporters.pop(self.channel, None)\n        self.unreported = 0\n",
+        "        self.unreported = 0\n",
+    ),
+    Mutant(
+        "messages that were dropped count as waiting",
+        "protocol/receiver.py",
+        "        link.waiting -= queue.count\n",
+        "",
+    ),
     # Subtler ones
     Mutant(
         "the deadline of datagrams ignores the round-trip time",
@@ -301,14 +376,14 @@ MUTANTS = [
     Mutant(
         "the connection window is not held",
         "protocol/flow.py",
-        "self.outstanding + size <= self.limit or self.outstanding == 0",
+        "self.outstanding + size <= limit or self.outstanding <= self.limit - self.base",
         "True",
     ),
     Mutant(
         "a message larger than the window is never let in",
         "protocol/flow.py",
-        "self.outstanding + size <= self.limit or self.outstanding == 0",
-        "self.outstanding + size <= self.limit",
+        "self.outstanding + size <= limit or self.outstanding <= self.limit - self.base",
+        "self.outstanding + size <= limit",
     ),
     Mutant(
         "nacks give back the credit of other datagrams",

@@ -65,6 +65,8 @@ class Connection(Line, Generic[T]):
         """Whether somebody heard of that."""
         self._left = False
         """Whether this side closed it."""
+        self._unsent: list[NetworkSendPort] = []
+        """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
         """What was there for the application when the peer went."""
         port = self.open_port(ENTRYPOINT, kind)
@@ -157,11 +159,17 @@ class Connection(Line, Generic[T]):
                 return
 
     def _is_sent(self) -> bool:
-        if all(
-            port.delivered + port.undelivered >= port.sent and port.is_open()
-            for port in self.ports.values()
-            if isinstance(port, NetworkSendPort)
-        ):
+        # Called in each turn: scan all ports again only once all pending ones have caught up.
+        unsent = self._unsent
+        while unsent and not is_behind(unsent[-1]):
+            unsent.pop()
+        if not unsent:
+            unsent = self._unsent = [
+                port
+                for port in self.ports.values()
+                if isinstance(port, NetworkSendPort) and is_behind(port)
+            ]
+        if not unsent:
             return True  # whatever else is under way, such as credit for a peer that goes on
         bridge = self.driver.bridge
         native = bridge.quic.core
@@ -290,6 +298,13 @@ class Connection(Line, Generic[T]):
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
         return f"<Connection with {self.peer[0]}:{self.peer[1]}, {state}>"
+
+
+def is_behind(port: NetworkSendPort) -> bool:
+    """Return whether this sender has unsent or unacknowledged messages."""
+    if port.ended is not None:
+        return False
+    return port.delivered + port.undelivered < port.sent or not port.is_open()
 
 
 _live: weakref.WeakSet[Connection[Any]] = weakref.WeakSet()

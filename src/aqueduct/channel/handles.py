@@ -325,6 +325,31 @@ class Receiver(Half, Generic[T]):
         local.wake_all()
 
 
+async def wait_readable(receiver: Receiver[Any]) -> None:
+    """Wait until `receive_nowait` is worth a retry, after it has raised `WouldBlock`.
+
+    For a server that receives a message only when it has the memory for it.
+    """
+    await receiver._port.wait()
+
+
+def try_send(sender: Sender[T], value: T) -> bool:
+    """Send without waiting; return False without credit, then `wait_writable` waits for it."""
+    try:
+        sender._port.send(value, (), None)
+    except WouldBlock:
+        return False
+    return True
+
+
+async def wait_writable(sender: Sender[Any]) -> None:
+    """Wait until `try_send` is worth a retry, without holding a message.
+
+    For a server that frees the memory of messages that a slow client does not receive.
+    """
+    await sender._port.wait()
+
+
 class Channel(NamedTuple, Generic[T]):
     """Both halves of a channel, sender first."""
 

@@ -147,6 +147,7 @@ class NetworkReceivePort:
         if self.line.tap is not None and self.ended is None:
             self.line.tap.closed(self.channel)
         self.core.close(self.channel, self.line.time)
+        self.line.forget_port(self)  # the core raises no more events for a closed receiver
         self.line.touch()
         self.arrived.wake_all()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aqueduct.channel.forked import FORKED_REASON
 from aqueduct.channel.handles import Receiver, Sender
 from aqueduct.channel.inlet import NetworkReceivePort
-from aqueduct.channel.outlet import NetworkSendPort
+from aqueduct.channel.outlet import TURN_BYTES, NetworkSendPort
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
     AqueductError,
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 Port = NetworkSendPort | NetworkReceivePort
 
+_MOST_BUSY = 4
+"""Busy connections among which a turn is divided at most: shorter turns cost throughput."""
+
 
 class Line:
     """One connection as its ports see it."""
@@ -71,7 +74,10 @@ class Line:
     def turned(self) -> None:
         """The loop's turn is over and everything was handed to QUIC."""
         self.turn_due = False
-        self.unflushed = 0
+        # Connections with a turn due share what a turn may queue, so that the event loop comes
+        # round as soon with several busy connections as with one.
+        busy = min(self.driver.endpoint.turns_due, _MOST_BUSY - 1)
+        self.unflushed = TURN_BYTES - TURN_BYTES // (1 + busy)
         self.time = self.driver.now()
 
     # -- sending ----------------------------------------------------------------------------------
@@ -115,6 +121,10 @@ class Line:
             port = NetworkReceivePort(self, channel, kind)
         self.ports[channel] = port
         return port
+
+    def forget_port(self, port: Port) -> None:
+        """Remove a port that gets no more events."""
+        self.ports.pop(port.channel, None)
 
     def claim(
         self, attachment: Attachment, half: type[ChannelHalf] | None, kind: Any

@@ -45,10 +45,17 @@ _STOPPING = (CloseCode.GOING_AWAY, "the server stops")
 class Refuse(Exception):
     """Raise it in an accept callback to turn a client away."""
 
-    def __init__(self, reason: str = "", *, unauthenticated: bool = False) -> None:
+    def __init__(
+        self, reason: str = "", *, unauthenticated: bool = False, is_busy: bool = False
+    ) -> None:
+        """``is_busy`` is for a client that may try again later (AQ-CONN-5).
+
+        It gets a plain `ConnectError`, and not `Refused` or `Unauthenticated`.
+        """
         super().__init__(reason)
         self.reason = reason
         self.code = CloseCode.UNAUTHENTICATED if unauthenticated else CloseCode.REFUSED
+        self.is_busy = is_busy
 
 
 class ServerConnection(Connection[T]):
@@ -112,8 +119,9 @@ class Server(Generic[T]):
         failure: ``except ChannelError`` around what belongs to it.
         """
         async with asyncio.TaskGroup() as group:
-            async for connection in self:
+            while (connection := await self.accept()) is not None:
                 group.create_task(self._handle(handler, connection))
+                del connection  # otherwise it stays alive until the next client connects
 
     async def accept(self) -> ServerConnection[T] | None:
         """The next connection; None when the server was closed."""
@@ -129,6 +137,7 @@ class Server(Generic[T]):
     async def __aiter__(self) -> AsyncIterator[ServerConnection[T]]:
         while (connection := await self.accept()) is not None:
             yield connection
+            del connection  # do not keep it alive until the next client connects
 
     async def drain(self, grace: float = 10.0) -> None:
         """Take no new connections, let those there are end by themselves so long, then close."""
@@ -170,7 +179,11 @@ class Server(Generic[T]):
                 answer = await answer
             connection.core.accept(to_pairs(answer), connection.driver.now())
         except Refuse as refusal:
-            connection.core.refuse(refusal.code, refusal.reason, connection.driver.now())
+            now = connection.driver.now()
+            if refusal.is_busy:
+                connection.core.close_connection(CloseCode.LIMIT_EXCEEDED, refusal.reason, now)
+            else:
+                connection.core.refuse(refusal.code, refusal.reason, now)
             return
         except Exception as error:  # noqa: BLE001 -- one client's failure is not the server's
             report(f"the accept callback for {connection!r} failed", error)
@@ -313,9 +326,10 @@ def serve(
                 sock,
                 options or QuicOptions(),
                 tls,
-                lambda: Core(Side.SERVER, config, early=early),
+                lambda account: Core(Side.SERVER, config, early=early, account=account),
                 lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
                 ServerTickets() if early_data else None,
+                config,
             )
         except BaseException:
             sock.close()

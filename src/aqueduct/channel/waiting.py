@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 
 
 class Waiters:
@@ -12,8 +12,9 @@ class Waiters:
     __slots__ = ("_futures",)
 
     def __init__(self) -> None:
-        self._futures: deque[asyncio.Future[None]] | None = None
-        """Made when somebody waits: an empty deque is larger than all else an idle port has."""
+        self._futures: OrderedDict[asyncio.Future[None], None] | None = None
+        """Created when a task waits: an idle port needs none. Not a deque, because removing a
+        cancelled task from a deque takes linear time."""
 
     def __bool__(self) -> bool:
         return bool(self._futures)
@@ -22,21 +23,21 @@ class Waiters:
         """Sleep until woken; the caller then looks again."""
         future = asyncio.get_running_loop().create_future()
         if self._futures is None:
-            self._futures = deque()
-        self._futures.append(future)
+            self._futures = OrderedDict()
+        self._futures[future] = None
         try:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self.wake()  # woken and cancelled at once: somebody else has to look
-            elif future in self._futures:
-                self._futures.remove(future)
+            else:
+                self._futures.pop(future, None)
             raise
 
     def wake(self) -> None:
         """Wake the one that waits longest."""
         while self._futures:
-            future = self._futures.popleft()
+            future, _ = self._futures.popitem(last=False)
             if not future.done():
                 future.set_result(None)
                 return
@@ -44,6 +45,6 @@ class Waiters:
     def wake_all(self) -> None:
         """Wake everybody."""
         while self._futures:
-            future = self._futures.popleft()
+            future, _ = self._futures.popitem(last=False)
             if not future.done():
                 future.set_result(None)

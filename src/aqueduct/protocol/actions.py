@@ -12,6 +12,9 @@ class WriteStream:
     stream: int
     data: bytes
     fin: bool
+    is_message: bool = False
+    """Whether the stream carries messages; such streams leave a reserve of stream credit to the
+    others (AQ-STREAM-9)."""
 
 
 @dataclass(frozen=True, slots=True)

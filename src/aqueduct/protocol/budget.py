@@ -1,4 +1,4 @@
-"""A bound on bytes that all connections of a server share."""
+"""Budgets that connections share, per address and per server."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ class Share:
         budget.used += more
         self._used = used
         return True
+
+
+class Account:
+    """The budgets of one address, before and after acceptance of its connections."""
+
+    __slots__ = ("accepted", "early")
+
+    def __init__(self, early: Budget, accepted: Budget) -> None:
+        self.early = early
+        self.accepted = accepted

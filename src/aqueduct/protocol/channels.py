@@ -40,8 +40,9 @@ class Channels:
         self._ours = 0
         self._of_peer = 0
         self._provoked: OrderedDict[int, float] = OrderedDict()
-        self._ended_senders: dict[int, End] = {}
-        """How senders ended that came in messages nobody has taken yet."""
+        self._lost_senders: OrderedDict[int, None] = OrderedDict()
+        """Senders that the peer forgot before their carrier was taken. Any other sender that is
+        gone when its carrier is taken was closed by its receiver, and needs no entry."""
         config = link.config
         self._max_of_peer = 2 * max(config.limits.max_channels, config.initial_limits.max_channels)
         # AQ-CHAN-1: the entrypoint needs nobody to create it.
@@ -135,6 +136,7 @@ class Channels:
             half = self.halves.get(channel)
             if half is None:
                 if channel in self._graveyard:
+                    self._remember_lost(channel)
                     continue
                 half = self.create_for_peer(channel)
             half.attached = True
@@ -149,7 +151,7 @@ class Channels:
                 half.claim()
                 self.update(half, now)
             elif sender_of(channel) == self._link.side:
-                how = self._ended_senders.pop(channel, End.LOST)
+                how = End.LOST if self._was_lost(channel) else End.RECEIVER_CLOSED
                 self._link.events.append(SenderEnded(channel, how))
             else:
                 self._link.events.append(ReceiverEnded(channel, End.LOST))
@@ -160,6 +162,8 @@ class Channels:
         """Something changed: end the half on the wire and in the table if it is time to."""
         if half.is_open():
             return
+        if half.channel not in self.halves:
+            return  # AQ-LIMIT-4: it no longer counts, whatever else arrives on its streams
         if isinstance(half, Receiver):
             half.complete(now)
         if half.settle():
@@ -173,7 +177,7 @@ class Channels:
         waiting = deque(dropped)
         while waiting:
             for attachment in waiting.popleft().attachments:
-                self._ended_senders.pop(attachment.channel, None)
+                self._was_lost(attachment.channel)
                 half = self.halves.get(attachment.channel)
                 if half is None:
                     continue
@@ -216,6 +220,8 @@ class Channels:
         if isinstance(half, Receiver):
             self.abandon(half.drop(End.LOST, ()), now)
         else:
+            if half.owner is Owner.NOBODY and half.attached:
+                self._remember_lost(half.channel)
             self.lose(half.drop(End.LOST, (), now), half.channel, now)
 
     def send_forget(self, channel: int, now: float) -> bool:
@@ -234,7 +240,7 @@ class Channels:
         """The connection is over, and every half with it (AQ-CONN-7)."""
         halves = list(self.halves.values())
         self.halves.clear()
-        self._ended_senders.clear()
+        self._lost_senders.clear()
         self._ours = self._of_peer = 0
         for half in halves:
             if isinstance(half, Sender):
@@ -242,11 +248,33 @@ class Channels:
             else:
                 half.drop(End.CONNECTION, ())
 
+    def leftovers(self) -> list[str]:
+        """Describe counts that disagree with the table, and entries that are left behind."""
+        made = [half for half in self.halves.values() if half.channel != ENTRYPOINT]
+        ours = [half for half in made if creator_of(half.channel) == self._link.side]
+        lingering = [half for half in made if half.lingers]
+        counts = (
+            ("channels of this side's creation", self._ours, len(ours)),
+            ("halves that linger", self._link.lingering, len(lingering)),
+            (
+                "channels of the peer's creation",
+                self._of_peer,
+                len(made) - len(ours) - len(lingering),
+            ),
+        )
+        left = [
+            f"a count of {count} {what}, of which there are {there}"
+            for what, count, there in counts
+            if count != there
+        ]
+        if self._lost_senders:
+            left.append(f"{len(self._lost_senders)} senders that were lost untaken")
+        return left
+
     def _linger(self, half: Half, now: float) -> None:
         """The peer is done with a half that our application has yet to take (AQ-LIMIT-4).
 
-        It counts against the peer no more. A receiver keeps its queue; of a sender there is
-        nothing left but how it ended.
+        It no longer counts against the peer. A receiver keeps its queue; a sender keeps nothing.
         """
         if half.lingers or not half.attached or not half.is_over() or half.channel == ENTRYPOINT:
             return
@@ -255,11 +283,24 @@ class Channels:
         if isinstance(half, Sender) and half.end is not None:
             self._remove(half)
             self._graveyard.add(half.channel, now)
-            self._ended_senders[half.channel] = half.end
             return
         half.lingers = True
         self._of_peer -= 1
         self._link.lingering += 1
+
+    def _remember_lost(self, channel: int) -> None:
+        """Remember a channel that was forgotten before its carrier was taken: a sender is lost."""
+        if sender_of(channel) == self._link.side:
+            self._lost_senders[channel] = None
+            if len(self._lost_senders) > self._link.config.max_remembered:
+                self._lost_senders.popitem(last=False)
+
+    def _was_lost(self, channel: int) -> bool:
+        """Return whether a sender was forgotten before its carrier was taken; remove its entry."""
+        if channel not in self._lost_senders:
+            return False
+        del self._lost_senders[channel]
+        return True
 
     def _remove(self, half: Half) -> None:
         channel = half.channel

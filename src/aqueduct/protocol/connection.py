@@ -16,9 +16,9 @@ from functools import partial
 
 from aqueduct.errors import ChannelClosed, CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.actions import Action
-from aqueduct.protocol.budget import Budget, Share
+from aqueduct.protocol.budget import Account, Budget, Share
 from aqueduct.protocol.channels import Channels
-from aqueduct.protocol.config import Config
+from aqueduct.protocol.config import COST_OF_CHANNEL, COST_OF_STREAM, Config, Limits
 from aqueduct.protocol.events import ConnectionEnded, Event, PeerHeaders
 from aqueduct.protocol.greeting import split_limits, with_limits
 from aqueduct.protocol.incoming import Incoming
@@ -53,6 +53,9 @@ __all__ = ["Attach", "Connection", "Give", "Mode", "Sent"]
 
 _STREAM_OVERHEAD = 64
 """Bytes of a frame's head that a stream may hold besides what flow control counts."""
+
+_GRAIN = 64 * 1024
+"""Bytes by which the charge of the address may lag behind what the connection holds."""
 
 
 class Give(Enum):
@@ -91,6 +94,7 @@ class Connection:
         *,
         headers: Headers = (),
         early: Budget | None = None,
+        account: Account | None = None,
     ) -> None:
         self.side = side
         self.config = config or Config()
@@ -99,7 +103,11 @@ class Connection:
         self._streams: dict[int, Incoming] = {}
         self._early: dict[Incoming, None] = {}
         self._held = 0
-        self._early_share = Share(early) if early is not None else None
+        self._early_shares = [Share(early)] if early is not None else []
+        if account is not None:
+            self._early_shares.append(Share(account.early))
+        self._address_share = Share(account.accepted) if account is not None else None
+        self._charged = 0
         self._version_seen = False
         self._peer_headers: Headers | None = None
         self._ready = False
@@ -129,6 +137,8 @@ class Connection:
                     raise RemoteProtocolError(
                         "AQ-LIMIT-5", "too many streams at once", CloseCode.LIMIT_EXCEEDED
                     )
+                if not self._ready:
+                    self._count_early_stream()
                 incoming = self._streams[stream] = Incoming(stream, self._parser_limits)
             incoming.fin = fin
             incoming.feed(data)
@@ -182,6 +192,11 @@ class Connection:
         """The transport's smoothed round-trip time, in seconds."""
         self._link.rtt = rtt
 
+    def handle_excess(self, rule: str, reason: str, now: float) -> None:
+        """Close the connection with LIMIT_EXCEEDED: the peer makes the transport hold too much."""
+        if not self._ended:
+            self._fail(RemoteProtocolError(rule, reason, CloseCode.LIMIT_EXCEEDED), now)
+
     def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None:
         """The QUIC connection is over."""
         if not self._ended:
@@ -223,6 +238,11 @@ class Connection:
         half = self._channels.halves.get(channel)
         # It may have ended before the message that carried it was taken.
         return half.send if isinstance(half, Sender) else partial(self.send, channel)
+
+    def mode_of(self, channel: int) -> Mode:
+        """Return how a sender sends; ORDERED for one that is gone."""
+        half = self._channels.halves.get(channel)
+        return half.mode if isinstance(half, Sender) else Mode.ORDERED
 
     def send_message(
         self,
@@ -324,12 +344,24 @@ class Connection:
         """What the application has to know, in order."""
         if self._link.turns.sizes:
             self._admit()
+        if self._address_share is not None:
+            self._charge(self._address_share)
         events, self._link.events = self._link.events, []
         return events
 
     def next_timer(self) -> float | None:
         """When `handle_timer` is to be called, if nothing else comes before."""
         return None if self._ended else self._link.timers.next()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection is over, or about to be closed."""
+        return self._ended
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the headers were exchanged, and a server has accepted."""
+        return self._ready
 
     @property
     def channel_count(self) -> int:
@@ -365,6 +397,39 @@ class Connection:
             left.append(f"{outstanding} bytes outstanding")
         if self.held_bytes:
             left.append(f"{self.held_bytes} bytes held")
+        return left + self._channels.leftovers() + self._strays()
+
+    def _strays(self) -> list[str]:
+        """Describe state that is kept for channels that are no longer in the table."""
+        link = self._link
+        halves = self._channels.halves
+        sleepers = [s for s in link.timers.sleepers() if isinstance(s, Sender | Receiver)]
+        kept: dict[str, list[int]] = {
+            "unsent acks": list(link.overdue),
+            "unsent credit": list(link.reporters),
+            "a timer": [half.channel for half in sleepers if halves.get(half.channel) is not half],
+        }
+        left = [
+            f"{what} of {describe(channel)}, which ended"
+            for what, channels in kept.items()
+            for channel in channels
+            if what == "a timer" or channel not in halves
+        ]
+        receivers = [half for half in halves.values() if isinstance(half, Receiver)]
+        window = link.send_window
+        reserved = link.written_off.reserved + sum(
+            window.spare(0, half.outstanding)
+            for half in halves.values()
+            if isinstance(half, Sender)
+        )
+        if window.reserved != reserved:
+            left.append(f"a count of {window.reserved} bytes in reserves of senders")
+        if link.receive_window.reserved != sum(half.reserved for half in receivers):
+            left.append(f"a count of {link.receive_window.reserved} bytes in reserves")
+        if link.unreported != sum(half.unreported for half in receivers):
+            left.append(f"{link.unreported} bytes of credit that no channel reports")
+        if link.waiting != sum(half.queued_objects for half in receivers):
+            left.append(f"a count of {link.waiting} messages in queues")
         return left
 
     def _ack_overdue(self) -> None:
@@ -495,8 +560,8 @@ class Connection:
         del self._streams[incoming.number]
         self._early.pop(incoming, None)
         self._held -= incoming.held
-        if self._early_share is not None:
-            self._early_share.hold(self._held)
+        if self._early_shares:
+            self._hold_early()
         half = incoming.half
         if isinstance(half, Receiver) and half.sender_control == incoming.number:
             half.handle_sender_control_over()
@@ -512,23 +577,47 @@ class Connection:
         if not self._ready:
             early = self.config.max_early_bytes
             if self.side == Side.CLIENT:
-                early += self._link.receive_window.limit  # the server knows our limits already
+                early += self._link.receive_window.most()  # the server knows our limits already
             if self._held > early:
                 raise RemoteProtocolError(
                     "AQ-CONN-3", "too much before the headers", CloseCode.LIMIT_EXCEEDED
                 )
-            if self._early_share is not None and not self._early_share.hold(self._held):
-                raise RemoteProtocolError(
-                    "AQ-CONN-3", "too much of all clients at once", CloseCode.LIMIT_EXCEEDED
-                )
+            self._hold_early()
         elif self._held > self._max_held():
             raise RemoteProtocolError(
                 "AQ-LIMIT-3", "too much in unfinished frames", CloseCode.LIMIT_EXCEEDED
             )
 
+    def _count_early_stream(self) -> None:
+        """Count a stream before acceptance, and close a client with too many (AQ-COST-1)."""
+        if self.side == Side.SERVER and len(self._streams) >= self.config.max_early_streams:
+            raise RemoteProtocolError(
+                "AQ-COST-1", "too many streams before the headers", CloseCode.LIMIT_EXCEEDED
+            )
+        self._hold_early()
+
+    def _hold_early(self) -> None:
+        held = self._held + COST_OF_STREAM * len(self._streams)
+        for share in self._early_shares:
+            if not share.hold(held):
+                raise RemoteProtocolError(
+                    "AQ-CONN-3", "too much of all clients at once", CloseCode.LIMIT_EXCEEDED
+                )
+
+    def _charge(self, share: Share) -> None:
+        """Charge the address for what this connection holds (AQ-COST-4)."""
+        held = COST_OF_STREAM * len(self._streams) + COST_OF_CHANNEL * len(self._channels.halves)
+        if -_GRAIN < held - self._charged < _GRAIN:
+            return
+        if not share.hold(held):
+            now = self._now
+            self.handle_excess("AQ-COST-4", "too many streams and channels from one address", now)
+            return
+        self._charged = held
+
     def _max_held(self) -> int:
         limits = self._parser_limits
-        largest = max(self._link.receive_window.limit, limits.max_message)
+        largest = max(self._link.receive_window.most(), limits.max_message)
         return largest + limits.max_headers + _STREAM_OVERHEAD * len(self._streams)
 
     # -- the start of the connection -------------------------------------------------------------
@@ -552,11 +641,21 @@ class Connection:
         if self._peer_headers is not None:
             raise RemoteProtocolError("AQ-CONN-4", "CONNECTION_HEADERS came twice")
         self._peer_headers, limits = split_limits(headers, self.config.initial_limits)
-        self._link.peer_limits = limits
-        self._link.send_window.limit = limits.connection_window
+        self._open_send_window(limits)
         self._link.events.append(PeerHeaders(self._peer_headers))
         if self.side == Side.CLIENT:
             self._become_ready(now)
+
+    def _open_send_window(self, limits: Limits) -> None:
+        """Apply the peer's limits, also to the bytes that are already outstanding."""
+        self._link.peer_limits = limits
+        window = self._link.send_window
+        before = window.reserve
+        window.open(limits.connection_window, limits.channel_reserve, limits.reserve_window)
+        for half in self._channels.halves.values():
+            if isinstance(half, Sender):
+                used = half.outstanding
+                window.add(0, min(used, window.reserve) - min(used, before))
 
     def _send_headers(self, stream: OutgoingStream, headers: Headers) -> None:
         # Our limits have to fit in them, and AQ-LIMIT-2 has the peer take so much.
@@ -599,15 +698,18 @@ class Connection:
         self._early.clear()
         self._held = 0
         self._release_early()
+        if self._address_share is not None:
+            self._address_share.hold(0)
+            self._address_share = None
         self._channels.end_all(now)
         self._link.end()
         self._link.events.append(ConnectionEnded(code, reason, by_peer))
 
     def _release_early(self) -> None:
         """What is held from here on is bounded by the limits of this connection alone."""
-        if self._early_share is not None:
-            self._early_share.hold(0)
-            self._early_share = None
+        for share in self._early_shares:
+            share.hold(0)
+        self._early_shares = []
 
     # -- small things ----------------------------------------------------------------------------
 

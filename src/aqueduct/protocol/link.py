@@ -67,10 +67,15 @@ class Link:
         self.out = Outgoing(config.max_datagram)
         self.timers = Timers()
         self.events: list[Event] = []
-        self.send_window = Window(initial.connection_window)
+        self.send_window = Window(
+            initial.connection_window, initial.channel_reserve, initial.reserve_window
+        )
         # AQ-FLOW-8: the peer may have written off bytes of lost channels that are still here.
         allowed = max(limits.connection_window, initial.connection_window)
-        self.receive_window = Window(2 * allowed)
+        reserve = max(limits.channel_reserve, initial.channel_reserve)
+        pool = 2 * max(limits.reserve_window, initial.reserve_window)
+        # AQ-FLOW-10: a message larger than the window may overtake those that used the reserves.
+        self.receive_window = Window(2 * allowed, reserve, pool + reserve)
         self.receive_channel_window = max(limits.channel_window, initial.channel_window)
         self.lingering = 0
         """Halves of the peer's creation that ended on the wire, and that nobody has taken yet."""
@@ -93,8 +98,10 @@ class Link:
     def end(self) -> None:
         """The connection is over: nothing is outstanding, nobody waits."""
         self.timers = Timers()
-        self.send_window.outstanding = self.receive_window.outstanding = 0
+        self.send_window.clear()
+        self.receive_window.clear()
         self.written_off = WrittenOff(self.send_window, self.timers)
         self.drained_later = self.unreported = self.waiting = self.lingering = 0
         self.turns = Turns(self.send_window, self.timers, self.config.patience)
         self.reporters.clear()
+        self.overdue.clear()

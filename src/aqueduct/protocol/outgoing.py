@@ -21,10 +21,21 @@ _ACK_VERSION = AckVersion().encode()
 class OutgoingStream:
     """One of our unidirectional streams: what was written and not yet handed to the transport."""
 
-    __slots__ = ("chunks", "fin", "number", "opened", "queued", "run", "run_first", "was_reset")
+    __slots__ = (
+        "chunks",
+        "fin",
+        "is_message",
+        "number",
+        "opened",
+        "queued",
+        "run",
+        "run_first",
+        "was_reset",
+    )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, is_message: bool = False) -> None:
         self.number = number
+        self.is_message = is_message
         self.chunks: list[bytes] | None = None
         self.run: list[bytes] | None = None
         """Payloads of plain messages behind the chunks, which get their heads all at once."""
@@ -38,7 +49,10 @@ class OutgoingStream:
         """Make the run into chunks, as something else comes behind it."""
         if self.run is not None:
             frames = plain_frames(self.run_first, self.run)
-            self.chunks = frames if self.chunks is None else self.chunks + frames
+            if self.chunks is None:
+                self.chunks = frames
+            else:
+                self.chunks += frames  # in place: a copy per run would be quadratic
             self.run = None
 
 
@@ -93,9 +107,9 @@ class Outgoing:
         route = self._last_route
         return route if self.version_acked else _VERSION + route
 
-    def open(self, channel: int) -> OutgoingStream:
+    def open(self, channel: int, *, is_message: bool = False) -> OutgoingStream:
         """A new stream that is routed to a channel."""
-        stream = OutgoingStream(self._next_stream)
+        stream = OutgoingStream(self._next_stream, is_message)
         self._next_stream += 1
         self.write(stream, self.prelude(channel))
         return stream
@@ -206,7 +220,8 @@ class Outgoing:
             stream.end_run()
             chunks, stream.chunks = stream.chunks, None
             stream.opened = True
-            actions.append(WriteStream(stream.number, b"".join(chunks or ()), stream.fin))
+            data = b"".join(chunks or ())
+            actions.append(WriteStream(stream.number, data, stream.fin, stream.is_message))
         actions += [SendDatagram(b"".join(d.chunks)) for d in self._datagrams if not d.dead]
         self._datagrams, self._by_channel = [], {}
         if self._closing is not None:

@@ -117,6 +117,7 @@ class Receiver:
         "lingers",
         "node",
         "owner",
+        "reserved",
         "sender_control",
         "state",
         "unreported",
@@ -143,6 +144,8 @@ class Receiver:
         self.inbox: Inbox | None = None
         self.unreported = 0
         """Bytes taken and not yet reported DEQUEUED."""
+        self.reserved = 0
+        """Bytes in the reserve for which the sender has not got credit back yet."""
         self._queue: Queue | None = None
         self._reliable: RangeSet | None = None
         self._acks: RangeSet | None = None
@@ -170,12 +173,12 @@ class Receiver:
             return
         size = run.size
         window = self._link.receive_window
-        if (
-            self._held() + size > self._link.receive_channel_window
-            or window.outstanding + size > window.limit
-        ):
+        held = self._held() + size
+        if held > self._link.receive_channel_window or window.outstanding + size > window.limit:
             self._check_each(run)
         window.outstanding += size
+        if self.reserved < window.reserve:
+            self._reserve(held)
         queue = self._open_queue()
         link = self._link
         before = queue.count
@@ -194,9 +197,11 @@ class Receiver:
         elif (self.inbox and number < self.inbox.decided) or not self._arrive(number, 1):
             return False
         size = message.size
-        self._check_credit(self._held(), size, 0)
+        held = self._held()
+        self._check_credit(held, size, 0)
         link = self._link
         link.receive_window.outstanding += size
+        self._reserve(held + size)
         queue = self._open_queue()
         before = queue.count
         queue.add_message(message, size, pack=link.waiting > link.config.max_unpacked)
@@ -293,6 +298,11 @@ class Receiver:
         self._send_close(now)
         return True
 
+    @property
+    def queued_objects(self) -> int:
+        """Messages in the queue that are kept as objects."""
+        return self._queue.count if self._queue is not None else 0
+
     def is_open(self) -> bool:
         """Whether nothing has begun to end this half."""
         return self.state is _OPEN
@@ -360,6 +370,7 @@ class Receiver:
             link.receive_window.outstanding -= self.unreported
             link.unreported -= self.unreported
             self.unreported = 0
+            self._reserve(self._held())
         self._link.reporters.pop(self.channel, None)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -445,10 +456,23 @@ class Receiver:
             raise self._violation("AQ-FLOW-2", "the channel window is exceeded", Code.FLOW_CONTROL)
         window = self._link.receive_window
         outstanding = window.outstanding + more
-        if outstanding and outstanding + size > window.limit:
+        # AQ-FLOW-10: bytes in the reserves, before this message and with it.
+        others = window.reserved - self.reserved
+        before = min(others + window.spare(0, held), window.pool)
+        after = min(others + window.spare(0, held + size), window.pool)
+        shared = size - (after - before)
+        if shared and outstanding > before and outstanding + size > window.base + after:
             raise self._violation(
                 "AQ-FLOW-2", "the connection window is exceeded", Code.FLOW_CONTROL
             )
+
+    def _reserve(self, held: int) -> None:
+        """Update the bytes in the reserve, with ``held`` bytes not yet credited to the sender."""
+        window = self._link.receive_window
+        reserved = min(held, window.reserve)
+        if reserved != self.reserved:
+            window.add(0, reserved - self.reserved)
+            self.reserved = reserved
 
     def _check_each(self, run: MessageRun) -> None:
         """A run that does not fit as a whole may begin with one large message (AQ-FLOW-3)."""
@@ -552,6 +576,7 @@ class Receiver:
         if self._queue is not None:
             link.receive_window.outstanding -= self._queue.size
             link.drained_later += self._queue.size
+        self._reserve(0)
         self._acks = self._reliable = self.inbox = None
         self.wake_at = self._flush_at = NEVER
 
@@ -571,6 +596,7 @@ class Receiver:
         else:
             link.receive_window.outstanding -= queue.size
             self._forget_reports()
+            self._reserve(0)
         link.waiting -= queue.count
         return queue.drop(link.parser_limits)
 

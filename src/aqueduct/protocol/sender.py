@@ -169,15 +169,25 @@ class Sender:
         if stream is None or self.state is not _OPEN or size > limits.max_message:
             return self._send_otherwise(payload, size, now)
         window = link.send_window
-        outstanding = self.outstanding + size
-        if (outstanding > limits.channel_window and outstanding != size) or (
-            window.outstanding + size > window.limit and window.outstanding
-        ):
+        before = self.outstanding
+        outstanding = before + size
+        if outstanding > limits.channel_window and before:
             self._block(size)
+        if before < window.reserve:
+            spare = window.spare(before, size)
+            if not window.fits(size, spare):
+                self._block(size)
+            window.add(size, spare)
+        else:
+            if (
+                window.outstanding + size > window.limit
+                and window.outstanding > window.limit - window.base
+            ):
+                self._block(size)
+            window.outstanding += size
         number = self.next_reliable
         self.next_reliable = number + 1
         self.outstanding = outstanding
-        window.outstanding += size
         run = stream.run
         if run is None:
             run = link.out.begin_run(stream, number)
@@ -420,7 +430,8 @@ class Sender:
         self._move(Input.DROP)
         if how is End.LOST and self.node.known and self.outstanding:
             link = self._link
-            link.written_off.add(self.outstanding, now + link.config.forget_interval)
+            spare = link.send_window.spare(0, self.outstanding)
+            link.written_off.add(self.outstanding, now + link.config.forget_interval, spare)
             self.outstanding = 0
         if how is not End.CONNECTION:
             self._stop(StreamCode.FORGOTTEN)
@@ -442,7 +453,7 @@ class Sender:
         if self.state is not State.OPEN:
             return 0
         room = max(self._link.peer_limits.channel_window - self.outstanding, 0)
-        return min(room, self._link.send_window.room())
+        return min(room, self._link.send_window.room(self.outstanding))
 
     def claim(self) -> None:
         """The application got the handle; it hears of this half from now on."""
@@ -451,7 +462,7 @@ class Sender:
     def allow(self) -> None:
         """The channel's window may have grown: a message that waits stands in line for room."""
         if self.wanted >= 0 and self._fits_channel(self.wanted):
-            self._link.turns.wait(self.channel, self.wanted)
+            self._stand_in_line()
 
     def admit(self) -> None:
         """It is this sender's turn: tell an application that waits."""
@@ -497,7 +508,11 @@ class Sender:
         return self.next_reliable
 
     def _fits(self, size: int) -> bool:
-        return self._fits_channel(size) and self._link.send_window.fits(size)
+        return self._fits_channel(size) and self._fits_connection(size)
+
+    def _fits_connection(self, size: int) -> bool:
+        window = self._link.send_window
+        return window.fits(size, window.spare(self.outstanding, size))
 
     def _fits_channel(self, size: int) -> bool:
         if self._is_crowded():
@@ -511,7 +526,7 @@ class Sender:
         limit = self._link.peer_limits.channel_window
         if outstanding + size > limit and outstanding:
             return False
-        return self._link.send_window.fits(size)
+        return self._fits_connection(size)
 
     def _is_crowded(self) -> bool:
         """Whether the peer owes so many acks that remembering more would be a leak (AQ-LIMIT-6)."""
@@ -523,27 +538,34 @@ class Sender:
         # Several may wait: the least is told first, and then all try again.
         self.wanted = size if self.wanted < 0 else min(size, self.wanted)
         if self._fits_channel(size):
-            self._link.turns.wait(self.channel, self.wanted)
+            self._stand_in_line()
             raise WouldBlock("the connection window is full; wait until the peer takes messages")
         raise WouldBlock(
             f"the window of {describe(self.channel)} is full; wait until the peer takes messages"
         )
 
+    def _stand_in_line(self) -> None:
+        window = self._link.send_window
+        spare = window.spare(self.outstanding, self.wanted)  # AQ-FLOW-10
+        self._link.turns.wait(self.channel, self.wanted, spare)
+
     def _charge(self, size: int) -> None:
+        window = self._link.send_window
+        window.add(size, window.spare(self.outstanding, size))
         self.outstanding += size
-        self._link.send_window.outstanding += size
 
     def _release(self, size: int) -> None:
+        window = self._link.send_window
         self.outstanding -= size
-        self._link.send_window.outstanding -= size
+        window.remove(size, window.spare(self.outstanding, size))
         self.allow()
 
-    def _open(self) -> OutgoingStream:
+    def _open(self, *, is_message: bool = False) -> OutgoingStream:
         self.node.known = True
-        return self._link.out.open(self.channel)
+        return self._link.out.open(self.channel, is_message=is_message)
 
     def _open_stream(self) -> OutgoingStream:
-        self.stream = self._open()
+        self.stream = self._open(is_message=True)
         return self.stream
 
     def _control_stream(self) -> OutgoingStream:
@@ -553,7 +575,7 @@ class Sender:
 
     def _send_apart(self, number: int, frame: bytes) -> None:
         """AQ-STREAM-3: a stream of its own."""
-        stream = self._open()
+        stream = self._open(is_message=True)
         if self._singles is None:
             self._singles = {}
         self._singles[number] = stream
@@ -661,7 +683,8 @@ class Sender:
         if self.outbox is not None:
             link.out.drop_datagrams(self.channel)
         self.wake_at = self._announce_at = self._answer_at = NEVER
-        link.send_window.outstanding -= self.outstanding
+        window = link.send_window
+        window.remove(self.outstanding, window.spare(0, self.outstanding))
         self.outstanding = 0
         self._stop_waiting()
 

@@ -54,6 +54,10 @@ class Timers:
             heappop(heap)
         return None
 
+    def sleepers(self) -> list[Sleeper]:
+        """Return all scheduled sleepers."""
+        return [sleeper for at, _, sleeper in self._heap if sleeper.wake_at == at]
+
     def due(self, now: float) -> list[Sleeper]:
         """Take out all that are to be woken by now, in order."""
         heap = self._heap

@@ -21,6 +21,7 @@ class Turns:
         "_patience",
         "_since",
         "_smallest",
+        "_spares",
         "_timers",
         "_window",
         "sizes",
@@ -33,31 +34,40 @@ class Turns:
         self._patience = patience
         self.sizes: dict[int, int] = {}
         """What each channel waits to send, oldest first."""
+        self._spares: dict[int, int] = {}
+        """The part of that in the reserve of the channel, if any."""
         self._smallest = 0
-        """No size is below this, so that a look at all of them is rarely needed."""
+        """Lower bound of what a sender needs of the shared window; it avoids most full scans."""
         self._oldest = -1
         """The channel that was passed over first."""
         self._since = 0.0
         self.wake_at = NEVER
 
-    def wait(self, channel: int, size: int) -> None:
+    def wait(self, channel: int, size: int, spare: int = 0) -> None:
         """A message of this size waits; one that waited before keeps its place."""
-        self._smallest = min(self._smallest, size) if self.sizes else size
+        shared = size - spare
+        self._smallest = min(self._smallest, shared) if self.sizes else shared
         self.sizes[channel] = size
+        if spare:
+            self._spares[channel] = spare
+        elif self._spares:
+            self._spares.pop(channel, None)
 
     def leave(self, channel: int) -> None:
         """It waits no more."""
         self.sizes.pop(channel, None)
+        self._spares.pop(channel, None)
 
     def next(self, now: float) -> list[int]:
         """The channels whose message fits now and whose turn it is; each fits by itself."""
         window = self._window
-        if not window.fits(self._smallest):
+        spares = self._spares
+        if self._smallest > 0 and not window.fits(self._smallest):
             return []
         fitting: list[int] = []
         oldest = -1
         for channel, size in self.sizes.items():
-            if window.fits(size):
+            if window.fits(size, spares.get(channel, 0)):
                 fitting.append(channel)
             elif oldest < 0:
                 oldest = channel
@@ -65,7 +75,11 @@ class Turns:
                     return fitting
         if oldest < 0:
             self._oldest = -1
-        self._smallest = min(self.sizes.values(), default=0)
+        if spares:
+            needs = [size - spares.get(channel, 0) for channel, size in self.sizes.items()]
+            self._smallest = min(needs, default=0)
+        else:
+            self._smallest = min(self.sizes.values(), default=0)
         return fitting
 
     def _is_waited_for(self, channel: int, now: float) -> bool:

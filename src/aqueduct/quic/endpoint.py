@@ -23,8 +23,11 @@ from qh3.quic.packet import (
 )
 
 from aqueduct.errors import CloseCode, TLSError
+from aqueduct.protocol.budget import Account
+from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
+from aqueduct.quic.admission import Accounts, HalfOpen, neighbourhood
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
 from aqueduct.quic.retry import RetryTokens
@@ -46,6 +49,14 @@ _MAX_WAITING = 64 * 1024 * 1024
 _COST_OF_WAITING = 256
 """What packets that wait cost besides their bytes."""
 _SMALLEST_INITIAL = 1_200
+_SHORTEST_ID = 8
+"""Shortest destination connection id of a client's first packet (RFC 9000, 7.2): shorter ids can be
+guessed, and collide."""
+_GREEDY = 4
+"""An address with this fraction of `handshakes_before_retry` half-open connections gets a Retry."""
+_PATIENCE = 1.0
+"""Seconds for which a half-open connection is not displaced by its own address: handshakes take
+less."""
 _LARGEST_PACKET = 65_527
 _LONGEST = 86_400 * 365
 """Seconds that a timer may be set to: a year is as good as for ever, and fits what QUIC states."""
@@ -79,9 +90,13 @@ class QuicOptions:
     """A client that is not through the handshake, or has not sent its headers, so long after its
     first packet is dropped."""
     handshakes_before_retry: int = 256
-    """Unfinished handshakes above which new clients must prove their address first."""
+    """Half-open connections above which new clients must validate their address (Retry); a client
+    from an address with a quarter of that must, too. Validation costs a round trip."""
+    max_half_open: int = 1_024
+    """Connections not yet accepted, about 80 KB each. Above that, the server drops the oldest one
+    of the address with the most."""
     max_connections: int = 10_000
-    """Connections one server socket serves at once."""
+    """Connections that one server socket serves at once; above that, it drops half-open ones."""
 
     def __post_init__(self) -> None:
         """Refuse what QUIC could not do."""
@@ -103,7 +118,11 @@ class QuicOptions:
                 f"QuicOptions(max_packet={size!r}): QUIC needs {_SMALLEST_INITIAL:,} bytes and UDP "
                 f"carries {_LARGEST_PACKET:,}; give what is between, or None for a choice"
             )
-        for name, least in (("handshakes_before_retry", 0), ("max_connections", 1)):
+        for name, least in (
+            ("handshakes_before_retry", 0),
+            ("max_half_open", 1),
+            ("max_connections", 1),
+        ):
             count = getattr(self, name)
             if type(count) is not int or count < least:
                 raise ValueError(
@@ -165,6 +184,7 @@ class Driver:
         """Something changed: send, tell and rearm at the end of this turn of the loop."""
         if not self._turn_due:
             self._turn_due = True
+            self.endpoint.turns_due += 1
             self.loop.call_soon(self._turn)
 
     def tell(self) -> None:
@@ -179,13 +199,15 @@ class Driver:
         self.core.handle_connection_lost(CloseCode.NO_ERROR, reason, False, self.now())
 
     def stop(self) -> None:
-        """Forget timers; the connection is over."""
+        """Cancel the timer and free the memory of QUIC; the connection is over."""
+        self.bridge.release()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _turn(self) -> None:
         self._turn_due = False
+        self.endpoint.turns_due -= 1
         bridge = self.bridge
         now = monotonic()
         if self._is_time:
@@ -204,6 +226,9 @@ class Driver:
             self.endpoint.reroute(self)
         if bridge.ended:
             self.endpoint.forget(self)
+            return
+        if bridge.has_cut:
+            self.touch()
             return
         self._rearm(now)
         if bridge.paced_until and not self._is_pacing:
@@ -254,6 +279,7 @@ class Driver:
             return
         self.bridge.handle_timer(now)
         self._turn_due = True
+        self.endpoint.turns_due += 1
         self._turn()
 
 
@@ -284,6 +310,8 @@ class Endpoint:
     def __init__(self, sock: socket.socket, options: QuicOptions) -> None:
         self.loop = asyncio.get_running_loop()
         self.options = options
+        self.turns_due = 0
+        """Connections whose turn is due."""
         self.udp = UdpSocket(sock)
         self.clock: Callable[[], float] = monotonic
         """Not the loop's, which may stand still during a turn."""
@@ -455,9 +483,10 @@ class ServerEndpoint(Endpoint):
         sock: socket.socket,
         options: QuicOptions,
         tls: ServerTLS,
-        make_core: Callable[[], Connection],
+        make_core: Callable[[Account], Connection],
         on_connection: Callable[[Driver, Address], None],
         tickets: ServerTickets | None = None,
+        config: Config | None = None,
     ) -> None:
         self._settings = server_settings(tls, options)
         super().__init__(sock, options)
@@ -466,6 +495,9 @@ class ServerEndpoint(Endpoint):
         self._tickets = tickets
         self._tokens = RetryTokens(monotonic)
         self._handshakes: dict[Driver, asyncio.TimerHandle] = {}
+        self._half_open: HalfOpen[Driver] = HalfOpen()
+        self._accounts = Accounts(config or Config())
+        self._addresses: dict[Driver, str] = {}
         self.accepting = True
         self.refused = 0
         self.unclaimed = 0
@@ -474,6 +506,10 @@ class ServerEndpoint(Endpoint):
     def forget(self, driver: Driver) -> None:
         """A connection is over."""
         self._end_handshake(driver)
+        self._half_open.remove(driver)
+        address = self._addresses.pop(driver, None)
+        if address is not None:
+            self._accounts.leave(address)
         super().forget(driver)
 
     def unknown(self, data: bytes, address: Address) -> Driver | None:
@@ -496,25 +532,51 @@ class ServerEndpoint(Endpoint):
             return None
         if kind != int(QuicPacketType.INITIAL) or not self.accepting:
             return None
-        if len(self.drivers) + self.unclaimed >= self.options.max_connections:
-            self.refused += 1
+        if len(destination) < _SHORTEST_ID:
             return None
         original, retried = destination, None
+        name = neighbourhood(address[0])
         if token:
             try:
                 original, retried = self._tokens.open(address, token)
             except ValueError:
                 return None
-        elif len(self._handshakes) >= self.options.handshakes_before_retry:
+        elif self._is_pressed(name):
             self._send_retry(version, destination, source, address)
             return None
-        return self._new(original, retried, destination, address)
+        if not self._make_room(name):
+            self.refused += 1
+            return None
+        return self._new(original, retried, destination, address, name)
+
+    def _is_pressed(self, name: str) -> bool:
+        """Return whether a new client must validate its address."""
+        limit = self.options.handshakes_before_retry
+        return len(self._half_open) >= limit or self._half_open.count(name) * _GREEDY >= limit
+
+    def _make_room(self, name: str) -> bool:
+        """Make room for one more connection, by dropping a half-open one if necessary."""
+        options = self.options
+        full = len(self.drivers) + self.unclaimed >= options.max_connections
+        if not full and len(self._half_open) < options.max_half_open:
+            return True
+        old = self._half_open.makes_way(name, self.clock(), _PATIENCE)
+        if old is None:
+            return False
+        old.abandon("dropped before acceptance: too many half-open connections")
+        self.forget(old)
+        return True
 
     def _new(
-        self, original: bytes, retried: bytes | None, destination: bytes, address: Address
+        self,
+        original: bytes,
+        retried: bytes | None,
+        destination: bytes,
+        address: Address,
+        name: str,
     ) -> Driver:
         settings = replace_packet_size(self._settings, self.options, address)
-        core = self._make_core()
+        core = self._make_core(self._accounts.enter(name))
         settings.max_streams = max(settings.max_streams, core.config.max_streams)
         quic = Engine(
             configuration=settings,
@@ -525,6 +587,9 @@ class ServerEndpoint(Endpoint):
         bridge = Bridge(core, quic)
         driver = self.add(bridge, destination, quic.host_cid)
         bridge.when_connected = partial(self._end_handshake, driver)
+        bridge.when_ready = partial(self._half_open.remove, driver)
+        self._addresses[driver] = name
+        self._half_open.add(driver, name, self.clock())
         timeout = self.options.handshake_timeout
         self._handshakes[driver] = self.loop.call_later(timeout, self._give_up, driver)
         self._on_connection(driver, address)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from secrets import randbelow
 from typing import Any
 
-from qh3._hazmat import Buffer, QuicConnectionCore
+from qh3._hazmat import Buffer, Certificate, QuicConnectionCore
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection, QuicConnectionError
 from qh3.quic.events import ConnectionTerminated
@@ -16,10 +19,14 @@ from qh3.quic.packet import (
     pull_quic_transport_parameters,
     push_quic_transport_parameters,
 )
-from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsCryptoData
+from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsBridgeError, QuicTlsCryptoData
 from qh3.tls import Epoch, SessionTicket
 
+from aqueduct.errors import TLSError
 from aqueduct.quic.tickets import ServerTickets
+from aqueduct.quic.tls import check_path
+from aqueduct.quic.udp import Address
+from aqueduct.quic.whereabouts import CHOICE, PING_SIZE, Proof, Whereabouts
 
 # qh3 logs what its peers do wrong. Who configures logging sees it, and nobody else.
 logging.getLogger("quic").addHandler(logging.NullHandler())
@@ -28,14 +35,39 @@ ALPN = "aqueduct"
 MAX_DATAGRAM_FRAME = 65_535
 PACING_GRAIN = 0.001
 """Seconds between two looks at the pacer."""
-LEAST_PATIENCE, MOST_PATIENCE = 0.002, 0.05
-"""Seconds that events may wait for frames to leave, otherwise as long as a round trip takes."""
+SMALL_WINDOW = 8
+"""Packets in a congestion window too small to keep one free."""
 MAX_PACKETS = 65_536
 """Packets QUIC may want to send at one instant, which is far more than a congestion window."""
 
 _BIDIRECTIONAL_STREAMS = 1
 """One, so that a peer that opens one is told what it did wrong (AQ-STREAM-6)."""
 _ACK_DELAY_EXPONENT = 3
+_NEW_PACKETS = 2
+"""Where qh3's report has the number of packets that were authentic and new."""
+_NEVER = float("inf")
+_NO_ROOM = "capacity exhausted"
+"""What qh3 says when an address that is not proven may not get what it wants to send there."""
+_SENDING = ("first_flight", "connected")
+"""States of the native connection in which it builds packets from reserved frames."""
+
+BAD_CERTIFICATE = 0x100 + 42
+"""QUIC's error code for the TLS alert bad_certificate."""
+
+MAX_WITHHELD = 16 * 1024 * 1024
+MAX_EARLY_WITHHELD = 64 * 1024
+"""Bytes received while no event is taken and the peer acknowledges nothing, after and before
+acceptance. Before acceptance no honest client fills the congestion window, and five bytes can make
+QUIC hold a kilobyte. After it, an honest peer may send a whole window meanwhile, and the number of
+streams bounds what QUIC holds."""
+
+PROBE_AFTER = 0.1
+"""Seconds between the first two probes of a client that waits for the handshake, doubled with each
+probe. Each probe of qh3 retransmits all unacknowledged frames, including those of the previous
+probe, so that the amount doubles; and initially it probes every few milliseconds."""
+
+LATEST_ACK = 0.025
+"""Seconds that an ack waits behind what is reserved, before QUIC is made to probe."""
 
 KNOCK_AFTER = 0.3
 """How long a client waits in silence for the rest of the server's handshake, at first; seconds."""
@@ -45,7 +77,7 @@ KNOCK_AFTER = 0.3
 class Settings(QuicConfiguration):
     """qh3's configuration, and what it has no field for."""
 
-    max_streams: int = 262_144
+    max_streams: int = 131_072
     """Incoming unidirectional streams at once."""
     max_ack_delay: float = 0.025
     """How long the peer has to wait for our acks before it may doubt; seconds."""
@@ -64,6 +96,30 @@ class TlsBridge(QuicTlsBridge):
         if self.hello is None:
             self.hello = data
         return data
+
+    def receive_crypto(
+        self, epoch: Epoch, data: bytes, offset: int | None = None, *, version: int | None = None
+    ) -> None:
+        """Handle the peer's TLS messages; check its certificate path at the end of a handshake."""
+        before = self.handshake_complete
+        super().receive_crypto(epoch, data, offset, version=version)
+        if self.handshake_complete and not before and self.peer_certificate is not None:
+            self._check_path(self.peer_certificate)
+
+    def _check_path(self, certificate: Certificate) -> None:
+        configuration = self.configuration
+        if configuration.verify_mode == ssl.CERT_NONE:
+            return  # the certificate is pinned
+        authorities = configuration.cadata
+        if authorities is None and configuration.cafile is not None:
+            authorities = Path(configuration.cafile).read_bytes()
+        if authorities is None:
+            return
+        sent = [bytes(one.public_bytes()) for one in self.peer_certificate_chain]
+        try:
+            check_path(bytes(certificate.public_bytes()), sent, authorities)
+        except (TLSError, ValueError) as error:
+            raise QuicTlsBridgeError(BAD_CERTIFICATE, str(error)) from None
 
     def serialize_transport_parameters(self) -> bytes:
         """The parameters qh3 would state, with ours in them."""
@@ -101,15 +157,31 @@ class Engine(QuicConnection):
         self._tickets = tickets
         self._issued: list[SessionTicket] = []
         self._probes = 0
+        self._probe_at = 0.0
+        self._probe_pause = PROBE_AFTER
         self._knocks = 0
         self._knock_at = 0.0
         self._asked_at = 0.0
         self._now = 0.0
         self._may_reserve = False
         """Whether frames may be reserved for a packet that has yet to be made."""
-        self._drain_at: float | None = None
-        """When to take events at the latest, if they wait for that."""
+        self._is_held_back = False
+        """Whether events wait for that."""
+        self.withheld = 0
+        """Bytes received since events were taken or the peer acknowledged something, if events wait
+        (`_drain_core`)."""
+        self._withheld_at = 0
+        """Bytes that were in flight then."""
+        self.max_withheld = MAX_EARLY_WITHHELD
         self._ready_packets: list[tuple[bytes, Any]] = []
+        self._owes_since = _NEVER
+        """When a packet came whose ack may wait behind what is reserved, and none left since."""
+        self._where: Whereabouts | None = None
+        """The peer's addresses, once the handshake is done."""
+        self._proof: Proof | None = None
+        self._pings = 0
+        self._ready_pings: list[tuple[bytes, Any]] = []
+        """Packets for the address that is being validated."""
         super().__init__(
             configuration=configuration,
             original_destination_connection_id=original_destination_connection_id,
@@ -123,6 +195,13 @@ class Engine(QuicConnection):
         """The native connection, once it exists."""
         return self._core
 
+    def release(self) -> None:
+        """Free the native connection after its end; the application may keep this object."""
+        self._core = None
+        self._events.clear()
+        self._ready_packets.clear()
+        self._ready_pings.clear()
+
     def is_window_full(self) -> bool:
         """Whether the congestion window has no room for a packet of the size the path takes now."""
         core = self._core
@@ -130,6 +209,39 @@ class Engine(QuicConnection):
             return False
         path = core.active_path
         return core.congestion_window - core.bytes_in_flight < path[5]
+
+    def spare_room(self) -> int:
+        """Bytes of the congestion window to keep free of new data: one packet, after a loss.
+
+        With room for a packet QUIC shows that nothing is reserved (`_drain_core`). A minimal window
+        cannot spare a packet; there events wait for the next ack instead.
+        """
+        core = self._core
+        if core is None or not self.has_lost:
+            return 0
+        size: int = core.active_path[5]
+        return size if core.congestion_window > SMALL_WINDOW * size else 0
+
+    def unacknowledged(self) -> int:
+        """Return how many packets, and frames in them, QUIC keeps until they are acknowledged.
+
+        That includes ack-only packets and answers to PATH_CHALLENGE, which ignore the congestion
+        window. Counting takes linear time.
+        """
+        core = self._core
+        if core is None:
+            return 0
+        return sum(1 + frames for _, _, frames in core.outstanding_application_packets)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the native connection has pending events."""
+        return self._core is not None and self._core.has_events
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes in flight that count against the congestion window."""
+        return 0 if self._core is None else self._core.bytes_in_flight
 
     @property
     def closed_with(self) -> ConnectionTerminated | None:
@@ -173,14 +285,19 @@ class Engine(QuicConnection):
         """When `handle_timer` wants to be called."""
         if self._core is None or (timer := self._core.get_timer()) is None:
             return None
-        if self._drain_at is not None:
-            return min(timer[1], self._drain_at)
+        at = timer[1]
+        if timer[0] == "loss_detection" and not self._handshake_confirmed:
+            at = max(at, self._probe_at)
+        if self._owes_since < at:
+            at = min(at, self._owes_since + LATEST_ACK)
+        if self._proof is not None:
+            return min(at, self._proof.retry_at)
         if timer[0] == "pacing":
             # It is set even when nothing is held back, and then looked at in vain.
             return max(timer[1], self._asked_at + PACING_GRAIN)
         if self._handshake_complete or not self._is_waiting():
-            return timer[1]
-        return min(timer[1], self._knock_at)
+            return at
+        return min(at, self._knock_at)
 
     def handle_timer(self, now: float) -> None:
         """Time has passed.
@@ -190,7 +307,13 @@ class Engine(QuicConnection):
         it waits for the client. RFC 9002 has the client speak (6.2.2.1); qh3 does not.
         """
         self._now = now
-        super().handle_timer(now)
+        if now >= self._probe_at or self._handshake_confirmed or not self._is_about_to_probe():
+            self._handle_timer(now)
+        if self._owes_since + LATEST_ACK <= now:
+            self._ack_with_probe(now)
+        if self._proof is not None and self._proof.retry_at <= now:
+            self._proof.retry(now)
+            self._send_pings(self._proof, now)
         if self._knock_at <= now and self._is_waiting():
             self._knocks += 1
             self._knock_at = now + KNOCK_AFTER * 2**self._knocks
@@ -198,6 +321,34 @@ class Engine(QuicConnection):
             hello = self._tls.hello
             if hello is not None and self._core is not None:
                 self._core.send_crypto(int(Epoch.INITIAL), hello.offset, hello.data)
+
+    def _is_about_to_probe(self) -> bool:
+        timer = self._require_core().get_timer()
+        return timer is not None and timer[0] == "loss_detection"
+
+    def _handle_timer(self, now: float) -> None:
+        core = self._require_core()
+        probes = core.pto_total
+        super().handle_timer(now)
+        if self._is_client and not self._handshake_confirmed and core.pto_total != probes:
+            self._probe_at = now + self._probe_pause
+            self._probe_pause *= 2
+
+    def _ack_with_probe(self, now: float) -> None:
+        """Let acks leave that wait behind what is reserved while the congestion window is full.
+
+        qh3 makes no packet then until it probes, and puts acks behind all that it has reserved.
+        With data both ways each side waits for the acks of the other: for minutes, as each probe
+        doubles the time to the next, and round trips seem to get longer. So it is made to probe as
+        often as the peer is heard and an ack is due.
+        """
+        core = self._require_core()
+        self._owes_since = _NEVER
+        core.discard_keys(int(Epoch.INITIAL))  # they are gone; this forgets how often it has probed
+        timer = core.get_timer()
+        if timer is not None and timer[0] == "loss_detection" and now < timer[1]:
+            core.handle_timer(timer[1])
+            self._ready_packets += self._poll(now, 0)
 
     def _drain_tls(self) -> None:
         before = self._handshake_complete
@@ -239,33 +390,115 @@ class Engine(QuicConnection):
             else:
                 self.receive_gro_buffer(data, segment, address, now)
             return
+        where = self._where
+        if where is None:
+            where = self._where = Whereabouts(self._core.active_path[2][:2])
         try:
-            self._core.receive_gro_buffer(data, segment, address, now)
+            is_known = address == where.at and where.checking is None
+            name = where.name if is_known else where.name_for(address, now)
+            report = self._core.receive_gro_buffer(data, segment, name, now)
         except RuntimeError as error:
             raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
+        self.withheld += len(data)
         self._drain_core()
+        if self._is_held_back and now < self._owes_since and report[_NEW_PACKETS]:
+            self._owes_since = now
+        if not is_known and report[_NEW_PACKETS] and not where.heard(address, now):
+            self._prove(address, len(data), now)
+        if where.checking is not None and self._core.active_path[2][:2] == where.checking:
+            where.checked(now)
+            self._core.send_ping(0)  # qh3 has lost the timer for packets in flight
+
+    def _prove(self, address: Address, size: int, now: float) -> None:
+        """Start or continue to validate the address that packets came from."""
+        proof = self._proof
+        if proof is None or proof.address != address:
+            assert self._where is not None
+            proof = self._proof = Proof(address, self._where.at, now)
+        proof.received(size, now)
+        self._send_pings(proof, now)
+
+    def _send_pings(self, proof: Proof, now: float) -> None:
+        """Send as many pings as allowed to an address that is being validated."""
+        self._ready_packets += self._poll(now, 0)
+        while proof.may_send():
+            pings = []
+            for _ in range(CHOICE):
+                ping = self._make_ping(now)
+                if ping is None:
+                    return  # discard the incomplete group of pings
+                pings.append(ping)
+            chosen = randbelow(CHOICE)
+            for number, (uid, data) in enumerate(pings):
+                if number == chosen:
+                    proof.sent(uid, len(data))
+                    self._ready_pings.append((data, proof.address))
+                else:
+                    proof.dropped(uid)
+
+    def _make_ping(self, now: float) -> tuple[int, bytes] | None:
+        """Build a packet with only a ping; return None if QUIC has other frames to send first."""
+        core = self._require_core()
+        self._pings += 1
+        was_full = self.is_window_full()
+        try:
+            core.send_ping(self._pings)
+            transmit = core.poll_transmit(now)
+        except RuntimeError as error:
+            if _NO_ROOM in str(error):
+                return None  # an address that QUIC checks may get no more: that passes
+            raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
+        if transmit is None:
+            return None
+        if was_full:
+            self._may_reserve = False  # otherwise QUIC would have built nothing
+        if len(transmit[0]) > PING_SIZE:  # it carries frames that must arrive
+            self._ready_packets.append((transmit[0], transmit[1]))
+            return None
+        return self._pings, transmit[0]
+
+    def handle_pong(self, uid: int, now: float) -> bool:
+        """Handle the ack of a ping; return False if the ping was never sent."""
+        proof = self._proof
+        if proof is None or (verdict := proof.acked(uid)) is None:
+            return True
+        self._proof = None
+        if verdict:
+            assert self._where is not None
+            self._where.proven(proof.address, now)
+        return verdict
 
     def _drain_core(self) -> None:
         """Take events from the native connection, unless that could break it.
 
-        A packet that was full, or a full congestion window, can leave frames that are reserved for
-        the next packet. If the peer acks their stream meanwhile, as it does when a packet was only
-        late and not lost, the event that says so also forgets the stream, and the native
-        connection stumbles over the reservation. So those frames leave first.
+        ``poll_transmit`` reserves frames of up to 16 streams, or of all when it probes, and those
+        that do not fit the packet stay reserved while the congestion window is full. A probe sends
+        frames again whose first packet was not lost. When that one is acked in the end, the stream
+        is finished, or its reset done, and the event that says so also forgets the stream: the next
+        packet stumbles over what is still reserved ("reserved stream is missing"), and nothing
+        mends that. So no event is taken before everything reserved has left. Acks and timers of
+        QUIC go on meanwhile, so the window opens: unless the peer never acknowledges anything, to
+        have QUIC hold events without end. So past ``max_withheld`` events are taken all the same.
         """
-        if self._may_reserve:
+        self._is_held_back = False
+        if self._may_reserve and self._handshake_complete and self.has_lost:
+            if self.bytes_in_flight < self._withheld_at:
+                self.withheld = 0  # the peer acknowledges
             self._ready_packets += self._poll(self._now, 0)
-            if self._may_reserve:
-                if self._drain_at is None:
-                    self._drain_at = self._now + self._patience()
-                if self._now < self._drain_at:
-                    return
-        self._drain_at = None
+            self._withheld_at = self.bytes_in_flight
+            may_wait = self._is_sending() and self.withheld <= self.max_withheld
+            if may_wait and self._may_reserve:
+                self._is_held_back = True
+                return
+        self.withheld = 0
         super()._drain_core()
 
-    def _patience(self) -> float:
-        rtt = self._core.smoothed_rtt if self._core is not None else None
-        return min(max(rtt or 0.0, LEAST_PATIENCE), MOST_PATIENCE)
+    def _is_checking(self, now: float) -> bool:
+        """Return whether QUIC may be silent because it waits for a PATH_RESPONSE."""
+        return self._where is not None and self._where.is_checking(now)
+
+    def _is_sending(self) -> bool:
+        return self._core is not None and self._core.state in _SENDING
 
     def datagrams_to_send(
         self, now: float, *, until_short: bool = False
@@ -288,15 +521,26 @@ class Engine(QuicConnection):
         self._asked_at = now
         short = self._configuration.max_datagram_size // 2 if until_short else 0
         packets, self._ready_packets = self._ready_packets, []
-        return packets + self._poll(now, short)
+        packets += self._poll(now, short)
+        where = self._where
+        if where is not None and (where.at != where.name or where.checking is not None):
+            packets = [(data, where.destination(name[:2])) for data, name in packets]
+        if self._proof is not None:
+            there, may_copy = self._proof.address, self._proof.may_copy
+            packets += [(data, there) for data, _ in packets if may_copy(len(data), now)]
+        if self._ready_pings:
+            packets += self._ready_pings
+            self._ready_pings = []
+        return packets
 
     def _poll(self, now: float, short: int) -> list[tuple[bytes, Any]]:
         packets: list[tuple[bytes, Any]] = []
+        could_reserve, self._may_reserve = self._may_reserve, True
         while self._core is not None:
             try:
                 transmit = self._core.poll_transmit(now)
             except RuntimeError as error:
-                if "capacity exhausted" in str(error):
+                if _NO_ROOM in str(error):
                     break
                 if "missing OneRtt packet key" in str(error):
                     if self._probes == self._core.pto_total:
@@ -305,15 +549,21 @@ class Engine(QuicConnection):
                     continue
                 raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
             if transmit is None:
+                # With room for a packet, QUIC would have built one from reserved frames. Without
+                # room, it reserves frames only for packets that it builds.
+                if not packets:
+                    self._may_reserve = could_reserve
+                if self._may_reserve and self.has_lost and not self._is_checking(now):
+                    self._may_reserve = self.is_window_full()
                 break
             packets.append((transmit[0], transmit[1]))
+            self._owes_since = _NEVER
             if len(packets) > MAX_PACKETS:
                 raise QuicConnectionError(
                     QuicErrorCode.INTERNAL_ERROR, None, "it sends without end"
                 )
             if len(transmit[0]) < short:
                 break
-        self._may_reserve = self._handshake_complete and self.has_lost and self.is_window_full()
         return packets
 
     @property

@@ -14,9 +14,11 @@ import ipaddress
 import os
 import socket
 import ssl
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography import x509
@@ -31,6 +33,10 @@ _DAY = datetime.timedelta(days=1)
 _AUTHORITY_DAYS = 3_650
 _CERTIFICATE_DAYS = 365
 _RENEW_DAYS = 14
+_LONGEST_PATH = 8
+"""Most intermediate certificates between a server's and the trusted authority."""
+_MAX_STEPS = 64
+"""Signatures to verify in the search for a path; bounded because the server chooses the chain."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,78 @@ def check(pair: ServerTLS) -> None:
         raise TLSError("the server's key does not belong to its certificate")
 
 
+def check_path(leaf: bytes, sent: Sequence[bytes], authorities: bytes) -> None:
+    """Raise `TLSError` unless a trusted authority allows the length of the path to a certificate.
+
+    Certificates are DER, authorities PEM. OpenSSL checks this, but qh3 does not: it uses only the
+    name and the key of a trusted authority, and ignores its path length.
+    """
+    known = _authorities(authorities)
+    trusted = [one for one in known.values() if one.subject == one.issuer]
+    others = [one for one in known.values() if one.subject != one.issuer]
+    others += [x509.load_der_x509_certificate(one) for one in sent if one not in known]
+    if not others:
+        return  # no authority limits the path length
+    start = x509.load_der_x509_certificate(leaf)
+    if not _Paths(trusted, others).reaches(start, 0, ()):
+        raise TLSError(
+            "there are more certificates between the server's and the trusted authority than the "
+            "authority allows (pathlen); have the authority sign it directly, or trust another one"
+        )
+
+
+class _Paths:
+    """A search for a path from a certificate to an authority that allows its length."""
+
+    def __init__(self, trusted: list[x509.Certificate], others: list[x509.Certificate]) -> None:
+        self._trusted = trusted
+        self._others = others
+        self._steps = 0
+
+    def reaches(
+        self, last: x509.Certificate, between: int, path: tuple[x509.Certificate, ...]
+    ) -> bool:
+        """Whether an authority is above ``last``, which so many issuers are between."""
+        if any(_allows(one, between) and self._issued(last, one) for one in self._trusted):
+            return True
+        if len(path) >= _LONGEST_PATH:
+            return False
+        for one in self._others:
+            if one in path or not _allows(one, between) or not self._issued(last, one):
+                continue
+            # RFC 5280: self-issued certificates do not count.
+            count = between if one.subject == one.issuer else between + 1
+            if self.reaches(one, count, (*path, one)):
+                return True
+        return False
+
+    def _issued(self, one: x509.Certificate, issuer: x509.Certificate) -> bool:
+        if one.issuer != issuer.subject or self._steps >= _MAX_STEPS:
+            return False
+        self._steps += 1
+        try:
+            one.verify_directly_issued_by(issuer)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+
+def _allows(authority: x509.Certificate, between: int) -> bool:
+    try:
+        found = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        return authority.version is x509.Version.v1
+    return found.ca and (found.path_length is None or between <= found.path_length)
+
+
+@lru_cache(maxsize=8)
+def _authorities(pem: bytes) -> dict[bytes, x509.Certificate]:
+    return {
+        one.public_bytes(serialization.Encoding.DER): one
+        for one in x509.load_pem_x509_certificates(pem)
+    }
+
+
 def dev_tls() -> ServerTLS:
     """A certificate for this machine, for development; made once, and renewed in time."""
     directory = dev_directory()
@@ -197,7 +275,10 @@ def _alone_in(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(directory, os.O_RDONLY)
         try:
+            _refuse_foreign(os.fstat(lock), directory)
             fcntl.flock(lock, fcntl.LOCK_EX)
+            for path in directory.iterdir():
+                _refuse_foreign(path.stat(), path)
             yield
         finally:
             os.close(lock)
@@ -206,6 +287,21 @@ def _alone_in(directory: Path) -> Iterator[None]:
             f"cannot keep development certificates in {directory}: {error.strerror}; "
             "set AQUEDUCT_DEV_DIR to a directory that can be written"
         ) from None
+
+
+def _refuse_foreign(found: os.stat_result, path: Path) -> None:
+    """Raise `TLSError` if another user owns, or can write to, a file or directory of trust."""
+    advice = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove what is there"
+    if found.st_uid not in (os.geteuid(), 0):
+        raise TLSError(
+            f"development certificates are not trusted: {path} belongs to user {found.st_uid}, "
+            f"not to the current user {os.geteuid()}; {advice}"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise TLSError(
+            f"development certificates are not trusted: other users can write to {path}; "
+            f"run `chmod go-w {path}` if its contents are unchanged, or {advice}"
+        )
 
 
 def _dev_authority(directory: Path) -> ServerTLS:

@@ -160,4 +160,6 @@ def draw_limits(random: Random) -> Limits:
         max_channels=random.choice((3, 10, 65_536)),
         max_attachments=random.choice((1, 3, 256)),
         max_headers=random.choice((10, 65_536, 65_536)),
+        channel_reserve=random.choice((0, 8, 60, 400)),
+        reserve_window=random.choice((0, 30, 500)),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import End, SenderEnded, Writable
@@ -127,10 +128,21 @@ def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation
     # An empty message takes no room; in one turn it may leave behind a larger one sent after it.
     if size and on_channel > 0 and on_channel + size > limits.channel_window:
         problems.append(f"{on_channel} + {size} bytes exceed the channel's {limits.channel_window}")
-    if size and purse.total > 0 and purse.total + size > limits.connection_window:
-        problems.append(
-            f"{purse.total} + {size} bytes exceed the connection's {limits.connection_window}"
-        )
+    if size:
+        before = _shared(limits, purse.channels.values())
+        changed = {**purse.channels, sent.channel: on_channel + size}
+        after = _shared(limits, changed.values())
+        if before > limits.connection_window:
+            # One message is larger than the window. It may have overtaken this one within a turn,
+            # and use a reserve that this one had.
+            wide = replace(limits, reserve_window=limits.reserve_window + limits.channel_reserve)
+            before = _shared(wide, purse.channels.values())
+            after = _shared(wide, changed.values())
+        if after > before > 0 and after > limits.connection_window:
+            problems.append(
+                f"{before} + {after - before} bytes beside the reserves exceed the connection's "
+                f"{limits.connection_window}"
+            )
     if size > limits.max_message:
         problems.append(f"{size} bytes exceed max-message {limits.max_message}")
     if len(frame.attachments) > limits.max_attachments:
@@ -142,6 +154,13 @@ def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation
     if sent.in_datagram:
         purse.datagrams.setdefault(sent.channel, {})[frame.number] = size
     purse.add(sent.channel, size)
+
+
+def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
+    """Bytes that count against the connection window: not those in reserves (AQ-FLOW-10)."""
+    each = list(outstanding)
+    reserved = sum(min(size, limits.channel_reserve) for size in each)
+    return sum(each) - min(reserved, limits.reserve_window)
 
 
 class _Ledger:
@@ -194,24 +213,27 @@ class _Ledger:
         """Why a message that was refused would fit at a time; None if it would not."""
         purse = self.purses[refused.side]
         limits = purse.limits(time)
-        on_channel = purse.channels.get(refused.channel, 0)
-        total = purse.total
-        total += sum(size for until, size in self.written_off[refused.side] if time <= until)
+        channels = {refused.channel: 0, **purse.channels}
+        lost = [size for until, size in self.written_off[refused.side] if time <= until]
         for (channel, _, reliable), (sent, size) in self.waiting[refused.side].items():
             # A datagram that did not leave in its turn was dropped, and gave its room back; that
             # of a cancelled sender may keep it until the peer has answered the cancel.
             cancelled = self.facts.channels[channel].cancel_called <= time
             if reliable or sent == time or cancelled:
-                total += size
-                if channel == refused.channel:
-                    on_channel += size
+                channels[channel] = channels.get(channel, 0) + size
+        on_channel = channels[refused.channel]
+        total = _shared(limits, [*channels.values(), *lost])
         if on_channel > 0 and on_channel + refused.size > limits.channel_window:
             return None
-        if total > 0 and total + refused.size > limits.connection_window:
+        channels[refused.channel] += refused.size
+        after = _shared(limits, [*channels.values(), *lost])
+        # One that costs nothing may wait behind a full window; one in its reserve may not.
+        costs = after > total or not refused.size
+        if total > 0 and after > limits.connection_window and costs:
             return None
         return (
             f"{refused.size} bytes beside {on_channel} of {limits.channel_window} on the channel"
-            f" and {total} of {limits.connection_window} on the connection"
+            f" and {total} of {limits.connection_window} on the connection, beside the reserves"
         )
 
 
