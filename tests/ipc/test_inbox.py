@@ -232,7 +232,7 @@ def test_a_refused_message_is_answered_with_a_code_and_remembered() -> None:
 
 def test_a_message_that_stands_still_is_aborted_after_the_receive_timeout() -> None:
     """IPC-RECV-13, and IPC-RECV-7: each piece sets the timer anew."""
-    core = Core()
+    core = Core(min_rate=0)
     core.hear(core.header(9 * DATA, FULL))
     before = core.exchange.owner
     core.wait(5.9)
@@ -385,22 +385,29 @@ def test_the_owner_id_changes_in_time_and_keeps_its_incarnation() -> None:
 def test_a_header_past_the_number_of_messages_is_not_answered() -> None:
     """IPC-FLOW-2; there is room again when a message is taken."""
     core = Core(max_receives=2)
-    core.hear(core.header(0), core.header(DATA + 1, FULL, OTHER))
+    core.hear(core.header(0), remote="another")
+    core.hear(core.header(DATA + 1, FULL, OTHER))
     late = core.header(0, b"", WRONG)
     assert core.hear(late) == []
     assert core.exchange.statistics.crowded_out == 1
     core.take()
-    core.hear(late)
+    core.hear(late, remote="another")
     assert core.take(WRONG) == [HeaderAck(WRONG)]
 
 
-def test_a_header_past_the_bytes_that_were_announced_is_not_answered() -> None:
-    """IPC-FLOW-2."""
-    core = Core(max_message=65_536, max_received=65_536)
-    assert core.hear(core.header(65_000, FULL)) == [HeaderAck(ID)]
-    assert core.hear(core.header(537, FULL, OTHER)) == []
-    assert core.hear(core.header(536, FULL, OTHER)) == [HeaderAck(OTHER)]
-    assert core.exchange.leftovers() == {"receivings": 2, "bytes received": 65_536}
+def test_a_piece_past_the_bytes_that_arrived_is_not_answered() -> None:
+    """IPC-FLOW-2: what was only announced does not count."""
+    core = Core(max_message=65_536, max_received=65_536, max_pdu=60_000)
+    first, second = bytes(32_000), bytes(30_000)
+    core.hear(core.header(32_000, first), remote="one")
+    core.hear(core.header(30_000, second, OTHER), remote="two")
+    assert core.hear(core.header(65_536, bytes(3_600), WRONG), remote="three") == []
+    assert core.exchange.statistics.crowded_out == 1
+    assert core.hear(core.header(65_536, bytes(3_536), WRONG), remote="three") == [HeaderAck(WRONG)]
+    assert core.exchange.leftovers() == {"receivings": 3, "bytes received": 65_536}
+    assert core.hear(core.data(1, b"x", WRONG), remote="three") == []
+    core.take()
+    assert core.hear(core.data(1, b"x", WRONG), remote="three") == [DataAck(WRONG, 1)]
 
 
 def test_a_header_past_the_processed_ids_is_not_answered() -> None:
@@ -435,11 +442,12 @@ def test_a_message_that_was_withdrawn_counts_until_the_application_lets_go_of_it
     limits: dict[str, Any], is_taken: bool
 ) -> None:
     """IPC-FLOW-2, IPC-RECV-15."""
-    core = Core(max_message=65_536, **limits)
-    core.hear(core.header(DATA + 1, FULL), core.data(1, b"y"), core.data(1))
-    assert core.events() == [Arrived(ID, THEM, FULL + b"y"), Withdrawn(ID)]
-    assert core.exchange.leftovers() == {"withdrawn": 1, "bytes received": DATA + 1}
-    late = core.header(65_536, FULL, OTHER)
+    core = Core(max_message=65_536, max_pdu=60_000, **limits)
+    large = bytes(40_000)
+    core.hear(core.header(40_001, large), core.data(1, b"y"), core.data(1))
+    assert core.events() == [Arrived(ID, THEM, large + b"y"), Withdrawn(ID)]
+    assert core.exchange.leftovers() == {"withdrawn": 1, "bytes received": 40_001}
+    late = core.header(65_536, large, OTHER)
     assert core.hear(late) == []
     if is_taken:
         assert not core.exchange.take(ID)

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from aqueduct.ipc.incoming import TRANSITIONS, Incoming, Input, State
+from aqueduct.ipc.incoming import TRANSITIONS, Account, Incoming, Input, State
 from aqueduct.ipc.pdu import DataAck, HeaderAck
 from aqueduct.protocol.timers import NEVER
 from tests.ipc.core import ID, THEM, WRONG
@@ -13,7 +13,7 @@ woken: list[float] = []
 
 
 def incoming(length: int) -> Incoming:
-    return Incoming(ID, THEM, WRONG, length, 470, lambda _, now: woken.append(now))
+    return Incoming(ID, THEM, WRONG, length, 470, Account(), 0.0, lambda _, now: woken.append(now))
 
 
 def test_pieces_make_a_whole_in_their_order() -> None:

@@ -16,6 +16,9 @@ from aqueduct.ipc.stream import FULL
 from aqueduct.ipc.tcp import TcpLimits
 from tests.ipc.tls_peers import HERE, Start, by_hand, dial, peers, until
 
+QUESTION = Header(b"m" * 16, b"d" * 16, 0).encode()
+"""A PDU that is answered with the owner id, and moves no message on."""
+
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
@@ -49,18 +52,61 @@ async def test_a_frame_against_the_rules_ends_the_connection(
 ) -> None:
     server = await start(HERE)
     with await dial(server.address, by_hand()) as stranger:
-        stranger.sendall(b"\x01\x00\x00\x00\x03abc" + sent)
+        stranger.sendall(frame_head(len(QUESTION)) + QUESTION + sent)
+        assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
         assert await asyncio.to_thread(stranger.recv, 1) == b""
         await until(lambda: not server.transport.accepted)
     assert server.calls == [1]
     assert rule in server.troubles[0][1]
 
 
+async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
+    """IPC-TCP-2: what came before it counts."""
+    server = await start(HERE)
+    with await dial(server.address, by_hand()) as stranger:
+        stranger.sendall(frame_head(len(QUESTION)) + QUESTION + frame_head(1) + b"\xff")
+        assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
+        assert await asyncio.to_thread(stranger.recv, 1) == b""
+        await until(lambda: not server.transport.accepted)
+    assert "IPC-TCP-2" in server.troubles[0][1]
+
+
+async def test_pdus_that_move_no_message_on_do_not_keep_a_connection(start: Start) -> None:
+    """IPC-TCP-6."""
+    server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
+    with await dial(server.address, by_hand()) as stranger:
+        await until(lambda: server.transport.accepted)
+        with contextlib.suppress(OSError):
+            for _ in range(500):
+                stranger.sendall(frame_head(len(QUESTION)) + QUESTION)
+                await asyncio.sleep(0.01)
+                if not server.transport.accepted:
+                    break
+        assert not server.transport.accepted
+
+
+async def test_pdus_that_are_never_whole_share_one_bounded_buffer(start: Start) -> None:
+    """IPC-TCP-10: past it, connections that were useful least recently end."""
+    server = await start(HERE, limits=TcpLimits(max_partial=1024 * 1024))
+    client = await start()
+    assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+    strangers = [await dial(server.address, by_hand()) for _ in range(4)]
+    for stranger in strangers:
+        await asyncio.to_thread(stranger.sendall, frame_head(900_000) + bytes(800_000))
+    await until(lambda: server.transport.accepted == 2)
+    assert 0 < server.transport._partial <= 1024 * 1024
+    assert (await client.send(server.address, bytes(2_000_000))).code == Code.SUCCESS
+    for stranger in strangers:
+        stranger.close()
+    await until(lambda: server.transport.accepted == 1)
+    assert server.transport._partial == 0
+
+
 async def test_a_peer_that_does_not_read_costs_a_bounded_buffer(start: Start) -> None:
     limits = TcpLimits(idle_timeout=1.0)
     server = await start(HERE, ack_timeout=0.3, receive_timeout=0.3, limits=limits)
     with await dial(server.address, by_hand()) as stranger:
-        stranger.sendall(b"\x01\x00\x00\x00\x03abc")
+        stranger.sendall(frame_head(len(QUESTION)) + QUESTION)
         await until(lambda: server.remotes)
         (remote,) = server.remotes
         (connection,) = server.transport._up.values()
@@ -82,8 +128,7 @@ async def test_peers_that_do_not_read_share_one_bounded_buffer(
     most = 500_000
     monkeypatch.setattr(tcp, "_MAX_UNSENT", most)
     server, client = await start(HERE), await start()
-    header = Header(b"m" * 16, b"d" * 16, 0).encode()
-    questions = (frame_head(len(header)) + header) * 5_000
+    questions = (frame_head(len(QUESTION)) + QUESTION) * 5_000
 
     def ask(stranger: socket.socket) -> None:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aqueduct.errors import ConnectError, TLSError
-from aqueduct.ipc.pdu import Code
+from aqueduct.ipc.framing import frame_head
+from aqueduct.ipc.pdu import Code, Header
 from aqueduct.ipc.tcp import TcpLimits, open_tls
 from aqueduct.quic.tls import ServerTLS
 from tests.ipc.tls_peers import (
@@ -19,6 +20,7 @@ from tests.ipc.tls_peers import (
     TRUST,
     Peer,
     Start,
+    by_hand,
     dial,
     free_port,
     peers,
@@ -209,9 +211,11 @@ async def test_the_connection_idle_for_longest_makes_room(start: Start) -> None:
     assert servers[0].transport.accepted == servers[2].transport.accepted == 1
 
 
-async def test_connections_over_the_limit_are_closed_at_once(start: Start) -> None:
+async def test_connections_over_the_limit_are_closed_at_once_while_all_are_in_use(
+    start: Start,
+) -> None:
     """IPC-TCP-6."""
-    server = await start(HERE, limits=TcpLimits(max_connections=2))
+    server = await start(HERE, limits=TcpLimits(max_connections=2, idle_grace=100.0))
     clients = [await start(ack_timeout=0.5) for _ in range(3)]
     for client in clients[:2]:
         assert (await client.send(server.address, b"x")).code == Code.SUCCESS
@@ -221,6 +225,52 @@ async def test_connections_over_the_limit_are_closed_at_once(start: Start) -> No
     assert server.transport.accepted == 2
     await clients[0].close()
     assert (await clients[2].send(server.address, b"x")).code == Code.SUCCESS
+
+
+async def test_an_accepted_connection_that_is_idle_makes_room(start: Start) -> None:
+    """IPC-TCP-6: whoever lost it opens it again."""
+    server = await start(HERE, limits=TcpLimits(max_connections=2, idle_grace=0.01))
+    clients = [await start() for _ in range(4)]
+    for client in [*clients, *clients]:
+        assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+        assert server.transport.accepted <= 2
+        await asyncio.sleep(0.02)
+    assert server.transport._per_address == {"127.0.0.1": 2}
+
+
+async def test_connections_that_move_no_message_on_keep_nobody_out(start: Start) -> None:
+    """IPC-TCP-6: silent ones, and those that ask and never send."""
+    server = await start(HERE, limits=TcpLimits(max_connections=8, idle_grace=100.0))
+    client = await start()
+    assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+    question = Header(b"m" * 16, b"d" * 16, 0).encode()
+    strangers = [await dial(server.address) for _ in range(10)]
+    for _ in range(10):
+        stranger = await dial(server.address, by_hand())
+        stranger.sendall(frame_head(len(question)) + question)
+        strangers.append(stranger)
+    newcomer = await start()
+    assert (await newcomer.send(server.address, b"x")).code == Code.SUCCESS
+    assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+    assert client.troubles == newcomer.troubles == []
+    assert server.transport.accepted == 8
+    for stranger in strangers:
+        stranger.close()
+
+
+async def test_an_address_with_more_connections_makes_room_for_another(start: Start) -> None:
+    """IPC-TCP-6: even if all of them are in use."""
+    limits = TcpLimits(max_connections=3, idle_grace=100.0)
+    server = await start("tls://0.0.0.0:0", limits=limits)
+    address = server.address.replace("0.0.0.0", "127.0.0.1")
+    for _ in range(3):
+        assert (await (await start()).send(address, b"x")).code == Code.SUCCESS
+    other = socket.socket()
+    other.bind(("127.0.0.2", 0))
+    await asyncio.to_thread(other.connect, ("127.0.0.1", int(address.rpartition(":")[2])))
+    await until(lambda: "127.0.0.2" in server.transport._per_address)
+    assert server.transport._per_address == {"127.0.0.1": 2, "127.0.0.2": 1}
+    other.close()
 
 
 # Strangers
@@ -348,5 +398,5 @@ async def test_a_key_that_is_not_the_certificates_is_told(start: Start) -> None:
 
 
 def test_limits_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot work"):
+    with pytest.raises(ValueError, match="invalid limits"):
         TcpLimits(idle_timeout=0)

@@ -11,7 +11,7 @@ import uvloop
 
 from aqueduct import ipc
 from aqueduct.errors import ConnectError
-from aqueduct.ipc.events import Transmit
+from aqueduct.ipc.events import Heard, Transmit
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.udp import open_udp
 
@@ -23,8 +23,9 @@ class Ear:
         self.pdus: list[bytes] = []
         self.troubles: list[tuple[Hashable, str]] = []
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> None:
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
         self.pdus += pdus
+        return Heard.USELESS
 
     def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
         raise AssertionError("UDP does not say so")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from typing import Any
 
 from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Ended
+from aqueduct.ipc.events import Arrived, Ended, Heard
 from aqueduct.ipc.exchange import Exchange
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.tcp import TcpLimits, TlsTransport, open_tls
@@ -120,14 +120,13 @@ class Peer:
 
     # Listener
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> None:
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
         self.calls.append(len(pdus))
         if remote not in self.remotes:
             self.remotes.append(remote)
-        now = self.loop.time()
-        for pdu in pdus:
-            self.exchange.handle_pdu(pdu, remote, now)
+        heard = self.exchange.handle_pdus(pdus, remote, self.loop.time())
         self.pump()
+        return heard
 
     def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
         now = self.loop.time()

@@ -99,8 +99,8 @@ IPC_MUTANTS = [
     Mutant(
         "data past the end of a message is appended",
         "ipc/incoming.py",
-        "            data = data[: self._missing]  # IPC-RECV-1\n",
-        "            self._missing = len(data)\n",
+        "            data = data[: self.missing]  # IPC-RECV-1\n",
+        "            self.missing = len(data)\n",
     ),
     Mutant(
         "a message that is cut anew keeps its id",
@@ -168,15 +168,50 @@ IPC_MUTANTS = [
     ),
     Mutant(
         "the bytes of a message that is over still count",
-        "ipc/inbox.py",
-        "        self._received -= receiving.length\n",
+        "ipc/admission.py",
+        "        self.held -= arrived\n",
         "",
     ),
     Mutant(
         "the bytes of a message that was withdrawn count for ever",
         "ipc/inbox.py",
-        "        self._received -= self._withdrawn.pop(message_id, 0)\n",
-        "        self._withdrawn.pop(message_id, 0)\n",
+        "            self._room.release(receiving)\n        self._processed",
+        "            self._room.release(receiving)\n        else:\n"
+        "            self._room.held += receiving.arrived\n        self._processed",
+    ),
+    # Shares
+    Mutant(
+        "what is announced counts as if it had arrived",
+        "ipc/admission.py",
+        "            account = self._open(remote)\n        if (\n",
+        "            account = self._open(remote)\n"
+        "        announced = sum(each.missing for each in self._partial.values())\n"
+        "        if announced + size > self._max_held - self.held:\n"
+        "            return None\n        if (\n",
+    ),
+    Mutant(
+        "a byte keeps a transfer alive",
+        "ipc/inbox.py",
+        "            receiving.deadline = min(receiving.deadline, least)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "more is kept than there is room for",
+        "ipc/admission.py",
+        "        while not self._fits(account, size, receiving):\n",
+        "        while False:\n",
+    ),
+    Mutant(
+        "a message too many is begun",
+        "ipc/admission.py",
+        "            account.count >= self._max_count - self.count\n",
+        "            account.count > self._max_count - self.count\n",
+    ),
+    Mutant(
+        "a transfer that is displaced still counts",
+        "ipc/admission.py",
+        "                self._displace(other)\n",
+        "                self._displace(other)\n                self.held += other.arrived\n",
     ),
     Mutant(
         "sends to a remote that cannot be reached go on",

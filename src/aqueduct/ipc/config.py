@@ -71,11 +71,18 @@ class Config:
     max_remotes: int = 4_096
     """Remotes of which something is remembered while nothing is under way to them."""
 
+    min_rate: int = 1_024
+    """Minimum bytes per second of a transfer, after its first ``receive_timeout``; a slower one is
+    aborted. One PDU of the smallest size per half second is enough, so a path with heavy loss
+    passes, but single bytes do not keep a transfer alive."""
+
     max_receives: int = 16_384
-    """Messages that have begun to arrive and were not taken; past it, senders must try again."""
+    """Messages that have begun to arrive and were not taken; above that, senders must retry. One
+    remote may hold as many as it leaves free: at most half."""
 
     max_received: int = 64 * MIB
-    """The same in bytes, whole messages counted from their first PDU on."""
+    """The same in bytes that have arrived; announced lengths do not count. With at least twice
+    ``max_message``, one large message can arrive regardless of other transfers."""
 
     max_processed: int = 1_000_000
     """Processed message ids remembered, about 120 bytes each; past it, senders must try again. With
@@ -110,6 +117,7 @@ class Config:
             (self.window >= 0, "window is 0 or more"),
             (self.max_sends >= 1, "max_sends is at least 1"),
             (self.max_remotes >= 1, "max_remotes is at least 1"),
+            (self.min_rate >= 0, "min_rate is 0 or more"),
             (self.max_receives >= 1, "max_receives is at least 1"),
             (self.max_received >= self.max_message, "max_received is no less than max_message"),
             (self.max_processed >= 1, "max_processed is at least 1"),

@@ -23,7 +23,7 @@ from aqueduct.ipc import clock
 from aqueduct.ipc.arguments import check_endpoint, check_timeout
 from aqueduct.ipc.chance import SystemChance
 from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Ended, Statistics
+from aqueduct.ipc.events import Arrived, Ended, Heard, Statistics
 from aqueduct.ipc.exchange import Exchange
 from aqueduct.ipc.failures import failure
 from aqueduct.ipc.message import Handler, Message, encoded
@@ -427,15 +427,13 @@ class Endpoint(Generic[T]):
 
     # What the transport tells
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> None:
-        """PDUs came from a remote."""
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
+        """Handle PDUs from a remote; return whether they were useful."""
         if not self._is_open:
-            return
-        exchange = self._exchange
-        now = clock.now()
-        for pdu in pdus:
-            exchange.handle_pdu(pdu, remote, now)
+            return Heard.USELESS
+        heard = self._exchange.handle_pdus(pdus, remote, clock.now())
         self._turn()
+        return heard
 
     def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
         """PDUs of these have gone, or could not go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from aqueduct.ipc.outgoing import Outgoing
@@ -17,6 +18,17 @@ class Chance(Protocol):
 
     def uniform(self, a: float, b: float, /) -> float:
         """A number between two others."""
+
+
+class Heard(IntEnum):
+    """Whether a batch of PDUs was useful."""
+
+    MALFORMED = 0
+    """At least one was malformed."""
+    USELESS = 1
+    """All were well-formed, and none advanced a message."""
+    USEFUL = 2
+    """At least one advanced a message, or acknowledged one."""
 
 
 class Transmit(NamedTuple):
@@ -74,6 +86,8 @@ class Statistics:
     """Messages that the application could not make use of."""
     aborted: int = 0
     """Messages that began to arrive and then did not: given up by their sender or out of time."""
+    displaced: int = 0
+    """The aborted transfers that were too slow and were displaced by others."""
     duplicates: int = 0
     """PDUs that came again, and were answered once more."""
     retries: int = 0
@@ -81,7 +95,7 @@ class Statistics:
     misdirected: int = 0
     """PDUs for an owner id that this endpoint does not have, or no longer."""
     crowded_out: int = 0
-    """Messages not begun because of a limit; their senders try again."""
+    """PDUs rejected because of a limit; their senders retry."""
     malformed: int = 0
     """PDUs that broke a rule and were dropped."""
     ignored: int = 0

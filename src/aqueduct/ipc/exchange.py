@@ -11,11 +11,11 @@ What the ids are for
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
 from aqueduct.ipc.config import MIN_PDU, Config
-from aqueduct.ipc.events import Chance, Event, Statistics, Transmit
+from aqueduct.ipc.events import Chance, Event, Heard, Statistics, Transmit
 from aqueduct.ipc.inbox import Inbox
 from aqueduct.ipc.outbox import Outbox
 from aqueduct.ipc.outgoing import Outgoing
@@ -87,6 +87,17 @@ class Exchange:
             self._inbox.close()
 
     # Inputs
+
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable, now: float) -> Heard:
+        """Handle PDUs from a remote; return whether they were useful (IPC-TCP-2, IPC-TCP-6)."""
+        counts = self.statistics
+        malformed = counts.malformed
+        useless = _useless(counts)
+        for pdu in pdus:
+            self.handle_pdu(pdu, remote, now)
+        if counts.malformed != malformed:
+            return Heard.MALFORMED
+        return Heard.USEFUL if _useless(counts) - useless < len(pdus) else Heard.USELESS
 
     def handle_pdu(self, pdu: bytes, remote: Hashable, now: float) -> None:
         """A PDU came from a remote."""
@@ -165,3 +176,8 @@ class Exchange:
         """What is still held, by kind: nothing but remembered ids once all messages have ended."""
         held = self._inbox.leftovers() | self._outbox.leftovers()
         return {kind: count for kind, count in held.items() if count}
+
+
+def _useless(counts: Statistics) -> int:
+    """Return the number of PDUs that advanced no message."""
+    return counts.ignored + counts.misdirected + counts.crowded_out + counts.duplicates

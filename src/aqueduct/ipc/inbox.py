@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
+from aqueduct.ipc.admission import Room
 from aqueduct.ipc.config import Config
 from aqueduct.ipc.events import Arrived, Chance, Statistics, Transmit, Withdrawn
 from aqueduct.ipc.incoming import Incoming, State
@@ -42,9 +43,9 @@ class Inbox:
         self._statistics = statistics
         self._incarnation = chance.randbytes(INCARNATION)
         self._receivings: dict[bytes, Incoming] = {}
-        # Those that were given up after the application was told of them, with their lengths.
-        self._withdrawn: dict[bytes, int] = {}
-        self._received = 0
+        # Messages that were aborted after the application was told of them.
+        self._withdrawn: dict[bytes, Incoming] = {}
+        self._room = Room(config, self._displace)
         # Ids processed since the owner id last changed, and those from before with the time of that
         # change. The value is the code to answer with, and the number of the last PDU.
         self._processed: dict[bytes, tuple[int, int]] = {}
@@ -115,7 +116,7 @@ class Inbox:
         return {
             "receivings": len(self._receivings),
             "withdrawn": len(self._withdrawn),
-            "bytes received": self._received,
+            "bytes received": self._room.held,
         }
 
     def handle_header(self, header: Header, remote: Hashable, now: float) -> None:
@@ -154,20 +155,28 @@ class Inbox:
 
     def _begin(self, header: Header, remote: Hashable, now: float) -> None:
         config = self._config
+        account = None
         if (
-            self._closed
-            or header.message_id in self._withdrawn
-            or len(self._receivings) + len(self._withdrawn) >= config.max_receives
-            or self._received + header.length > config.max_received
-            or self.processed >= config.max_processed
+            not self._closed
+            and header.message_id not in self._withdrawn
+            and self.processed < config.max_processed
         ):
+            size = min(len(header.payload), header.length)
+            account = self._room.admit(remote, size, now)
+        if account is None:
             self._statistics.crowded_out += 1  # IPC-FLOW-2
             return
         receiving = Incoming(  # IPC-RECV-18
-            header.message_id, remote, self.owner, header.length, self.max_data, self._wake
+            header.message_id,
+            remote,
+            self.owner,
+            header.length,
+            self.max_data,
+            account,
+            now,
+            self._wake,
         )
         self._receivings[header.message_id] = receiving
-        self._received += header.length
         self._add(receiving, header.payload, now)
 
     def handle_data(self, data: Data, remote: Hashable, now: float) -> None:
@@ -198,6 +207,8 @@ class Inbox:
             self._answer(remote, receiving.last_ack())  # IPC-RECV-12
         elif len(data.payload) > receiving.max_data:  # IPC-RECV-10
             code, told = Code.PDU_TOO_LARGE, encode_size(receiving.max_data)
+        elif not self._room.add(receiving, min(len(data.payload), receiving.missing), now):
+            self._statistics.crowded_out += 1  # IPC-FLOW-2
         else:
             self._add(receiving, data.payload, now)
         if code:
@@ -205,11 +216,19 @@ class Inbox:
 
     def _add(self, receiving: Incoming, data: bytes, now: float) -> None:
         if receiving.add(data):
+            if receiving.expected > 1:
+                self._room.complete(receiving)
             payload = receiving.payload()  # IPC-RECV-19
             self.arrived.append(Arrived(receiving.message_id, receiving.remote, payload))
             return
+        if receiving.expected == 1:
+            self._room.begin(receiving)
         self._answer(receiving.remote, receiving.last_ack())  # IPC-RECV-7
-        receiving.deadline = now + self._config.receive_timeout
+        timeout = self._config.receive_timeout
+        receiving.deadline = now + timeout
+        if self._config.min_rate:  # IPC-RECV-21
+            least = receiving.begun + timeout + receiving.arrived / self._config.min_rate
+            receiving.deadline = min(receiving.deadline, least)
         self._timers.wake(receiving, receiving.deadline)
 
     def _wake(self, receiving: Incoming, now: float) -> None:
@@ -222,12 +241,18 @@ class Inbox:
         self._statistics.aborted += 1
         self._forget(receiving, Code.RECEIVE_TIMEOUT)
 
+    def _displace(self, receiving: Incoming) -> None:
+        """Abort a transfer that is behind, to make room for others (IPC-FLOW-9)."""
+        receiving.time_out()
+        self._statistics.aborted += 1
+        self._statistics.displaced += 1
+        self._forget(receiving, Code.RECEIVE_TIMEOUT)
+
     def _abort(self, receiving: Incoming) -> None:
         """The sender has given it up (IPC-RECV-15)."""
         if receiving.state is State.WHOLE:
             # IPC-FLOW-2: it counts until the application has let go of it.
-            self._withdrawn[receiving.message_id] = receiving.length
-            self._received += receiving.length
+            self._withdrawn[receiving.message_id] = receiving
             self.arrived.append(Withdrawn(receiving.message_id))
         receiving.abort()
         self._statistics.aborted += 1
@@ -235,7 +260,9 @@ class Inbox:
 
     def _let_go(self, message_id: bytes) -> None:
         """The application no longer has a message that was withdrawn, if it is one."""
-        self._received -= self._withdrawn.pop(message_id, 0)
+        receiving = self._withdrawn.pop(message_id, None)
+        if receiving is not None:
+            self._room.release(receiving)
 
     def _whole(self, message_id: bytes) -> Incoming | None:
         """The message to be taken; a sender may have withdrawn it and begun anew with its id."""
@@ -246,7 +273,8 @@ class Inbox:
         """All that stays of it is its id, and the answer to whoever asks again."""
         del self._receivings[receiving.message_id]
         receiving.wake_at = NEVER
-        self._received -= receiving.length
+        if not self._withdrawn or self._withdrawn.get(receiving.message_id) is not receiving:
+            self._room.release(receiving)
         self._processed[receiving.message_id] = (code, receiving.expected - 1)
 
     def _answer_processed(self, message_id: bytes, index: int, remote: Hashable) -> bool:

@@ -57,18 +57,30 @@ TRANSITIONS = {
 }
 
 
+class Account:
+    """What one remote holds: messages that were not taken, and their bytes that have arrived."""
+
+    __slots__ = ("count", "held")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.held = 0
+
+
 class Incoming:
     """One message on its way in."""
 
     __slots__ = (
-        "_missing",
         "_on_timer",
         "_pieces",
+        "account",
+        "begun",
         "deadline",
         "expected",
         "length",
         "max_data",
         "message_id",
+        "missing",
         "owner",
         "remote",
         "state",
@@ -82,9 +94,14 @@ class Incoming:
         owner: bytes,
         length: int,
         max_data: int,
+        account: Account,
+        now: float,
         on_timer: Callable[[Incoming, float], None],
     ) -> None:
         self._on_timer = on_timer
+        self.account = account
+        """The account it counts against: that of the remote its HEADER came from."""
+        self.begun = now
         self.message_id = message_id
         self.remote = remote
         """Where its last PDU came from, and where the ack goes."""
@@ -97,7 +114,8 @@ class Incoming:
         """The number of the next PDU; the HEADER is 0."""
         self.state = State.BEGUN
         self._pieces: list[bytes | bytearray] = []
-        self._missing = length
+        self.missing = length
+        """Bytes that have not arrived."""
         self.deadline = NEVER
         self.wake_at = NEVER
 
@@ -105,19 +123,28 @@ class Incoming:
         """The time to wake has come."""
         self._on_timer(self, now)
 
+    @property
+    def arrived(self) -> int:
+        """Bytes that have arrived."""
+        return self.length - self.missing
+
+    def is_behind(self, now: float, timeout: float) -> bool:
+        """Return whether the transfer is too slow to finish within a timeout (IPC-FLOW-9)."""
+        return (now - self.begun - timeout / 4) * self.length > timeout * self.arrived
+
     def add(self, data: bytes) -> bool:
         """Take the data of the expected PDU; returns whether the message is whole."""
-        if len(data) > self._missing:
-            data = data[: self._missing]  # IPC-RECV-1
-        self._missing -= len(data)
-        if len(data) >= SMALL or not (self._missing or self._pieces):
+        if len(data) > self.missing:
+            data = data[: self.missing]  # IPC-RECV-1
+        self.missing -= len(data)
+        if len(data) >= SMALL or not (self.missing or self._pieces):
             self._pieces.append(data)
         elif self._pieces and isinstance(self._pieces[-1], bytearray):
             self._pieces[-1] += data
         else:
             self._pieces.append(bytearray(data))
         self.expected += 1
-        whole = self._missing == 0
+        whole = self.missing == 0
         self._move(Input.LAST_PIECE if whole else Input.PIECE)
         return whole
 

@@ -9,8 +9,8 @@ import ssl
 from collections.abc import Hashable
 from typing import Protocol, cast
 
-from aqueduct.errors import ProtocolError, TLSError
-from aqueduct.ipc.events import Transmit
+from aqueduct.errors import ProtocolError, RemoteProtocolError, TLSError
+from aqueduct.ipc.events import Heard, Transmit
 from aqueduct.ipc.framing import Deframer, frame_head
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.secure import SLICE, Session
@@ -42,8 +42,11 @@ class Owner(Protocol):
     def handle_up(self, connection: Connection) -> None:
         """TLS is up, and the peer is who it should be."""
 
-    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> None:
-        """PDUs came."""
+    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> Heard:
+        """Handle PDUs; return whether they were useful."""
+
+    def handle_kept(self, more: int) -> None:
+        """Account for ``more`` bytes of incomplete PDUs; negative when they are released."""
 
     def handle_sent(self, sendings: list[Outgoing]) -> None:
         """PDUs have gone, or could not go."""
@@ -63,7 +66,11 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ("", 0)
         """Where it comes from or goes to."""
         self.used_at = 0.0
-        """When it last carried a whole PDU, either way."""
+        """When it last advanced a message in either direction, or when it began."""
+        self.proven = False
+        """Whether it ever advanced a message."""
+        self.kept = 0
+        """Bytes of an incomplete PDU."""
         self.heard = False
         """Whether a PDU ever came over it."""
         self.unsent = 0
@@ -134,9 +141,10 @@ class Connection(asyncio.BufferedProtocol):
             self.count_unsent()
         if self._paused:
             return []
-        self.used_at = self._loop.time()
         sendings = self._sendings
-        self._sendings = []
+        if sendings:
+            self._sendings = []
+            self._use()
         return sendings
 
     def count_unsent(self) -> int:
@@ -200,8 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         except (ssl.SSLError, ProtocolError) as error:
             self._error = error
             closed = True
-        self._deliver()
-        if closed:
+        if not self._deliver() or closed:
             self._end(transport)
 
     def pause_writing(self) -> None:
@@ -211,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It has caught up."""
         self._paused = False
-        self.used_at = self._loop.time()
+        self._use()
         self._report()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -220,6 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._parts.clear()
         self.count_unsent()
+        self._keep(0)
         if not self.lost.done():
             self.lost.set_result(None)
         self._owner.handle_lost(self, self._error or exc)
@@ -255,12 +263,31 @@ class Connection(asyncio.BufferedProtocol):
             self._frames.handle_data(room[:got])
         return closed
 
-    def _deliver(self) -> None:
+    def _deliver(self) -> bool:
+        """Deliver complete PDUs; return False if one of them was malformed (IPC-TCP-2)."""
+        if self._frames.held != self.kept:
+            self._keep(self._frames.held)
         pdus = self._frames.poll_pdus()
         if pdus:
-            self.used_at = self._loop.time()
             self.heard = True
-            self._owner.handle_pdus(self, pdus)
+            heard = self._owner.handle_pdus(self, pdus)
+            if heard is Heard.USEFUL:
+                self._use()
+            elif heard is Heard.MALFORMED:
+                self._error = RemoteProtocolError("IPC-TCP-2", "a malformed PDU")
+                return False
+        return True
+
+    def _use(self) -> None:
+        """Record that the connection advanced a message."""
+        self.proven = True
+        self.used_at = self._loop.time()
+
+    def _keep(self, size: int) -> None:
+        more = size - self.kept
+        self.kept = size
+        if more:
+            self._owner.handle_kept(more)
 
     def _end(self, transport: asyncio.Transport) -> None:
         """Close it for a peer that has closed or broken a rule, and need not be waited for."""

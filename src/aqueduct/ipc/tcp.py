@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from aqueduct.errors import ConnectError, TLSError
 from aqueduct.ipc.address import parse, unparse
-from aqueduct.ipc.events import Transmit
+from aqueduct.ipc.events import Heard, Transmit
 from aqueduct.ipc.outgoing import Outgoing
 from aqueduct.ipc.secure import Session, client_context, refusal, server_context
 from aqueduct.ipc.stream import BUFFER, FULL, Connection
@@ -49,15 +49,28 @@ class TcpLimits:
     """What bounds the connections of one transport (IPC-TCP-6); times are seconds."""
 
     idle_timeout: float = 60.0
-    """A connection that carries no whole PDU for so long is closed, silent or slow."""
+    """A connection that advances no message for this long is closed."""
     handshake_timeout: float = 5.0
     """For a connection to come up, TCP and TLS together."""
     max_connections: int = 1_024
-    """Accepted ones, and as many opened ones."""
+    """Accepted connections, and as many opened ones: about 60 MB. A further connection replaces the
+    least useful one."""
+    idle_grace: float = 1.0
+    """A connection that advanced a message within this time is not replaced, unless its address has
+    more connections than that of the new one. Far above the time between two PDUs of a transfer."""
+    max_partial: int = 64 * 1024 * 1024
+    """Bytes of incomplete PDUs over all connections; above that, the connection that was useful
+    least recently is closed."""
 
     def __post_init__(self) -> None:
-        if self.idle_timeout <= 0 or self.handshake_timeout <= 0 or self.max_connections < 1:
-            raise ValueError(f"these limits cannot work: each is more than 0 ({self})")
+        if (
+            min(self.idle_timeout, self.handshake_timeout, self.idle_grace) <= 0
+            or self.max_connections < 1
+            or self.max_partial < _MIN_FRAME
+        ):
+            raise ValueError(
+                f"invalid limits: all must be above 0, and max_partial at least 1 MiB ({self})"
+            )
 
 
 class _Line:
@@ -121,6 +134,8 @@ class TlsTransport:
         self._alive: dict[Connection, None] = {}
         self._rising: dict[Connection, asyncio.Future[None]] = {}
         self._accepted: dict[Connection, asyncio.TimerHandle] = {}
+        self._per_address: dict[str, int] = {}
+        self._partial = 0
         self._up: dict[Hashable, Connection] = {}
         self._numbers = itertools.count(1)
         self._unsent = 0
@@ -341,6 +356,25 @@ class TlsTransport:
         assert self._server_context is not None, "only a listening socket accepts"
         return Connection(self, Session(self._server_context), self._largest, None)
 
+    def _give_way(self, host: str) -> bool:
+        """Close the least useful accepted connection for a new one, unless all are in use.
+
+        First one that never advanced a message, then one of the address with the most: of these the
+        one that was useful least recently (IPC-TCP-6).
+        """
+        counts = self._per_address
+        least = min(
+            self._accepted, key=lambda each: (each.proven, -counts[each.peer[0]], each.used_at)
+        )
+        if (
+            least.proven
+            and counts[least.peer[0]] <= counts.get(host, 0) + 1
+            and (least.is_busy or least.used_at + self._limits.idle_grace > self._loop.time())
+        ):
+            return False
+        self._end(least, "a new connection replaced it: too many connections")
+        return True
+
     # What connections tell
 
     def buffers(self) -> tuple[memoryview, memoryview]:
@@ -352,8 +386,12 @@ class TlsTransport:
         if self._closing:
             return False
         if connection not in self._rising:
-            if len(self._accepted) >= self._limits.max_connections:
+            if len(self._accepted) >= self._limits.max_connections and not self._give_way(
+                connection.peer[0]
+            ):
                 return False
+            host = connection.peer[0]
+            self._per_address[host] = self._per_address.get(host, 0) + 1
             connection.remote = ("tls", *connection.peer, next(self._numbers))  # IPC-TCP-5
             self._accepted[connection] = self._loop.call_later(
                 self._limits.handshake_timeout, connection.abort
@@ -377,10 +415,20 @@ class TlsTransport:
             up.set_result(None)
         self.send([each for each in line.take_waiting() if each.sending and not each.sending.ended])
 
-    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> None:
-        """PDUs came."""
-        if not self._closing:
-            self._listener.handle_pdus(pdus, connection.remote)
+    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> Heard:
+        """Handle PDUs; return whether they were useful."""
+        if self._closing:
+            return Heard.USELESS
+        return self._listener.handle_pdus(pdus, connection.remote)
+
+    def handle_kept(self, more: int) -> None:
+        """Account for ``more`` bytes of incomplete PDUs; negative when they are released."""
+        self._partial += more
+        if more > 0 and self._partial > self._limits.max_partial:
+            keeping = [each for each in self._alive if each.kept and not each.is_closing]
+            if keeping:
+                least = min(keeping, key=lambda each: (each.proven, each.used_at))
+                self._end(least, "too many bytes of incomplete PDUs")  # IPC-TCP-10
 
     def handle_sent(self, sendings: list[Outgoing]) -> None:
         """PDUs have gone, or could not go."""
@@ -400,9 +448,7 @@ class TlsTransport:
     def handle_lost(self, connection: Connection, error: Exception | None) -> None:
         """A connection is over."""
         self._alive.pop(connection, None)
-        timer = self._accepted.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
+        self._leave(connection)
         up = self._rising.get(connection)
         if up is not None and not up.done():
             up.set_exception(error or ConnectionResetError())
@@ -415,6 +461,25 @@ class TlsTransport:
         if self._up.get(connection.remote) is connection:
             self._forget(connection, why)
         connection.close()
+
+    def _end(self, connection: Connection, why: str) -> None:
+        """Close a connection immediately, to free its resources for others."""
+        self._leave(connection)
+        if self._up.get(connection.remote) is connection:
+            self._forget(connection, why)
+        connection.abort()
+
+    def _leave(self, connection: Connection) -> None:
+        """Remove an accepted connection from the counts."""
+        timer = self._accepted.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+            host = connection.peer[0]
+            left = self._per_address[host] - 1
+            if left:
+                self._per_address[host] = left
+            else:
+                del self._per_address[host]
 
     def _forget(self, connection: Connection, why: str) -> None:
         del self._up[connection.remote]

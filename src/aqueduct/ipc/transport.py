@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from aqueduct.errors import TLSError
-from aqueduct.ipc.events import Transmit
+from aqueduct.ipc.events import Heard, Transmit
 from aqueduct.ipc.outgoing import Outgoing
 
 
@@ -43,8 +43,8 @@ class Transport(Protocol):
 class Listener(Protocol):
     """Who is told what a transport hears: an endpoint."""
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> None:
-        """PDUs came from a remote."""
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
+        """Handle PDUs from a remote; return whether they were useful."""
 
     def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
         """PDUs of these have gone, or could not go."""

@@ -31,6 +31,7 @@ PLAN = Plan(
     crash_after_take=0.0,
     pause=0.1,
     garbage=0.0,
+    hoard=0.0,
     deaf=(),
     report_delay=0.0,
     report_fails=0.0,

@@ -215,6 +215,16 @@ def _something_is_remembered(record: Record) -> None:
     record.processed["bob"] = 2
 
 
+@breaks("holds what it may")
+def _too_many_messages_are_held(record: Record) -> None:
+    record.most_held["ann", 1] = (16_385, 0)
+
+
+@breaks("holds what it may")
+def _too_many_bytes_are_held(record: Record) -> None:
+    record.most_held["ann", 1] = (0, 1 << 40)
+
+
 @breaks("counts are right")
 def _a_message_is_not_counted(record: Record) -> None:
     last(record, Stopped).statistics.sent -= 1

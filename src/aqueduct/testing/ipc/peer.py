@@ -71,6 +71,7 @@ class Peer:
         self._clock = clock
         self._network = network
         self._record = record.entries
+        self._most_held = record.most_held
         self._random: Random = seeded(seed, name)
         self._max_pdu = self.config.max_pdu
         self._large = self._max_pdu > 1_000
@@ -221,7 +222,15 @@ class Peer:
         now = self._clock.now
         self._record.append(PduArrived(now, self.name, self.life, source, datagram))
         exchange.handle_pdu(datagram, source, now)
+        self._note_held(exchange)
         self.turn_over()
+
+    def _note_held(self, exchange: Exchange) -> None:
+        held = exchange.leftovers()
+        count = held.get("receivings", 0) + held.get("withdrawn", 0)
+        size = held.get("bytes received", 0)
+        most = self._most_held.get((self.name, self.life), (0, 0))
+        self._most_held[self.name, self.life] = max(count, most[0]), max(size, most[1])
 
     def turn_over(self) -> None:
         """Do what the core wants after anything happened to it."""

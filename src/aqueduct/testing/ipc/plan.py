@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from aqueduct.ipc.config import MIN_MESSAGE, Config
@@ -42,6 +42,8 @@ class Plan:
     """How long a crashed endpoint is gone, at most."""
     garbage: float
     """Somebody else sends something along with a datagram."""
+    hoard: float
+    """How often in a unit somebody else announces messages that it does not send; 0 for never."""
     deaf: tuple[tuple[str, float, float], ...]
     """Who hears nothing, although others hear it, and from when to when."""
     report_delay: float
@@ -58,7 +60,7 @@ def draw_plan(random: Random) -> Plan:
     count = random.choice((2, 2, 2, 3, 4))
     large = random.random() < 0.15
     reports = random.choice((0.0, 0.0, 0.5, 1.0))
-    return Plan(
+    plan = Plan(
         unit=unit,
         duration=duration,
         turn=duration / random.randint(8, 30),
@@ -73,12 +75,14 @@ def draw_plan(random: Random) -> Plan:
         crash_after_take=random.choice((0.0, 0.0, 0.03, 0.15)),
         pause=unit * random.choice((0.01, 0.1, 0.5)),
         garbage=random.choice((0.0, 0.02, 0.1)),
+        hoard=0.0,
         deaf=_draw_deafness(random, count, unit, duration),
         report_delay=unit * random.choice((0.0, 0.05, 0.4)),
         report_fails=random.choice((0.0, 0.1)),
         configs=tuple(_draw_config(random, unit, large) for _ in range(count)),
         reports_sent=tuple(random.random() < reports for _ in range(count)),
     )
+    return replace(plan, hoard=random.choice((0.0, 0.0, 4.0, 20.0)))
 
 
 def _draw_deafness(
@@ -121,6 +125,7 @@ def _draw_config(random: Random, unit: float, large: bool) -> Config:
         max_sends=random.choice((2, 10)) if tiny else 16_384,
         max_remotes=random.choice((1, 4_096)),
         max_receives=random.choice((1, 3, 16_384)) if tiny else 16_384,
+        min_rate=random.choice((0, 1_024, 1_024)),
         max_received=random.choice((1, 2)) * max_message,
         max_processed=random.choice((3, 1_000_000)) if tiny else 1_000_000,
     )

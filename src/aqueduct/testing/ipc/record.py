@@ -232,5 +232,8 @@ class Record:
     leftovers: dict[str, dict[str, int]] = field(default_factory=dict)
     """What each endpoint still held when all messages should have ended."""
 
+    most_held: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """The most messages and bytes that each life held at once of what had not been taken."""
+
     processed: dict[str, int] = field(default_factory=dict)
     """How many ids each still remembered when it should have forgotten all."""

@@ -13,6 +13,7 @@ from aqueduct.testing.checkers.base import Violation
 from aqueduct.testing.clock import Clock, seeded
 from aqueduct.testing.faults import CALM, Faults, draw_faults
 from aqueduct.testing.ipc.checkers import check
+from aqueduct.testing.ipc.hoarder import Hoarder
 from aqueduct.testing.ipc.network import Network
 from aqueduct.testing.ipc.peer import Peer
 from aqueduct.testing.ipc.plan import NAMES, Plan, draw_plan
@@ -68,6 +69,13 @@ class Simulation:
             self.network,
             self.record,
         )
+        self.hoarder = Hoarder(
+            self.plan.hoard,
+            self.plan.unit,
+            seeded(seed, "ipc hoarder"),
+            self.clock,
+            self.network,
+        )
         self._random = seeded(seed, "ipc schedule")
         self._left = self.plan.messages
         self._verbs, self._weights = zip(*self.plan.weights, strict=True)
@@ -82,6 +90,7 @@ class Simulation:
             for peer in self.peers:
                 peer.begin()
                 clock.after(self.plan.turn * self._random.random(), self._turn, peer)
+            self.hoarder.start(self.peers)
             clock.run(self.plan.duration)
             self._make_peace()
         except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
@@ -120,7 +129,8 @@ class Simulation:
             peer.send(remote, FAREWELL, must_arrive=True)
             peer.turn_over()
         clock.run(unit)
-        clock.run(self._time_to_forget())
+        self.hoarder.begins = False
+        clock.run(unit + self._time_to_forget())
         for peer in self.peers:
             if peer.exchange is not None:
                 self.record.leftovers[peer.name] = peer.exchange.leftovers()

@@ -77,6 +77,20 @@ def nothing_left(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
+def holds_what_it_may(facts: Facts) -> Iterator[Violation]:
+    """An endpoint never holds more messages or bytes than its limits say."""
+    for (who, number), (count, size) in facts.record.most_held.items():
+        config = facts.lives[who, number].config
+        for what, held, most in (
+            ("messages", count, config.max_receives),
+            ("bytes", size, config.max_received),
+        ):
+            if held > most:
+                text = f"{who}/{number} held {held} {what}, over {most}"
+                yield Violation("holds what it may", text)
+
+
+@checker
 def counts_are_right(facts: Facts) -> Iterator[Violation]:
     """An endpoint's statistics are what happened."""
     for (who, number), life in facts.lives.items():
