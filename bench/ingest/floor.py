@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from aqueduct.ingest.committer import RECORD_OVERHEAD
+from aqueduct.ingest.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.limits import IngestLimits
 from bench.ingest import store
 from bench.network.peer import Json, Setting

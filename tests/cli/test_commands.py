@@ -80,6 +80,27 @@ def test_the_doctor_measures_how_long_a_disk_takes_to_sync(
     assert (sync.ok, sync.needed) == (False, False)
 
 
+def test_the_doctor_looks_at_who_can_read_what_is_stored_and_the_tokens(tmp_path: Path) -> None:
+    data, tokens = tmp_path / "data", tmp_path / "tokens.json"
+    (data / "topic").mkdir(parents=True)
+    tokens.write_text("{}")
+    for mode, is_private in ((0o755, False), (0o750, True)):
+        data.chmod(mode)
+        (data / "topic").chmod(mode)
+        tokens.chmod(mode)
+        (stored,) = doctor.check_privacy(data)
+        (secret,) = doctor.check_tokens(tokens)
+        assert (stored.ok, secret.ok) == (is_private, is_private)
+        assert stored.needed
+        if not is_private:
+            assert stored.found == f"open to all users: {data} and 1 more"
+            assert f"chmod -R o-rwx {data}" in stored.advice
+            assert f"chmod 600 {tokens}" in secret.advice
+    for (missing,) in (doctor.check_privacy(tmp_path / "no"), doctor.check_tokens(tmp_path / "no")):
+        assert not missing.ok
+        assert "No such file" in missing.found
+
+
 def test_the_doctor_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", "/proc/nowhere")
     ran = run("doctor")

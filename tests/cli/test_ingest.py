@@ -19,7 +19,7 @@ import pytest
 
 from aqueduct import dev_trust
 from aqueduct.cli.options import with_port
-from aqueduct.ingest import DirectoryReader, blocking
+from aqueduct.ingest import DirectoryReader, Once, blocking
 from tests.cli.conftest import Run, Start, interrupt
 
 SECONDS = 60
@@ -285,6 +285,15 @@ def test_topics_are_the_same_from_the_server_and_from_its_directory(
     shown = run("topics", "a", "-s", address).stdout
     assert "255" in shown
     assert "reader reports is at 0: 7" in shown
+    once = Once("query", 4, "0123456789abcdef", 0)
+    with blocking.Producer(address, "a", once=once, trust=dev_trust()):
+        pass
+    shown = run("topics", "a", "-s", address).stdout
+    assert re.search(
+        r"job query: step 4 is unfinished \(began .*, last used .*\); it keeps rows from "
+        r"offsets 0: \d+, 1: \d+ until .* if it stays idle",
+        " ".join(shown.replace("│", " ").split()),
+    )
     assert interrupt(server)[0] == 0
     _, again = serving(start, tmp_path)
     asked = json.loads(run("topics", "--json", "-s", again["listening"]).stdout)
@@ -292,6 +301,10 @@ def test_topics_are_the_same_from_the_server_and_from_its_directory(
     assert [topic["topic"] for topic in asked] == ["a", "b"]
     assert [[part["partition"] for part in topic["partitions"]] for topic in seen] == [[0, 1]] * 2
     assert asked[0]["readers"] == seen[0]["readers"] == {"reports": {"0": 7}}
+    kept = [topics[0]["steps"][0] for topics in (asked, seen)]
+    assert all((each["job"], each["step"], each["runs"]) == ("query", 4, 1) for each in kept)
+    assert kept[0]["kept_until"] - kept[0]["last_used"] == 7 * 86_400 * 10**6
+    assert kept[1]["kept_until"] is None
     one_line(run("topics", "c", "-s", again["listening"]), "there is no topic 'c'; topics: a, b")
     one_line(
         run("topics", "c", "--dir", str(tmp_path)), "there is no topic 'c' in ", "topics: a, b"
@@ -515,3 +528,20 @@ def test_a_named_reader_is_forgotten_as_asked(run: Run, start: Start, tmp_path: 
         assert reader.topics()[0].readers == {"r": {0: 0}}
         assert run("topics", "logs", "-s", address, "--forget-reader", "r").returncode == 0
         assert reader.topics()[0].readers == {}
+
+
+@pytest.mark.parametrize("mode", ["x", "777", "640"])
+def test_permissions_that_cannot_work_are_an_error(run: Run, tmp_path: Path, mode: str) -> None:
+    one_line(run("ingest", "--dir", str(tmp_path / "data"), "--dir-mode", mode), "750")
+    assert not (tmp_path / "data").exists()
+
+
+def test_permissions_of_what_is_stored_can_be_chosen(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
+    for mode in (0o750, 0o755):
+        given = [] if mode == 0o750 else ["--dir-mode", f"{mode:o}"]
+        server, where = serving(start, tmp_path / "data", *given)
+        run("produce", "logs", "-s", where["listening"], stdin="line")
+        interrupt(server)
+        assert (tmp_path / "data" / "logs").stat().st_mode & 0o777 == mode

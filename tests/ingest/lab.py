@@ -55,6 +55,12 @@ class Lab:
         return found
 
 
+def records_channel(kind: Any = Records) -> tuple[Sender[Any], Receiver[bytes]]:
+    """A channel for what a producer sends, whose receiver is what `Open` carries."""
+    records, incoming = channel(kind)
+    return records, incoming
+
+
 class RawProducer:
     """The two channels of a producer, without the care that `Producer` takes."""
 
@@ -64,11 +70,15 @@ class RawProducer:
 
     @classmethod
     async def open(
-        cls, entrypoint: Sender[Request], topic: str = "topic", producer_id: str = "raw"
+        cls,
+        entrypoint: Sender[Request],
+        topic: str = "topic",
+        producer_id: str = "raw",
+        **more: Any,
     ) -> RawProducer:
-        records, incoming = channel(Records)
+        records, incoming = records_channel()
         outgoing, answers = channel(Answer)
-        await entrypoint.send(Open(topic, producer_id, incoming, outgoing))
+        await entrypoint.send(Open(topic, producer_id, incoming, outgoing, **more))
         return cls(records, answers)
 
     async def opened(self) -> Opened:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from aqueduct.ingest.clock import Clock
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Records
 from aqueduct.ingest.partition import Partition
@@ -58,7 +59,9 @@ def stored(store: Store, what: Records, topic: str = "t", producer: str = "p") -
 
 @contextmanager
 def opened(
-    directory: Path, limits: IngestLimits = LIMITS, clock: Callable[[], float] | None = None
+    directory: Path,
+    limits: IngestLimits = LIMITS,
+    clock: Clock | Callable[[], float] | None = None,
 ) -> Iterator[Store]:
     """A store, closed at the end."""
     store = Store(directory, limits) if clock is None else Store(directory, limits, clock)

@@ -96,14 +96,20 @@ def test_threads_write_parts_of_a_job_over_one_connection(server: ingest.IngestS
                 producer.send(b"x", id=ids_of([b"x"])[0])
                 producer.complete(timeout=SECONDS)
                 assert producer.is_done
+                rows[part] = producer.fingerprint
                 return was_done
 
+        rows: dict[int, ingest.Fingerprint] = {}
         with ThreadPoolExecutor(4) as pool:
             assert not any(pool.map(write, range(4)))
             assert all(pool.map(write, range(4)))
-        client.end_step("logs", "job", 1, run)
-        blocking.end_step(server.address, "logs", "job", 1, run, trust=TRUST)
+        total = sum(rows.values(), ingest.Fingerprint())
+        assert total.count == 4 * (len(values) + 1)
+        client.end_step("logs", "job", 1, run, rows=total)
+        blocking.end_step(server.address, "logs", "job", 1, run, rows=total, trust=TRUST)
         assert write(9)
+        with pytest.raises(ingest.StepConflict, match="step 1 of job 'job' ended with"):
+            client.end_step("logs", "job", 1, run, rows=total + rows[9])
         assert len(server._server.connections) <= 2
     with blocking.Reader(server.address, trust=TRUST) as reader:
         assert sorted(values_in(reader, "logs")) == sorted(4 * [*values, b"x"])
@@ -115,7 +121,11 @@ def test_it_has_what_the_others_have() -> None:
 
     fields = {"topic", "producer_id", "partitions", "committed", "max_record", "reconnects"}
     originals = {
-        ingest.Producer: (blocking.Producer, fields | {"trouble", "once", "is_done"}, set()),
+        ingest.Producer: (
+            blocking.Producer,
+            fields | {"trouble", "once", "is_done", "fingerprint"},
+            set(),
+        ),
         ingest.Client: (blocking.Client, {"address"}, {"connection"}),
         ingest.Reader: (blocking.Reader, set(), set()),
     }
@@ -194,7 +204,7 @@ def test_a_reading_that_is_not_read_to_its_end_leaves_nothing_behind(
             background().do(holder.clear)
         wait_for(lambda: channels(reader) == before)
         wait_for(lambda: not blocking._leaving)
-        wait_for(lambda: long_topic._reading._fetches._value == long_topic.limits.max_fetches)
+        wait_for(lambda: long_topic._reading._slots.free == long_topic.limits.max_fetches)
         assert len(values_in(reader, "long")) == 30_000  # and the next reading is as good as any
 
 

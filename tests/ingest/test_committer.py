@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from aqueduct.ingest.committer import HEADER_OVERHEAD, Committer, size_of
+from aqueduct.ingest.committer import Committer, size_of
+from aqueduct.ingest.decoding import HEADER_OVERHEAD
 from aqueduct.ingest.faults import IngestError
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Records
@@ -123,6 +124,65 @@ async def test_a_failure_of_the_store_is_told_to_all_and_the_next_group_is_store
     await done
     assert submission.fault is None
     assert (bench.metrics.refused, bench.metrics.records) == (2, 1)
+
+
+async def test_room_is_given_in_order_and_never_more_than_there_is(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path, max_waiting=1_000, max_record=1_000))
+    committer = bench.committer
+    first = await committer.reserve(700)
+    sizes = [600, 300, 5_000, 10]
+    waiting = [asyncio.create_task(committer.reserve(size)) for size in sizes]
+    looking = asyncio.create_task(committer.wait_for_room())
+    await asyncio.sleep(0)
+    assert committer._held == 700
+    assert not any(task.done() for task in waiting)  # 300 would fit, and does not pass 600
+    committer.free(first)
+    rooms = [await waiting[0], await waiting[1]]
+    assert committer._held == 900
+    committer.resize(rooms[0], 100)
+    assert committer._held == 400
+    assert not waiting[2].done()  # what is larger than all of it goes alone
+    assert not looking.done()
+    for room in rooms:
+        committer.free(room)
+    alone = await waiting[2]
+    assert (committer._held, waiting[3].done()) == (5_000, False)
+    committer.free(alone)
+    committer.free(await waiting[3])
+    await looking
+    assert committer._held == 0
+
+
+async def test_who_gives_up_waiting_for_room_leaves_it_to_the_next(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path, max_waiting=1_000, max_record=1_000))
+    committer = bench.committer
+    first = await committer.reserve(900)
+    large, small, granted = (asyncio.create_task(committer.reserve(n)) for n in (500, 50, 40))
+    await asyncio.sleep(0)
+    large.cancel()
+    committer.free(await small)
+    await asyncio.sleep(0)
+    late = asyncio.create_task(committer.reserve(500))
+    await asyncio.sleep(0)
+    committer.free(first)
+    late.cancel()  # granted, and cancelled before it could know
+    await asyncio.wait((late, granted))
+    committer.free(granted.result())
+    assert committer._held == 0
+
+
+async def test_records_are_let_go_once_they_are_stored_though_nobody_takes_the_answer(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path))
+    submission, done = await bench.submit("p", 1, bytes(1_000))
+    await done
+    assert submission.offsets == {0: 0}
+    assert submission.records.values == []
 
 
 def test_keys_and_headers_count_for_the_size_of_records() -> None:

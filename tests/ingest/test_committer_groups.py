@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from aqueduct.ingest.committer import RECORD_OVERHEAD, Committer, size_of
+from aqueduct.ingest.committer import Committer, size_of
+from aqueduct.ingest.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Records
 from aqueduct.ingest.metrics import Metrics

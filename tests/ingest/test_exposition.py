@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -94,20 +95,47 @@ async def test_a_slow_client_is_left(page: Exposition, monkeypatch: pytest.Monke
     assert await ask(page, b"GET /metr") == b""
 
 
-async def test_too_many_clients_wait_for_nothing(
+@pytest.mark.parametrize("count", [17, 100])
+async def test_silent_connections_keep_nobody_from_the_page(page: Exposition, count: int) -> None:
+    host, port = page.address.rsplit(":", 1)
+    silent = [await asyncio.open_connection(host, int(port)) for _ in range(count)]
+    answer = await ask(page, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert answer.endswith(PAGE.encode())
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if len(page._clients) <= exposition._MAX_CLIENTS:
+            break
+    assert len(page._clients) <= exposition._MAX_CLIENTS
+    for _, writer in silent:
+        writer.close()
+
+
+async def test_the_address_with_the_most_connections_gives_way(
     page: Exposition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exposition, "_MAX_CLIENTS", 2)
+    monkeypatch.setattr(exposition, "_MAX_CLIENTS", 3)
+    hosts: dict[int, str] = {}
+    monkeypatch.setattr(
+        exposition, "_host", lambda writer: hosts[writer.get_extra_info("peername")[1]]
+    )
     host, port = page.address.rsplit(":", 1)
-    idle = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
-    await asyncio.sleep(0.05)
-    with contextlib.suppress(ConnectionResetError):
-        assert await ask(page, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
-    for _, writer in idle:
-        writer.close()
-        await writer.wait_closed()
-    await asyncio.sleep(0.05)
-    assert (await ask(page, b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(PAGE.encode())
+    opened = []
+    for name in ("modest", "greedy", "greedy", "greedy"):
+        with socket.socket() as sock:
+            sock.bind((host, 0))
+            hosts[sock.getsockname()[1]] = name
+            sock.connect((host, int(port)))
+            opened.append(await asyncio.open_connection(sock=sock.dup()))
+        await asyncio.sleep(0.02)
+    _, cut, *_ = opened
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert await cut[0].read() == b""
+    reader, writer = opened[0]  # the oldest of all, and alone
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert (await reader.read()).endswith(PAGE.encode())
+    for _, each in opened:
+        each.close()
 
 
 async def test_closing_does_not_wait_for_a_client_that_says_nothing() -> None:

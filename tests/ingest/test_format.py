@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -30,7 +32,9 @@ COLUMNS = pa.schema(
 )
 
 
-FACTS = tuple[int, dict[int, int], dict[str, int], int, int, int, dict[int, int], dict[str, str]]
+FACTS = tuple[
+    int, dict[int, int], dict[str, int], int, int, int, dict[int, int], dict[str, str], int
+]
 
 
 async def store(directory: Path, *values: bytes) -> None:
@@ -49,7 +53,12 @@ async def store(directory: Path, *values: bytes) -> None:
 
 async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
     await store(tmp_path, b"first", b"second")
-    assert content_of(tmp_path / "t" / "topic.json") == {"partitions": 1, "version": 1}
+    about = content_of(tmp_path / "t" / "topic.json")
+    assert re.fullmatch("[0-9a-f]{32}", about.pop("id"))
+    ((epoch, starts),) = about.pop("epochs")
+    assert re.fullmatch("[0-9a-f]{16}", epoch)
+    assert starts == [0]
+    assert about == {"partitions": 1, "version": 1}
     assert content_of(tmp_path / "t" / "closed.json") == {"ends": {"0": 2}, "version": 1}
     data = (tmp_path / "t" / "part=0" / f"{0:020}.wal").read_bytes()
     position, values = 0, []
@@ -61,12 +70,13 @@ async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
         start = position + 32
         facts, rows = data[start : start + size], data[start + size : start + size + more]
         assert (magic, zlib.crc32(facts + rows)) == (b"AQW1", checksum)
-        group, members, producers, stored, least, greatest, others, instances = (
+        group, members, producers, stored, least, greatest, others, instances, clock = (
             msgspec.msgpack.decode(facts, type=FACTS)
         )
         assert (group, members, producers) == (first + 1, {0: first}, {"p": first + 1})
         assert (others, list(instances)) == ({}, ["p"])
         assert (least, greatest) == (1_500_000, 1_500_000)
+        assert 0 < clock <= stored
         (row,) = pa.ipc.read_record_batch(pa.py_buffer(rows), COLUMNS).to_pylist()
         assert (row["offset"], count, row["producer_sequence"]) == (first, 1, first + 1)
         assert (row["key"], row["headers"]) == (b"k", [{"name": "h", "value": b"v"}])
@@ -108,8 +118,10 @@ async def test_jobs_are_written_down_and_their_rows_have_ids(tmp_path: Path) -> 
         async with ingest.Producer(server.address, "t", once=once, client=client) as producer:
             await producer.send(b"value", id=row_id)
             await producer.complete()
-        (job,) = content_of(tmp_path / "t" / "jobs.json").values()
-        assert job.pop("time") > 1_700_000_000_000_000
+        *_, change = lines_of(tmp_path / "t" / "jobs.log")
+        ((name, job),) = change["jobs"].items()
+        assert name == "job"
+        assert job.pop("time") >= job.pop("began") > 1_700_000_000_000_000
         assert job == {
             "step": 7,
             "runs": [run],
@@ -117,10 +129,15 @@ async def test_jobs_are_written_down_and_their_rows_have_ids(tmp_path: Path) -> 
             "offsets": {"0": 1},
             "parts": [3],
             "is_over": False,
+            "is_dense": False,
+            "ended": "",
         }
-        await client.end_step("t", "job", 7, run)
-        (job,) = content_of(tmp_path / "t" / "jobs.json").values()
+        await client.end_step("t", "job", 7, run, rows=producer.fingerprint)
+        *_, change = lines_of(tmp_path / "t" / "jobs.log")
+        job = change["jobs"]["job"]
         assert (job["is_over"], job["parts"]) == (True, [])
+        ended = base64.b64decode(job["ended"])
+        assert ended == struct.pack("<QQ16s", 7, 1, row_id[:16])
         async with ingest.Reader(server.address, trust=aqueduct.dev_trust()) as reader:
             (batch,) = [rows async for rows in reader.read("t", 0, 1, 2)]
     (row,) = batch.to_pylist()
@@ -133,6 +150,15 @@ def content_of(path: Path) -> Any:
     inner = text[text.index(b'"content":') + len(b'"content":') : -1]
     assert json.loads(text)["checksum"] == zlib.crc32(inner)
     return json.loads(inner)
+
+
+def lines_of(path: Path) -> list[Any]:
+    lines = [line.split(b" ", 1) for line in path.read_bytes().splitlines()]
+    assert all(int(checksum, 16) == zlib.crc32(text) for checksum, text in lines)
+    found = [json.loads(text) for _, text in lines]
+    assert found[0]["version"] == 1
+    assert found[0]["base"] <= path.stat().st_size
+    return found[1:]
 
 
 async def _roll(directory: Path) -> None:

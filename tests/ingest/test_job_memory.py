@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from aqueduct.ingest import jobs
+from aqueduct.ingest import jobs, spill
+from aqueduct.ingest import store as stores
 from aqueduct.ingest.faults import RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import Records
-from aqueduct.ingest.once import ID_HEADER, Ledger, Once
+from aqueduct.ingest.once import ID_HEADER, Ledger, Once, fingerprint_of
+from aqueduct.ingest.spill import SpilledIds, SpillFault
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
 from tests.ingest.jobbing import RUNS, ids_of, last, records
@@ -78,9 +83,13 @@ def test_what_nobody_writes_is_freed_first_whatever_its_topic(tmp_path: Path) ->
         assert (busy.jobs.ids, idle.jobs.ids) == (6, 0)
 
 
-def test_further_runs_keep_to_the_limit_together(tmp_path: Path) -> None:
+def test_further_runs_put_their_ids_in_files_and_keep_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "MAX_FILES", 1)
     now = [1_000_000.0]
     with opened(tmp_path, FOUR, clock=lambda: now[0]) as store:
+        jobs = topic_of(store).jobs
         first, second = (
             [Once(name, 0, run, 0) for run in RUNS[:3]] for name in ("first", "second")
         )
@@ -88,24 +97,131 @@ def test_further_runs_keep_to_the_limit_together(tmp_path: Path) -> None:
             begin(store, runs[0])
             send(store, runs[0], b"1", b"2", b"3")
         begin(store, first[1])
-        with pytest.raises(RefusedRecords, match="max_ids"):
+        assert jobs.files == 1
+        with pytest.raises(RefusedRecords, match="1 jobs of this server use spill files already"):
             begin(store, second[1])
-        assert topic_of(store).jobs.ids == 3
+        assert send(store, first[1], b"2", b"4").skipped == 1
         # A run that went away does not keep others out for ever, and begins anew if it is back.
         now[0] += 3_600
         begin(store, second[1])
-        assert topic_of(store).jobs.ids == 3
+        assert (jobs.ids, jobs.files) == (0, 1)
         assert send(store, second[1], b"3").skipped == 1
         with pytest.raises(RefusedRecords, match="by a new run"):
             begin(store, first[1])
         now[0] += 3_600
         begin(store, first[2])
-        assert send(store, first[2], b"2").skipped == 1
-        assert sum(values_of(store).values()) == 6
+        assert send(store, first[2], b"2", b"4").skipped == 2
+        assert sum(values_of(store).values()) == 7
+    assert list((tmp_path / ".spill").iterdir()) == []
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_a_step_many_times_larger_than_memory_is_finished_by_a_further_run(
+    tmp_path: Path, unique: bool
+) -> None:
+    limits = IngestLimits(low_water=0, max_ids=100)
+    values = [b"%d" % number for number in range(3_000)]
+    with opened(tmp_path, limits) as store:
+        for part in range(2):
+            begin(store, once(part, unique=unique))
+            send(store, once(part, unique=unique), *values[part * 1_000 : part * 1_000 + 900])
+    with opened(tmp_path, limits) as store:
+        jobs = topic_of(store).jobs
+        skipped = 0
+        for part in range(3):
+            begin(store, once(part, run=1, unique=unique))
+            for start in range(part * 1_000, part * 1_000 + 1_000, 50):
+                again = send(store, once(part, run=1, unique=unique), *values[start : start + 50])
+                skipped += again.skipped
+                assert jobs.ids <= 100
+        assert skipped == 1_800
+        store.end_step("t", "job", 1, RUNS[1], fingerprint_of(b"".join(ids_of(values))))
+        assert jobs.files == 0
+        assert values_of(store) == Counter(values)
+
+
+def test_a_part_larger_than_memory_is_stored_and_attempted_again(tmp_path: Path) -> None:
+    limits = IngestLimits(low_water=0, max_ids=100)
+    values = [b"%d" % number for number in range(1_000)]
+    with opened(tmp_path, limits) as store:
+        jobs = topic_of(store).jobs
+        begin(store, once())
+        for start in range(0, 500, 50):
+            send(store, once(), *values[start : start + 50])
+        assert jobs.ids <= 100
+        assert send(store, once(), *reversed(values)).skipped == 500
+    with opened(tmp_path, limits) as store:
+        begin(store, once())
+        assert send(store, once(), *values, b"another").skipped == 1_000
+        begin(store, once(1))
+        assert send(store, once(1), b"of part 1").skipped == 0
+        assert values_of(store) == Counter([*values, b"another", b"of part 1"])
+
+
+def test_a_file_that_cannot_be_written_fails_its_job_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    values = [b"%d" % number for number in range(9)]
+    with opened(tmp_path, FOUR) as store:
+        begin(store, once())
+        send(store, once(), *values)
+        begin(store, once(run=1))
+        assert topic_of(store).jobs.files == 1
+        plain = Submission("plain", Records(1, [b"plain"], [0]))
+        mine = Submission(once().producer_id, records([b"x"], ids_of([b"x"])), once=once(run=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(SpilledIds, "_insert", lambda *_: raise_spill(full))
+            store.commit({topic_of(store): [plain, mine]})
+        assert plain.fault is None
+        assert "could not be spilled to disk: database or disk is full" in str(mine.fault)
+        with pytest.raises(RefusedRecords, match="by a new run"):
+            begin(store, once(run=1))
+        begin(store, once(run=2))
+        assert send(store, once(run=2), *values).skipped == 9
+
+
+@pytest.mark.parametrize("broken", ["adopt", "complete"])
+def test_ids_that_could_not_all_be_put_in_a_file_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    values = [b"%d" % number for number in range(20)]
+    with opened(tmp_path, IngestLimits(low_water=0, max_ids=40)) as store:
+        topic = topic_of(store)
+        for part in (0, 1):
+            begin(store, once(part))
+            send(store, once(part), *values)
+        send(store, once(1), *(b"more of %d" % number for number in range(20)))
+        _, missing = store.begin(topic, once(0))
+        assert missing is not None  # what is known of part 0 made room
+        missing.read(topic.partitions)
+        assert missing.ledger.is_spilled
+        if broken == "complete":
+            topic.jobs.spill("job")
+        with monkeypatch.context() as patch:
+            patch.setattr(SpilledIds, "_insert", lambda *_: raise_spill(full))
+            patch.setattr(SpilledIds, "discard", lambda *_: raise_spill(full))
+            if broken == "adopt":
+                with pytest.raises(SpillFault, match="free disk space on the server"):
+                    store.recall(topic, missing)
+            else:
+                complete(store, once(1))
+        begin(store, once(0))
+        assert send(store, once(0), *values).skipped == 20
+
+
+def raise_spill(cause: Callable[[], None]) -> None:
+    with spill._faults():
+        cause()
 
 
 def test_messages_without_rows_take_no_memory() -> None:
-    ledger = Ledger(unique=False, is_first_run=True, max_ids=2)
+    ledger = Ledger(unique=False, is_first_run=True)
     for part in range(10):
         assert not ledger.admit(part, ())
     assert ledger.parts() == []

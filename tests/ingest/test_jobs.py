@@ -6,6 +6,8 @@ import errno
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aqueduct.ingest.faults import IngestError, RefusedRecords
+from aqueduct.ingest.faults import IngestError, RefusedRecords, StepConflict, UnknownTopic
+from aqueduct.ingest.jobs import SHOWN_STEPS
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import write_checked
-from aqueduct.ingest.messages import Records
-from aqueduct.ingest.once import ID_HEADER, Job, Once
+from aqueduct.ingest.messages import Records, StepInfo
+from aqueduct.ingest.once import ID_HEADER, Fingerprint, Job, Once, fingerprint_of
+from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
 from tests.ingest.jobbing import RUNS, ids_of, last, records, shared_out
@@ -48,7 +52,7 @@ def commit(store: Store, *wanted: tuple[Once, Records]) -> list[Submission]:
 
 
 def send(store: Store, once: Once, *values: bytes) -> Submission:
-    """Have rows stored, which has to succeed."""
+    """Have stored rows, which has to succeed."""
     (submission,) = commit(store, (once, records(values, ids_of(values))))
     assert submission.fault is None
     return submission
@@ -256,31 +260,19 @@ def test_ids_of_jobs_that_are_idle_make_room_and_are_read_again(tmp_path: Path) 
         assert values_of(store) == Counter({b"a": 2, b"b": 2, b"c": 1})
 
 
-def test_what_has_no_room_is_refused_and_others_go_on(tmp_path: Path) -> None:
+def test_rows_that_have_no_room_in_memory_are_stored_all_the_same(tmp_path: Path) -> None:
     jobs = [Once(name, 1, RUNS[0], 0) for name in ("first", "second")]
     rows = records([b"a", b"b"], ids_of([b"a", b"b"]))
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=3)) as store:
         for each in jobs:
             begin(store, each)
-        refused = commit(store, *((each, rows) for each in jobs))
-        assert all("more than 3 rows to be told apart" in str(each.fault) for each in refused)
-        stored(store, Records(1, [b"plain"], [0]), "t")
-        send(store, jobs[0], b"a", b"b")
-        assert values_of(store) == Counter([b"plain", b"a", b"b"])
-
-
-def test_more_ids_than_fit_in_memory_are_refused_with_advice(tmp_path: Path) -> None:
-    limits = IngestLimits(low_water=0, max_ids=3)
-    with opened(tmp_path, limits) as store:
-        begin(store, once())
-        send(store, once(), b"1", b"2", b"3")
-        (submission,) = commit(store, (once(), records([b"4"], ids_of([b"4"]))))
-        assert "more than 3 rows to be told apart (max_ids)" in str(submission.fault)
-        assert "maxOffsetsPerTrigger" in str(submission.fault)
-        assert values_of(store) == {b"1": 1, b"2": 1, b"3": 1}
-    fewer = IngestLimits(low_water=0, max_ids=2)
-    with opened(tmp_path, fewer) as store, pytest.raises(RefusedRecords, match="max_ids"):
-        begin(store, once())
+        for _ in range(3):
+            assert all(
+                each.fault is None for each in commit(store, *((each, rows) for each in jobs))
+            )
+            for each in jobs:
+                begin(store, each)
+        assert values_of(store) == Counter([b"a", b"b", b"a", b"b"])
 
 
 def test_a_step_may_have_more_rows_than_ids_fit_in_memory(tmp_path: Path) -> None:
@@ -374,18 +366,28 @@ def test_a_part_is_not_complete_before_that_is_written_down(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             (submission,) = commit(store, (once(), last()))
-            with pytest.raises(IngestError, match=r"jobs\.json could not be written"):
+            with pytest.raises(IngestError, match=r"jobs\.log could not be written"):
                 begin(store, once(run=1))
-        assert "jobs.json could not be written" in str(submission.fault)
+        assert "jobs.log could not be written" in str(submission.fault)
         assert not begin(store, once())
         complete(store, once())
         assert begin(store, once())
 
 
-def test_if_nobody_knows_how_far_jobs_are_they_wait_and_others_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("jobs.json", b'{"checksum":1,"content":{}}'),
+        ("jobs.log", b"00000000 {}\n00000000 {}\n"),
+    ],
+)
+def test_if_nobody_knows_how_far_jobs_are_they_wait_and_others_go_on(
+    tmp_path: Path, file: str, content: bytes
+) -> None:
     with opened(tmp_path) as store:
         write(store, once(), b"a")
-    fill(tmp_path / "t" / "jobs.json", b'{"checksum":1,"content":{}}')
+    (tmp_path / "t" / "jobs.log").unlink(missing_ok=True)
+    fill(tmp_path / "t" / file, content)
     with opened(tmp_path) as store:
         with pytest.raises(RefusedRecords, match="nobody knows how far the jobs of this topic"):
             begin(store, once(1))
@@ -435,6 +437,202 @@ def test_rows_of_a_step_under_way_are_not_removed(tmp_path: Path) -> None:
         now[0] += 2 * HOUR
         assert store.retain() > 0
         assert values_of(store) == Counter()
+
+
+def rows(*values: bytes) -> Fingerprint:
+    return fingerprint_of(b"".join(ids_of(values)))
+
+
+def end(store: Store, once: Once, *values: bytes, **more: Any) -> None:
+    """End a step as a server does."""
+    topic = topic_of(store)
+    what = ("t", once.job, once.step, once.run, rows(*values))
+    missing = store.end_step(*what, **more)
+    if missing is not None:
+        missing.read(topic.partitions)
+        store.end_step(*what, **more, read=missing)
+
+
+def test_a_step_that_comes_back_with_other_rows_is_an_error_and_stores_nothing(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as store:
+        write(store, once(0), b"a", b"b", b"b")
+        end(store, once(), b"a", b"b", b"b")
+        end(store, once(), b"b", b"b", b"a")
+    with opened(tmp_path) as store:
+        assert begin(store, once(run=1))
+        (other,) = commit(store, (once(run=1), records([b"c"], ids_of([b"c"]))))
+        assert (other.fault, other.skipped) == (None, 1)
+        end(store, once(run=1), b"b", b"a", b"b")
+        for values, words in (((b"a", b"b", b"c"), "3 different rows"), ((b"a",), "1"), ((), "0")):
+            sentence = f"step 1 of job 'job' ended with 3 rows and was replayed with {words}:"
+            with pytest.raises(StepConflict, match=sentence):
+                end(store, once(run=1), *values)
+        assert values_of(store) == {b"a": 1, b"b": 2}
+
+
+def test_steps_of_an_older_checkpoint_are_compared_one_by_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for step in range(1, 6):
+            write(store, once(step=step), b"%d" % step)
+            end(store, once(step=step), b"%d" % step)
+    with opened(tmp_path) as store:
+        for step in (3, 4, 5):
+            assert begin(store, once(step=step, run=1))
+            end(store, once(step=step, run=1), b"%d" % step)
+        with pytest.raises(
+            StepConflict, match="step 4 of job 'job' ended with 1 rows and was replayed"
+        ):
+            end(store, once(step=4, run=1), b"4", b"5")
+        write(store, once(step=6, run=1), b"6")
+        assert sum(values_of(store).values()) == 6
+        with pytest.raises(RefusedRecords, match="step 0 of job 'job' came after its step 6"):
+            begin(store, once(step=0, run=1))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("unique", [False, True])
+def test_a_step_does_not_end_with_rows_of_a_run_that_had_others(
+    tmp_path: Path, restarted: bool, unique: bool
+) -> None:
+    with opened(tmp_path) as store:
+        begin(store, once(unique=unique))
+        send(store, once(unique=unique), b"a", b"b")
+        begin(store, once(run=1, unique=unique))
+        send(store, once(run=1, unique=unique), b"b", b"c")
+        if not restarted:
+            found = "step 1 of job 'job' has 3 stored rows, but run 00000002 ends it with 2"
+            with pytest.raises(StepConflict, match=found):
+                end(store, once(run=1), b"b", b"c")
+    with opened(tmp_path) as store:
+        with pytest.raises(StepConflict, match="has 3 stored rows"):
+            end(store, once(run=1), b"b", b"c")
+        assert topic_of(store).jobs.unfinished()
+        end(store, once(run=1), b"b", b"c", allow_extra=True)
+        end(store, once(run=2), b"b", b"c")
+        assert not topic_of(store).jobs.unfinished()
+
+
+def test_equal_ids_of_a_unique_step_are_one_row_and_no_conflict(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for part in range(2):
+            begin(store, once(part, unique=True))
+            send(store, once(part, unique=True), b"a", b"b")
+        end(store, once(), b"a", b"b", b"a", b"b")
+        with pytest.raises(StepConflict, match="ended with 4 rows and was replayed with 2:"):
+            end(store, once(run=1), b"a", b"b")
+        assert values_of(store) == {b"a": 1, b"b": 1}
+
+
+def test_a_unique_step_does_not_end_with_as_many_other_rows_or_none_at_all(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        begin(store, once(unique=True))
+        with pytest.raises(StepConflict, match=r"has 0 stored rows, .*: the server has lost rows"):
+            end(store, once(), b"a", allow_extra=True)
+        send(store, once(unique=True), b"a", b"b")
+        begin(store, once(run=1, unique=True))
+        send(store, once(run=1, unique=True), b"b", b"c")
+    with opened(tmp_path) as store:  # what the run has not sent again is not known any more
+        with pytest.raises(StepConflict, match=r"has 3 stored rows, .* with 3 others: an earlier"):
+            end(store, once(run=1), b"b", b"b", b"c")
+        end(store, once(run=1), b"b", b"b", b"c", allow_extra=True)
+
+
+def test_rows_that_a_run_has_sent_and_the_server_has_not_are_an_error(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, once(), b"a")
+        with pytest.raises(
+            StepConflict, match=r"has 1 stored rows, .* with 2: the server has lost"
+        ):
+            end(store, once(), b"a", b"b", allow_extra=True)
+        with pytest.raises(StepConflict, match="step 2 of job 'job' has 0 stored rows"):
+            end(store, once(step=2), b"a")
+        with pytest.raises(UnknownTopic, match="ends with 1 rows in topic gone"):
+            store.end_step("gone", "job", 1, RUNS[0], rows(b"a"))
+        end(store, once(), b"a")
+        end(store, once(step=2))
+        with pytest.raises(StepConflict, match="step 2 of job 'job' ended with 0 rows"):
+            end(store, once(step=2, run=1), b"a")
+
+
+def test_steps_without_fingerprints_are_ended_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        write(store, once(), b"a")
+        store.end_step("t", "job", 1, RUNS[0])
+        assert not caplog.text
+        end(store, once(run=1), b"b")
+        assert "step 1 of job 'job' was ended again, and the server cannot" in caplog.text
+        begin(store, once(step=2))
+        caplog.clear()
+        begin(store, once(step=3))
+        assert "step 3 of job 'job' begins before its step 2 has ended" in caplog.text
+
+
+def test_a_thousand_jobs_and_more_do_not_fill_a_topic(tmp_path: Path) -> None:
+    with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
+        jobs = topic_of(store).jobs
+        end(store, Once("first", 3, RUNS[0], 0))
+        size = (tmp_path / "t" / "jobs.log").stat().st_size
+        with unsynced():
+            for number in range(3_000):
+                end(store, Once(f"query-{number}", 3, RUNS[0], 0))
+        # Each is written once, not all of them each time.
+        assert (tmp_path / "t" / "jobs.log").stat().st_size < 3_002 * (size + 10)
+    with opened(tmp_path) as store:
+        jobs = topic_of(store).jobs
+        assert len(jobs._jobs) == 3_001
+        assert begin(store, Once("query-17", 3, RUNS[1], 0))
+        with pytest.raises(StepConflict, match="step 3 of job 'query-17' ended with 0 rows"):
+            end(store, Once("query-17", 3, RUNS[1], 0), b"a")
+
+
+@contextmanager
+def unsynced() -> Iterator[None]:
+    """Without waiting for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+def test_a_step_that_nobody_goes_on_with_is_shown_with_what_it_keeps(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    limits = IngestLimits(low_water=0, partitions=1, producer_memory=HOUR)
+    with opened(tmp_path, limits, clock=lambda: now[0]) as store:
+        stored(store, Records(1, [b"old"], [0]))
+        begin(store, once())
+        now[0] += 60
+        send(store, once(), b"a")
+        begin(store, Once("other", 0, RUNS[0], 0))
+        end(store, Once("other", 0, RUNS[0], 0))
+        (info,) = store.info()
+        began, used = 1_000_000 * 10**6, 1_000_060 * 10**6
+        until = used + HOUR * 10**6
+        assert info.steps == [StepInfo("job", 1, 1, began, used, {0: 1}, until)]
+        assert info.unfinished_steps == 1
+        assert topic_of(store).jobs.needed(0, used) == [1]
+        assert topic_of(store).jobs.needed(0, used + 1) == []
+    (info,) = DirectoryReader(tmp_path).topics("t")
+    assert info.steps == [StepInfo("job", 1, 1, began, began, {0: 1})]
+
+
+def test_steps_that_keep_rows_are_shown_before_any_number_that_keep_none(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    limits = IngestLimits(low_water=0, partitions=1, producer_memory=HOUR)
+    with opened(tmp_path, limits, clock=lambda: now[0]) as store:
+        with unsynced():
+            for number in range(SHOWN_STEPS + 1):
+                begin(store, Once(f"dead-{number}", 0, RUNS[0], 0))
+        now[0] += HOUR + 1
+        begin(store, Once("dying", 0, RUNS[0], 0))
+        now[0] += 60
+        begin(store, Once("alive", 0, RUNS[0], 0))
+        (info,) = store.info()
+        assert [step.job for step in info.steps[:3]] == ["dying", "alive", "dead-0"]
+        assert len(info.steps) == SHOWN_STEPS
+        assert info.unfinished_steps == SHOWN_STEPS + 3
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), SEEDS.map(random.Random))

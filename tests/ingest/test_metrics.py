@@ -6,8 +6,8 @@ import math
 import re
 
 from aqueduct.ingest.faults import RefusedRecords
-from aqueduct.ingest.messages import PartitionInfo, Records, TopicInfo
-from aqueduct.ingest.metrics import BUCKETS, Metrics
+from aqueduct.ingest.messages import PartitionInfo, Records, StepInfo, TopicInfo
+from aqueduct.ingest.metrics import BUCKETS, Metrics, Now
 from aqueduct.ingest.topic import Submission
 from tests.ingest.lab import Lab
 
@@ -111,3 +111,20 @@ def test_topics_out_of_use_are_counted_once() -> None:
     parts = [PartitionInfo(0, 0, 0, fault="bad"), PartitionInfo(1, 0, 0, fault="bad")]
     topics = [TopicInfo("a", parts), TopicInfo("b", [], fault="bad"), TopicInfo("c", [])]
     assert parse(Metrics().text(topics))["aqueduct_ingest_topics_out_of_use"] == {"": 2}
+
+
+def test_steps_that_are_not_over_are_shown_with_what_they_keep() -> None:
+    parts = [PartitionInfo(0, 10, 100), PartitionInfo(1, 0, 50)]
+    steps = [
+        StepInfo("gone", 1, 1, 0, 100_000_000, {0: 0, 1: 5}, 900_000_000),
+        StepInfo("dead", 3, 2, 0, 200_000_000, {0: 70}, 1_200_000_000),
+    ]
+    topics = [TopicInfo("a", parts, steps=steps, unfinished_steps=2), TopicInfo("b", parts)]
+    samples = parse(Metrics().text(topics, Now(0, 0, 0, 1_000.0)))
+    assert samples["aqueduct_ingest_unfinished_steps"] == {'topic="a"': 2, 'topic="b"': 0}
+    idle = samples["aqueduct_ingest_unfinished_step_idle_seconds"]
+    assert idle == {'topic="a"': 900, 'topic="b"': 0}
+    kept = samples["aqueduct_ingest_unfinished_step_rows"]
+    assert kept['topic="a",partition="0"'] == 30
+    assert kept['topic="a",partition="1"'] == 50
+    assert kept['topic="b",partition="0"'] == 0

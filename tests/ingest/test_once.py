@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aqueduct.ingest.once import (
+    MAX_ENDED,
+    Fingerprint,
     Job,
     Ledger,
     Once,
     OnceFault,
     Plan,
+    StepFault,
+    check_replay,
+    check_stored,
     cut_ids,
+    ended_steps,
+    fingerprint_of,
     parse_producer_id,
     plan,
+    record_ended,
 )
+from aqueduct.ingest.spill import SpilledIds
 from tests.ingest.jobbing import RUNS, ids_of, shared_out, unique_ids_of
 
 PLENTY = 1_000_000
@@ -28,8 +39,10 @@ SEEDS = st.integers(0, 2**32)
 class Model:
     """A server with nothing but decisions: rows in a list, and a ledger that may be lost."""
 
-    def __init__(self, unique: bool) -> None:
+    def __init__(self, unique: bool, directory: Path, max_recalled: int) -> None:
         self.unique = unique
+        self.directory = directory
+        self.max_recalled = max_recalled
         self.rows: list[tuple[int, bytes, bytes]] = []
         self.job: Job | None = None
         self.ledger: Ledger | None = None
@@ -53,12 +66,19 @@ class Model:
     def remember(self, asked: int, is_new: bool) -> None:
         assert self.job is not None
         is_first = len(self.job.runs) == 1
-        ledger = Ledger(unique=self.unique, is_first_run=is_first, max_ids=PLENTY)
+        ledger = Ledger(
+            unique=self.unique,
+            is_first_run=is_first,
+            is_new_run=is_new,
+            max_recalled=self.max_recalled,
+            spill=lambda ids: SpilledIds(self.directory, ids),
+        )
         if not is_new and not ledger.can_be_made_again:
             raise OnceFault("a new run is needed")
         for part, row_id, _ in self.rows:
             if ledger.is_by_part and part != asked:
                 ledger.forget(part)
+                ledger.count([row_id])
             else:
                 ledger.recall(part, [row_id])
         if self.ledger is None:
@@ -66,7 +86,9 @@ class Model:
         self.ledger.adopt(asked, ledger)
 
     def make_room(self, chance: random.Random) -> None:
-        """Free the ids of a part, though somebody may be sending it."""
+        """Free the ids of a part, though somebody may be sending it, or put all in a file."""
+        if self.ledger is not None and chance.random() < 0.1:
+            self.ledger.spill()
         if self.ledger is not None and self.ledger.is_by_part and self.ledger.parts():
             self.ledger.forget(chance.choice(self.ledger.parts())[0])
 
@@ -97,11 +119,13 @@ class Model:
 class Driver:
     """Runs a step, and runs it again, with everything that goes wrong on the way."""
 
-    def __init__(self, wanted: list[bytes], unique: bool, chance: random.Random) -> None:
+    def __init__(
+        self, wanted: list[bytes], unique: bool, chance: random.Random, directory: Path
+    ) -> None:
         self.wanted = wanted
         self.unique = unique
         self.chance = chance
-        self.server = Model(unique)
+        self.server = Model(unique, directory, chance.choice((1, PLENTY, PLENTY, PLENTY)))
         self.left = iter(RUNS)
         self.zombies: list[tuple[Once, list[bytes], list[bytes]]] = []
         """Attempts that nobody waits for any more, and what they still have to send."""
@@ -157,7 +181,17 @@ class Driver:
                 self.begin_run()
 
     def finish(self) -> None:
-        """All parts of one run, and nothing goes wrong."""
+        """All parts of one run, and nothing goes wrong; then the run may end the step."""
+        self.write_all()
+        ids = unique_ids_of(self.wanted) if self.unique else ids_of(self.wanted)
+        rows, once = fingerprint_of(b"".join(ids)), Once("job", 1, self.run, 0)
+        ledger = self.server.ledger
+        if ledger is not None:
+            assert ledger.left in (0, None)
+            assert ledger.stored == rows
+            check_stored(once, ledger.stored, ledger.left, rows, unique=self.unique)
+
+    def write_all(self) -> None:
         for _ in range(2):
             try:
                 for part in self.chance.sample(range(len(self.parts)), len(self.parts)):
@@ -171,12 +205,15 @@ class Driver:
 @given(st.lists(st.integers(0, 4), max_size=24), st.booleans(), SEEDS.map(random.Random))
 @settings(max_examples=1_000, deadline=None)
 def test_what_is_stored_is_what_is_wanted(
-    contents: list[int], unique: bool, chance: random.Random
+    tmp_path_factory: pytest.TempPathFactory,
+    contents: list[int],
+    unique: bool,
+    chance: random.Random,
 ) -> None:
     if unique:
         contents = sorted(set(contents))
     wanted = [b"row %d" % each for each in contents]
-    driver = Driver(wanted, unique, chance)
+    driver = Driver(wanted, unique, chance, tmp_path_factory.getbasetemp() / "spilled")
     for _ in range(chance.randint(0, 20)):
         driver.trouble()
         assert driver.server.stored <= Counter(wanted)
@@ -248,25 +285,98 @@ def test_a_producer_id_tells_where_a_row_is_from() -> None:
         assert parse_producer_id(other) is None
 
 
-def test_a_ledger_holds_so_many_ids_and_what_it_refuses_it_does_not_hold() -> None:
-    ledger = Ledger(unique=False, is_first_run=True, max_ids=5)
-    ids = ids_of([b"%d" % number for number in range(6)])
-    assert list(ledger.admit(0, ids[:3])) == [0, 1, 2]
-    with pytest.raises(OnceFault, match="more than 5 rows to be told apart"):
-        ledger.admit(1, ids[3:])
-    assert ledger.size == 3
-    assert list(ledger.admit(0, ids[:4])) == [3]
-    assert list(ledger.admit(0, [ids[4], ids[4], ids[0]])) == [0]
-    ledger.complete(0)
-    assert ledger.size == 0
-    assert list(ledger.admit(1, ids[:5])) == [0, 1, 2, 3, 4]
-
-
-def test_what_is_recalled_counts_towards_the_limit() -> None:
+def test_ids_that_are_recalled_are_put_in_a_file_once_they_are_too_many(tmp_path: Path) -> None:
+    ids = ids_of([b"%d" % number for number in range(10)])
     for is_first in (True, False):
-        ledger = Ledger(unique=False, is_first_run=is_first, max_ids=2)
-        with pytest.raises(OnceFault, match="max_ids"):
-            ledger.recall(0, ids_of([b"1", b"2", b"3"]))
+        ledger = Ledger(
+            unique=False,
+            is_first_run=is_first,
+            max_recalled=3,
+            spill=lambda known: SpilledIds(tmp_path, known),
+        )
+        ledger.recall(0, ids[:3])
+        assert (ledger.size, ledger.is_spilled) == (3, False)
+        ledger.recall(0, ids[3:6])
+        assert (ledger.size, ledger.is_spilled) == (0, True)
+        assert list(ledger.admit(0, [*ids[4:8], ids[7]])) == [2, 3]
+        assert list(ledger.admit(0, ids)) == [8, 9]
+        assert ledger.stored == fingerprint_of(b"".join(ids))
+        assert ledger.left == 0
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), max_size=40), st.integers(0, 40), SEEDS)
+def test_a_fingerprint_does_not_depend_on_order_parts_and_occurrences(
+    contents: list[bytes], cut: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    ids = [each + chance.randbytes(4) for each in contents]
+    whole = fingerprint_of(b"".join(ids))
+    total = sum(int.from_bytes(each, "little") for each in contents) % 2**128
+    assert whole == Fingerprint(len(ids), total.to_bytes(16, "little"))
+    mixed = [each + chance.randbytes(4) for each in chance.sample(contents, len(contents))]
+    parts = fingerprint_of(b"".join(mixed[:cut])) + fingerprint_of(b"".join(mixed[cut:]))
+    assert parts == whole
+
+
+def test_a_fingerprint_tells_how_often_a_row_is_there() -> None:
+    once, twice, thrice = (fingerprint_of(count * bytes(range(20))) for count in (1, 2, 3))
+    assert len({once.digest, twice.digest, thrice.digest}) == 3
+    many = fingerprint_of(10_001 * bytes(range(20)))
+    assert many == sum((fingerprint_of(73 * bytes(range(20))) for _ in range(137)), Fingerprint())
+
+
+@pytest.mark.parametrize("wrong", [Fingerprint(-1), Fingerprint(2**63), Fingerprint(1, b"short")])
+def test_what_cannot_be_a_fingerprint_is_refused(wrong: Fingerprint) -> None:
+    with pytest.raises(OnceFault, match="invalid fingerprint: the count is"):
+        wrong.check()
+
+
+def test_the_last_steps_that_ended_are_known_by_their_rows() -> None:
+    ended = b""
+    for step in range(200):
+        ended = record_ended(ended, step, Fingerprint(step) if step % 2 else None)
+    known = ended_steps(ended)
+    assert list(known) == list(range(200 - MAX_ENDED, 200))
+    assert (known[198], known[199]) == (None, Fingerprint(199))
+    job = Job(200, [RUNS[0]], False, {}, 0, ended=ended)
+    assert plan(job, Once("job", 151, RUNS[5], 0)) is Plan.NOTHING
+    assert plan(job, Once("job", 200, RUNS[0], 0)) is Plan.GO_ON
+    for step in (10, 150):  # forgotten, and ended without a fingerprint: neither can be compared
+        with pytest.raises(OnceFault, match=f"step {step} of job 'job' came after its step 200"):
+            plan(job, Once("job", step, RUNS[5], 0))
+
+
+ROWS = fingerprint_of(b"".join(ids_of([b"1", b"2"])))
+OTHERS = fingerprint_of(b"".join(ids_of([b"1", b"3"])))
+
+
+def test_a_step_that_comes_back_has_to_have_the_same_rows() -> None:
+    check_replay("query", 7, ROWS, ROWS)
+    for rows, words in ((OTHERS, "2 different rows"), (Fingerprint(), "0"), (ROWS + OTHERS, "4")):
+        sentence = f"step 7 of job 'query' ended with 2 rows and was replayed with {words}:"
+        with pytest.raises(StepFault, match=sentence):
+            check_replay("query", 7, ROWS, rows)
+
+
+@pytest.mark.parametrize(
+    ("stored", "left", "rows", "unique", "sentence"),
+    [
+        (ROWS, 0, ROWS, False, ""),
+        (ROWS, None, ROWS, True, ""),
+        (ROWS, 0, OTHERS, False, "has 2 stored rows, but run 00000002 ends it with 2 other"),
+        (ROWS + OTHERS, 0, ROWS, False, "has 4 stored rows, but run 00000002 ends it with 2:"),
+        (ROWS, 0, ROWS + ROWS, False, "the server has lost rows"),
+        (ROWS, 0, ROWS + ROWS, True, ""),
+        (ROWS, None, ROWS + OTHERS, True, ""),
+        (ROWS, 1, ROWS + OTHERS, True, "ends it with 4: an earlier run or attempt had other rows"),
+        (ROWS + OTHERS, None, ROWS, True, "failOnExtraRows=false"),
+    ],
+)
+def test_a_step_ends_with_the_rows_that_are_stored(
+    stored: Fingerprint, left: int | None, rows: Fingerprint, unique: bool, sentence: str
+) -> None:
+    with pytest.raises(StepFault, match=sentence) if sentence else nullcontext():
+        check_stored(ONCE, stored, left, rows, unique=unique)
 
 
 def test_ids_are_cut_from_what_they_were_joined_to() -> None:

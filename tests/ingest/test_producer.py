@@ -306,7 +306,7 @@ async def test_a_server_without_what_was_stored_is_noticed(lab: Lab) -> None:
     lab.directory = lab.directory.with_name("other")
     async with lab.serve(address):
         await producer.send(b"y")
-        with pytest.raises(IngestError, match="it has lost some, or is another server"):
+        with pytest.raises(IngestError, match="it is missing, and the offsets belong to"):
             await producer.flush()
     await producer.abandon()
 

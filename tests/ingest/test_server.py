@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import threading
 import time
 from collections import namedtuple
 from typing import Any
@@ -13,22 +15,31 @@ import pytest
 
 from aqueduct.channel.client import connect
 from aqueduct.channel.handles import Receiver, Sender, channel, oneshot
-from aqueduct.errors import ChannelError, EndOfChannel
+from aqueduct.channel.server import Refuse
+from aqueduct.errors import ChannelError, ConnectError, EndOfChannel
+from aqueduct.ingest import doorman
+from aqueduct.ingest.client import FATAL
+from aqueduct.ingest.doorman import FREE, Doorman
 from aqueduct.ingest.faults import DiskLow, IngestError
+from aqueduct.ingest.jobs import RECALLERS, Recollection
 from aqueduct.ingest.messages import (
     Advance,
     Answer,
     Committed,
     Done,
+    EndStep,
     Fetch,
+    Offsets,
     Open,
     Records,
     Refusal,
     Request,
 )
+from aqueduct.ingest.once import Once
+from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.ingest.server import IngestServer
 from aqueduct.ingest.store import Store
-from tests.ingest.lab import Lab, RawProducer, eventually
+from tests.ingest.lab import Lab, RawProducer, eventually, records_channel
 
 HUGE = 2**63
 
@@ -50,7 +61,9 @@ async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
         (Records(0, [b"x"], [0]), "sequence numbers begin at 1, not at 0"),
         (Records(-5, [b"x"], [0]), "sequence numbers begin at 1, not at -5"),
         (Records(2, [b"x"], [0]), "record 2 of producer 'raw' came after 0"),
-        (Records(HUGE, [b"x"], [0]), f"record {HUGE} of producer 'raw' came after 0"),
+        (Records(2**62, [b"x"], [0]), f"record {2**62} of producer 'raw' came after 0"),
+        (Records(2**62 + 1, [b"x"], [0]), f"sequence number {2**62 + 1} exceeds {2**62}"),
+        (Records(HUGE, [b"x"], [0]), f"sequence number {HUGE} exceeds {2**62}"),
         (Records(1, [b"x", b"y"], [0]), "columns of records are not all of the same length"),
         (Records(1, [b"x"], [0], []), "columns of records are not all of the same length"),
         (Records(1, [b"x"], [0], None, [[], []]), "columns of records are not all of the same"),
@@ -65,8 +78,8 @@ async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
         (Records(1, [b"", bytes(1001)], [0, 0]), r"record 2 has 1,001 bytes, more than 1,000"),
         (Records(1, [b"x"], [0], [bytes(1000)]), r"record 1 has 1,001 bytes"),
         (Records(1, [b"x"], [0], None, [[("n", bytes(999))]]), r"record 1 has 1,001 bytes"),
-        ("no records", "these are no records"),
-        ([1, [b"x"], ["today"]], "these are no records"),
+        ("no records", "not a valid Records message"),
+        ([1, [b"x"], ["today"]], "not a valid Records message"),
     ],
 )
 async def test_records_that_cannot_be_stored_are_refused_and_others_go_on(
@@ -90,10 +103,85 @@ async def test_records_that_cannot_be_stored_are_refused_and_others_go_on(
         assert sorted(row["value"] for row in await lab.rows(server)) == [b"1", b"2"]
 
 
+async def test_a_poison_pill_in_a_group_is_refused_and_the_others_are_stored(
+    lab: Lab, held: Any
+) -> None:
+    async with lab.serve() as server, lab.connect(server) as connection:
+        good = await RawProducer.open(connection.entrypoint, producer_id="good")
+        await good.opened()
+        records, incoming = records_channel()
+        outgoing, answers = channel(Answer)
+        once = Once("job", 0, "0" * 32, 0)
+        await connection.entrypoint.send(Open("topic", "", incoming, outgoing, once=once))
+        bad = RawProducer(records, answers)
+        await bad.opened()
+        held.hold(server)
+        await good.records.send(Records(1, [b"1"], [0]))
+        pill = Records(2**63 - 1, [b"x", b"y"], [0, 0], ids=bytes(20) + bytes(19) + b"1")
+        await bad.records.send(pill)
+        await good.records.send(Records(2, [b"2"], [0]))
+        await asyncio.sleep(0.05)
+        held.release()
+        assert f"exceeds {2**62}" in (await bad.refused()).reason
+        answered = [await good.answers.receive() for _ in range(2)]
+        assert [type(answer) for answer in answered] == [Committed] * 2
+        good.leave()
+        bad.leave()
+        assert sorted(row["value"] for row in await lab.rows(server)) == [b"1", b"2"]
+
+
+EXTREMES = (-(2**63), -1, 0, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 2**64 - 1)
+
+
+@pytest.mark.parametrize("number", EXTREMES)
+async def test_every_integer_of_a_request_is_bounded_where_it_enters(
+    lab: Lab, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lab.serve(partitions=1) as server:
+        async with lab.producer(server) as producer:
+            await producer.send(b"x")
+        await server._in_writer(server._store.rotate_old, True)
+        await server._in(server._upkeep, server._store.roll)  # times are looked up in a segment
+        async with lab.connect(server) as connection:
+            sending: list[Sender[Any]] = []
+
+            def opened(**more: Any) -> tuple[Any, Receiver[Any]]:
+                records, incoming = records_channel()
+                sending.append(records)
+                outgoing, answers = channel(Answer)
+                return Open("topic", "raw", incoming, outgoing, **more), answers
+
+            def asked(kind: Any, *fields: Any) -> tuple[Any, Receiver[Any]]:
+                reply, answer = oneshot(Any)
+                return kind(*fields, reply), answer
+
+            rows, taken = channel(bytes)
+            for request, answer in (
+                opened(partitions=number),
+                opened(again=number),
+                opened(once=Once("job", number, "0" * 32, 0)),
+                opened(once=Once("job", 0, "0" * 32, number)),
+                asked(Offsets, "topic", number),
+                asked(Fetch, "topic", number, number, number, rows),
+                asked(Advance, "topic", "reader", {number: number}),
+                asked(Advance, "topic", "reader", {0: number}),
+                asked(EndStep, "topic", "job2", number, "0" * 32),
+            ):
+                await connection.entrypoint.send(request)
+                async with asyncio.timeout(10):
+                    await answer.receive()  # whatever it is, it is an answer
+                answer.close()
+            taken.close()
+            for records in sending:
+                records.cancel()
+        await check_that_others_are_served(lab, server)
+    assert "Traceback" not in caplog.text
+    assert "failed" not in caplog.text
+
+
 async def open_anything(entrypoint: Sender[Any], producer_id: str) -> RawProducer:
     """A producer that may send what are no records."""
-    records: Sender[Any]
-    records, incoming = channel(Any)
+    records, incoming = records_channel(Any)
     outgoing, answers = channel(Answer)
     request = Open("topic", producer_id, incoming, outgoing)
     await entrypoint.send(request)
@@ -294,19 +382,18 @@ async def test_rows_that_nobody_takes_keep_no_others_from_theirs(lab: Lab) -> No
             for rows, reply, _ in stalled:
                 rows.close()
                 reply.close()
-        await eventually(lambda: server._reading._fetches._value == 3, "all places are free")
+        await eventually(lambda: server._reading._slots.free == 3, "all places are free")
 
 
-async def test_a_reader_that_takes_nothing_makes_room_in_the_end(lab: Lab) -> None:
-    async with lab.serve(max_fetches=1, reader_patience=0.2) as server:
+async def test_a_reader_that_takes_nothing_makes_room_and_goes_on_later(lab: Lab) -> None:
+    async with lab.serve(max_fetches=1) as server:
         count = await fill(lab, server, 4)
         async with lab.connect(server) as connection:
             rows, reply, _ = await fetch(connection.entrypoint, 0, 0, count)
             await check_that_others_are_served(lab, server)
-            refusal = await reply.receive()
-            assert isinstance(refusal, Refusal)
-            assert "no rows were taken for 0.2 s" in refusal.reason
-            rows.close()
+            assert len([data async for data in rows]) >= 4
+            assert await reply.receive() == Done()
+        assert server.metrics.rows_read == count + 1
 
 
 async def test_a_reader_that_leaves_in_the_middle_stops_the_reading(lab: Lab) -> None:
@@ -317,7 +404,7 @@ async def test_a_reader_that_leaves_in_the_middle_stops_the_reading(lab: Lab) ->
                 break
             gc.collect()
             limit = server.limits.max_fetches
-            await eventually(lambda: server._reading._fetches._value == limit, "it stops")
+            await eventually(lambda: server._reading._slots.free == limit, "it stops")
             assert server.metrics.rows_read < count
             assert len(await reader.topics()) == 1
 
@@ -491,3 +578,154 @@ async def test_a_server_that_no_longer_stores_anything_says_so(lab: Lab) -> None
         with pytest.raises(IngestError, match="stores nothing any more"):
             await producer.send_and_wait(b"x")
         await producer.abandon()
+
+
+TOKEN = "a-token-that-is-good"
+GUESS = "a-token-that-is-guessed"
+
+
+async def test_wrong_tokens_are_logged_without_them_counted_and_slowed_down(
+    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pauses are counted, not waited for."""
+    pauses: list[float] = []
+    pause = Doorman.pause
+
+    def note(door: Doorman, host: str) -> float:
+        pauses.append(pause(door, host))
+        return min(pauses[-1], 0.01)
+
+    monkeypatch.setattr(Doorman, "pause", note)
+    monkeypatch.setattr(doorman, "FORGIVEN", 1e9)
+    tokens = Permissions({TOKEN: Grant(["*"], ["*"])})
+    async with lab.serve(permissions=tokens) as server:
+        for token in (None, *[GUESS] * (FREE + 1)):
+            with pytest.raises(ConnectError, match="wants a token that it knows"):
+                async with lab.reader(server, token=token) as reader:
+                    await reader.topics()
+        assert sum(bool(each) for each in pauses) == 2
+        async with lab.reader(server, token=TOKEN) as reader:  # a good one is let in all the same
+            assert await reader.topics() == []
+        text = server.metrics_text()
+    assert server.statistics().tokens_refused == FREE + 2
+    assert f"aqueduct_ingest_tokens_refused_total {FREE + 2}\n" in text
+    assert "aqueduct_ingest_tokens_turned_away_total 0\n" in text
+    assert "rejected a client at 127.0.0.1: it sent no token (1 from this" in caplog.text
+    assert "rejected a client at 127.0.0.1: it sent a wrong token (2 from" in caplog.text
+    assert GUESS not in caplog.text + text
+
+
+async def test_wrong_tokens_from_its_address_do_not_end_a_client_with_a_good_one(lab: Lab) -> None:
+    other = "another-token-that-is-good"
+    tokens = Permissions({token: Grant(["*"], ["*"]) for token in (TOKEN, other)})
+    async with lab.serve(permissions=tokens) as server:
+        async with lab.reader(server, token=TOKEN) as reader:
+            assert await reader.topics() == []
+        for _ in range(FREE + 10):
+            server._doorman.fail("127.0.0.1", has_token=True)
+        with contextlib.suppress(Refuse):
+            while True:
+                server._doorman.pause("127.0.0.1")
+        async with lab.reader(server, token=TOKEN) as reader:  # it was good before
+            assert await reader.topics() == []
+        with pytest.raises(ConnectError, match="retry in 10 s") as caught:
+            async with lab.reader(server, token=other) as reader:
+                await reader.topics()
+        assert not isinstance(caught.value, FATAL)  # a producer goes on trying
+
+
+async def test_a_client_that_leaves_while_it_has_to_wait_is_nobodys_failure(
+    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Doorman, "pause", lambda *_: 0.3)
+    tokens = Permissions({TOKEN: Grant(["*"], ["*"])})
+    async with lab.serve(permissions=tokens) as server:
+        for token in (TOKEN, GUESS):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1), lab.reader(server, token=token) as reader:
+                    await reader.topics()
+        await asyncio.sleep(0.5)
+        monkeypatch.undo()
+        async with lab.reader(server, token=TOKEN) as reader:
+            assert await reader.topics() == []
+    assert "callback" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_the_requests_of_one_connection_are_not_before_everybodys_records(
+    lab: Lab, held: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are counted: of 100 requests that sync, one or two are ahead of another's record."""
+    done: list[str] = []
+
+    def noted(name: str) -> None:
+        call = getattr(Store, name)
+
+        def note(*arguments: Any, **more: Any) -> Any:
+            done.append(name)
+            return call(*arguments, **more)
+
+        monkeypatch.setattr(Store, name, note)
+
+    noted("end_step")
+    noted("commit")
+    async with lab.serve(partitions=1) as server, lab.producer(server, "mine") as producer:
+        await producer.send_and_wait(b"first")
+        async with lab.connect(server) as connection:
+            held.hold(server)
+            await eventually(lambda: held.is_reached, "the writer is busy")
+            done.clear()
+            answers = []
+            for number in range(100):
+                reply, answer = oneshot(Done | Refusal)
+                request = EndStep("mine", f"job-{number}", 0, "0" * 32, reply)
+                await connection.entrypoint.send(request)
+                answers.append(answer)
+            await asyncio.sleep(0.1)
+            sending = asyncio.create_task(producer.send_and_wait(b"second"))
+            await asyncio.sleep(0.1)
+            held.release()
+            await sending
+            assert done.index("commit") <= 2
+            for answer in answers:
+                assert await answer.receive() == Done()
+
+
+async def test_rows_of_steps_that_are_read_again_keep_nobody_else_waiting(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    begun: list[str] = []
+    read = Recollection.read
+
+    def slow(self: Recollection, partitions: Any) -> None:
+        begun.append(self.once.job)
+        go_on.wait(60)
+        read(self, partitions)
+
+    monkeypatch.setattr(Recollection, "read", slow)
+    jobs = [f"job-{number}" for number in range(RECALLERS + 2)]
+    first, second = f"{1:032x}", f"{2:032x}"
+    async with lab.serve() as server, lab.connect(server) as connection:
+        for job in jobs:
+            async with lab.producer(server, once=Once(job, 0, first, 0)) as producer:
+                await producer.send(b"x", id=bytes(20))
+        entrypoint = connection.entrypoint
+        mine = [  # one connection has one of them read at a time
+            await RawProducer.open(entrypoint, once=Once(job, 0, second, 0)) for job in jobs[:3]
+        ]
+        others = [lab.producer(server, once=Once(job, 0, second, 0)) for job in jobs[3:]]
+        opening = [asyncio.create_task(each.open()) for each in others]
+        try:
+            await eventually(lambda: len(begun) == RECALLERS, "as many as may are being read")
+            assert sorted(begun) == ["job-0", *jobs[3:]]
+            await check_that_others_are_served(lab, server)
+        finally:
+            go_on.set()
+        await asyncio.gather(*opening)
+        for each in others:
+            await each.close()
+        for raw in mine:
+            await raw.opened()
+            raw.leave()
+        assert sorted(begun) == jobs

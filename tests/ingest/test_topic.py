@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from aqueduct.ingest import partition
+from aqueduct.ingest import topic as topics
+from aqueduct.ingest.arranging import split
 from aqueduct.ingest.faults import CorruptFile, IngestError, RefusedRecords
 from aqueduct.ingest.manifest import NAME, read_manifest
 from aqueduct.ingest.messages import Records
 from aqueduct.ingest.partition import Partition
-from aqueduct.ingest.topic import Submission, Topic, check_name
+from aqueduct.ingest.rows import make_batch
+from aqueduct.ingest.topic import Topic, check_name
 from tests.ingest.storing import (
     Crash,
     fill,
@@ -172,7 +176,7 @@ def test_a_group_that_a_crash_cut_short_is_gone_everywhere(
         before = wal.stat().st_size
         monkeypatch.setattr(Partition, "write", crash_in(missing, "write"))
         if missing == 0:  # partition 1 is written first then
-            monkeypatch.setattr(Topic, "_arrange", reversed_parts(Topic._arrange))
+            monkeypatch.setattr(Topic, "_stage", reversed_parts(Topic._stage))
         with pytest.raises(Crash):
             put(store, spread(21, 20))
         monkeypatch.undo()
@@ -188,11 +192,11 @@ def test_a_group_that_a_crash_cut_short_is_gone_everywhere(
         assert sequences(store.topics["t"]) == list(range(1, 41))
 
 
-def reversed_parts(arrange: Callable[..., Any]) -> Callable[..., Any]:
-    def arranged(self: Topic, submissions: list[Submission], now: int) -> Any:
-        return dict(sorted(arrange(self, submissions, now).items(), reverse=True))
+def reversed_parts(stage: Callable[..., Any]) -> Callable[..., Any]:
+    def staged(self: Topic, arranged: list[Any], now: int, clock: int) -> Any:
+        return dict(sorted(stage(self, arranged, now, clock).items(), reverse=True))
 
-    return arranged
+    return staged
 
 
 def test_a_group_torn_in_one_partition_is_gone_in_the_others(tmp_path: Path) -> None:
@@ -501,3 +505,51 @@ def test_the_last_group_is_left_out_everywhere_if_asked(tmp_path: Path) -> None:
         looking.leave_last_group()
         assert sequences(looking) == list(range(1, 21))
         assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
+@pytest.mark.parametrize("guilty", range(4))
+@pytest.mark.parametrize("where", ["split", "stage"])
+def test_a_fault_in_one_submission_fails_that_one_and_what_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guilty: int, where: str
+) -> None:
+    """Whatever no check foresaw, and wherever it shows, the rest of the group is stored."""
+    names = ["a", "b", "a", "c"]
+    firsts = [1, 1, 3, 1]
+    poison = f"value {firsts[guilty]}".encode() + names[guilty].encode()
+
+    def failing(call: Any) -> Any:
+        def checked(*arguments: Any, **more: Any) -> Any:
+            found = arguments[0] if where == "stage" else [arguments[1]]
+            if any(poison in each.values for each in found):
+                raise OverflowError("int too big to convert")
+            return call(*arguments, **more)
+
+        return checked
+
+    def made(name: str, first: int) -> Records:
+        values = [f"value {number}{name}".encode() for number in (first, first + 1)]
+        return Records(first, values, [0, 0], partitions=[0, 1])
+
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", None)
+        if where == "stage":
+            monkeypatch.setattr(partition, "make_batch", failing(make_batch))
+            monkeypatch.setattr(topics, "make_batch", failing(make_batch))
+        else:
+            monkeypatch.setattr(topics, "split", failing(split))
+        wanted = [(name, made(name, first)) for name, first in zip(names, firsts, strict=True)]
+        results = submit(store, topic, *wanted)
+        failed = [at for at, each in enumerate(results) if each.fault is not None]
+        assert failed == ([0, 2] if guilty == 0 else [guilty])
+        assert not any(results[at].offsets for at in failed)
+        good = [(name, at) for at, name in enumerate(names) if at not in failed]
+        rows = [row for part in topic.partitions for row in rows_of(part)]
+        assert len(rows) == 2 * len(good)
+        for name, at in good:
+            for number, offset in results[at].offsets.items():
+                assert rows_of(topic.partitions[number])[offset]["producer_id"] == name
+        monkeypatch.undo()
+        again = submit(store, topic, *(wanted[at] for at in failed))
+        assert not any(each.fault for each in again)
+    with opened(tmp_path) as store:
+        assert len([row for part in store.topics["t"].partitions for row in rows_of(part)]) == 8

@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import socket
+import stat
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -49,17 +52,36 @@ class Finding:
     """Whether channels fail without it; the rest is speed, or for other parts."""
 
 
-def doctor(as_json: options.Json = False) -> None:
+def doctor(
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", "-d", metavar="DIR", help="Also check that an ingest server's data is private."
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option("--tokens", metavar="FILE", help="Also check that its tokens are private."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
     """Check this machine: Python, UDP, certificates, limits, and a real connection.
 
-    Exits with 1 if something that channels need is missing.
+    Exits with 1 if something that channels need is missing, or if the data or the tokens of an
+    ingest server are world-readable.
 
     Example: aqueduct doctor
+
+    Example: aqueduct doctor --dir data --tokens tokens.json
     """
     findings: list[Finding] = []
     with running.notes.status("looking"):
         for check in CHECKS:
             findings += check()
+        if directory is not None:
+            findings += check_privacy(directory)
+        if tokens is not None:
+            findings += check_tokens(tokens)
     if as_json:
         print(json.dumps([asdict(one) for one in findings]))
     else:
@@ -173,6 +195,37 @@ def check_ingest() -> Iterator[Finding]:
     else:
         advice = "only ingest needs it: each answer to a producer waits so long, take a faster disk"
         yield Finding(name, took <= _SYNC, f"{1000 * took:.1f} ms", advice, needed=False)
+
+
+def check_privacy(directory: Path) -> Iterator[Finding]:
+    """Check that the data of a server is private."""
+    from aqueduct.ingest.modes import exposed
+
+    name = "stored data"
+    try:
+        found = exposed(directory)
+    except OSError as error:
+        yield Finding(name, False, f"{directory}: {error.strerror}", "pass a server's directory")
+        return
+    if found:
+        more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+        advice = f"chmod -R o-rwx {directory}, or start its server without --dir-mode"
+        yield Finding(name, False, f"open to all users: {found[0]}{more}", advice)
+    else:
+        yield Finding(name, True, f"{directory} is private")
+
+
+def check_tokens(path: Path) -> Iterator[Finding]:
+    """Check that the file of tokens of a server is private."""
+    name = "tokens"
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        yield Finding(name, False, f"{path}: {error.strerror}", "pass a server's file of tokens")
+        return
+    private = not mode & stat.S_IRWXO
+    shown = f"{path} is {'private' if private else 'open to all users'}"
+    yield Finding(name, private, shown, f"chmod 600 {path}, and rotate the tokens in it")
 
 
 def _sync_time(directory: Path) -> float:

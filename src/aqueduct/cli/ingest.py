@@ -52,6 +52,14 @@ def ingest(
     max_record: Annotated[
         int, typer.Option("--max-record", min=1, metavar="BYTES", help="The largest record.")
     ] = 1024 * 1024,
+    dir_mode: Annotated[
+        str | None,
+        typer.Option(
+            "--dir-mode",
+            metavar="OCTAL",
+            help="Mode of topic directories (750); 755 makes topics world-readable.",
+        ),
+    ] = None,
     cert: options.Certificate = None,
     key: options.Key = None,
     grace: options.Grace = 5.0,
@@ -72,6 +80,7 @@ def ingest(
     """
     options.need_pyarrow()
     from aqueduct.ingest import IngestLimits
+    from aqueduct.ingest.modes import check_mode
 
     try:
         limits = IngestLimits(
@@ -83,11 +92,19 @@ def ingest(
             retention_age=None if keep_days is None else keep_days * 86_400,
             retention_size=keep_bytes,
         )
+        mode = None if dir_mode is None else check_mode(_octal(dir_mode))
     except ValueError as error:
         running.fail(str(error).removeprefix("IngestLimits: "))
     certificate = options.chosen_tls(cert, key)
-    job = _Job(listen, directory, certificate, limits, tokens, metrics, grace, as_json)
+    job = _Job(listen, directory, certificate, limits, tokens, metrics, grace, as_json, mode)
     running.run(job.run())
+
+
+def _octal(text: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise ValueError(f"--dir-mode {text!r} is not an octal mode; use 700, 750 or 755") from None
 
 
 @dataclass
@@ -102,6 +119,7 @@ class _Job:
     metrics: str | None
     grace: float
     as_json: bool
+    mode: int | None = None
 
     async def run(self) -> None:
         from aqueduct.ingest import IngestServer, read_permissions
@@ -109,7 +127,12 @@ class _Job:
 
         permissions = None if self.tokens is None else read_permissions(self.tokens)
         server = IngestServer(
-            self.listen, self.directory, tls=self.tls, limits=self.limits, permissions=permissions
+            self.listen,
+            self.directory,
+            tls=self.tls,
+            limits=self.limits,
+            permissions=permissions,
+            directory_mode=self.mode,
         )
         start = time.perf_counter()
         async with running.interrupts() as stop, contextlib.AsyncExitStack() as stack:

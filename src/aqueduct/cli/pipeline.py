@@ -165,7 +165,7 @@ async def _run(settings: Settings, as_json: bool) -> int:
 def _set_aside(log: Path) -> Iterator[None]:
     """Have Java and all that it starts write to a file; standard error is for people."""
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         log.touch()
     except OSError as error:
         running.fail(f"--out {log.parent} cannot be written: {error.strerror}")

@@ -15,7 +15,7 @@ from aqueduct.cli import options, running
 from aqueduct.quic.tls import Trust
 
 if TYPE_CHECKING:
-    from aqueduct.ingest import TopicInfo
+    from aqueduct.ingest import StepInfo, TopicInfo
 
 
 def topics(
@@ -47,6 +47,9 @@ def topics(
     ] = False,
 ) -> None:
     """List topics: their partitions, offsets, times and sizes, and what is out of use.
+
+    For named readers and unfinished steps of jobs, the list has the offsets from which they keep
+    rows from retention.
 
     A directory can be looked into whether its server runs or not; what was stored in the last
     moment may then be missing.
@@ -134,6 +137,8 @@ def _table(found: list[TopicInfo]) -> Table:
         table.add_column(heading, no_wrap=True, justify="right" if numbers else "left")
     table.add_column("", overflow="fold")
     for topic in found:
+        if topic.id and len(found) == 1:
+            table.add_row(running.plain(topic.topic), *[""] * 6, f"id {running.plain(topic.id)}")
         if topic.fault:
             table.add_row(running.plain(topic.topic), *[""] * 6, running.plain(topic.fault))
         for part in topic.partitions:
@@ -150,8 +155,29 @@ def _table(found: list[TopicInfo]) -> Table:
         for reader, offsets in topic.readers.items():
             where = ", ".join(f"{number}: {offset:,}" for number, offset in offsets.items())
             note = f"reader {running.plain(reader)} is at {where}"
+            if reader in topic.stale_readers:
+                note += f", does not match the topic: {running.plain(topic.stale_readers[reader])}"
             table.add_row(running.plain(topic.topic), *[""] * 6, note)
+        for step in topic.steps:
+            table.add_row(running.plain(topic.topic), *[""] * 6, _step(step))
+        if topic.unfinished_steps > len(topic.steps):
+            more = f"and {topic.unfinished_steps - len(topic.steps):,} more steps of jobs"
+            table.add_row(running.plain(topic.topic), *[""] * 6, more)
     return table
+
+
+def _step(step: StepInfo) -> str:
+    """Describe an unfinished step, and the rows that it keeps from retention."""
+    where = ", ".join(f"{number}: {offset:,}" for number, offset in step.offsets.items())
+    keeps = f"it keeps rows from offsets {where}"
+    if step.kept_until is not None:
+        keeps += f" until {_time(step.kept_until)} if it stays idle"
+        if step.kept_until / 1e6 < time.time():
+            keeps = f"it no longer keeps rows from offsets {where}: it was idle for too long"
+    return (
+        f"job {running.plain(step.job)}: step {step.step} is unfinished (began {_time(step.began)}"
+        f", last used {_time(step.last_used)}); {keeps}"
+    )
 
 
 def _time(microseconds: int | None) -> str:

@@ -20,12 +20,15 @@ from aqueduct.ingest.faults import (
     IngestError,
     NotAllowed,
     RefusedRecords,
+    StepConflict,
+    TopicReplaced,
     UnknownTopic,
 )
+from aqueduct.ingest.identity import Epoch, History, TopicPosition
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import PartitionInfo, TopicInfo
+from aqueduct.ingest.messages import PartitionInfo, StepInfo, TopicInfo
 from aqueduct.ingest.metrics import Metrics
-from aqueduct.ingest.once import Once
+from aqueduct.ingest.once import Fingerprint, Once
 from aqueduct.ingest.permissions import Grant, Permissions, read_permissions
 from aqueduct.ingest.producer import Producer
 from aqueduct.ingest.reader import DirectoryReader, Reader
@@ -37,7 +40,10 @@ __all__ = [
     "CorruptFile",
     "DirectoryReader",
     "DiskLow",
+    "Epoch",
+    "Fingerprint",
     "Grant",
+    "History",
     "IngestError",
     "IngestLimits",
     "IngestServer",
@@ -50,8 +56,12 @@ __all__ = [
     "Producer",
     "Reader",
     "RefusedRecords",
+    "StepConflict",
+    "StepInfo",
     "Stored",
     "TopicInfo",
+    "TopicPosition",
+    "TopicReplaced",
     "UnknownTopic",
     "blocking",
     "end_step",

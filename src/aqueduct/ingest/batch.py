@@ -24,6 +24,7 @@ class Batch:
 
     __slots__ = (
         "completion",
+        "header_count",
         "headers",
         "ids",
         "keys",
@@ -51,6 +52,7 @@ class Batch:
         self.completion: asyncio.Future[None] | None = None
         """Who waits for the part to be complete with this batch."""
         self.size = 0
+        self.header_count = 0
 
     @property
     def end(self) -> int:
@@ -95,6 +97,7 @@ class Batch:
             self.headers = [[] for _ in range(place)]
         if self.headers is not None:
             self.headers.append(list((headers or {}).items()))
+            self.header_count += len(self.headers[-1])
         if self.partitions is not None:
             chosen = partition_of(key, self.sequence + place, count)
             self.partitions.append(chosen if partition is None else partition)

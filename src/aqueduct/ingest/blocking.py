@@ -17,8 +17,9 @@ from aqueduct.ingest import client as clients
 from aqueduct.ingest import producer as producers
 from aqueduct.ingest import reader as readers
 from aqueduct.ingest.batch import Stored
+from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.messages import TopicInfo
-from aqueduct.ingest.once import Once
+from aqueduct.ingest.once import Fingerprint, Once
 from aqueduct.quic.tls import Trust
 
 __all__ = ["Client", "Producer", "Reader", "end_step"]
@@ -68,9 +69,23 @@ class Client:
         """Leave the server; producers that still use this fail."""
         self._background.run(self._client.close())
 
-    def end_step(self, topic: str, job: str, step: int, run: str) -> None:
+    def end_step(
+        self,
+        topic: str,
+        job: str,
+        step: int,
+        run: str,
+        *,
+        positions: Sequence[TopicPosition] = (),
+        rows: Fingerprint | None = None,
+        allow_extra: bool = False,
+    ) -> None:
         """A step of a job is over: whoever opens a producer for it is told that it is done."""
-        self._background.run(self._client.end_step(topic, job, step, run))
+        self._background.run(
+            self._client.end_step(
+                topic, job, step, run, positions=positions, rows=rows, allow_extra=allow_extra
+            )
+        )
 
 
 def end_step(
@@ -80,12 +95,14 @@ def end_step(
     step: int,
     run: str,
     *,
+    rows: Fingerprint | None = None,
+    allow_extra: bool = False,
     trust: Trust | None = None,
     token: str | None = None,
 ) -> None:
     """A step of a job is over, see `Client.end_step`; over a connection of its own."""
     with Client(address, trust=trust, token=token) as client:
-        client.end_step(topic, job, step, run)
+        client.end_step(topic, job, step, run, rows=rows, allow_extra=allow_extra)
 
 
 class Producer:
@@ -113,6 +130,8 @@ class Producer:
         give_up_after: float = clients.GIVE_UP_AFTER,
         once: Once | None = None,
         client: Client | None = None,
+        position: TopicPosition | None = None,
+        after: int | None = None,
     ) -> None:
         self._background = background()
         self._producer = self._background.do(
@@ -127,6 +146,8 @@ class Producer:
                 give_up_after=give_up_after,
                 once=once,
                 client=None if client is None else client._client,
+                position=position,
+                after=after,
             )
         )
 
@@ -174,6 +195,11 @@ class Producer:
         return self._producer.committed
 
     @property
+    def position(self) -> TopicPosition | None:
+        """The acknowledged position, for the next producer; None before this one is open."""
+        return self._producer.position
+
+    @property
     def max_record(self) -> int:
         """The largest record that the server takes."""
         return self._producer.max_record
@@ -202,6 +228,11 @@ class Producer:
     def is_done(self) -> bool:
         """With ``once``: whether nothing is to be sent: the part is complete, or the step over."""
         return self._producer.is_done
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """With ``once``: the fingerprint of all rows passed to it, for `Client.end_step`."""
+        return self._producer.fingerprint
 
     def send(
         self,
@@ -310,13 +341,36 @@ class Reader:
         """By partition, the first offset stored at or after a time (seconds since 1970)."""
         return self._run(self._reader.offsets_at(topic, timestamp))
 
-    def advance(self, reader: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Say how far a named reader has come."""
-        self._run(self._reader.advance(reader, topic, offsets))
+    def history(self, topic: str) -> History:
+        """Return the identity of a topic: its id, and its epochs."""
+        return self._run(self._reader.history(topic))
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
+        """Return offsets together with the identity of their topic."""
+        return self._run(self._reader.position(topic, offsets))
+
+    def advance(
+        self,
+        reader: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        position: TopicPosition | None = None,
+    ) -> None:
+        """Say how far a named reader has come."""
+        self._run(self._reader.advance(reader, topic, offsets, position=position))
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        position: TopicPosition | None = None,
+    ) -> Iterator[pa.RecordBatch]:
         """The rows with offsets from ``start`` up to ``end``, in batches."""
-        batches = self._reader.read(topic, partition, start, end)
+        batches = self._reader.read(topic, partition, start, end, position=position)
         turn = asyncio.Lock()
         try:
             while (batch := self._run(_next(batches, turn))) is not None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from aqueduct.channel.client import CONNECT_TIMEOUT, ClientConnection, connect
 from aqueduct.errors import (
@@ -19,8 +19,10 @@ from aqueduct.errors import (
     Unauthenticated,
 )
 from aqueduct.ingest.faults import IngestError, refusal_error
+from aqueduct.ingest.identity import MAX_POSITIONS, TopicPosition
 from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.messages import EndStep, Refusal, Request
+from aqueduct.ingest.once import Fingerprint
 from aqueduct.ingest.permissions import HEADER
 from aqueduct.quic.tls import Trust
 
@@ -107,17 +109,41 @@ class Client:
         if self._is_closed:
             raise IngestError("this client was closed")
 
-    async def end_step(self, topic: str, job: str, step: int, run: str) -> None:
+    async def end_step(
+        self,
+        topic: str,
+        job: str,
+        step: int,
+        run: str,
+        *,
+        positions: Sequence[TopicPosition] = (),
+        rows: Fingerprint | None = None,
+        allow_extra: bool = False,
+    ) -> None:
         """A step of a job is over: whoever opens a producer for it is told that it is done.
 
-        Every part of the step has to be complete. To end a step again does no harm.
+        Every part of the step has to be complete. ``rows`` is the sum of `Producer.fingerprint`
+        over all parts. The server compares it with what is stored, and raises `StepConflict` if
+        the step has ended before with other rows, or has rows that this run does not have; the
+        latter are accepted with ``allow_extra``. Without ``rows`` nothing is compared. To end a
+        step again with the same rows does no harm. ``positions`` are those of its producers
+        (`Producer.position`): if the topic has lost what they stored, this raises
+        `TopicReplaced`, and the step is not over. The last 16 are looked at: give one for each
+        start of the server, with the largest offsets.
         """
         pause, began = MIN_PAUSE, time.monotonic()
         while True:
             try:
                 connection = await self._connected(patience_of(self._give_up_after))
                 answer = await connection.entrypoint.call(
-                    EndStep, topic=topic, job=job, step=step, run=run
+                    EndStep,
+                    topic=topic,
+                    job=job,
+                    step=step,
+                    run=run,
+                    positions=list(positions)[-MAX_POSITIONS:],
+                    rows=rows,
+                    allow_extra=allow_extra,
                 )
             except FATAL:
                 raise
@@ -139,12 +165,14 @@ async def end_step(
     step: int,
     run: str,
     *,
+    rows: Fingerprint | None = None,
+    allow_extra: bool = False,
     trust: Trust | None = None,
     token: str | None = None,
 ) -> None:
     """A step of a job is over, see `Client.end_step`; over a connection of its own."""
     async with Client(address, trust=trust, token=token) as client:
-        await client.end_step(topic, job, step, run)
+        await client.end_step(topic, job, step, run, rows=rows, allow_extra=allow_extra)
 
 
 def patience_of(give_up_after: float) -> float:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from aqueduct.ingest.decoding import HEADER_OVERHEAD, RECORD_OVERHEAD
 from aqueduct.ingest.faults import IngestError
 from aqueduct.ingest.messages import Records
 from aqueduct.ingest.metrics import Metrics
@@ -18,15 +19,12 @@ from aqueduct.ingest.topic import Submission, Topic
 
 _log = logging.getLogger("aqueduct.ingest")
 
-RECORD_OVERHEAD = 64
-"""What a record costs in memory besides its bytes."""
-HEADER_OVERHEAD = 128
-"""What a header costs: it is a tuple of two objects."""
 _LARGEST = 4
 """Times `group_size` that one group holds at most: its rows are in memory three times over while it
 is written, and those behind it hardly wait longer."""
 _PAUSE = 0.05
 _OVER = "this server stores nothing any more: it is ending"
+_NOTHING = Records(0, [], [])
 
 
 def size_of(records: Records) -> int:
@@ -52,6 +50,15 @@ class _Waiting:
         self.since = time.perf_counter()
 
 
+class Room:
+    """Reserved bytes of memory; freed when the records that use them are stored or fail."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 class Committer:
     """Stores what is submitted, group after group, in a thread of its own."""
 
@@ -65,31 +72,95 @@ class Committer:
         self._something = asyncio.Event()
         self._enough = asyncio.Event()
         self._room: deque[asyncio.Future[None]] = deque()
+        self._reserving: deque[tuple[asyncio.Future[Room], int]] = deque()
+        """Pending reservations and their sizes, first come, first served."""
         self._is_over = False
 
     async def wait_for_room(self) -> None:
-        """Wait until something more may be submitted."""
-        while self._held >= self._store.limits.max_waiting and not self._is_over:
-            await self._wait_for_turn()
+        """Wait until another message may be taken from a channel."""
+        while self._is_full and not self._is_over:
+            turn = asyncio.get_running_loop().create_future()
+            self._room.append(turn)
+            await turn
 
-    async def _wait_for_turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._room.append(turn)
-        await turn
+    @property
+    def _is_full(self) -> bool:
+        return bool(self._reserving) or self._held >= self._store.limits.max_waiting
 
-    async def submit(self, topic: Topic, submission: Submission) -> asyncio.Future[None]:
-        """Have records stored; waits for room, and returns what is done when they are."""
-        limits = self._store.limits
-        size = size_of(submission.records)
-        while self._held and self._held + size > limits.max_waiting and not self._is_over:
-            await self._wait_for_turn()
+    async def reserve(self, size: int) -> Room:
+        """Wait for room for records that are not decoded yet, in the order of the calls.
+
+        A reservation larger than `max_waiting` is granted when nothing else is reserved.
+        """
         if self._is_over:
             raise IngestError(_OVER)
+        if not self._reserving and self._fits(size):
+            self._held += size
+            return Room(size)
+        turn: asyncio.Future[Room] = asyncio.get_running_loop().create_future()
+        self._reserving.append((turn, size))
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.free(turn.result())
+            else:
+                self._grant()  # others may fit where this one did not
+            raise
+
+    def resize(self, room: Room, size: int) -> None:
+        """Correct the size of a reservation once the exact size is known."""
+        self._held += size - room.size
+        room.size = size
+
+    def free(self, room: Room) -> None:
+        """Release a reservation whose records are not submitted."""
+        self._held -= room.size
+        self._grant()
+
+    def _fits(self, size: int) -> bool:
+        return not self._held or self._held + size <= self._store.limits.max_waiting
+
+    def _grant(self) -> None:
+        """Grant pending reservations in order, then wake `wait_for_room`."""
+        while self._reserving:
+            turn, size = self._reserving[0]
+            if turn.done():
+                self._reserving.popleft()
+            elif self._is_over:
+                self._reserving.popleft()
+                turn.set_exception(IngestError(_OVER))
+            elif self._fits(size):
+                self._reserving.popleft()
+                self._held += size
+                turn.set_result(Room(size))
+            else:
+                return
+        if self._is_full and not self._is_over:
+            return
+        while self._room:
+            waiting = self._room.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def submit(
+        self, topic: Topic, submission: Submission, room: Room | None = None
+    ) -> asyncio.Future[None]:
+        """Submit records; return a future that is done when they are stored or have failed.
+
+        Waits for room if none was reserved.
+        """
+        limits = self._store.limits
+        if room is None:
+            room = await self.reserve(size_of(submission.records))
+        elif self._is_over:
+            self.free(room)
+            raise IngestError(_OVER)
+        size = room.size
         done = asyncio.get_running_loop().create_future()
         waiting = _Waiting(topic, submission, size, done)
         self._waiting.append(waiting)
         self._size += size
-        self._held += size
         self._something.set()
         if self._size >= limits.group_size:
             self._enough.set()
@@ -171,9 +242,8 @@ class Committer:
             self._held -= waiting.size
             if not waiting.done.done():
                 waiting.done.set_result(None)
-        while self._room:
-            turn = self._room.popleft()
-            if not turn.done():
-                turn.set_result(None)
         for waiting in group:
             self._metrics.committed(waiting.submission, now - waiting.since)
+            # Its room is free again; a producer that does not read its answers may still hold it.
+            waiting.submission.records = _NOTHING
+        self._grant()

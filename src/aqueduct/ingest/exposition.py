@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 
 from aqueduct.channel.address import split_address
@@ -16,6 +17,8 @@ _PATIENCE = 5.0
 """Seconds that somebody may take to ask."""
 _MAX_REQUEST = 8_192
 _MAX_CLIENTS = 16
+"""Connections at a time; past that the server closes the oldest one of the address with the most,
+so that idle connections do not lock out Prometheus."""
 
 
 class Exposition:
@@ -57,17 +60,25 @@ class Exposition:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         self._clients[task] = writer
+        if len(self._clients) > _MAX_CLIENTS:
+            self._make_room()
         try:
             async with asyncio.timeout(_PATIENCE):
-                if len(self._clients) <= _MAX_CLIENTS:
-                    request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(request.split(b"\r\n", 1)[0]))
-                    await writer.drain()
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(request.split(b"\r\n", 1)[0]))
+                await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asks badly is not answered
         finally:
             del self._clients[task]
             writer.close()
+
+    def _make_room(self) -> None:
+        """Close the oldest connection of the address with the most."""
+        open_ = [each for each in self._clients.values() if not each.transport.is_closing()]
+        counts = Counter(_host(writer) for writer in open_)
+        if counts.total() > _MAX_CLIENTS:
+            max(open_, key=lambda writer: counts[_host(writer)]).transport.abort()
 
     def _answer(self, line: bytes) -> bytes:
         words = line.split(b" ")
@@ -85,6 +96,11 @@ class Exposition:
             _log.exception("the page of metrics could not be made")
             return _response("500 Internal Server Error", "see the log\n", method == b"GET")
         return _response("200 OK", text, method == b"GET")
+
+
+def _host(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
 
 
 def _response(status: str, text: str, with_body: bool, more: str = "") -> bytes:

@@ -20,10 +20,22 @@ class RefusedRecords(IngestError):
     code = "refused"
 
 
+class StepConflict(RefusedRecords):
+    """A step of a job was ended with other rows than those stored for it."""
+
+    code = "conflict"
+
+
 class UnknownTopic(IngestError):
     """There is no such topic, or no such range of it."""
 
     code = "unknown"
+
+
+class TopicReplaced(IngestError):
+    """The topic was recreated, or restored from an older copy."""
+
+    code = "replaced"
 
 
 class NotAllowed(IngestError):
@@ -52,7 +64,8 @@ class CorruptFile(IngestError):
 
 def refusal_error(refusal: Refusal) -> IngestError:
     """The error that a server's refusal is."""
-    for kind in (RefusedRecords, UnknownTopic, NotAllowed, DiskLow):
+    kinds = (RefusedRecords, StepConflict, UnknownTopic, TopicReplaced, NotAllowed, DiskLow)
+    for kind in kinds:
         if kind.code == refusal.code:
             return kind(refusal.reason)
     return IngestError(refusal.reason)

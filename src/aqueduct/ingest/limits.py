@@ -37,12 +37,18 @@ class IngestLimits:
     producer_memory: float = 7 * 86_400.0
     """How long a producer that sends nothing is remembered, and what it sends again is known."""
 
-    max_jobs: int = 1_000
-    """Jobs remembered for a topic, whose rows are known by ids: all are written down whenever one
-    of them goes on. Those idle for `producer_memory` make room."""
+    max_jobs: int = 100_000
+    """Jobs remembered for a topic: about 500 bytes of memory each, plus 32 for each of the last 128
+    steps. Jobs idle for `producer_memory` are evicted."""
 
-    max_ids: int = 4_000_000
-    """Ids of rows of jobs that are in memory at once, of all topics: some 100 bytes each."""
+    max_ids: int = 500_000
+    """Row ids of jobs in memory at once, over all topics: about 100 bytes each. Above that, the ids
+    of the largest jobs spill to files."""
+
+    max_epochs: int = 1_000
+    """Epochs in the history of a topic, one for each server start that was followed by writes:
+    about 20 bytes, plus 10 per partition, all rewritten at such a start. Older positions no longer
+    detect a restored copy that was restarted more often than this."""
 
     max_streams: int = 1_000
     """Producers that send at once."""
@@ -50,14 +56,20 @@ class IngestLimits:
     max_connection_streams: int = 100
     """Of one connection, so that none has them all."""
 
-    max_fetches: int = 64
-    """Ranges being read at once; each holds a batch of rows."""
+    max_fetches: int = 8
+    """Ranges open at once: each holds up to 16 MiB of rows. One whose client takes no rows gives
+    way to those who wait, and is opened again when the client does."""
 
-    max_connection_fetches: int = 16
+    max_connection_fetches: int = 4
     """Of one connection, so that none has them all; the next wait."""
 
-    reader_patience: float = 30.0
-    """A reader that takes no rows for so long makes room if others wait, and may ask again."""
+    max_idle_bytes: int = 64 * MIB
+    """Rows in memory of ranges whose clients take none: past it those idle for longest let go of
+    theirs, and read them again when the client goes on. Four ranges of the largest rows."""
+
+    advance_pause: float = 0.05
+    """Pause after a write of named readers' advances, in which further ones are batched: each write
+    is two syncs, which delay the syncs of records."""
 
     max_readers: int = 1_000
     """Named readers of a topic: each is written down whenever one comes further."""
@@ -83,6 +95,11 @@ class IngestLimits:
     retention_age: float | None = None
     """Segments whose last row is older than this are removed; None keeps them."""
 
+    clock_hold: float = 3_600.0
+    """Seconds that a forward clock jump must last before expiry by `retention_age` or
+    `producer_memory` follows it: removal is irreversible, and an hour gives operators time to see
+    the warning."""
+
     retention_size: int | None = None
     """The oldest segments of a partition past this size are removed; None keeps them."""
 
@@ -99,10 +116,12 @@ class IngestLimits:
             "max_producers",
             "max_jobs",
             "max_ids",
+            "max_epochs",
             "max_streams",
             "max_connection_streams",
             "max_fetches",
             "max_connection_fetches",
+            "max_idle_bytes",
             "max_readers",
             "max_waiting",
             "group_size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from aqueduct.ingest.faults import CorruptFile
+from aqueduct.ingest.modes import DIRECTORY_MODE, create
 
 NAME = "manifest.json"
 VERSION = 1
@@ -32,6 +33,14 @@ class Segment(msgspec.Struct, frozen=True):
     last_ingest: int
     checksum: int
     """Of the whole file: Parquet's own ones leave out all that describes the pages."""
+    clock: int = 0
+    """The clock reading at its last row, earlier than ``last_ingest`` if the clock was set back;
+    0 if unknown."""
+
+    @property
+    def stored_at(self) -> int:
+        """When its last row was stored, by the clock reading of that time."""
+        return self.clock or self.last_ingest
 
     @property
     def name(self) -> str:
@@ -117,10 +126,10 @@ def _check(path: Path, manifest: Manifest) -> None:
         raise CorruptFile(path, 0, f"the segments end at {expected}, not at {manifest.next}")
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, opener: Callable[[str, int], int] = create) -> None:
     """Write a file beside the old one, then put it in its place, all of it synced."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with removed_on_failure(temporary), temporary.open("wb") as file:
+    with removed_on_failure(temporary), open(temporary, "wb", opener=opener) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -152,7 +161,7 @@ def make_directory(directory: Path) -> None:
     """Make a directory, and those above it, that are there after any crash."""
     if not directory.is_dir():
         make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True, mode=DIRECTORY_MODE)
         sync_directory(directory.parent)
 
 

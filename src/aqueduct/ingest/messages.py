@@ -12,7 +12,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.ingest.once import Once
+from aqueduct.ingest.identity import MAX_POSITIONS, History, TopicPosition
+from aqueduct.ingest.once import Fingerprint, Once
 
 FIRST_TIME = -62_135_596_800_000_000
 LAST_TIME = 253_402_300_799_999_999
@@ -21,8 +22,16 @@ LAST_TIME = 253_402_300_799_999_999
 
 MAX_RECORDS = 16_384
 MAX_HEADERS = 64
-"""Records of one message, and headers of one record: each costs time and memory, however small, and
-all others wait while a message is taken apart."""
+MAX_MESSAGE_HEADERS = 16_384
+"""Records of one message, headers of one record, and headers of one message: each costs time and
+memory, however small, and the event loop is blocked while a message is decoded."""
+
+MAX_SEQUENCE = 2**62
+"""The greatest sequence number: it is stored as a signed 64-bit integer, and this leaves room for
+the other records of the same message."""
+
+MAX_OFFSETS = 4_096
+"""Partitions with an offset in one message: far more than a topic has."""
 
 _COLUMN = msgspec.Meta(max_length=MAX_RECORDS)
 _Row = Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MAX_HEADERS)]
@@ -67,6 +76,9 @@ class Opened(msgspec.Struct, tag=True, frozen=True):
     max_record: int
     is_done: bool = False
     """Whether nothing is to be sent: the part is complete, or the step is over."""
+    topic_id: str = ""
+    epoch: str = ""
+    """The current epoch of the topic, for all answers on this channel; see `identity`."""
 
 
 class Committed(msgspec.Struct, tag=True, frozen=True):
@@ -100,7 +112,8 @@ class Open(msgspec.Struct, tag=True):
 
     topic: str
     producer_id: str
-    records: Receiver[Records]
+    records: Receiver[bytes]
+    """Carries `Records`, undecoded: the server computes their memory cost first."""
     answers: Sender[Answer]
     partitions: int | None = None
     """How many partitions the topic gets if it is new; None for what the server likes."""
@@ -112,6 +125,12 @@ class Open(msgspec.Struct, tag=True):
     once: Once | None = None
     """Whose rows these are, if they are told apart by ids; then the id of the producer follows from
     it, and numbers, instances and other producers with that id do not matter."""
+    position: TopicPosition | None = None
+    """The acknowledged position; the server rejects the request if the topic does not match it."""
+    after: int | None = None
+    """With ``once``: a step that the job must have ended in this topic, because it ends each of its
+    steps here, also those without rows; the server rejects the request if the topic does not know
+    it. Negative: the job has not ended its first step."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
@@ -129,6 +148,23 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     """Why it cannot be written or read, if so."""
 
 
+class StepInfo(msgspec.Struct, frozen=True):
+    """An unfinished step of a job: retention keeps its rows."""
+
+    job: str
+    step: int
+    runs: int
+    """The number of runs that have written it."""
+    began: int
+    """In microseconds since 1970."""
+    last_used: int
+    """When a run last began or continued it, as far as the server knows."""
+    offsets: dict[int, int]
+    """By partition, the offset from which retention keeps rows."""
+    kept_until: int | None = None
+    """When retention may remove them, if no run continues the step; None if unknown."""
+
+
 class TopicInfo(msgspec.Struct, frozen=True):
     """What a topic holds."""
 
@@ -138,12 +174,30 @@ class TopicInfo(msgspec.Struct, frozen=True):
     """By name, how far each named reader has come in each partition."""
     fault: str = ""
     """Why nothing is known of it, if so; then there are no partitions here."""
+    id: str = ""
+    """The id created with the topic: a recreated topic of the same name has another id."""
+    epoch: str = ""
+    """The newest epoch of its history (`identity.History`); `Epochs` requests all of it."""
+    stale_readers: dict[str, str] = {}
+    """Named readers whose position does not match the topic, and why."""
+    steps: list[StepInfo] = []
+    """Steps of jobs that are not over, at most 100: first those that keep rows, and of these and of
+    the others those that were idle for longest."""
+    unfinished_steps: int = 0
+    """The number of all unfinished steps."""
 
 
 class Listing(msgspec.Struct, tag=True, frozen=True):
     """What there is."""
 
     topics: list[TopicInfo]
+
+
+class Epochs(msgspec.Struct, tag=True):
+    """Request the history of a topic."""
+
+    topic: str
+    reply: Sender[History | Refusal]
 
 
 class Found(msgspec.Struct, tag=True, frozen=True):
@@ -183,6 +237,8 @@ class Fetch(msgspec.Struct, tag=True):
     of its first row; finished after the last, cancelled if something is wrong."""
     reply: Sender[Done | Refusal]
     """Gets `Done` when all rows were sent, or what is wrong."""
+    position: TopicPosition | None = None
+    """The position that the topic must match before the server sends rows."""
 
 
 class Advance(msgspec.Struct, tag=True):
@@ -190,8 +246,10 @@ class Advance(msgspec.Struct, tag=True):
 
     topic: str
     reader: str
-    offsets: dict[int, int]
+    offsets: Annotated[dict[int, int], msgspec.Meta(max_length=MAX_OFFSETS)]
     reply: Sender[Done | Refusal]
+    position: TopicPosition | None = None
+    """The position that the topic must match before the server records the offsets."""
 
 
 class EndStep(msgspec.Struct, tag=True):
@@ -202,6 +260,12 @@ class EndStep(msgspec.Struct, tag=True):
     step: int
     run: str
     reply: Sender[Done | Refusal]
+    positions: Annotated[list[TopicPosition], msgspec.Meta(max_length=MAX_POSITIONS)] = []
+    """What the topic must have, since the parts of the step know it to be stored."""
+    rows: Fingerprint | None = None
+    """The fingerprint over all parts; on a mismatch the server answers with code ``conflict``."""
+    allow_extra: bool = False
+    """Whether the step may have rows of earlier runs that this run lacks."""
 
 
-Request: TypeAlias = Open | Topics | Offsets | Fetch | Advance | EndStep
+Request: TypeAlias = Open | Topics | Epochs | Offsets | Fetch | Advance | EndStep

@@ -22,6 +22,8 @@ class Now:
     logs: int
     """Bytes in logs."""
     streams: int
+    time: float = 0.0
+    """Seconds since 1970."""
 
 
 class Metrics:
@@ -42,6 +44,10 @@ class Metrics:
         self.segments = 0
         """Segments made."""
         self.rows_read = 0
+        self.tokens_refused = 0
+        """Connections with a wrong token, or without a required one."""
+        self.tokens_turned_away = 0
+        """Connections rejected unchecked: too many wrong tokens came from their address."""
 
     def committed(self, submission: Submission, seconds: float) -> None:
         """Records were stored, or not."""
@@ -77,6 +83,13 @@ class Metrics:
             ("bytes_total", "counter", "Bytes of the records stored.", self.bytes),
             ("segments_total", "counter", "Segments made.", self.segments),
             ("rows_read_total", "counter", "Rows sent to readers.", self.rows_read),
+            ("tokens_refused_total", "counter", "Wrong tokens.", self.tokens_refused),
+            (
+                "tokens_turned_away_total",
+                "counter",
+                "Tokens rejected unchecked, after many wrong ones from the same address.",
+                self.tokens_turned_away,
+            ),
             *gauges,
         ):
             lines += _about(name, kind, what)
@@ -90,6 +103,7 @@ class Metrics:
         lines.append(f"aqueduct_ingest_commit_seconds_count {self.commits}")
         lines += _partitions(topics)
         lines += _lags(topics)
+        lines += _steps(topics, 0.0 if now is None else now.time)
         return "\n".join(lines) + "\n"
 
 
@@ -113,6 +127,29 @@ def _lags(topics: Iterable[TopicInfo]) -> list[str]:
                 labels = f'topic="{topic.topic}",partition="{part.partition}",reader="{reader}"'
                 lines.append(f"aqueduct_ingest_reader_lag{{{labels}}} {max(lag, 0)}")
     return lines
+
+
+def _steps(topics: Iterable[TopicInfo], now: float) -> list[str]:
+    """Return the metrics of unfinished steps and the rows that they keep from retention."""
+    counts = _about("unfinished_steps", "gauge", "Unfinished steps of jobs.")
+    idle = _about("unfinished_step_idle_seconds", "gauge", "Idle time of the longest idle one.")
+    kept = _about("unfinished_step_rows", "gauge", "Records that they keep from retention.")
+    for topic in topics:
+        labels = f'{{topic="{topic.topic}"}}'
+        counts.append(f"aqueduct_ingest_unfinished_steps{labels} {topic.unfinished_steps}")
+        used = min((step.last_used for step in topic.steps), default=None)
+        seconds = 0.0 if used is None else max(now - used / 1e6, 0.0)
+        idle.append(f"aqueduct_ingest_unfinished_step_idle_seconds{labels} {seconds:.0f}")
+        keeping = [
+            step for step in topic.steps if step.kept_until is None or step.kept_until / 1e6 > now
+        ]
+        for part in topic.partitions:
+            pinned = [step.offsets.get(part.partition, 0) for step in keeping]
+            first = max(min(pinned, default=part.next_offset), part.first_offset)
+            labels = f'{{topic="{topic.topic}",partition="{part.partition}"}}'
+            rows = max(part.next_offset - first, 0)
+            kept.append(f"aqueduct_ingest_unfinished_step_rows{labels} {rows}")
+    return counts + idle + kept
 
 
 def _about(name: str, kind: str, what: str) -> list[str]:

@@ -8,13 +8,18 @@ what is in it, and how many equal rows came before it in its attempt of its part
 Within a run, a row is the same as another if its part and its id are the same. A further run of
 the step has to account for what the runs before have stored, whoever sends it: of the rows with
 one hash, as many are skipped as are stored, and the rest is new.
+
+An ended step keeps a `Fingerprint` of its rows. A replayed step (a replayed batch, a restored or
+copied checkpoint) stores nothing, and succeeds only if its fingerprint is the same.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
@@ -29,6 +34,9 @@ that are not over: each is, whenever a job goes on."""
 MAX_STEP = 2**63 - 1
 MAX_RUNS = 100
 """Runs of a step that are remembered, so that they are refused."""
+MAX_ENDED = 128
+"""Ended steps of a job whose fingerprints are kept. Spark keeps 100 batches in a checkpoint
+(spark.sql.streaming.minBatchesToRetain), so this covers every batch that it can replay."""
 RUN_SHOWN = 8
 """Characters of a run in a producer's id."""
 _HEX = frozenset("0123456789abcdef")
@@ -36,6 +44,77 @@ _HEX = frozenset("0123456789abcdef")
 
 class OnceFault(Exception):
     """Rows are not to be stored, and a sentence that says why."""
+
+
+class StepFault(OnceFault):
+    """The rows of a step differ from those stored for it."""
+
+
+class ExtraRows(StepFault):
+    """A step has rows that the run which ends it does not have; that may be accepted."""
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """Count and hash of rows, independent of their order and of their distribution over parts.
+
+    The digest is the sum, modulo 2^128, of the content hashes of the rows (the first 16 bytes of
+    their ids, little-endian). Unlike XOR, a sum does not cancel equal rows. Fingerprints of parts
+    are added to get the one of the step.
+    """
+
+    count: int = 0
+    digest: bytes = bytes(HASH_SIZE)
+
+    def __add__(self, other: Fingerprint) -> Fingerprint:
+        total = int.from_bytes(self.digest, "little") + int.from_bytes(other.digest, "little")
+        return Fingerprint(self.count + other.count, _digest(total))
+
+    def check(self) -> None:
+        """Raise `OnceFault` if the fingerprint is malformed."""
+        if not 0 <= self.count <= MAX_STEP or len(self.digest) != HASH_SIZE:
+            raise OnceFault(
+                f"invalid fingerprint: the count is {self.count}, the digest has "
+                f"{len(self.digest)} bytes, not {HASH_SIZE}; pass the sum of Producer.fingerprint"
+            )
+
+
+def fingerprint_of(joined: bytes) -> Fingerprint:
+    """Return the fingerprint of rows, from their concatenated ids."""
+    count = len(joined) // ID_SIZE
+    total = 0
+    for start in range(0, count, _SUMMED):
+        total += _sum(joined[start * ID_SIZE : (start + _SUMMED) * ID_SIZE])
+    return Fingerprint(count, _digest(total))
+
+
+_SUMMED = 4_096
+"""Ids to add up at once: the time of `_sum` is quadratic in their number."""
+
+
+def _sum(joined: bytes) -> int:
+    """Add up content hashes, as one large integer that is repeatedly folded in half.
+
+    Each id is a field of 160 bits. The occurrence number in its upper 32 bits is cleared, which
+    leaves room for the carries. This takes a quarter of the time of a loop over the ids.
+    """
+    count = len(joined) // ID_SIZE
+    fields = int.from_bytes(joined, "little") & _contents(count)
+    while count > 1:
+        half = count // 2
+        bits = half * ID_SIZE * 8
+        fields = (fields & ((1 << bits) - 1)) + (fields >> bits)
+        count -= half
+    return fields
+
+
+@lru_cache(maxsize=8)
+def _contents(count: int) -> int:
+    """Return the bit mask of the content hashes in ``count`` ids."""
+    return int.from_bytes((HASH_SIZE * b"\xff" + bytes(ID_SIZE - HASH_SIZE)) * count, "little")
+
+
+def _digest(total: int) -> bytes:
+    return (total % (1 << 8 * HASH_SIZE)).to_bytes(HASH_SIZE, "little")
 
 
 class Once(msgspec.Struct, frozen=True):
@@ -106,6 +185,32 @@ class Job(msgspec.Struct, frozen=True):
     parts: list[int] = []
     """Those that the last run has completed."""
     is_over: bool = False
+    is_dense: bool = False
+    """Whether the job ends every step in this topic, also steps without rows."""
+    began: int = 0
+    """When the step began, in microseconds since 1970; 0 if unknown."""
+    ended: bytes = b""
+    """Packed fingerprints of the last ended steps, see `record_ended`."""
+
+
+_ENDED = struct.Struct(f"<QQ{HASH_SIZE}s")
+_UNKNOWN = 2**64 - 1
+"""The count of a step that ended without a fingerprint."""
+
+
+def record_ended(ended: bytes, step: int, rows: Fingerprint | None) -> bytes:
+    """Add an ended step to the packed fingerprints, and drop those beyond MAX_ENDED."""
+    count, digest = (_UNKNOWN, bytes(HASH_SIZE)) if rows is None else (rows.count, rows.digest)
+    return (ended + _ENDED.pack(step, count, digest))[-MAX_ENDED * _ENDED.size :]
+
+
+def ended_steps(ended: bytes) -> dict[int, Fingerprint | None]:
+    """Return the fingerprints by step; None for a step that ended without one."""
+    found = _ENDED.iter_unpack(ended[: len(ended) // _ENDED.size * _ENDED.size])
+    return {
+        step: None if count == _UNKNOWN else Fingerprint(count, digest)
+        for step, count, digest in found
+    }
 
 
 class Plan(enum.Enum):
@@ -115,16 +220,16 @@ class Plan(enum.Enum):
     NEW_RUN = enum.auto()
     GO_ON = enum.auto()
     NOTHING = enum.auto()
-    """All that it has to send is stored."""
+    """Send nothing: the rows are stored, or the fingerprint comparison at the end fails."""
 
 
 def plan(job: Job | None, once: Once) -> Plan:
     """What is to be done for a producer; raises if others have taken its place."""
     if job is None or once.step > job.step:
         return Plan.NEW_STEP
-    check_step(job, once.job, once.step, once.run)
-    if job.is_over:
+    if is_ended(job, once.step):
         return Plan.NOTHING
+    check_step(job, once.job, once.step, once.run)
     if once.unique != job.unique:
         raise OnceFault(
             f"step {job.step} of job {once.job!r} was begun with "
@@ -136,15 +241,145 @@ def plan(job: Job | None, once: Once) -> Plan:
     return Plan.NOTHING if once.part in job.parts else Plan.GO_ON
 
 
+def is_ended(job: Job, step: int) -> bool:
+    """Return whether a step has ended; of earlier steps, only those with a kept fingerprint."""
+    if step == job.step:
+        return job.is_over
+    return step < job.step and ended_steps(job.ended).get(step) is not None
+
+
 def check_step(job: Job, name: str, step: int, run: str) -> None:
     """Raise if a job is at a later step, or has been taken over by another run."""
     if step < job.step:
-        raise OnceFault(f"step {step} of job {name!r} came after its step {job.step} had begun")
+        raise OnceFault(
+            f"step {step} of job {name!r} came after its step {job.step} had begun: an older or "
+            "copied checkpoint is in use, or a job name was reused. No row was stored. Continue "
+            "from the newest checkpoint, or use another job (in Spark, a new checkpoint or "
+            "another writeId)"
+        )
     if step == job.step and not job.is_over and run in job.runs[:-1]:
         raise OnceFault(
             f"run {run[:RUN_SHOWN]} of step {step} of job {name!r} was superseded: run "
             f"{job.runs[-1][:RUN_SHOWN]} has begun to write this step anew"
         )
+
+
+def check_replay(name: str, step: int, known: Fingerprint, rows: Fingerprint) -> None:
+    """Raise `StepFault` unless a replayed step has the rows that it had when it ended."""
+    if known != rows:
+        others = " different rows" if known.count == rows.count else ""
+        raise StepFault(
+            f"step {step} of job {name!r} ended with {known.count:,} rows and was replayed with "
+            f"{rows.count:,}{others}: an older or copied checkpoint is in use, or a job name was "
+            "reused. No replayed row was stored. Continue from the newest checkpoint, or use "
+            "another job (in Spark, a new checkpoint or another writeId)"
+        )
+
+
+def check_stored(
+    once: Once, stored: Fingerprint, left: int | None, rows: Fingerprint, *, unique: bool
+) -> None:
+    """Raise `StepFault` if the stored rows of a step differ from those of the run that ends it.
+
+    ``left`` is how many rows of runs before were not sent again by this one, if that is known.
+    With unique ids a row that is sent twice is stored once, so that a smaller count proves nothing.
+    But where as many are stored as were sent, and others, some were there before.
+    """
+    if stored == rows:
+        return
+    found = (
+        f"step {once.step} of job {once.job!r} has {stored.count:,} stored rows, but run "
+        f"{once.run[:RUN_SHOWN]} ends it with {rows.count:,}"
+    )
+    if stored.count < rows.count and not (unique and stored.count):
+        raise StepFault(
+            f"{found}: the server has lost rows, or is another server. The step stays open: run it "
+            "again (in Spark, restart the query)"
+        )
+    if left or not unique or stored.count >= rows.count:
+        others = " others" if stored.count == rows.count else ""
+        raise ExtraRows(
+            f"{found}{others}: an earlier run or attempt had other rows. They stay stored, and the "
+            "step stays open. Produce the same rows in each run (in Spark, use the same "
+            "checkpoint, or idColumn), or accept the rows of both (allow_extra=True; in Spark, "
+            "option failOnExtraRows=false)"
+        )
+
+
+class Ids(Protocol):
+    """The row ids of a ledger, in memory or in a file."""
+
+    @property
+    def size(self) -> int:
+        """The number of ids and hashes in memory."""
+
+    def add(self, place: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
+        """Add ids; return the new ones and their number, without duplicates."""
+
+    def of(self, place: int) -> Iterator[Sequence[bytes]]:
+        """Yield the ids of a place in batches."""
+
+    def discard(self, place: int) -> None:
+        """Remove all ids of a place."""
+
+    def credit(self, keys: Iterable[bytes]) -> None:
+        """Count stored rows that this run has not sent."""
+
+    def claim(self, keys: Sequence[bytes]) -> list[bool]:
+        """Return for each key whether a credited row was left; use it up if so."""
+
+
+class MemoryIds:
+    """Row ids in sets: fast, at about 100 bytes each."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, set[bytes]] = {}
+        self.credits: dict[bytes, int] = {}
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """The number of ids and hashes in memory."""
+        return self._size + len(self.credits)
+
+    def add(self, place: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
+        """Add ids; return the new ones and their number, without duplicates."""
+        known = self.places.setdefault(place, set())
+        # Fast path: usually all ids are new.
+        fresh = ids if known.isdisjoint(ids) else list(set(ids) - known)
+        before = len(known)
+        known.update(fresh)
+        added = len(known) - before
+        self._size += added
+        return fresh, added
+
+    def of(self, place: int) -> Iterator[Sequence[bytes]]:
+        """Yield the ids of a place in batches."""
+        if place in self.places:
+            yield list(self.places[place])
+
+    def discard(self, place: int) -> None:
+        """Remove all ids of a place."""
+        self._size -= len(self.places.pop(place, ()))
+
+    def credit(self, keys: Iterable[bytes]) -> None:
+        """Count stored rows that this run has not sent."""
+        credits = self.credits
+        for key in keys:
+            credits[key] = credits.get(key, 0) + 1
+
+    def claim(self, keys: Sequence[bytes]) -> list[bool]:
+        """Return for each key whether a credited row was left; use it up if so."""
+        credits = self.credits
+        found = []
+        for key in keys:
+            left = credits.get(key, 0)
+            found.append(left > 0)
+            if left > 1:
+                credits[key] = left - 1
+            elif left:
+                del credits[key]
+        return found
 
 
 class Ledger:
@@ -154,17 +389,33 @@ class Ledger:
     has to be made from the rows that are stored.
     """
 
-    def __init__(self, *, unique: bool, is_first_run: bool, max_ids: int) -> None:
+    def __init__(
+        self,
+        *,
+        unique: bool,
+        is_first_run: bool,
+        is_new_run: bool = True,
+        max_recalled: int | None = None,
+        spill: Callable[[MemoryIds], Ids] | None = None,
+    ) -> None:
+        """``spill`` moves ids to a file; it is called if more than ``max_recalled`` are recalled.
+
+        ``is_new_run`` says that the run has stored nothing when the ledger is created.
+        """
         self._unique = unique
         self._is_first_run = is_first_run
-        self._max_ids = max_ids
-        self._ids: dict[int, set[bytes]] = {}
+        self._counts = not is_first_run and is_new_run
+        """Whether recalled rows belong to earlier runs, and are credited to this one."""
+        self._max_recalled = max_recalled
+        self._spill = spill
+        self._ids: Ids = MemoryIds()
         """By part, what this run has sent; in unique mode all is under part 0."""
-        self._stored: dict[bytes, int] = {}
-        """By hash, rows of the step that runs before this one have stored."""
-        self._seen: dict[bytes, int] = {}
-        """By hash, rows that this run has sent, of all parts; for further runs only."""
-        self._size = 0
+        self.stored = Fingerprint()
+        """The fingerprint of all stored rows of the step, over all runs."""
+        self.left: int | None = 0 if is_first_run or is_new_run else None
+        """Rows of earlier runs that this run has not sent yet; None if unknown."""
+        self.is_partial = False
+        """Whether `stored` may lack rows of the step, because retention has removed some."""
         self._used: dict[int, int] = {}
         """By part, when somebody last wrote it."""
         self._forgotten: set[int] = set()
@@ -172,12 +423,17 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """How many ids and hashes it holds."""
-        return self._size + len(self._stored) + len(self._seen)
+        """The number of ids and hashes in memory."""
+        return self._ids.size
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether the ids are in a file."""
+        return not isinstance(self._ids, MemoryIds)
 
     @property
     def can_be_made_again(self) -> bool:
-        """Whether the rows that are stored tell all that it holds."""
+        """Whether the ledger can be rebuilt from the stored rows."""
         return self._unique or self._is_first_run
 
     @property
@@ -185,92 +441,97 @@ class Ledger:
         """Whether a part can be known without the others."""
         return self._is_first_run and not self._unique
 
+    def spill(self) -> None:
+        """Move the ids from memory to a file."""
+        if isinstance(self._ids, MemoryIds) and self._spill is not None:
+            self._ids = self._spill(self._ids)
+            self._used.clear()
+
     def knows(self, part: int) -> bool:
         """Whether the ids of a part are here; if not, they have to be read, and adopted."""
         return part not in self._forgotten
 
     def parts(self) -> list[tuple[int, int, int]]:
-        """Parts, with when each was used and how many ids it has here."""
-        return [(part, self._used.get(part, 0), len(ids)) for part, ids in self._ids.items()]
+        """Return the parts in memory, each with its last use and its number of ids."""
+        if not isinstance(self._ids, MemoryIds):
+            return []
+        places = self._ids.places
+        return [(part, self._used.get(part, 0), len(ids)) for part, ids in places.items()]
 
     def use(self, part: int, now: int) -> None:
         """Note that somebody writes a part, so that others are forgotten before it."""
-        if part in self._ids:
+        if isinstance(self._ids, MemoryIds) and part in self._ids.places:
             self._used[part] = now
 
     def forget(self, part: int) -> None:
         """Do without the ids of a part, of which rows are stored."""
-        self._size -= len(self._ids.pop(part, ()))
+        self._ids.discard(part)
         self._used.pop(part, None)
         self._forgotten.add(part)
 
     def adopt(self, part: int, other: Ledger) -> None:
         """Take the ids of a part from a ledger that was made of what is stored."""
-        if part in self._forgotten:
-            self._forgotten.remove(part)
-            known = self._ids[part] = other._ids.get(part, set())
-            self._size += len(known)
+        if part not in self._forgotten:
+            return
+        self._forgotten.remove(part)
+        if other.is_spilled:
+            self.spill()  # the other ledger exceeded the memory limit, so this one does, too
+        for ids in other._ids.of(part):
+            self._ids.add(part, ids)
 
-    def recall(self, part: int, ids: Iterable[bytes]) -> None:
+    def count(self, ids: Sequence[bytes]) -> None:
+        """Count stored rows of the step without keeping their ids."""
+        self.stored += fingerprint_of(b"".join(ids))
+
+    def recall(self, part: int, ids: Sequence[bytes]) -> None:
         """Note rows of a part that were found stored."""
-        if self.can_be_made_again:
-            known = self._known(part)
-            before = len(known)
-            known.update(ids)
-            self._size += len(known) - before
-        else:
-            for each in ids:
-                content = each[:HASH_SIZE]
-                self._stored[content] = self._stored.get(content, 0) + 1
-        self._check_size(0)
+        self.count(ids)
+        if self._counts:
+            self._ids.credit(map(self._key, ids))
+            assert self.left is not None
+            self.left += len(ids)
+        elif ids:
+            self._ids.add(self._place(part), ids)
+        if self._max_recalled is not None and self.size > self._max_recalled:
+            self.spill()
 
     def admit(self, part: int, ids: Sequence[bytes]) -> Sequence[int]:
         """The places of those rows that are new, and count as stored from now on."""
         if not ids:
             return ()
-        known = self._ids.get(self._place(part), set())
-        # As a rule all of them are new, which is seen in two quick passes.
-        fresh = ids if known.isdisjoint(ids) else list(set(ids) - known)
-        self._check_size(len(fresh))
-        known = self._known(part)
-        before = len(known)
-        known.update(fresh)
-        added = len(known) - before
-        self._size += added
+        fresh, added = self._ids.add(self._place(part), ids)
         places: Sequence[int]
         places = range(len(ids)) if added == len(ids) else _first_places(ids, fresh)
-        return places if self.can_be_made_again else self._not_accounted_for(ids, places)
+        if self._counts and self.left:
+            places = self._not_accounted_for(ids, places)
+        if len(places) == len(ids):
+            self.count(ids)
+        elif places:
+            self.count([ids[place] for place in places])
+        return places
 
-    def _not_accounted_for(self, ids: Sequence[bytes], places: Iterable[int]) -> list[int]:
+    def _not_accounted_for(self, ids: Sequence[bytes], places: Sequence[int]) -> Sequence[int]:
         """Of the rows that are new to this run, those that no run before has stored."""
-        stored, seen = self._stored, self._seen
-        new = []
-        for place in places:
-            content = ids[place][:HASH_SIZE]
-            count = seen[content] = seen.get(content, 0) + 1
-            if count > stored.get(content, 0):
-                new.append(place)
-        return new
+        claimed = self._ids.claim([self._key(ids[place]) for place in places])
+        assert self.left is not None
+        self.left -= sum(claimed)
+        if not any(claimed):
+            return places
+        return [place for place, is_stored in zip(places, claimed, strict=True) if not is_stored]
 
     def complete(self, part: int) -> None:
         """Forget the ids of a part: nobody asks for them again."""
         if not self._unique:
-            self._size -= len(self._ids.pop(part, ()))
+            self._ids.discard(part)
             self._used.pop(part, None)
             self._forgotten.discard(part)
 
     def _place(self, part: int) -> int:
         return 0 if self._unique else part
 
-    def _known(self, part: int) -> set[bytes]:
-        return self._ids.setdefault(self._place(part), set())
-
-    def _check_size(self, more: int) -> None:
-        if self.size + more > self._max_ids:
-            raise OnceFault(
-                f"this step has more than {self._max_ids:,} rows to be told apart (max_ids); make "
-                "smaller steps (maxOffsetsPerTrigger in Spark), or raise the limit"
-            )
+    def _key(self, row_id: bytes) -> bytes:
+        """Return the part of an id that identifies a row across runs."""
+        return row_id if self._unique else row_id[:HASH_SIZE]
 
 
 def _first_places(ids: Sequence[bytes], wanted: Iterable[bytes]) -> list[int]:

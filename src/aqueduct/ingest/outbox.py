@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from aqueduct.ingest.batch import Batch, Stored
+from aqueduct.ingest.messages import MAX_HEADERS, MAX_MESSAGE_HEADERS
 from aqueduct.ingest.sending import BATCH_BYTES, BATCH_RECORDS
 
 
@@ -55,7 +56,11 @@ class Outbox:
         batch.size += size
         self._buffered += size
         self._next += 1
-        if len(batch.values) >= BATCH_RECORDS or batch.size >= BATCH_BYTES:
+        if (
+            len(batch.values) >= BATCH_RECORDS
+            or batch.size >= BATCH_BYTES
+            or batch.header_count > MAX_MESSAGE_HEADERS - MAX_HEADERS
+        ):
             self._seal()
 
     def _seal(self) -> None:

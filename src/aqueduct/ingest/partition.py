@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -79,6 +80,8 @@ class Partition:
         """Bytes in all segments."""
         self.rolled = 0
         """Segments that were made since it was opened."""
+        self.was_set_back = False
+        """Whether rows have a later time than the clock reading when they were stored."""
         self._forgot = False
         self._sound: set[str] = set()
         """Segments that were found to be what was written."""
@@ -133,6 +136,9 @@ class Partition:
         """Begin behind the segments, and go on behind every block."""
         self.next_offset = self.manifest.next
         self.ingest_time = self.manifest.ingest_time
+        self.was_set_back = any(
+            segment.stored_at < segment.last_ingest for segment in self.manifest.segments
+        )
         self.producers = dict(self.manifest.producers)
         self.instances = dict(self.manifest.instances)
         for log in self._logs:
@@ -143,6 +149,8 @@ class Partition:
         """Go on behind a block."""
         self.next_offset = block.end
         self.ingest_time = max(self.ingest_time, block.facts.ingest_time)
+        if block.facts.stored_at < block.facts.ingest_time:
+            self.was_set_back = True
         for producer, sequence in block.facts.producers.items():
             self.producers[producer] = (sequence, block.facts.ingest_time)
             self.instances[producer] = block.facts.instances.get(producer, "")
@@ -278,6 +286,7 @@ class Partition:
             blocks[0].facts.ingest_time,
             blocks[-1].facts.ingest_time,
             checksum,
+            blocks[-1].facts.stored_at,
         )
         producers = dict(self.manifest.producers)
         instances = dict(self.manifest.instances)
@@ -402,17 +411,42 @@ class Partition:
         if path in ours and not path.exists():
             raise CorruptFile(path, 0, "the file is missing")
 
+    def stored_times(self) -> list[int]:
+        """Return when the last row of each segment, and then each block of the log, was stored.
+
+        For a partition that was written while the clock was set back. Rows stored before that get
+        the time of the next stored row, which is an upper bound; so the times never decrease.
+        """
+        with self.lock:
+            return self._stored_times()
+
+    def _stored_times(self) -> list[int]:
+        times = [segment.stored_at for segment in self.manifest.segments]
+        times += [block.facts.stored_at for log in self._logs for block in log.blocks]
+        times.reverse()
+        return list(accumulate(times, min))[::-1]
+
     def offset_at(self, timestamp: int) -> int:
-        """The first offset whose row was stored at or after a time; the next one if none was."""
+        """Return the first offset stored at or after a time; the next offset if there is none.
+
+        If the clock was set back, the row may have been stored a few seconds earlier.
+        """
         self.check_usable(self.directory.parent.name)
         while True:
             with self.lock:
                 held = self.manifest.segments
-                at = bisect_left(held, timestamp, key=lambda segment: segment.last_ingest)
-                if at == len(held):
-                    blocks = (block for log in self._logs for block in log.blocks)
-                    later = (each.first for each in blocks if each.facts.ingest_time >= timestamp)
-                    return next(later, self.next_offset)
+                blocks = [block for log in self._logs for block in log.blocks]
+                if self.was_set_back:
+                    at = bisect_left(self._stored_times(), timestamp)
+                else:
+                    at = bisect_left(held, timestamp, key=lambda segment: segment.last_ingest)
+                    if at == len(held):
+                        at += bisect_left(
+                            blocks, timestamp, key=lambda each: each.facts.ingest_time
+                        )
+                if at >= len(held):
+                    at -= len(held)
+                    return blocks[at].first if at < len(blocks) else self.next_offset
             segment = held[at]
             if segment.first_ingest >= timestamp:
                 return segment.first

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import re
+import stat
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,8 +16,11 @@ import msgspec
 from aqueduct.channel.headers import Headers
 from aqueduct.channel.server import Refuse
 from aqueduct.ingest.faults import IngestError, NotAllowed
+from aqueduct.ingest.owners import owner_of_name, owner_of_token
 
+_log = logging.getLogger("aqueduct.ingest")
 HEADER = "authorization"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,6 +28,11 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     write: list[str] = []
     read: list[str] = []
+    name: str = ""
+    """The owner of the producer ids, jobs and named readers that the token uses first. Tokens with
+    the same name share them, so that a token can be rotated; without a name the token owns them."""
+    admin: bool = False
+    """Whether the token may also use what belongs to other tokens."""
 
     def check_write(self, topic: str) -> None:
         """Raise unless a topic may be written."""
@@ -51,20 +62,51 @@ class Permissions:
         # Only what tokens hash to is kept, so that nothing that shows this object shows them.
         self._grants = {_digest(token): grant for token, grant in (tokens or {}).items()}
         self._open = tokens is None
+        for grant in self._grants.values():
+            if grant.name and not _NAME.fullmatch(grant.name):
+                raise IngestError(
+                    f"invalid token name {grant.name[:120]!r}: use up to 100 letters, "
+                    "digits, dots, dashes and underscores"
+                )
 
     def grant(self, headers: Headers) -> Grant:
         """What a connection with these headers may do; raises `Refuse` for a token not known."""
         if self._open:
             return EVERYTHING
-        given = headers.text(HEADER) or ""
-        digest = _digest(given.removeprefix("Bearer "))
-        for known, grant in self._grants.items():
-            if hmac.compare_digest(known, digest):
-                return grant
+        found = self._find(digest_of(headers))
+        if found is not None:
+            return found
         raise Refuse(
             "this server wants a token that it knows, in the header authorization: Bearer TOKEN",
             unauthenticated=True,
         )
+
+    def owner(self, headers: Headers, key: bytes) -> str:
+        """Return the owner for a connection with these headers; empty without tokens."""
+        if self._open:
+            return ""
+        grant = self.grant(headers)
+        if grant.name:
+            return owner_of_name(grant.name)
+        return owner_of_token(digest_of(headers), key)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients need no token."""
+        return self._open
+
+    def _find(self, digest: bytes) -> Grant | None:
+        """Return the grant of a token; compare with all tokens, so that the time is constant."""
+        found = None
+        for known, grant in self._grants.items():
+            if hmac.compare_digest(known, digest):
+                found = grant
+        return found
+
+
+def digest_of(headers: Headers) -> bytes:
+    """Return what the token of a connection is known by."""
+    return _digest((headers.text(HEADER) or "").removeprefix("Bearer "))
 
 
 def _digest(token: str) -> bytes:
@@ -79,6 +121,8 @@ def read_permissions(path: Path) -> Permissions:
         raise IngestError(f"cannot read the tokens in {path}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise IngestError(f"{path} does not hold tokens: {error}") from None
+    if path.stat().st_mode & stat.S_IRWXO:
+        _log.warning("any user of this machine can read the tokens in %s: chmod 600 it", path)
     if any(len(token) < 16 for token in tokens):
         raise IngestError(f"{path} has a token of less than 16 characters, which can be guessed")
     return Permissions(tokens)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import cast
 
 from aqueduct.channel.client import ClientConnection, connect
 from aqueduct.channel.handles import Receiver, Sender, channel
@@ -25,9 +26,10 @@ from aqueduct.ingest.client import (
     patience_of,
 )
 from aqueduct.ingest.faults import IngestError, RefusedRecords, refusal_error
+from aqueduct.ingest.identity import TopicPosition
 from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.messages import Answer, Committed, Open, Opened, Records, Refusal, Request
-from aqueduct.ingest.once import Once, OnceFault
+from aqueduct.ingest.once import Fingerprint, Once, OnceFault, fingerprint_of
 from aqueduct.ingest.outbox import Outbox
 from aqueduct.ingest.permissions import HEADER
 from aqueduct.ingest.sending import OVERHEAD, Columns, check_id, size_of_record
@@ -49,6 +51,10 @@ class Producer(Outbox):
     when the old one is lost; the server knows by its number what it has. A producer that starts
     anew with the same id goes on behind the last record that is stored: `committed` tells how many
     that are, so that a source that can be read again is read from there.
+
+    If the topic was recreated, or restored from a copy that lacks acknowledged records, a producer
+    that reconnects fails with `TopicReplaced`, and so does a new producer that gets the `position`
+    of an earlier one as ``position``.
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class Producer(Outbox):
         give_up_after: float = GIVE_UP_AFTER,
         once: Once | None = None,
         client: Client | None = None,
+        position: TopicPosition | None = None,
+        after: int | None = None,
     ) -> None:
         """Nothing is done before it is opened.
 
@@ -74,6 +82,10 @@ class Producer(Outbox):
         With ``once`` records are told apart by their ids, not by their numbers: for a source whose
         parts are read again from their beginning, in any order. With ``client`` it has no
         connection of its own; trust and token are the client's.
+
+        ``position`` is the `position` of an earlier producer: if the topic lacks the records before
+        it, opening raises `TopicReplaced`. ``after``, with ``once``, is a step that the job must
+        have ended in the topic; otherwise opening raises `TopicReplaced`, too.
         """
         if once is not None:
             if producer_id is not None:
@@ -102,6 +114,15 @@ class Producer(Outbox):
         self.is_done = False
         """With ``once``: whether nothing is to be sent, since the part is complete, or the step is
         over; what is sent all the same goes nowhere."""
+        self._expected = position
+        self._after = after
+        self._topic_id = ""
+        self._epoch = ""
+        self._stored_last: tuple[str, dict[int, int]] | None = None
+        """The last acknowledged records: their epoch, and by partition their first offset."""
+        self.fingerprint = Fingerprint()
+        """With ``once``: the fingerprint of all rows passed to it, including rows that need not be
+        sent. Pass the sum over all parts to `Client.end_step`."""
         self.reconnects = 0
         self.trouble = ""
         """Why there is no connection now, as far as that is known."""
@@ -156,6 +177,18 @@ class Producer(Outbox):
         """Whether there is a server that takes records now."""
         return self._was_open
 
+    @property
+    def position(self) -> TopicPosition | None:
+        """The acknowledged position, for the next producer; None before this one is open."""
+        if not self._topic_id:
+            return self._expected
+        if self._stored_last is None:
+            known = self._expected
+            return known if known is not None else TopicPosition(self._topic_id, "", {})
+        # A commit group is stored atomically: its first record implies the rest, and all before it.
+        epoch, firsts = self._stored_last
+        return TopicPosition(self._topic_id, epoch, {part: at + 1 for part, at in firsts.items()})
+
     # Sending
 
     async def send(
@@ -185,7 +218,8 @@ class Producer(Outbox):
             self._check_fits(size, partition)
         if id is not None or self.once is not None:
             check_id(id, self.once is not None)
-            if self.is_done:
+            if id is not None and self.is_done:
+                self.fingerprint += fingerprint_of(id)
                 return
         size += OVERHEAD
         while self._buffered and self._buffered + size > self._max_buffered:
@@ -193,6 +227,8 @@ class Producer(Outbox):
         if self._error is not None:
             raise self._error
         self._add(value, key, headers, partition, timestamp, size, id)
+        if id is not None:
+            self.fingerprint += fingerprint_of(id)
 
     async def send_and_wait(
         self,
@@ -246,6 +282,8 @@ class Producer(Outbox):
         for piece in Columns(values, ids, keys, headers, timestamps, times).pieces():
             piece.check(self.max_record, self.once is not None)
             self._check_fits(0, partition)
+            if piece.ids is not None:
+                self.fingerprint += fingerprint_of(b"".join(piece.ids))
             if self.is_done:
                 continue
             for batch in piece.batches(partition):
@@ -360,12 +398,14 @@ class Producer(Outbox):
         request = Open(
             self.topic,
             self.producer_id,
-            incoming,
+            cast("Receiver[bytes]", incoming),  # the receiver decodes the messages itself
             outgoing,
             self._asked_partitions,
             self._instance,
             self.committed if self._has_opened else None,
             self.once,
+            self.position,
+            self._after,
         )
         try:
             try:
@@ -388,6 +428,7 @@ class Producer(Outbox):
 
     def _greeted(self, hello: Opened) -> None:
         assert self._opened is not None
+        self._topic_id, self._epoch = hello.topic_id, hello.epoch
         self.partitions = hello.partitions
         self.max_record = hello.max_record
         self._was_open = True
@@ -440,5 +481,7 @@ class Producer(Outbox):
                     raise IngestError(f"{self._address} answered for records that were not sent")
                 batch = self._batches.popleft()
                 self._sent -= 1
+                if answer.offsets:
+                    self._stored_last = self._epoch, answer.offsets
                 self._settle(batch, answer.offsets, answer.skipped)
         raise ConnectError("the server closed the channel")

@@ -14,10 +14,12 @@ from aqueduct.channel.client import ClientConnection, Connecting, connect
 from aqueduct.channel.handles import channel, oneshot
 from aqueduct.errors import ChannelError
 from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic, refusal_error
+from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.messages import (
     Advance,
     Done,
+    Epochs,
     Fetch,
     Found,
     Listing,
@@ -30,7 +32,7 @@ from aqueduct.ingest.messages import (
 from aqueduct.ingest.permissions import HEADER
 from aqueduct.ingest.rows import STORED, as_rows, in_pieces
 from aqueduct.ingest.store import LOCK
-from aqueduct.ingest.topic import Topic, check_name
+from aqueduct.ingest.topic import Topic, check_name, read_history
 from aqueduct.quic.tls import Trust
 
 T = TypeVar("T")
@@ -71,27 +73,59 @@ class Reader:
         listing: Listing = _accepted(await call(Topics, topic=topic))
         return listing.topics
 
+    async def history(self, topic: str) -> History:
+        """Return the identity of a topic: its id, and its epochs."""
+        history: History = _accepted(await self._connection.entrypoint.call(Epochs, topic=topic))
+        return history
+
+    async def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
+        """Return offsets together with the identity of their topic."""
+        return (await self.history(topic)).position(offsets)
+
     async def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
         """By partition, the first offset stored at or after a time (seconds since 1970)."""
         call = self._connection.entrypoint.call
         found: Found = _accepted(await call(Offsets, topic=topic, timestamp=int(timestamp * 1e6)))
         return found.offsets
 
-    async def advance(self, reader: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Say how far a named reader has come: what it has not read is not removed for its age."""
+    async def advance(
+        self,
+        reader: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        position: TopicPosition | None = None,
+    ) -> None:
+        """Commit the offsets of a named reader: retention keeps the rows that it has not read.
+
+        ``position`` is the position that was read up to (see `position`). Raises `TopicReplaced`,
+        and commits nothing, if the topic no longer has the rows before it, or before the offsets
+        that the reader committed last.
+        """
         call = self._connection.entrypoint.call
-        _accepted(await call(Advance, topic=topic, reader=reader, offsets=dict(offsets)))
+        _accepted(
+            await call(
+                Advance, topic=topic, reader=reader, offsets=dict(offsets), position=position
+            )
+        )
 
     async def read(
-        self, topic: str, partition: int, start: int, end: int
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        position: TopicPosition | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """The rows with offsets from ``start`` up to ``end``, in batches (see `rows.ROWS`).
 
-        The server sends no faster than they are taken. Raises if they are not all there.
+        The server sends no faster than the rows are taken. Raises if some are missing, and
+        `TopicReplaced` if the topic lacks the rows before ``position``.
         """
         sender, rows = channel(bytes)
         reply, answer = oneshot(Done | Refusal)
-        request = Fetch(topic, partition, start, end, sender, reply)
+        request = Fetch(topic, partition, start, end, sender, reply, position)
         async with rows, answer:
             await self._connection.entrypoint.send(request)
             try:
@@ -136,9 +170,27 @@ class DirectoryReader:
         parts = self._topic(topic).partitions
         return {part.number: part.offset_at(int(timestamp * 1e6)) for part in parts}
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def history(self, topic: str) -> History:
+        """Return the identity of a topic: its id, and its epochs."""
+        return read_history(self._path(topic))
+
+    def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
+        """Return offsets together with the identity of their topic."""
+        return self.history(topic).position(offsets)
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        position: TopicPosition | None = None,
+    ) -> Iterator[pa.RecordBatch]:
         """The rows with offsets from ``start`` up to ``end``, in batches."""
-        parts = self._topic(topic).partitions
+        found = self._topic(topic)
+        found.check_history(position)
+        parts = found.partitions
         if not 0 <= partition < len(parts):
             raise UnknownTopic(f"{topic} has no partition {partition}")
         part = parts[partition]
@@ -150,12 +202,16 @@ class DirectoryReader:
     def _names(self) -> list[str]:
         return sorted(path.parent.name for path in self.directory.glob("*/topic.json"))
 
-    def _topic(self, name: str) -> Topic:
+    def _path(self, name: str) -> Path:
         check_name(name)
         path = self.directory / name
         if not path.is_dir():
             there = ", ".join(self._names()) or "there are none"
             raise UnknownTopic(f"there is no topic {name!r} in {self.directory}; topics: {there}")
+        return path
+
+    def _topic(self, name: str) -> Topic:
+        path = self._path(name)
         # Whether a server runs is asked first: if it ends in between, its last group is left out.
         runs = _is_owned(self.directory)
         topic = Topic(path, read_only=True)

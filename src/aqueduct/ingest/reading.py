@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from typing import Any
 
-from aqueduct.channel.handles import Sender
+import pyarrow as pa
+
+from aqueduct.channel.handles import Sender, try_send, wait_writable
 from aqueduct.errors import MessageTooLarge
 from aqueduct.ingest.faults import IngestError, UnknownTopic, refusal_of
+from aqueduct.ingest.identity import History
+from aqueduct.ingest.memory import WORTH_IT, give_back
 from aqueduct.ingest.messages import (
+    FIRST_TIME,
+    LAST_TIME,
     Advance,
     Done,
+    Epochs,
     Fetch,
     Found,
     Listing,
@@ -22,54 +28,112 @@ from aqueduct.ingest.messages import (
 from aqueduct.ingest.metrics import Metrics
 from aqueduct.ingest.partition import Partition
 from aqueduct.ingest.permissions import Grant
+from aqueduct.ingest.progress import Progress
 from aqueduct.ingest.rows import in_pieces
+from aqueduct.ingest.slots import Slots
 from aqueduct.ingest.store import Store
-from aqueduct.ingest.topic import Topic
+from aqueduct.ingest.topic import Move, Topic
 
 InThread = Callable[..., Awaitable[Any]]
 """Calls a function with arguments in a thread."""
+_TURN = 16 * 1024 * 1024
+"""Bytes that a range may send before it yields its slot to waiting ranges: the size of one read
+from a segment, so that little is read twice."""
 
 
-class Slots(asyncio.Semaphore):
-    """Places for a few at a time, which know how many wait for one."""
+class _Range:
+    """The unsent rows of a request."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.waiting = 0
+    def __init__(self, part: Partition, start: int, end: int, connection: Hashable) -> None:
+        self._part = part
+        self._reading: Iterator[pa.RecordBatch] | None = None
+        self._piece: tuple[int, bytes] | None = None
+        self._source = 0
+        self.next = start
+        self.end = end
+        self.connection = connection
+        self.has_slot = False
+        self.turn = 0
+        """Bytes sent since the range got its slot."""
 
-    async def acquire(self) -> Literal[True]:
-        """Have a place."""
-        self.waiting += 1
-        try:
-            return await super().acquire()
-        finally:
-            self.waiting -= 1
+    @property
+    def has_piece(self) -> bool:
+        """Whether there are rows that were read and not sent."""
+        return self._piece is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory: of the rows that come next, and of what they are cut from."""
+        return self._source + (len(self._piece[1]) if self._piece is not None else 0)
+
+    def read(self) -> None:
+        """Read the next rows; called in a thread."""
+        if self._reading is None:
+            self._reading = in_pieces(self._batches())
+        batch = next(self._reading)
+        self._piece = batch.num_rows, batch.serialize().to_pybytes()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._part.read(self.next, self.end):
+            self._source = batch.get_total_buffer_size()
+            yield batch
+
+    def send(self, rows: Sender[bytes]) -> int:
+        """Send the rows that were read, and return their number; 0 without credit."""
+        assert self._piece is not None
+        count, data = self._piece
+        if not try_send(rows, data):
+            return 0
+        self._piece = None
+        self.next += count
+        self.turn += len(data)
+        return count
+
+    def evict(self) -> None:
+        """Free all memory; unsent rows are read again later."""
+        self._piece = self._reading = None
+        self.turn = self._source = 0
 
 
 class Reading:
     """Answers the requests of readers."""
 
     def __init__(
-        self, store: Store, metrics: Metrics, in_thread: InThread, in_writer: InThread
+        self, store: Store, metrics: Metrics, in_thread: InThread, progress: Progress
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._in_thread = in_thread
-        self._in_writer = in_writer
-        self._fetches = Slots(store.limits.max_fetches)
+        self._progress = progress
+        self._read = 0
+        """Bytes read into memory since `trim` last returned some."""
+        limits = store.limits
+        self._slots = Slots(
+            limits.max_fetches, limits.max_connection_fetches, limits.max_idle_bytes
+        )
 
-    async def answer(self, request: Topics | Offsets | Advance, grant: Grant) -> None:
-        """Answer a request that has one answer."""
+    async def trim(self) -> None:
+        """Return free memory to the operating system if much was read since the last time."""
+        if self._read >= WORTH_IT:
+            self._read = 0
+            await self._in_thread(give_back)
+
+    async def answer(
+        self, request: Topics | Epochs | Offsets | Advance, grant: Grant, owner: str = ""
+    ) -> None:
+        """Answer a request that has one answer; ``owner`` is that of the client's token."""
         reply: Sender[Any] = request.reply
         async with reply:
-            outcome: Listing | Found | Done | Refusal
+            outcome: Listing | History | Found | Done | Refusal
             try:
                 if isinstance(request, Topics):
                     outcome = self._list(request, grant)
+                elif isinstance(request, Epochs):
+                    outcome = self._topic(request.topic, grant).history
                 elif isinstance(request, Offsets):
                     outcome = await self._offsets(request, grant)
                 else:
-                    outcome = await self._advance(request, grant)
+                    outcome = await self._advance(request, grant, owner)
             except (IngestError, OSError) as error:
                 outcome = refusal_of(error)
             try:
@@ -80,7 +144,7 @@ class Reading:
 
     def _list(self, request: Topics, grant: Grant) -> Listing:
         if request.topic is not None:
-            return Listing([self._topic(request.topic, grant).info()])
+            return Listing([self._store.info_of(self._topic(request.topic, grant))])
         return Listing([info for info in self._store.info() if grant.may_read(info.topic)])
 
     def _topic(self, name: str, grant: Grant) -> Topic:
@@ -89,28 +153,29 @@ class Reading:
 
     async def _offsets(self, request: Offsets, grant: Grant) -> Found:
         topic = self._topic(request.topic, grant)
+        timestamp = min(max(request.timestamp, FIRST_TIME), LAST_TIME)  # no row has a time outside
         offsets = {
-            part.number: await self._in_thread(part.offset_at, request.timestamp)
+            part.number: await self._in_thread(part.offset_at, timestamp)
             for part in topic.partitions
         }
         return Found(offsets)
 
-    async def _advance(self, request: Advance, grant: Grant) -> Done:
+    async def _advance(self, request: Advance, grant: Grant, owner: str) -> Done:
         topic = self._topic(request.topic, grant)
-        await self._in_writer(
-            topic.advance, request.reader, request.offsets, self._store.limits.max_readers
-        )
+        move = Move(request.reader, request.offsets, owner, request.position)
+        await self._progress.advance(topic, move)
         return Done()
 
-    async def fetch(self, request: Fetch, grant: Grant, turn: Slots) -> None:
-        """Send the rows of a range; ``turn`` is what its connection has for that."""
+    async def fetch(self, request: Fetch, grant: Grant, connection: Hashable) -> None:
+        """Send the rows of a range; all ranges of a connection share its slots."""
         outcome: Done | Refusal = Done()
         async with request.reply as reply:
             async with request.rows as rows:
                 try:
                     part = self._part(request, grant)
-                    async with turn, self._fetches:
-                        await self._send_rows(part, request, rows, turn)
+                    await self._send_rows(
+                        _Range(part, request.start, request.end, connection), rows
+                    )
                 except (IngestError, OSError) as error:
                     outcome = refusal_of(error)
                     rows.cancel()
@@ -124,36 +189,35 @@ class Reading:
                 f"not {request.partition}"
             )
         part = topic.partitions[request.partition]
+        topic.check_position(request.position)
         part.check_range(topic.name, request.start, request.end)
         return part
 
-    async def _send_rows(
-        self, part: Partition, request: Fetch, rows: Sender[bytes], turn: Slots
-    ) -> None:
-        """Rows as Arrow IPC messages, read in a thread one at a time."""
-        reading = in_pieces(part.read(request.start, request.end))
+    async def _send_rows(self, wanted: _Range, rows: Sender[bytes]) -> None:
+        """Send rows as Arrow IPC messages: read in a thread, one piece at a time."""
+        slots = self._slots
+        try:
+            while wanted.next < wanted.end:
+                if not wanted.has_slot:
+                    await slots.acquire(wanted)
+                if not wanted.has_piece:
+                    await self._in_thread(wanted.read)
+                    self._read += wanted.size
+                sent = wanted.send(rows)
+                self._metrics.rows_read += sent
+                if not sent:
+                    await self._wait_for_client(wanted, rows)
+                elif wanted.turn >= _TURN and slots.is_wanted(wanted):
+                    wanted.evict()
+                    slots.release(wanted)
+        finally:
+            slots.release(wanted)
+            wanted.evict()  # an error's traceback may keep the range alive
 
-        def more() -> tuple[int, bytes] | None:
-            batch = next(reading, None)
-            return None if batch is None else (batch.num_rows, batch.serialize().to_pybytes())
-
-        while (found := await self._in_thread(more)) is not None:
-            count, data = found
-            await self._send_patiently(rows, data, turn)
-            self._metrics.rows_read += count
-
-    async def _send_patiently(self, rows: Sender[bytes], data: bytes, turn: Slots) -> None:
-        """Send to a reader who may take its time, unless others wait for its slot."""
-        patience = self._store.limits.reader_patience
-        while True:
-            try:
-                async with asyncio.timeout(patience):
-                    await rows.send(data)
-            except TimeoutError:  # and nothing was sent
-                if turn.waiting or self._fetches.waiting:
-                    raise IngestError(
-                        f"no rows were taken for {patience:g} s, and others wait "
-                        "(reader_patience); ask again for those that are missing"
-                    ) from None
-            else:
-                return
+    async def _wait_for_client(self, wanted: _Range, rows: Sender[bytes]) -> None:
+        """Wait for credit from the client; the slot and its memory may be evicted meanwhile."""
+        self._slots.idle(wanted)
+        try:
+            await wait_writable(rows)
+        finally:
+            self._slots.busy(wanted)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from aqueduct.ingest.faults import CorruptFile
 from aqueduct.ingest.manifest import removed_on_failure, sync_directory
+from aqueduct.ingest.modes import create
 from aqueduct.ingest.rows import STORED
 
 ROW_GROUP = 65_536
@@ -27,7 +28,7 @@ _PIECE = 1024 * 1024
 def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
     """Write rows into a new file, and return its size and checksum; it is there as a whole."""
     temporary = path.with_name(f".{path.name}{_TEMPORARY}")
-    with removed_on_failure(temporary), temporary.open("w+b") as file:
+    with removed_on_failure(temporary), open(temporary, "w+b", opener=create) as file:
         # Values are mostly different: a dictionary of them would be built in vain.
         with pq.ParquetWriter(
             file,

@@ -10,7 +10,7 @@ from typing import Any
 
 from aqueduct.ingest.batch import Batch
 from aqueduct.ingest.faults import IngestError
-from aqueduct.ingest.messages import FIRST_TIME, LAST_TIME, MAX_HEADERS
+from aqueduct.ingest.messages import FIRST_TIME, LAST_TIME, MAX_HEADERS, MAX_MESSAGE_HEADERS
 from aqueduct.ingest.once import ID_SIZE
 
 BATCH_RECORDS = 2_048
@@ -168,9 +168,15 @@ class Columns:
     def batches(self, partition: int | None) -> Iterator[Batch]:
         """Messages of a good size; each gets its number when its turn has come."""
         ends = list(accumulate(map(OVERHEAD.__add__, self.sizes)))
+        counts = None
+        if self.headers is not None:
+            counts = [0, *accumulate(len(headers or ()) for headers in self.headers)]
         start, before = 0, 0
         while start < len(ends):
             fitting = bisect_right(ends, before + BATCH_BYTES, start)
+            if counts is not None:
+                many = bisect_right(counts, counts[start] + MAX_MESSAGE_HEADERS, start) - 1
+                fitting = min(fitting, many)
             end = max(min(fitting, start + BATCH_RECORDS), start + 1)
             batch = Batch(0, partition)
             cut = self._cut(start, end)

@@ -8,25 +8,43 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from aqueduct.channel.handles import Sender
 from aqueduct.channel.headers import Headers
-from aqueduct.channel.server import Server, ServerConnection, serve
+from aqueduct.channel.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError
 from aqueduct.ingest.committer import Committer
+from aqueduct.ingest.doorman import Doorman
 from aqueduct.ingest.faults import IngestError, RefusedRecords, refusal_of
+from aqueduct.ingest.jobs import RECALLERS, Recollection
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Answer, Done, EndStep, Fetch, Open, Opened, Request, TopicInfo
+from aqueduct.ingest.messages import (
+    MAX_SEQUENCE,
+    Answer,
+    Done,
+    EndStep,
+    Fetch,
+    Offsets,
+    Open,
+    Opened,
+    Request,
+    TopicInfo,
+)
 from aqueduct.ingest.metrics import Metrics, Now
+from aqueduct.ingest.modes import check_mode
 from aqueduct.ingest.once import Once
-from aqueduct.ingest.permissions import Grant, Permissions
+from aqueduct.ingest.owners import check_owner, read_key, tagged
+from aqueduct.ingest.permissions import HEADER, Grant, Permissions, digest_of
 from aqueduct.ingest.places import Places
-from aqueduct.ingest.reading import Reading, Slots
+from aqueduct.ingest.progress import Progress
+from aqueduct.ingest.reading import Reading
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.stream import Stream
 from aqueduct.ingest.topic import Topic, check_name
@@ -37,7 +55,10 @@ _log = logging.getLogger("aqueduct.ingest")
 
 _REQUESTS = 256
 """Requests of one connection that are served at once; then the next wait."""
+_OTHERS = 4
+"""Threads that read rows and look up offsets for readers."""
 _NICENESS = 10
+_UNLOCKED = contextlib.nullcontext()
 _UPKEEP = 0.5
 """Seconds between looks at what has to be rolled or removed."""
 
@@ -59,13 +80,24 @@ class IngestServer:
         tls: ServerTLS,
         limits: IngestLimits | None = None,
         permissions: Permissions | None = None,
+        directory_mode: int | None = None,
     ) -> None:
+        """Configure the server; `async with` opens it.
+
+        ``directory_mode`` is the mode of topic directories; their files get the same mode without
+        the execute bits. By default new directories get ``0o750``, and existing ones lose all
+        permissions beyond it. With ``directory_mode`` all directories get exactly that mode:
+        ``0o755`` makes them world-readable.
+        """
+        self._directory_mode = None if directory_mode is None else check_mode(directory_mode)
         self._asked_address = address
         self._directory = Path(directory)
         self._tls = tls
         self.limits = limits or IngestLimits()
         self._permissions = permissions or Permissions()
         self.metrics = Metrics()
+        self._doorman = Doorman()
+        self._owners_key = b""
         self._places = Places()
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """By topic and job, who looks at what is known of it."""
@@ -83,19 +115,27 @@ class IngestServer:
         """Recover what is stored, and listen; ``async with`` does it."""
         loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-writer")
-        self._others = ThreadPoolExecutor(4, thread_name_prefix="aqueduct-ingest")
+        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="aqueduct-ingest")
+        # Apart from those: what it reads may be all of a topic, and readers are not to wait for it.
+        self._recallers = ThreadPoolExecutor(RECALLERS, thread_name_prefix="aqueduct-recall")
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-readers")
         self._upkeep = ThreadPoolExecutor(
             1, thread_name_prefix="aqueduct-upkeep", initializer=_stand_back
         )
         try:
             self._store = await loop.run_in_executor(
-                self._writer, Store, self._directory, self.limits
+                self._writer,
+                partial(Store, self._directory, self.limits, mode=self._directory_mode),
             )
             # The last thing to go: nobody else may have the directory while a thread is at work.
             self._stack.callback(self._store.close)
             self._stack.push_async_callback(self._stop_threads)
+            if not self._permissions.is_open:
+                self._owners_key = await self._in_writer(read_key, self._directory)
             self._committer = Committer(self._store, self._writer, self.metrics)
-            self._reading = Reading(self._store, self.metrics, self._in_thread, self._in_writer)
+            self._progress = Progress(self.limits, partial(self._in, self._readers))
+            self._stack.push_async_callback(self._progress.close)
+            self._reading = Reading(self._store, self.metrics, self._in_thread, self._progress)
             self._server = await self._stack.enter_async_context(
                 serve(
                     self._asked_address,
@@ -114,11 +154,29 @@ class IngestServer:
         ]
 
     async def _stop_threads(self) -> None:
-        for threads in (self._writer, self._others, self._upkeep):
+        pools = (self._writer, self._others, self._recallers, self._readers, self._upkeep)
+        for threads in pools:
             await asyncio.to_thread(threads.shutdown)
 
-    def _accept(self, headers: Headers, peer: Address) -> None:
-        self._permissions.grant(headers)  # raises for a token that nobody knows
+    async def _accept(self, headers: Headers, peer: Address) -> None:
+        """Accept a client with a valid token, after a delay if its address sent wrong ones."""
+        if self._permissions.is_open:
+            return
+        host = peer[0]
+        digest = digest_of(headers)
+        try:
+            pause = 0.0 if self._doorman.knows(host, digest) else self._doorman.pause(host)
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                self._permissions.grant(headers)  # raises for an unknown token
+            except Refuse:
+                self._doorman.fail(host, has_token=bool(headers.text(HEADER)))
+                raise
+            self._doorman.welcome(host, digest)
+        finally:
+            self.metrics.tokens_refused = self._doorman.refused
+            self.metrics.tokens_turned_away = self._doorman.turned_away
 
     async def close(self, grace: float = 1.0) -> None:
         """Stop listening, let producers have their last answers, and close all files."""
@@ -174,7 +232,9 @@ class IngestServer:
             for part in topic.partitions
         )
         everything = sum(part.size for topic in topics for part in topic.partitions)
-        now = Now(self._store.free_bytes(), max(everything - segments, 0), self._sending)
+        now = Now(
+            self._store.free_bytes(), max(everything - segments, 0), self._sending, time.time()
+        )
         return self.metrics.text(topics, now)
 
     # Upkeep
@@ -186,6 +246,7 @@ class IngestServer:
             try:
                 await self._in_writer(self._store.rotate_old)
                 self.metrics.segments += await self._in(self._upkeep, self._store.roll)
+                await self._reading.trim()
             except (IngestError, OSError) as error:
                 _log.error("upkeep failed, and will be tried again: %s", error)
             except Exception:  # noqa: BLE001 -- without upkeep logs would grow for ever
@@ -193,6 +254,14 @@ class IngestServer:
 
     async def _in_writer(self, call: Any, *arguments: Any) -> Any:
         return await self._in(self._writer, call, *arguments)
+
+    async def _in_turn(self, client: _Client, call: Any, *arguments: Any) -> Any:
+        """Run a call in the storing thread, one at a time for each client.
+
+        Otherwise many requests of one client, some of which sync, would delay all records.
+        """
+        async with client.writing:
+            return await self._in_writer(call, *arguments)
 
     async def _in_thread(self, call: Any, *arguments: Any) -> Any:
         return await self._in(self._others, call, *arguments)
@@ -203,7 +272,9 @@ class IngestServer:
     # Requests
 
     async def _handle(self, connection: ServerConnection[Request]) -> None:
-        client = _Client(self._permissions.grant(connection.headers), self.limits)
+        headers = connection.headers
+        owner = self._permissions.owner(headers, self._owners_key)
+        client = _Client(self._permissions.grant(headers), owner)
         async with asyncio.TaskGroup() as group:
             while True:
                 await client.requests.acquire()
@@ -223,11 +294,13 @@ class IngestServer:
             if isinstance(request, Open):
                 await self._produce(request, client)
             elif isinstance(request, Fetch):
-                await self._reading.fetch(request, client.grant, client.fetches)
+                await self._reading.fetch(request, client.grant, client)
             elif isinstance(request, EndStep):
-                await self._end_step(request, client.grant)
+                await self._end_step(request, client)
             else:
-                await self._reading.answer(request, client.grant)
+                looking = client.looking if isinstance(request, Offsets) else _UNLOCKED
+                async with looking:
+                    await self._reading.answer(request, client.grant, client.checked_owner)
         except ChannelError:
             pass  # who asked is gone
         except Exception:  # noqa: BLE001 -- a request that fails leaves others alone
@@ -238,8 +311,11 @@ class IngestServer:
             try:
                 client.grant.check_write(request.topic)
                 with self._place_for_stream(client):
-                    topic = await self._in_writer(
-                        self._store.topic_to_write, request.topic, request.partitions
+                    self._store.check_position(request.topic, request.position)
+                    if request.once is not None:
+                        self._store.check_after(request.topic, request.once, request.after)
+                    topic = await self._in_turn(
+                        client, self._store.topic_to_write, request.topic, request.partitions
                     )
                     once = request.once
                     stream = Stream(
@@ -250,53 +326,89 @@ class IngestServer:
                         self._committer,
                         self.limits.max_record,
                         once,
+                        client.turn,
                     )
                     if once is None:
-                        await self._run_stream(stream, topic, request, answers)
+                        await self._run_stream(stream, topic, request, answers, client)
                     else:
-                        again = request.again is not None
-                        await self._run_part(stream, topic, once, answers, again)
+                        await self._run_part(stream, topic, once, request, client)
             except (IngestError, OSError) as error:
                 await answers.send(refusal_of(error))
 
     async def _run_part(
-        self, stream: Stream, topic: Topic, once: Once, answers: Sender[Answer], again: bool
+        self, stream: Stream, topic: Topic, once: Once, request: Open, client: _Client
     ) -> None:
         """Let a part of a job be sent, by as many as like to: ids tell what is new."""
-        async with self._turns.setdefault((topic.name, once.job), asyncio.Lock()):
-            is_done, missing = await self._in_writer(self._store.begin, topic, once, again)
+        again, is_dense = request.again is not None, request.after is not None
+        async with self._turn(topic.name, once.job):
+            is_done, missing = await self._in_turn(
+                client, self._store.begin, topic, once, again, is_dense, client.checked_owner
+            )
             if missing is not None:
                 # Nothing of the part is stored until this is known, and others go on meanwhile.
-                await self._in_thread(missing.read, topic.partitions)
-                await self._in_writer(self._store.recall, topic, missing)
-        await answers.send(Opened(len(topic.partitions), 0, self.limits.max_record, is_done))
+                await self._recall(missing, topic, client)
+                await self._in_turn(client, self._store.recall, topic, missing)
+        await request.answers.send(self._opened(topic, 0, is_done))
         await stream.run()
 
-    async def _end_step(self, request: EndStep, grant: Grant) -> None:
+    async def _end_step(self, request: EndStep, client: _Client) -> None:
         async with request.reply as reply:
             try:
-                grant.check_write(request.topic)
-                await self._in_writer(
-                    self._store.end_step, request.topic, request.job, request.step, request.run
+                client.grant.check_write(request.topic)
+                end = partial(
+                    self._store.end_step,
+                    request.topic,
+                    request.job,
+                    request.step,
+                    request.run,
+                    request.rows,
+                    allow_extra=request.allow_extra,
+                    positions=request.positions,
+                    owner=client.checked_owner,
                 )
+                async with self._turn(request.topic, request.job):
+                    missing = await self._in_turn(client, end)
+                    if missing is not None:
+                        await self._recall(missing, self._store.topics[request.topic], client)
+                        await self._in_turn(client, partial(end, read=missing))
             except (IngestError, OSError) as error:
                 await reply.send(refusal_of(error))
             else:
                 await reply.send(Done())
 
+    async def _recall(self, missing: Recollection, topic: Topic, client: _Client) -> None:
+        """Read what is stored of a step, one at a time for a client."""
+        async with client.recalling:
+            await self._in(self._recallers, missing.read, topic.partitions)
+
+    def _turn(self, topic: str, job: str) -> asyncio.Lock:
+        return self._turns.setdefault((topic, job), asyncio.Lock())
+
     async def _run_stream(
-        self, stream: Stream, topic: Topic, request: Open, answers: Sender[Answer]
+        self,
+        stream: Stream,
+        topic: Topic,
+        request: Open,
+        answers: Sender[Answer],
+        client: _Client,
     ) -> None:
-        """Let a producer send, who takes the place of any before it with the same id."""
-        producer_id, instance = request.producer_id, request.instance
-        if instance:
-            check_name(instance, "producer's instance")
+        """Serve a producer; it replaces an earlier one with the same id and token."""
+        producer_id = request.producer_id
+        if request.instance:
+            check_name(request.instance, "producer's instance")
         with self._places.entered(topic.name, producer_id) as place:
             async with place.turn:
+                # Before the current producer with that id is affected.
+                known = topic.owner_of(producer_id)
+                check_owner("producer id", producer_id, known, client.checked_owner)
+                instance = tagged(known or client.owner, request.instance)
                 if request.again is not None:
+                    if not 0 <= request.again <= MAX_SEQUENCE:
+                        raise RefusedRecords(f"no record has the number {request.again}")
                     topic.check_owner(producer_id, instance, request.again)
                 await place.clear()
-                known = await self._in_writer(
+                committed = await self._in_turn(
+                    client,
                     self._store.register,
                     topic,
                     producer_id,
@@ -304,8 +416,18 @@ class IngestServer:
                     self._places.ids(topic.name),
                 )
                 place.stream = stream
-            await answers.send(Opened(len(topic.partitions), known, self.limits.max_record))
+            await answers.send(self._opened(topic, committed))
             await stream.run()
+
+    def _opened(self, topic: Topic, committed: int, is_done: bool = False) -> Opened:
+        return Opened(
+            len(topic.partitions),
+            committed,
+            self.limits.max_record,
+            is_done,
+            topic.history.topic_id,
+            topic.epoch,
+        )
 
     @contextlib.contextmanager
     def _place_for_stream(self, client: _Client) -> Iterator[None]:
@@ -330,11 +452,25 @@ class IngestServer:
 class _Client:
     """A connection: what it may do, and what it has of the server."""
 
-    def __init__(self, grant: Grant, limits: IngestLimits) -> None:
+    def __init__(self, grant: Grant, owner: str) -> None:
         self.grant = grant
+        self.owner = owner
+        """The owner of the names that it uses first; empty without tokens."""
         self.streams = 0
-        self.fetches = Slots(limits.max_connection_fetches)
+        self.turn = asyncio.Lock()
+        """Held while a message is decoded: one at a time over all streams of the connection."""
         self.requests = asyncio.Semaphore(_REQUESTS)
+        self.writing = asyncio.Lock()
+        """Held while something is done for it in the thread that stores records."""
+        self.recalling = asyncio.Lock()
+        """Held while the rows of a step are read for it."""
+        self.looking = asyncio.Lock()
+        """Held while its offsets are looked up."""
+
+    @property
+    def checked_owner(self) -> str:
+        """The owner to check against; empty for an admin, who may use every name."""
+        return "" if self.grant.admin else self.owner
 
 
 def _stand_back() -> None:

@@ -11,14 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from aqueduct.ingest.clock import TOLERANCE, Clock
 from aqueduct.ingest.faults import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
+from aqueduct.ingest.identity import TopicPosition
 from aqueduct.ingest.jobs import Recollection
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import make_directory
 from aqueduct.ingest.messages import TopicInfo
-from aqueduct.ingest.once import Once
+from aqueduct.ingest.modes import DIRECTORY_MODE, check_mode, settle_modes
+from aqueduct.ingest.once import Fingerprint, Once
 from aqueduct.ingest.partition import Partition
-from aqueduct.ingest.topic import Submission, Topic, check_name, is_begun
+from aqueduct.ingest.spill import NAME as SPILL
+from aqueduct.ingest.spill import clear
+from aqueduct.ingest.topic import Submission, Topic, check_name, is_begun, replaced
 
 _log = logging.getLogger("aqueduct.ingest")
 LOCK = ".lock"
@@ -26,6 +31,8 @@ LOCK = ".lock"
 _PATIENCE = 1.0
 """Seconds for the lock: who only looks into the directory has it for a moment, too."""
 _SYNCERS = 8
+MAX_FILES = 8
+"""Jobs with a spill file at once: each takes up to 8 MiB of memory (`spill.CACHE`)."""
 _NAMED = 10
 """Topics that an error names."""
 
@@ -37,12 +44,21 @@ class Store:
         self,
         directory: Path,
         limits: IngestLimits,
-        clock: Callable[[], float] = time.time,
+        clock: Clock | Callable[[], float] | None = None,
+        mode: int | None = None,
     ) -> None:
-        """Open and recover everything in the directory, which belongs to one server at a time."""
+        """Open and recover everything in the directory, which belongs to one server at a time.
+
+        ``mode`` is the mode of topic directories, new and existing. Without it, new ones get
+        `DIRECTORY_MODE`, and existing ones lose all permissions beyond it.
+        """
+        self._mode = DIRECTORY_MODE if mode is None else check_mode(mode)
+        self._is_told = mode is not None
         self.directory = directory
         self.limits = limits
-        self._clock = clock
+        if clock is None:
+            clock = Clock(hold=limits.clock_hold)
+        self._clock = clock if isinstance(clock, Clock) else Clock(clock, clock)
         self._lock = _own(directory)
         self._syncing = ThreadPoolExecutor(_SYNCERS, thread_name_prefix="aqueduct-sync")
         self.topics: dict[str, Topic] = {}
@@ -51,8 +67,9 @@ class Store:
         self._begun: dict[Partition, float] = {}
         self._troubles: dict[Partition, str] = {}
         try:
+            clear(directory / SPILL)
             for path in sorted(directory.iterdir()):
-                if path.is_dir():
+                if path.is_dir() and path.name != SPILL:
                     self._open_topic(path)
         except BaseException:
             self.close()
@@ -62,12 +79,17 @@ class Store:
         try:
             check_name(path.name)
             if not is_begun(path):
-                self.topics[path.name] = Topic(path)
+                settle_modes(path, self._mode, exact=self._is_told)
+                topic = Topic(path, max_epochs=self.limits.max_epochs)
+                self.topics[path.name] = topic
+                topic.identify()
         except RefusedRecords:
             _log.warning("%s is not a topic, and is left alone", path)
         except (CorruptFile, OSError) as fault:
             self.faults[path.name] = str(fault)
             _log.error("topic %s is out of use: %s", path.name, fault)
+        except IngestError as fault:
+            _log.error("topic %s could not be given an id: %s", path.name, fault)
 
     def close(self) -> None:
         """Close all files; what was answered is on disk."""
@@ -92,6 +114,7 @@ class Store:
                     f"topic {name} has {len(topic.partitions)} partitions, not {partitions}; "
                     "that cannot be changed, so leave the number out"
                 )
+            topic.begin_epoch()
             return topic
         there = len(self.topics) + len(self.faults)
         if there >= self.limits.max_topics:
@@ -103,12 +126,26 @@ class Store:
             )
         self._check_disk()
         try:
-            topic = self.topics[name] = Topic(self.directory / name, count)
+            topic = Topic(
+                self.directory / name,
+                count,
+                max_epochs=self.limits.max_epochs,
+                mode=self._mode if self._is_told else None,
+            )
         except OSError as error:
             raise IngestError(
                 f"topic {name} could not be made in {self.directory}: {error.strerror}"
             ) from None
+        self.topics[name] = topic
         return topic
+
+    def check_position(self, name: str, position: TopicPosition | None) -> None:
+        """Raise `TopicReplaced` unless the topic exists and has the rows before a position."""
+        if position is None or name in self.faults:
+            return
+        if name not in self.topics:
+            raise replaced(name, f"it is missing, and the offsets belong to {position.topic_id}")
+        self.topics[name].check_position(position)
 
     def register(
         self, topic: Topic, producer_id: str, instance: str = "", keep: Collection[str] = ()
@@ -139,29 +176,99 @@ class Store:
         return 0
 
     def begin(
-        self, topic: Topic, once: Once, again: bool = False
+        self,
+        topic: Topic,
+        once: Once,
+        again: bool = False,
+        is_dense: bool = False,
+        owner: str = "",
     ) -> tuple[bool, Recollection | None]:
         """Let a job write to a topic: whether nothing is to be sent, and what has to be read."""
         check_name(once.job, "job")
-        return topic.jobs.open(once, topic.ends(), self._now(), self.limits, again=again)
+        topic.job_owners.check(once.job, owner)
+        is_new = once.job not in topic.jobs.names  # for which others may have been forgotten
+        found = topic.jobs.open(
+            once, topic.ends(), self._now(), self.limits, again=again, is_dense=is_dense
+        )
+        self._claim(topic, once.job, owner, is_new)
+        return found
+
+    def _claim(self, topic: Topic, job: str, owner: str, is_new: bool) -> None:
+        """Note whose a job is; all of them are gone through only if that can change something."""
+        if is_new or topic.job_owners.may_claim(job, owner):
+            topic.job_owners.claim({job: owner}, topic.jobs.names)
+
+    def check_after(self, name: str, once: Once, after: int | None) -> None:
+        """Raise `TopicReplaced` unless the topic knows a step that a job has ended in it."""
+        if after is None or after < 0 or name in self.faults:
+            return
+        topic = self.topics.get(name)
+        missing = f"job {once.job!r} has ended its step {after} in it, but it does not exist"
+        if topic is not None:
+            missing = topic.jobs.missing_step(once.job, after)
+        if missing:
+            raise replaced(
+                name,
+                f"{missing}: it was recreated or restored from an older copy, or the job wrote to "
+                "another topic or server before",
+            )
 
     def recall(self, topic: Topic, read: Recollection) -> None:
         """Know what was read of the rows of a job, in place of what is idle."""
-        if not self._free_ids(read.ledger.size, {(read.once.job, read.once.part)}):
+        self._free_ids(read.ledger.size, {(read.once.job, read.once.part)})
+        if read.ledger.is_spilled and not self._free_file({(read.once.job, read.once.part)}):
             raise self._too_many_ids()
         topic.jobs.install(read, self._now())
 
-    def end_step(self, name: str, job: str, step: int, run: str) -> None:
-        """A step of a job is over in a topic; nothing of it is where there is no topic."""
+    def end_step(
+        self,
+        name: str,
+        job: str,
+        step: int,
+        run: str,
+        rows: Fingerprint | None = None,
+        *,
+        allow_extra: bool = False,
+        read: Recollection | None = None,
+        positions: Iterable[TopicPosition] = (),
+        owner: str = "",
+    ) -> Recollection | None:
+        """End a step of a job in a topic; without the topic, the step must have no rows.
+
+        Return the `Recollection` to read first, if any; see `Jobs.end`.
+        """
         check_name(name)
         check_name(job, "job")
-        if name in self.topics or name in self.faults:
-            topic = self.topic_to_write(name, None)
-            topic.jobs.end(job, step, run, topic.ends(), self._now(), self.limits)
+        for position in positions:
+            self.check_position(name, position)
+        if name not in self.topics and name not in self.faults:
+            if rows is not None and rows.count:
+                raise UnknownTopic(
+                    f"step {step} of job {job!r} ends with {rows.count:,} rows in topic {name}, "
+                    "but the topic does not exist: it was removed meanwhile; run the step again"
+                )
+            return None
+        topic = self.topic_to_write(name, None)
+        topic.job_owners.check(job, owner)
+        is_new = job not in topic.jobs.names
+        missing = topic.jobs.end(
+            job,
+            step,
+            run,
+            topic.ends(),
+            self._now(),
+            self.limits,
+            rows=rows,
+            allow_extra=allow_extra,
+            read=read,
+        )
+        if missing is None:
+            self._claim(topic, job, owner, is_new)
+        return missing
 
     def commit(self, groups: dict[Topic, list[Submission]]) -> None:
         """Store what waits, a group a topic; what fails fails for its topic alone."""
-        now = self._now()
+        now = int(self._clock.now() * 1e6)
         self._make_room_for_ids(groups)
         for topic, submissions in groups.items():
             try:
@@ -176,34 +283,64 @@ class Store:
 
     def _make_room_for_ids(self, groups: dict[Topic, list[Submission]]) -> None:
         """Free ids of what is idle where there are too many; refuse what has no room even so."""
-        coming = [each for group in groups.values() for each in group if each.once is not None]
-        busy = {(each.once.job, each.once.part) for each in coming if each.once is not None}
-        if not coming or self._free_ids(sum(len(each.records.values) for each in coming), busy):
+        coming = [
+            (topic, each)
+            for topic, group in groups.items()
+            for each in group
+            if each.once is not None
+        ]
+        busy = {(each.once.job, each.once.part) for _, each in coming if each.once is not None}
+        if not coming or self._free_ids(sum(len(each.records.values) for _, each in coming), busy):
             return
-        for each in coming:
-            each.fault = self._too_many_ids()
+        for topic, each in coming:
+            if each.once is not None and not topic.jobs.is_spilled(each.once.job):
+                each.fault = self._too_many_ids()
 
     def _too_many_ids(self) -> RefusedRecords:
         return RefusedRecords(
-            f"the jobs of this server have more than {self.limits.max_ids:,} rows to be told "
-            "apart (max_ids); make smaller steps (maxOffsetsPerTrigger in Spark), or raise the "
-            "limit"
+            f"{MAX_FILES} jobs of this server use spill files already, and the row ids of another "
+            f"do not fit in memory ({self.limits.max_ids:,}, max_ids); retry when one of them has "
+            "ended its step, or raise the limit"
         )
 
     def _free_ids(self, more: int, keep: Collection[tuple[str, int]]) -> bool:
-        """Make room in memory for more ids, not at the cost of some parts; whether there is."""
+        """Make room in memory for more ids: evict those that can be read again, then spill.
+
+        Ids in use are not evicted, but may spill to a file. Return whether there is room.
+        """
         topics = list(self.topics.values())
         over = sum(topic.jobs.ids for topic in topics) + more - self.limits.max_ids
         if over <= 0:
             return True
-        now = self._now()
-        found = [(idle, topic) for topic in topics for idle in topic.jobs.idle(keep, now)]
+        found = [(idle, topic) for topic in topics for idle in topic.jobs.idle(keep)]
         for idle, topic in sorted(found, key=lambda pair: pair[0].cost):
             topic.jobs.let_go(idle)
             over -= idle.size
             if over <= 0:
                 return True
-        return False
+        large = [(size, name, topic) for topic in topics for size, name in topic.jobs.large()]
+        for size, name, topic in sorted(large, key=lambda each: each[0], reverse=True):
+            if not self._free_file(keep):
+                return False
+            topic.jobs.spill(name)
+            over -= size
+            if over <= 0:
+                return True
+        # Only the ids of this submission are left, which are in memory anyway.
+        return True
+
+    def _free_file(self, keep: Collection[tuple[str, int]]) -> bool:
+        """Make room for one more spill file; return whether there is."""
+        topics = list(self.topics.values())
+        if sum(topic.jobs.files for topic in topics) < MAX_FILES:
+            return True
+        now = self._now()
+        found = [(idle, topic) for topic in topics for idle in topic.jobs.idle_files(keep, now)]
+        if not found:
+            return False
+        idle, topic = min(found, key=lambda pair: pair[0].cost)
+        topic.jobs.let_go(idle)
+        return True
 
     def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
         if isinstance(error, IngestError):
@@ -254,7 +391,8 @@ class Store:
             )
 
     def _now(self) -> int:
-        return int(self._clock() * 1e6)
+        """Return the time for expiry by age, which ignores a pending clock jump."""
+        return int(self._clock.cautious() * 1e6)
 
     # Rolling, by one thread
 
@@ -316,11 +454,15 @@ class Store:
         held += topic.jobs.needed(part.number, horizon)
         reached = None if limits.retention_past_readers else min(held, default=None)
         count = 0
-        for segment in segments:
-            old = (
-                limits.retention_age is not None
-                and segment.last_ingest < self._now() - limits.retention_age * 1e6
-            )
+        now, noticed = self._now(), int(self._clock.noticed * 1e6)
+        times = part.stored_times() if part.was_set_back else None
+        for at, segment in enumerate(segments):
+            stored = segment.stored_at if times is None else times[at]
+            # It was stored when the clock was wrong, and so no later than that was seen. The clock
+            # may be slowed down, or set back a little, without anything being wrong.
+            if stored > now + TOLERANCE * 1e6:
+                stored = noticed
+            old = limits.retention_age is not None and stored < now - limits.retention_age * 1e6
             large = limits.retention_size is not None and size > limits.retention_size
             read = reached is None or segment.last < reached
             if not read or not (old or large):
@@ -333,9 +475,13 @@ class Store:
 
     def info(self) -> list[TopicInfo]:
         """What every topic holds, or why it cannot be used."""
-        known = [topic.info() for topic in list(self.topics.values())]
+        known = [self.info_of(topic) for topic in list(self.topics.values())]
         lost = [TopicInfo(name, [], fault=fault) for name, fault in self.faults.items()]
         return sorted(known + lost, key=lambda topic: topic.topic)
+
+    def info_of(self, topic: Topic) -> TopicInfo:
+        """What a topic holds."""
+        return topic.info(self.limits.producer_memory, self._now())
 
     def topic_to_read(self, name: str, may_read: Callable[[str], bool] = lambda _: True) -> Topic:
         """A topic that is there; the error names others, of those that may be read."""

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.errors import ChannelError, EndOfChannel, MessageError
+from aqueduct.channel.handles import Receiver, Sender, wait_readable
+from aqueduct.errors import ChannelError, EndOfChannel, MessageError, WouldBlock
 from aqueduct.ingest.committer import Committer
+from aqueduct.ingest.decoding import Undecoded
 from aqueduct.ingest.faults import IngestError, RefusedRecords
 from aqueduct.ingest.messages import (
     FIRST_TIME,
     LAST_TIME,
+    MAX_SEQUENCE,
     Answer,
     Committed,
     Records,
@@ -24,7 +26,8 @@ from aqueduct.ingest.topic import Submission, Topic, superseded
 _AHEAD = 64
 """Messages of one producer that may wait to be stored or answered."""
 
-_Entry: TypeAlias = "tuple[Submission, asyncio.Future[None]] | Refusal | None"
+_Entry: TypeAlias = "tuple[int, int, Submission, asyncio.Future[None]] | Refusal | None"
+"""First sequence number, count, submission and future of records; or the last answer."""
 
 
 class Stream:
@@ -34,12 +37,15 @@ class Stream:
         self,
         topic: Topic,
         producer_id: str,
-        records: Receiver[Records],
+        records: Receiver[bytes],
         answers: Sender[Answer],
         committer: Committer,
         max_record: int,
         once: Once | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
+        """``turn`` is held by the stream of a connection that decodes a message."""
+        self._turn = turn or asyncio.Lock()
         self._once = once
         self._topic = topic
         self._producer_id = producer_id
@@ -96,38 +102,58 @@ class Stream:
     async def _take(self) -> None:
         try:
             while True:
-                # Before the next message is looked at, so that what it holds is not in memory yet.
                 await self._ahead.acquire()
-                await self._committer.wait_for_room()
-                message = await self._records.receive()
-                check_records(message, len(self._topic.partitions), self._max_record)
-                check_ids(message, self._once)
-                submission = Submission(self._producer_id, message, once=self._once)
-                self._last = await self._committer.submit(self._topic, submission)
-                self._queue.put_nowait((submission, self._last))
+                await self._take_next()
         except EndOfChannel:
             pass
         except IngestError as fault:
             self._queue.put_nowait(Refusal(fault.code, str(fault)))
-        except MessageError as error:
+        except MessageError as error:  # unlikely for a channel of bytes
             self._queue.put_nowait(Refusal(RefusedRecords.code, f"these are no records: {error}"))
         except ChannelError:
             pass  # the producer is gone; what it sent is stored all the same
+
+    async def _take_next(self) -> None:
+        while True:
+            async with self._turn:
+                # Free the message before the next one is received, to hold only one in memory.
+                await self._committer.wait_for_room()
+                try:
+                    payload = self._records.receive_nowait()
+                except WouldBlock:
+                    pass
+                else:
+                    await self._submit(Undecoded(payload))
+                    return
+            await wait_readable(self._records)
+
+    async def _submit(self, undecoded: Undecoded) -> None:
+        """Wait for room for the decoded message, then decode and submit it."""
+        room = await self._committer.reserve(undecoded.size)
+        try:
+            message = undecoded.records()
+            self._committer.resize(room, undecoded.size)
+            check_records(message, len(self._topic.partitions), self._max_record)
+            check_ids(message, self._once)
+        except BaseException:
+            self._committer.free(room)
+            raise
+        submission = Submission(self._producer_id, message, once=self._once)
+        self._last = await self._committer.submit(self._topic, submission, room)
+        self._queue.put_nowait((message.sequence, len(message.values), submission, self._last))
 
     async def _answer(self) -> None:
         while (entry := await self._queue.get()) is not None:
             if isinstance(entry, Refusal):
                 await self._answers.send(entry)
                 return
-            submission, done = entry
+            sequence, count, submission, done = entry
             await asyncio.wait((done,))  # who is cancelled here leaves the record where it is
             if submission.fault is not None:
                 fault = submission.fault
                 await self._answers.send(Refusal(fault.code, str(fault)))
                 return
-            records = submission.records
-            count = len(records.values)
-            answer = Committed(records.sequence, count, submission.offsets, submission.skipped)
+            answer = Committed(sequence, count, submission.offsets, submission.skipped)
             await self._answers.send(answer)
             self._ahead.release()
 
@@ -150,6 +176,8 @@ def check_records(records: Records, partitions: int, max_record: int) -> None:
     count = len(records.values)
     if records.sequence < 1:
         raise RefusedRecords(f"sequence numbers begin at 1, not at {records.sequence}")
+    if records.sequence > MAX_SEQUENCE:
+        raise RefusedRecords(f"sequence number {records.sequence} exceeds {MAX_SEQUENCE}")
     columns = (records.timestamps, records.keys, records.headers, records.partitions)
     if any(column is not None and len(column) != count for column in columns):
         raise RefusedRecords("the columns of records are not all of the same length")

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from aqueduct.ingest.faults import CorruptFile, IngestError
+from aqueduct.ingest.modes import create
 from aqueduct.ingest.rows import STORED
 
 MAGIC = b"AQW1"
@@ -49,6 +50,13 @@ class Facts(msgspec.Struct, array_like=True, frozen=True):
     """The partitions that are not of the group, and the offset at which each ends."""
     instances: dict[str, str] = {}
     """Which of those with the id it was, of each producer that told."""
+    clock: int = 0
+    """The clock reading, earlier than ``ingest_time`` if the clock was set back; 0 if unknown."""
+
+    @property
+    def stored_at(self) -> int:
+        """When the block was stored, by its own clock reading."""
+        return self.clock or self.ingest_time
 
     def ends(self, whole: bool) -> dict[int, int]:
         """How far each partition must reach; further if the group is known to be on disk."""
@@ -93,7 +101,7 @@ class WalFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._file = create(path, os.O_RDWR | os.O_CREAT)
         self.size = os.fstat(self._file).st_size
         """How much of it is written for good; what is behind that is of no account."""
         self._appended = 0

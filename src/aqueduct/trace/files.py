@@ -37,7 +37,9 @@ class TraceFile:
         self.told = 0
         """Dropped rows that its rows tell of."""
         self._partial = path.with_name(f".{path.name}{PARTIAL}")
-        self._file: BinaryIO = self._partial.open("xb")
+        # Private: a trace reveals which peers exchanged how much data, and when.
+        handle = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+        self._file: BinaryIO = os.fdopen(handle, "wb")
         try:
             self._writer: Any = pq.ParquetWriter(
                 self._file,

@@ -55,7 +55,7 @@ class Trace:
     ) -> None:
         _need_arrow()
         self.directory = Path(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o750)
         self.recorder = secrets.token_hex(4)
         self.rows_written = 0
         self.rows_dropped = 0

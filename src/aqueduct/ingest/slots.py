@@ -1,0 +1,141 @@
+"""Read slots, shared fairly over connections.
+
+A slot is the right to have a range of rows open, which takes memory. A holder that waits for its
+client, not for the disk, is idle: it loses its slot when another holder needs one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import Protocol
+
+
+class Holder(Protocol):
+    """An object that may hold a slot."""
+
+    has_slot: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps in memory."""
+
+    @property
+    def connection(self) -> Hashable:
+        """The connection whose share of the slots this holder uses."""
+
+    def evict(self) -> None:
+        """Let go of everything that is kept in memory."""
+
+
+class Slots:
+    """A pool of slots with a limit per connection and a queue of waiting holders."""
+
+    def __init__(self, count: int, each: int, idle_bytes: int) -> None:
+        """``each`` is the most for one connection, ``idle_bytes`` what those who wait may keep."""
+        self.free = count
+        self._each = each
+        self._idle_bytes = idle_bytes
+        self._held: dict[Hashable, int] = {}
+        """By connection, the number of slots that it holds; no entry for 0."""
+        self._idle: OrderedDict[int, Holder] = OrderedDict()
+        """By identity, holders that may be evicted, longest idle first."""
+        self._waiting: OrderedDict[Hashable, deque[tuple[asyncio.Future[None], Holder]]]
+        self._waiting = OrderedDict()
+        """By connection, in round-robin order."""
+
+    def is_wanted(self, holder: Holder) -> bool:
+        """Return whether a waiting holder may take this holder's slot."""
+        if self._held.get(holder.connection, 0) > self._each:
+            return True
+        return any(
+            connection == holder.connection or self._held.get(connection, 0) < self._each
+            for connection in self._waiting
+        )
+
+    async def acquire(self, holder: Holder) -> None:
+        """Wait for a slot, in turn with the other connections."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(holder.connection, deque()).append((turn, holder))
+        self._grant()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._forget(turn, holder)
+            if holder.has_slot:
+                self.release(holder)
+            raise
+
+    def _forget(self, turn: asyncio.Future[None], holder: Holder) -> None:
+        queue = self._waiting.get(holder.connection)
+        if queue is not None and (turn, holder) in queue:
+            queue.remove((turn, holder))
+            if not queue:
+                del self._waiting[holder.connection]
+
+    def idle(self, holder: Holder) -> None:
+        """Mark a holder as waiting for its client: its slot may be taken."""
+        self._idle[id(holder)] = holder
+        kept = sum(each.size for each in self._idle.values())
+        for each in self._idle.values():
+            if kept <= self._idle_bytes:
+                break
+            if each.size:
+                kept -= each.size
+                each.evict()
+        self._grant()
+
+    def busy(self, holder: Holder) -> None:
+        """Mark a holder as using its slot again."""
+        self._idle.pop(id(holder), None)
+
+    def release(self, holder: Holder) -> None:
+        """Return a slot to the pool."""
+        self.busy(holder)
+        if holder.has_slot:
+            self._take(holder)
+            self._grant()
+
+    def _take(self, holder: Holder) -> None:
+        holder.has_slot = False
+        self.free += 1
+        left = self._held.pop(holder.connection) - 1
+        if left:
+            self._held[holder.connection] = left
+
+    def _grant(self) -> None:
+        """Grant slots to waiting holders, round-robin over connections."""
+        passed = 0
+        while passed < len(self._waiting):
+            connection, queue = next(iter(self._waiting.items()))
+            self._waiting.move_to_end(connection)
+            if not self._make_room(connection):
+                passed += 1
+                continue
+            passed = 0
+            turn, holder = queue.popleft()
+            if not queue:
+                del self._waiting[connection]
+            if turn.done():
+                continue
+            self.free -= 1
+            self._held[connection] = self._held.get(connection, 0) + 1
+            holder.has_slot = True
+            turn.set_result(None)
+
+    def _make_room(self, connection: Hashable) -> bool:
+        """Return whether there is a slot for a connection; evict an idle holder if necessary."""
+        is_full = self._held.get(connection, 0) >= self._each
+        if self.free and not is_full:
+            return True
+        idle = [
+            each for each in self._idle.values() if not is_full or each.connection == connection
+        ]
+        if not idle:
+            return False
+        victim = max(idle, key=lambda each: self._held[each.connection])
+        self.busy(victim)
+        self._take(victim)
+        victim.evict()
+        return True
