@@ -11,6 +11,7 @@ import pytest
 
 from aqueduct.errors import AqueductError, ConnectionLost, ConnectTimeout
 from aqueduct.ingest.faults import IngestError, UnknownTopic
+from aqueduct.ingest.identity import TopicPosition
 from aqueduct.ingest.messages import PartitionInfo, TopicInfo
 from aqueduct.quic.tls import ServerTLS
 from aqueduct.spark import fetch as fetching
@@ -42,7 +43,14 @@ class Scripted(Place):
         super().__init__(path=path or None, server="host:1")
         self.__dict__.update(asked=[], forgotten=[], script=list(script), held=held)
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        position: TopicPosition | None = None,
+    ) -> Iterator[pa.RecordBatch]:
         self.__dict__["asked"].append((start, end))
         for step in self.__dict__["script"].pop(0):
             if isinstance(step, AqueductError):

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aqueduct.spark.faults import SourceError
-from aqueduct.spark.offsets import TopicPartition, from_json, parse, text, to_json
+from aqueduct.spark.offsets import (
+    TopicMark,
+    TopicPartition,
+    from_json,
+    parse,
+    positions_from_json,
+    text,
+    to_json,
+)
 
 FIXTURES = Path(__file__).with_name("fixtures")
 PLACES = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 70))
@@ -39,7 +47,15 @@ def test_the_text_of_version_1_never_changes() -> None:
         TopicPartition("logs", 10): 3,
         TopicPartition("metrics", 0): 7,
     }
-    assert text(dict(reversed(offsets.items()))) == kept
+    assert positions_from_json(json.loads(kept))[1] == {}
+
+
+def test_the_text_of_version_2_never_changes() -> None:
+    kept = (FIXTURES / "offsets-2.json").read_text()
+    offsets, marks = positions_from_json(json.loads(kept))
+    assert offsets == parse((FIXTURES / "offsets-1.json").read_text())
+    assert marks == {"logs": TopicMark("0f8fad5bd9cb469fa16570867728950e", "7c9e6679a7f54b1d")}
+    assert text(dict(reversed(offsets.items())), marks) == kept
 
 
 def test_the_form_without_a_version_is_readable() -> None:
@@ -51,8 +67,8 @@ def test_the_form_without_a_version_is_readable() -> None:
 
 
 def test_a_version_of_later_times_is_refused() -> None:
-    with pytest.raises(SourceError, match="offsets of version 2 were written by a newer Aqueduct"):
-        parse((FIXTURES / "offsets-2.json").read_text())
+    with pytest.raises(SourceError, match="offsets of version 3 were written by a newer Aqueduct"):
+        parse((FIXTURES / "offsets-3.json").read_text())
 
 
 def test_a_topic_may_be_called_version() -> None:
@@ -69,6 +85,14 @@ def test_a_topic_may_be_called_version() -> None:
         ({"version": True, "topics": {}}, "version True"),
         ({"version": 1}, "not offsets of version 1"),
         ({"version": 1, "topics": {}, "more": 1}, "not offsets of version 1"),
+        ({"version": 2}, "not offsets of version 2"),
+        ({"version": 2, "topics": {"logs": {"0": 1}}}, "not its id, epoch and offsets"),
+        ({"version": 2, "topics": {"logs": {"id": "a", "offsets": {}}}}, "topic 'logs' has"),
+        (
+            {"version": 2, "topics": {"logs": {"id": "a", "epoch": 1, "offsets": {"0": 1}}}},
+            "topic 'logs' has the id",
+        ),
+        ({"version": 2, "topics": {"logs": {"offsets": {"0": -3}}}}, "-3 is not an offset"),
         ({"logs": 3}, "topic 'logs' has 3"),
         ({"logs": {"one": 3}}, "'one' is not the number of a partition of topic 'logs'"),
         ({"logs": {"01": 3}}, "'01' is not the number"),

@@ -54,6 +54,16 @@ def test_capital_letters_make_no_difference() -> None:
     assert read_options(shouted) == read_options(HERE)
 
 
+def test_a_topic_that_was_replaced_is_an_error_unless_data_may_be_lost() -> None:
+    def chosen(**more: str) -> str:
+        return read_options({**HERE, **more}, streaming=True).on_topic_replaced
+
+    assert chosen() == "error"
+    assert chosen(failOnDataLoss="false") == "restart"
+    assert chosen(failOnDataLoss="false", onTopicReplaced="error") == "error"
+    assert chosen(onTopicReplaced="CONTINUE") == "continue"
+
+
 def test_offsets_are_given_by_partition() -> None:
     options = read_options(
         {**HERE, "startingOffsets": '{"logs": {"0": 5, "1": -2}}'}, streaming=False
@@ -68,6 +78,7 @@ def test_offsets_are_given_by_partition() -> None:
     ("given", "fault"),
     [
         ({**HERE, "maxRows": "1"}, "there is no option 'maxrows'; options: path, servers"),
+        ({**HERE, "onTopicReplaced": "x"}, "onTopicReplaced must be one of error, restart, con"),
         ({"subscribe": "logs"}, "path and servers say where to read from: neither is given"),
         ({**HERE, **THERE}, "path and servers say where to read from: both are given"),
         ({"path": "data"}, "subscribe and subscribePattern say what to read: neither is given"),
@@ -122,6 +133,7 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], fault: str) ->
         ({"endingOffsets": "latest"}, True, "option endingOffsets is for a batch only"),
         ({"maxOffsetsPerTrigger": "5"}, False, "option maxOffsetsPerTrigger is for a stream only"),
         ({"maxBytesPerTrigger": "5"}, False, "option maxBytesPerTrigger is for a stream only"),
+        ({"onTopicReplaced": "restart"}, False, "option onTopicReplaced is for a stream only"),
         ({"startingOffsets": "latest"}, False, "a batch that begins at the latest offset"),
         ({"startingOffsets": '{"a": {"0": -1}}'}, False, "a batch that begins at the latest"),
     ],

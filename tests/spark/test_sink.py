@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from aqueduct.errors import ConnectionLost
-from aqueduct.ingest.faults import RefusedRecords
+from aqueduct.ingest.faults import RefusedRecords, StepConflict
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import LAST_TIME
+from aqueduct.ingest.once import Fingerprint
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.quic.tls import ServerTLS, trust
 from aqueduct.spark.columns import Columns
@@ -67,6 +68,10 @@ def batch(*values: str) -> pa.RecordBatch:
     return pa.record_batch({"value": list(values)})
 
 
+def counts(written: dict[tuple[str, str], Fingerprint]) -> dict[str, int]:
+    return {topic: rows.count for (_, topic), rows in written.items()}
+
+
 def fails_after(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from batches
     raise RuntimeError("a task dies")
@@ -83,7 +88,7 @@ def test_rows_are_stored_as_they_are(place: Place) -> None:
         }
     )
     sink = Sink((place,), Columns("v", "k", "h", "t"), "logs", partitions=3)
-    assert write_part(sink, step(), 0, [rows]) == {(place.server, "logs"): 2}
+    assert counts(write_part(sink, step(), 0, [rows])) == {"logs": 2}
     first, second = sorted(stored_rows(place, "logs"), key=lambda row: row["value"])
     assert (first["value"], first["key"]) == (b"a", b"key")
     assert {"name": "n", "value": b"t"} in first["headers"]
@@ -129,14 +134,22 @@ def test_another_run_may_share_the_rows_out_in_another_way(place: Place) -> None
     assert stored_values(place, "logs") == Counter({b"a": 3, b"b": 1, b"c": 1})
 
 
-def test_a_step_that_is_over_takes_no_rows(place: Place) -> None:
+def test_a_step_that_is_over_takes_no_rows_and_tells_which_there_were(place: Place) -> None:
     sink, this = Sink((place,), VALUE, "logs"), step()
-    write_part(sink, this, 0, [batch("a")])
-    clients.get(place).end_step("logs", this.job, this.number, this.run)
-    assert write_part(sink, step(), 0, [batch("a")]) == {(place.server, "logs"): 1}
-    assert stored_values(place, "logs") == Counter({b"a": 1})
+    rows = write_part(sink, this, 0, [batch("a", "b", "a")])[place.server, "logs"]
+    end_step = clients.get(place).end_step
+    end_step("logs", this.job, this.number, this.run, rows=rows)
+    assert write_part(sink, step(), 0, [batch("b", "a", "a")]) == {(place.server, "logs"): rows}
+    again = step()
+    first = write_part(sink, again, 0, [batch("a")])[place.server, "logs"]
+    second = write_part(sink, again, 1, [batch("a", "b")])[place.server, "logs"]
+    assert first + second == rows
+    end_step("logs", again.job, again.number, again.run, rows=first + second)
+    with pytest.raises(StepConflict, match=r"step 0 of job 'job' ended with 3 rows .* with 1:"):
+        end_step("logs", again.job, again.number, again.run, rows=first)
+    assert stored_values(place, "logs") == Counter({b"a": 2, b"b": 1})
     write_part(sink, step(number=1), 0, [batch("a")])
-    assert stored_values(place, "logs") == Counter({b"a": 2})
+    assert stored_values(place, "logs") == Counter({b"a": 3, b"b": 1})
 
 
 def test_rows_with_ids_of_the_user_are_the_same_wherever_they_are(place: Place) -> None:
@@ -152,7 +165,7 @@ def test_a_column_says_which_topic_a_row_goes_to(place: Place) -> None:
     rows = pa.record_batch({"value": ["a", "b", "a"], "topic": ["x", "y", "x"]})
     for _ in range(2):
         written = write_part(sink, this, 0, [rows, rows.slice(0, 0)])
-        assert written == {(place.server, "x"): 2, (place.server, "y"): 1}
+        assert counts(written) == {"x": 2, "y": 1}
     assert stored_values(place, "x") == Counter({b"a": 2})
     assert stored_values(place, "y") == Counter({b"b": 1})
 
@@ -165,7 +178,7 @@ def test_a_part_may_have_rows_for_more_topics_than_producers_fit_in_a_connection
     rows = pa.record_batch({"value": ["a"] * len(topics), "topic": topics})
     for _ in range(2):
         written = write_part(sink, this, 0, [rows, rows])
-        assert set(written.values()) == {2}
+        assert set(counts(written).values()) == {2}
     assert len(written) == len(topics)
     for topic in (topics[0], topics[-1]):
         assert stored_values(place, topic) == Counter({b"a": 2})

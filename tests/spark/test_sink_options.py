@@ -29,6 +29,7 @@ def test_every_option_is_read() -> None:
         "partitions": "8",
         "writeId": "copy-7",
         "writeStep": "3",
+        "failOnExtraRows": "false",
         "trustPin": "ab",
         "token": "a-long-random-token",
     }
@@ -37,8 +38,10 @@ def test_every_option_is_read() -> None:
     assert options.columns == {"key": "k", "value": "v", "headers": "h", "timestamp": "t"}
     assert (options.id_column, options.partitions) == ("i", 8)
     assert (options.write_id, options.write_step) == ("copy-7", 3)
+    assert not options.fail_on_extra_rows
     assert (options.trust_pin, options.token) == ("ab", "a-long-random-token")
-    assert set(given) | {"trustCa", "trustDevelopment"} == set(NAMES)
+    assert options.on_topic_replaced == "error"
+    assert set(given) | {"trustCa", "trustDevelopment", "onTopicReplaced"} == set(NAMES)
 
 
 def test_what_spark_passes_on_of_its_own_is_let_pass() -> None:
@@ -65,6 +68,15 @@ def test_what_spark_passes_on_of_its_own_is_let_pass() -> None:
 def test_what_cannot_be_is_named(given: dict[str, str], fault: str) -> None:
     with pytest.raises(WrongOption, match=fault):
         sink_options(given, streaming=False)
+
+
+def test_a_stream_may_go_on_in_a_topic_that_was_replaced() -> None:
+    going_on = {**HERE, "onTopicReplaced": "Continue"}
+    assert sink_options(going_on, streaming=True).on_topic_replaced == "continue"
+    with pytest.raises(WrongOption, match="option onTopicReplaced is for a stream only"):
+        sink_options(going_on, streaming=False)
+    with pytest.raises(WrongOption, match="onTopicReplaced must be one of error, continue, no"):
+        sink_options({**HERE, "onTopicReplaced": "restart"}, streaming=True)
 
 
 def test_a_stream_has_a_name_already() -> None:

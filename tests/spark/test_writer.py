@@ -12,16 +12,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
+from aqueduct.ingest.once import Fingerprint
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.quic.tls import ServerTLS, trust
+from aqueduct.spark.columns import Columns
 from aqueduct.spark.faults import SinkError, WrongOption
 from aqueduct.spark.origin import Place
-from aqueduct.spark.sink import Step
+from aqueduct.spark.sink import Sink, Step, write_part
 from aqueduct.spark.writer import BatchWriter, StreamWriter, Written, step_of
 from tests.spark.landing import Landing, stored_rows, stored_values
 
@@ -159,10 +162,24 @@ class Query:
 
     def forget_commit(self) -> None:
         """As if the driver had died before it wrote down that its last batch was done."""
-        commits = (self._checkpoint / "commits").glob("[0-9]*")
-        last = max(commits, key=lambda path: int(path.name))
+        self._forget("commits")
+
+    def go_back(self, batches: int = 1) -> None:
+        """Restore the checkpoint of some batches before."""
+        for _ in range(batches):
+            self._forget("commits")
+            self._forget("offsets")
+
+    def _forget(self, what: str) -> None:
+        files = (self._checkpoint / what).glob("[0-9]*")
+        last = max(files, key=lambda path: int(path.name))
         last.unlink()
         last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+    def copy(self, checkpoint: Path) -> Query:
+        """Return the query of a copied checkpoint."""
+        shutil.copytree(self._checkpoint, checkpoint)
+        return Query(self._spark, checkpoint, self._there)
 
 
 def content(place: Place, topic: str) -> Counter[tuple[Any, ...]]:
@@ -208,6 +225,103 @@ def test_a_stream_stores_each_row_once_over_restarts(
         wanted = content(place, "logs")
         assert wanted.total() == 130
         assert content(place, "copy") == wanted
+
+
+def test_a_batch_that_comes_back_with_other_rows_ends_the_query_and_stores_nothing(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 60)
+    with landing.served(tls) as server:
+        address = server.address
+        there = {"servers": address, "trustCa": trust_ca}
+        place = Place(server=address, trust=trust(trust_ca.encode()))
+        blue = Query(spark, tmp_path / "blue", there)
+        blue.run()
+        before = content(place, "copy")
+        assert before == content(place, "logs")
+        green = blue.copy(tmp_path / "green")
+    landing.write("logs", 10)
+    with landing.served(tls, address):
+        blue.go_back()
+        fault = "step 1 of job '[0-9a-f-]+' ended with 20 rows and was replayed with 30:"
+        with pytest.raises(Exception, match=fault):
+            blue.run()
+        assert content(place, "copy") == before
+        # Of two copies that go on in turn, the second has to have the rows of the first.
+        green.run()
+        wanted = content(place, "logs")
+        assert content(place, "copy") == wanted
+        late = green.copy(tmp_path / "late")
+        late.go_back()
+    landing.write("logs", 5)
+    with landing.served(tls, address):
+        with pytest.raises(Exception, match="ended with 10 rows and was replayed with 15:"):
+            late.run()
+        assert content(place, "copy") == wanted
+        green.run()
+        assert content(place, "copy") == content(place, "logs")
+
+
+def test_a_checkpoint_restored_some_batches_back_replays_the_same_rows(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 60)
+    with landing.served(tls) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+        place = Place(server=server.address, trust=trust(trust_ca.encode()))
+        query = Query(spark, tmp_path / "checkpoint", there)
+        query.run()
+        query.go_back(2)
+        query.run()
+        assert content(place, "copy") == content(place, "logs")
+
+
+def test_a_batch_that_was_interrupted_and_is_planned_anew_is_not_mixed_silently(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 10)
+    with landing.served(tls) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+        place = Place(server=server.address, trust=trust(trust_ca.encode()))
+        query = Query(spark, tmp_path / "checkpoint", there)
+        query.run()
+        # Another driver of the same query has begun the next batch, and died.
+        name = stored_rows(place, "copy")[0]["producer_id"].split(".")[0]
+        sink = Sink((place,), Columns("value"), "copy")
+        write_part(sink, Step(name, 1, uuid.uuid4().hex), 0, [pa.record_batch({"value": ["x"]})])
+        address = server.address
+    landing.write("logs", 5)
+    with landing.served(tls, address):
+        fault = (
+            "step 1 of job '[0-9a-f-]+' has 6 stored rows, but run .* ends it with 5: .*Rows=false"
+        )
+        with pytest.raises(Exception, match=fault):
+            query.run()
+        query.run(failOnExtraRows="false")
+        assert stored_values(place, "copy") == stored_values(place, "logs") + Counter([b"x"])
+
+
+@pytest.mark.parametrize("id_column", [None, "name"])
+def test_a_write_whose_name_is_used_again_for_other_rows_fails(
+    spark: SparkSession, place: Place, there: dict[str, str], id_column: str | None
+) -> None:
+    options = {"topic": "logs", "writeId": "copy", "writeStep": "4", **there}
+    frame = numbers(spark, 30).toDF("value")
+    if id_column is not None:
+        frame = frame.distinct().withColumn(id_column, f.concat("value", f.lit(" id")))
+        options["idColumn"] = id_column
+    write(frame, **options)
+    write(frame.repartition(3), **options)
+    before = stored_values(place, "logs")
+    count = frame.count()
+    fault = f"step 4 of job 'copy' ended with {count} rows and was replayed with"
+    for other, found in (
+        (frame.where("value != '7'"), frame.where("value != '7'").count()),
+        (frame.where("false"), 0),
+    ):
+        with pytest.raises(Exception, match=f"{fault} {found}:"):
+            write(other, **options)
+    assert stored_values(place, "logs") == before
 
 
 def test_a_batch_within_a_stream_is_known_by_the_name_it_is_given(
@@ -330,8 +444,8 @@ def test_a_writer_is_sent_to_tasks_and_tells_what_was_written(there: dict[str, s
     with pytest.raises(SinkError, match="written by tasks of Spark, and this is none"):
         again.write(iter([]))
     again.abort([None])
-    message = pickle.loads(pickle.dumps(Written(writer._step, {(there["servers"], "logs"): 3})))
-    again.commit([message, None])
+    rows = {(there["servers"], "logs"): Fingerprint()}
+    again.commit([pickle.loads(pickle.dumps(Written(writer._step, rows))), None])
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -361,7 +475,10 @@ def test_a_stream_is_committed_by_what_its_tasks_tell(there: dict[str, str]) -> 
     writer = StreamWriter({"topic": "logs", **there}, VALUE, False)
     step = Step("query", 4, uuid.uuid4().hex)
     writer.commit([], 4)
-    writer.commit([Written(step, {(there["servers"], "logs"): 3}), Written(step)], 4)
+    writer.commit([Written(step, {(there["servers"], "logs"): Fingerprint()}), Written(step)], 4)
+    lost = Written(step, {(there["servers"], "logs"): Fingerprint(3)})
+    with pytest.raises(SinkError, match="the topic does not exist: it was removed meanwhile"):
+        writer.commit([lost], 4)
     writer.abort([None], 5)
     with pytest.raises(WrongOption, match="never replaced"):
         StreamWriter({"topic": "logs", **there}, VALUE, True)

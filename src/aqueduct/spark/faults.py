@@ -23,3 +23,7 @@ class Unreachable(SourceError, SinkError):
 
 class DataLoss(SourceError):
     """Rows that should be read are not there any more, or have never been."""
+
+
+class TopicIdentityError(DataLoss, SinkError):
+    """A topic was recreated, or restored from an older copy, since the query used it."""

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from aqueduct.errors import AqueductError, ConnectError
-from aqueduct.ingest.faults import CorruptFile, IngestError, UnknownTopic
-from aqueduct.spark.faults import DataLoss, SourceError
+from aqueduct.ingest.faults import CorruptFile, IngestError, TopicReplaced, UnknownTopic
+from aqueduct.ingest.identity import TopicPosition
+from aqueduct.spark.faults import DataLoss, SourceError, TopicIdentityError
 from aqueduct.spark.origin import Place, unreachable
 from aqueduct.spark.plan import OffsetRange
 
@@ -28,21 +29,29 @@ def pauses() -> Iterator[float]:
     return (pause for pause in PAUSES if time.monotonic() < end)
 
 
-def fetch(place: Place, wanted: OffsetRange, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+def fetch(
+    place: Place,
+    wanted: OffsetRange,
+    fail_on_data_loss: bool,
+    position: TopicPosition | None = None,
+) -> Iterator[pa.RecordBatch]:
     """The rows of a range in order. What fails twice at the same row is an error.
 
     Without ``fail_on_data_loss`` rows that are gone are left out, with a warning that tells which.
+    Raises `TopicIdentityError` in any case if the topic lacks the rows before ``position``.
     """
     at, end = wanted.start, wanted.end
     left = pauses()
     while at < end:
         before = at
         try:
-            for batch in place.read(wanted.topic, wanted.partition, at, end):
+            for batch in place.read(wanted.topic, wanted.partition, at, end, position):
                 at = _behind(batch, at, wanted)
                 yield batch
         except SourceError:
             raise
+        except TopicReplaced as error:
+            raise TopicIdentityError(f"{wanted} on {place}: {error}") from error
         except UnknownTopic as error:
             at, end = _what_is_left(place, wanted, at, end, fail_on_data_loss, error, left)
         except IngestError as error:

@@ -11,6 +11,8 @@ from aqueduct.spark.faults import WrongOption
 
 SERVER_NAMES = ("trustCa", "trustPin", "trustDevelopment", "token")
 """Options that say how to speak to servers."""
+ERROR, RESTART, CONTINUE = REPLACED = ("error", "restart", "continue")
+"""Values of option onTopicReplaced: fail; read all rows that may be new; keep the offsets."""
 _TRUST = SERVER_NAMES[:3]
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})")
@@ -101,6 +103,14 @@ class Given:
         if value.strip().lower() not in ("true", "false"):
             raise WrongOption(f"option {name} is true or false, not {value!r}")
         return value.strip().lower() == "true"
+
+    def choice(self, name: str, words: Sequence[str], default: str) -> str:
+        """Return the value of an option that must be one of ``words``."""
+        value = self.text(name)
+        word = default if value is None else value.strip().lower()
+        if word not in words:
+            raise WrongOption(f"option {name} must be one of {', '.join(words)}, not {value!r}")
+        return word
 
     def number(self, name: str, least: int, most: int = 2**63 - 1, *, what: str = "") -> int | None:
         """A whole number within bounds."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from aqueduct.spark.faults import SourceError, WrongOption
-from aqueduct.spark.given import SERVER_NAMES, Given, ServerOptions
+from aqueduct.spark.given import ERROR, REPLACED, RESTART, SERVER_NAMES, Given, ServerOptions
 from aqueduct.spark.offsets import EARLIEST, LATEST, TopicPartition, parse
 
 MAX_PARTITIONS = 100_000
@@ -22,6 +22,7 @@ NAMES = (
     "endingOffsets",
     "startingTimestamp",
     "failOnDataLoss",
+    "onTopicReplaced",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -30,7 +31,7 @@ NAMES = (
 )
 """Every option, as it is written; Spark does not tell capital letters from small ones."""
 
-_STREAMING = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_STREAMING = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "onTopicReplaced")
 _BATCH = ("endingOffsets",)
 
 
@@ -54,6 +55,8 @@ class ReadOptions(ServerOptions):
     start_time: float | None
     """Seconds since 1970."""
     fail_on_data_loss: bool
+    on_topic_replaced: str
+    """The action for a topic that was replaced: one of `given.REPLACED`."""
     max_rows: int | None
     max_bytes: int | None
     min_partitions: int
@@ -78,6 +81,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     start = _position(options, "startingOffsets", LATEST if streaming else EARLIEST)
     end = _position(options, "endingOffsets", LATEST)
     _check_ends(start, end, streaming)
+    fail_on_data_loss = options.flag("failOnDataLoss", True)
     time = options.number("startingTimestamp", 0, what="milliseconds since 1970, ")
     return ReadOptions(
         **asdict(options.server_options()),
@@ -87,7 +91,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         start=start,
         end=end,
         start_time=None if time is None else time / 1_000,
-        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        fail_on_data_loss=fail_on_data_loss,
+        on_topic_replaced=options.choice(
+            "onTopicReplaced", REPLACED, ERROR if fail_on_data_loss else RESTART
+        ),
         max_rows=options.number("maxOffsetsPerTrigger", 1),
         max_bytes=options.number("maxBytesPerTrigger", 1),
         min_partitions=options.number("minPartitions", 1, MAX_PARTITIONS) or 1,

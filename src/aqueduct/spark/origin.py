@@ -13,6 +13,7 @@ from aqueduct.channel.connection import TRUST_ADVICE
 from aqueduct.errors import AqueductError, ConnectError, TLSError, Unauthenticated
 from aqueduct.ingest.blocking import Reader
 from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
+from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.reader import DirectoryReader
 from aqueduct.quic.tls import Trust, dev_trust, pin, trust
@@ -44,9 +45,27 @@ class Place:
         """By partition, the first offset stored at or after a time (seconds since 1970)."""
         return self.ask(lambda reader: reader.offsets_at(topic, time))
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def history(self, info: TopicInfo) -> History:
+        """Return the history of a topic; request it only when the id or the epoch has changed."""
+        if not info.id:
+            return History()
+        key = self, info.topic
+        known = _histories.get(key)
+        if known is None or known[0] != (info.id, info.epoch):
+            found = self.ask(lambda reader: reader.history(info.topic))
+            known = _histories[key] = (info.id, info.epoch), found
+        return known[1]
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        position: TopicPosition | None = None,
+    ) -> Iterator[pa.RecordBatch]:
         """Rows, as `aqueduct.ingest` gives them; errors are those of ingest and of channels."""
-        return self._reader().read(topic, partition, start, end)
+        return self._reader().read(topic, partition, start, end, position=position)
 
     def ask(self, question: Callable[[Reader | DirectoryReader], T]) -> T:
         """Have something answered, over a new connection if the one that was kept is gone."""
@@ -75,6 +94,10 @@ def _open(place: Place) -> Reader:
 
 
 _readers = Pool(_open, lambda reader: reader.__exit__(None, None, None))
+
+
+_histories: dict[tuple[Place, str], tuple[tuple[str, str], History]] = {}
+"""Cache by place and topic: the id and newest epoch at the time of the request, and the history."""
 
 
 def places(options: ReadOptions) -> list[Place]:

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from aqueduct.errors import AqueductError, ConnectError
 from aqueduct.ingest.blocking import Client, Producer
-from aqueduct.ingest.faults import IngestError, NotAllowed, UnknownTopic
-from aqueduct.ingest.once import Once
+from aqueduct.ingest.faults import IngestError, NotAllowed, TopicReplaced, UnknownTopic
+from aqueduct.ingest.identity import TopicPosition
+from aqueduct.ingest.once import Fingerprint, Once
 from aqueduct.spark.columns import Columns, Rows, rows_by_topic, take_rows
-from aqueduct.spark.faults import SinkError
+from aqueduct.spark.faults import SinkError, TopicIdentityError
 from aqueduct.spark.origin import Place, ask_topics, unreachable
 from aqueduct.spark.pool import Pool
 from aqueduct.spark.row_ids import Occurrences, content_hashes, own_ids
@@ -39,6 +40,12 @@ class Sink:
     """Where all rows go; None to have a column say so."""
     partitions: int | None = None
     """Of topics that are new."""
+    is_dense: bool = False
+    """Whether every step ends in the one topic, so that the topic must know the previous step."""
+    may_be_new: bool = False
+    """Whether to write to a topic that does not know the job (onTopicReplaced=continue)."""
+    allow_extra: bool = False
+    """Whether a batch may end with rows that an earlier run of it stored and this one lacks."""
 
     def home_of(self, topic: str) -> Place:
         """The server that a topic is on; one that is on none is made on the first."""
@@ -55,6 +62,7 @@ class Sink:
     def producer(self, topic: str, place: Place, step: Step, part: int) -> Producer:
         """A producer for the rows of one part, opened."""
         once = Once(step.job, step.number, step.run, part, unique=self.columns.id is not None)
+        after = -1 if self.may_be_new else step.number - 1
         try:
             producer = Producer(
                 place.server,
@@ -62,6 +70,7 @@ class Sink:
                 partitions=self.partitions,
                 once=once,
                 client=clients.get(place),
+                after=after if self.is_dense else None,
             )
             producer.open()
         except AqueductError as error:
@@ -92,6 +101,12 @@ def failed(topic: str, place: Place, error: AqueductError) -> SinkError:
         )
     if isinstance(error, ConnectError):
         return unreachable(place, error)
+    if isinstance(error, TopicReplaced):
+        return TopicIdentityError(
+            f"nothing was written to topic {topic!r} on {place}: {error}. Rows of this query may "
+            "be missing there: restore the topic, or write them again with a new checkpoint. To "
+            "continue without them, start the query once with option onTopicReplaced=continue"
+        )
     return SinkError(f"topic {topic!r} on {place} cannot be written: {error}")
 
 
@@ -121,11 +136,14 @@ class _Lane:
     producer: Producer | None = None
     """None while others have its place."""
     occurrences: Occurrences = field(default_factory=Occurrences)
-    rows: int = 0
+    rows: Fingerprint = field(default_factory=Fingerprint)
+    """The fingerprint of the rows passed to earlier producers."""
+    positions: list[TopicPosition] = field(default_factory=list)
+    """The acknowledged positions, which the topic must match from now on."""
 
     def send(self, rows: Rows) -> None:
+        """Send rows; if the step has ended, only add them to the fingerprint."""
         assert self.producer is not None
-        self.rows += len(rows.values)
         if rows.own_ids is not None:
             ids = own_ids(rows.own_ids)
         else:
@@ -150,6 +168,9 @@ class _Lane:
         except AqueductError as error:
             drop_if_broken(self.place, error)
             raise failed(self.topic, self.place, error) from error
+        self.rows += self.producer.fingerprint
+        if self.producer.position is not None:
+            self.positions.append(self.producer.position)
         self.producer = None
 
     def abandon(self) -> None:
@@ -164,12 +185,18 @@ def _filled(times: Sequence[int | None]) -> list[int]:
 
 
 def write_part(
-    sink: Sink, step: Step, part: int, batches: Iterable[pa.RecordBatch]
-) -> dict[tuple[str, str], int]:
-    """Write the rows of one task; by server and topic, how many there were.
+    sink: Sink,
+    step: Step,
+    part: int,
+    batches: Iterable[pa.RecordBatch],
+    positions: dict[tuple[str, str], list[TopicPosition]] | None = None,
+) -> dict[tuple[str, str], Fingerprint]:
+    """Write the rows of one task; return their fingerprint, by server and topic.
 
-    When it returns, all of them are stored. When it raises, some may be, and whoever writes the
-    same part again stores the others.
+    When it returns, all rows are stored, unless the step had ended before: then it stores nothing,
+    and the driver compares the fingerprints. ``positions`` has the acknowledged positions by server
+    and topic. When it raises, some rows may be stored; the next attempt of the same part stores the
+    others.
     """
     lanes: dict[str, _Lane] = {}
     number = 1
@@ -187,7 +214,20 @@ def write_part(
         for lane in lanes.values():
             lane.abandon()
         raise
+    if positions is not None:
+        for lane in lanes.values():
+            positions[lane.place.server, lane.topic] = lane.positions
     return {(lane.place.server, lane.topic): lane.rows for lane in lanes.values()}
+
+
+def merged(positions: Iterable[TopicPosition]) -> list[TopicPosition]:
+    """Merge positions into one for each epoch."""
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for each in positions:
+        known = found.setdefault((each.topic_id, each.epoch), {})
+        for number, offset in each.offsets.items():
+            known[number] = max(offset, known.get(number, 0))
+    return [TopicPosition(*identity, offsets) for identity, offsets in found.items()]
 
 
 def _write(
@@ -206,8 +246,4 @@ def _write(
             if len(busy) >= MAX_OPEN:
                 busy[0].close()
             lane.producer = sink.producer(topic, lane.place, step, part)
-        if lane.producer.is_done:
-            # Rows are taken from Spark all the same: a worker that does not is not used again.
-            lane.rows += rows.num_rows
-            continue
         lane.send(take_rows(rows, sink.columns, lane.producer.max_record, their_numbers))

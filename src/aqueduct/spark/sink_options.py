@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from aqueduct.spark.faults import WrongOption
-from aqueduct.spark.given import SERVER_NAMES, Given, ServerOptions
+from aqueduct.spark.given import CONTINUE, ERROR, SERVER_NAMES, Given, ServerOptions
 
 NAMES = (
     "servers",
@@ -20,6 +20,8 @@ NAMES = (
     "partitions",
     "writeId",
     "writeStep",
+    "onTopicReplaced",
+    "failOnExtraRows",
     *SERVER_NAMES,
 )
 """Every option, as it is written; Spark does not tell capital letters from small ones."""
@@ -46,6 +48,10 @@ class SinkOptions(ServerOptions):
     """What the write is called, so that it is known again."""
     write_step: int
     """Which of the writes of that name, with rising numbers."""
+    on_topic_replaced: str
+    """The action of a stream for a topic that was replaced: ``error`` or ``continue``."""
+    fail_on_extra_rows: bool
+    """Whether a batch fails if an earlier run of it stored rows that it no longer has."""
 
 
 PARTS = ("key", "value", "headers", "timestamp")
@@ -71,6 +77,8 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "is for a batch only; a stream is known by its checkpoint, and stores no row of its "
             "batches twice",
         )
+    else:
+        options.refuse(("onTopicReplaced",), "is for a stream only")
     write_id = options.text("writeId")
     if write_id is None:
         options.refuse(("writeStep",), "goes with writeId, the name of what has steps")
@@ -86,4 +94,6 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         id_column=options.text("idColumn"),
         write_id=write_id,
         write_step=options.number("writeStep", 0) or 0,
+        on_topic_replaced=options.choice("onTopicReplaced", (ERROR, CONTINUE), ERROR),
+        fail_on_extra_rows=options.flag("failOnExtraRows", True),
     )

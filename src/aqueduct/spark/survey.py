@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from aqueduct.errors import AqueductError
+from aqueduct.errors import AqueductError, ConnectError
+from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.messages import PartitionInfo
 from aqueduct.spark.faults import SourceError, Unreachable, WrongOption
 from aqueduct.spark.fetch import lost, pauses, skip
-from aqueduct.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from aqueduct.spark.offsets import EARLIEST, LATEST, Offsets, TopicMark, TopicPartition, by_topic
 from aqueduct.spark.options import Position, ReadOptions
-from aqueduct.spark.origin import Place, find_topics
+from aqueduct.spark.origin import Found, Place, find_topics, unreachable
 from aqueduct.spark.plan import OffsetRange
 
 
@@ -23,6 +24,36 @@ class Survey:
     places: dict[str, Place]
     """By topic."""
     parts: dict[TopicPartition, PartitionInfo]
+    histories: dict[str, History] = field(default_factory=dict)
+    """By topic, its identity."""
+
+    def marks(self, offsets: Offsets) -> dict[str, TopicMark]:
+        """Return the identity at some offsets of each topic that has one."""
+        found = {}
+        for topic, parts in by_topic(offsets).items():
+            history = self.histories.get(topic)
+            if history is not None and history.topic_id:
+                where = history.position(parts)
+                found[topic] = TopicMark(where.topic_id, where.epoch)
+        return found
+
+    def mismatch(self, topic: str, mark: TopicMark | None, parts: Mapping[int, int]) -> str:
+        """Return why the topic lacks the rows before some offsets; empty if it has them.
+
+        A topic that is only too short is not a mismatch: its last rows may not be visible yet.
+        """
+        history = self.histories.get(topic)
+        if history is None or mark is None:
+            return ""
+        return history.mismatch(TopicPosition(mark.topic_id, mark.epoch, dict(parts)))
+
+    def new_to(self, topic: str, mark: TopicMark, parts: Mapping[int, int]) -> dict[int, int]:
+        """Return, by partition, the offset from which rows are new to a query at some offsets."""
+        position = TopicPosition(mark.topic_id, mark.epoch, dict(parts))
+        firsts = {
+            where.partition: first for where, first in self.first.items() if where.topic == topic
+        }
+        return self.histories[topic].common(position, firsts)
 
     @property
     def first(self) -> dict[TopicPartition, int]:
@@ -60,7 +91,22 @@ def survey(options: ReadOptions, where: Sequence[Place]) -> Survey:
             if part.fault:
                 raise _out_of_use(f"{place} on {each.place}", part.fault)
             parts[place] = part
-    return Survey({topic: each.place for topic, each in found.items()}, parts)
+    return Survey(
+        {topic: each.place for topic, each in found.items()},
+        parts,
+        {topic: _history(each) for topic, each in found.items()},
+    )
+
+
+def _history(found: Found) -> History:
+    try:
+        return found.place.history(found.info)
+    except ConnectError as error:
+        raise unreachable(found.place, error) from None
+    except AqueductError as error:
+        raise SourceError(
+            f"the history of topic {found.info.topic!r} on {found.place} is unavailable: {error}"
+        ) from error
 
 
 def survey_up_to(options: ReadOptions, where: Sequence[Place], offsets: Offsets) -> Survey:

@@ -23,10 +23,13 @@ from pyspark.sql.types import StructType
 
 from aqueduct.errors import AqueductError
 from aqueduct.ingest.faults import NotAllowed, UnknownTopic
+from aqueduct.ingest.identity import TopicPosition
+from aqueduct.ingest.once import Fingerprint
 from aqueduct.spark.columns import choose_columns
 from aqueduct.spark.faults import SinkError, WrongOption
+from aqueduct.spark.given import CONTINUE
 from aqueduct.spark.origin import Place, ask_topics, servers
-from aqueduct.spark.sink import Sink, Step, clients, drop_if_broken, failed, write_part
+from aqueduct.spark.sink import Sink, Step, clients, drop_if_broken, failed, merged, write_part
 from aqueduct.spark.sink_options import SinkOptions, sink_options
 from aqueduct.spark.worker import settle
 
@@ -43,8 +46,11 @@ class Written(WriterCommitMessage):
     """What a task has written."""
 
     step: Step
-    rows: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By server and topic."""
+    rows: dict[tuple[str, str], Fingerprint] = field(default_factory=dict)
+    """By server and topic. Spark commits one attempt of each task, so the sum over all tasks is the
+    fingerprint of the batch, however its rows are distributed."""
+    positions: dict[tuple[str, str], list[TopicPosition]] = field(default_factory=dict)
+    """By server and topic, the positions that the topics must match when the step ends."""
 
 
 def _prepare(
@@ -58,7 +64,15 @@ def _prepare(
         )
     options = sink_options(given, streaming=streaming)
     columns = choose_columns(schema, options)
-    sink = Sink(tuple(servers(options)), columns, options.topic, options.partitions)
+    sink = Sink(
+        tuple(servers(options)),
+        columns,
+        options.topic,
+        options.partitions,
+        is_dense=streaming and options.topic is not None,
+        may_be_new=options.on_topic_replaced == CONTINUE,
+        allow_extra=not options.fail_on_extra_rows,
+    )
     return sink, options
 
 
@@ -80,16 +94,19 @@ class BatchWriter(DataSourceArrowWriter):
             producer.abandon()
             if producer.is_done:
                 _log.warning(
-                    "write %r was done before (its step %d is over in topic %s on %s), and nothing "
-                    "is written; what is another write has another writeId, or a higher writeStep",
+                    "write %r was done before (its step %d has ended in topic %s on %s): nothing "
+                    "is written, and it fails if its rows differ. For a new write, use another "
+                    "writeId or a higher writeStep",
                     job, options.write_step, self._sink.topic, self._home,
                 )  # fmt: skip
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task."""
         settle()
-        rows = write_part(self._sink, self._step, _context().partitionId(), iterator)
-        return Written(self._step, rows)
+        written = Written(self._step)
+        part = _context().partitionId()
+        written.rows = write_part(self._sink, self._step, part, iterator, written.positions)
+        return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
@@ -103,7 +120,7 @@ class BatchWriter(DataSourceArrowWriter):
         """
         if not self._is_named:
             with suppress(AqueductError):  # why it has failed is what is to be told
-                _end(self._sink, messages, self._step, self._begun)
+                _end(self._sink, messages, self._step, self._begun, is_aborted=True)
 
     @property
     def _begun(self) -> list[tuple[str, str]]:
@@ -123,7 +140,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         settle()
         context = _context()
         step = step_of(context)
-        return Written(step, write_part(self._sink, step, context.partitionId(), iterator))
+        written = Written(step)
+        part = context.partitionId()
+        written.rows = write_part(self._sink, step, part, iterator, written.positions)
+        return written
 
     def commit(
         self,
@@ -131,7 +151,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: N803 -- Spark's name
     ) -> None:
         """All tasks of a batch are done."""
-        _end(self._sink, messages)
+        end_batch(self._sink, messages)
 
     def abort(
         self,
@@ -179,27 +199,54 @@ def _reach(sink: Sink) -> None:
         _reached.add(place)
 
 
+def end_batch(sink: Sink, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """End a batch of a stream, also in a topic that it has no rows for.
+
+    A topic that does not know the previous batch has therefore been replaced. This also detects a
+    batch that had rows in an earlier run.
+    """
+    done = [each for each in messages if isinstance(each, Written)]
+    if done and sink.topic is not None and not any(each.rows for each in done):
+        home = sink.home_of(sink.topic)
+        sink.producer(sink.topic, home, done[0].step, 0).abandon()
+        done[0].rows[home.server, sink.topic] = Fingerprint()
+    _end(sink, messages)
+
+
 def _end(
     sink: Sink,
     messages: Sequence[WriterCommitMessage | None],
     begun: Step | None = None,
     more: Sequence[tuple[str, str]] = (),
+    is_aborted: bool = False,
 ) -> None:
-    """Tell all servers that a step is over: its rows need not be remembered one by one."""
+    """End a step on all servers, with the fingerprint of its rows.
+
+    Raise if a server has other rows for that step. An aborted write has no fingerprint.
+    """
     done = [each for each in messages if isinstance(each, Written)]
     places = {place.server: place for place in sink.places}
     step = begun or next((each.step for each in done), None)
     if step is None:
         return
-    rows: dict[tuple[str, str], int] = dict.fromkeys(more, 0)
+    rows: dict[tuple[str, str], Fingerprint] = dict.fromkeys(more, Fingerprint())
     for each in done:
-        for where, count in each.rows.items():
-            rows[where] = rows.get(where, 0) + count
-    for (server, topic), count in sorted(rows.items()):
+        for where, found in each.rows.items():
+            rows[where] = rows.get(where, Fingerprint()) + found
+    for (server, topic), total in sorted(rows.items(), key=lambda item: item[0]):
         place = places[server]
+        stored = merged(at for each in done for at in each.positions.get((server, topic), ()))
         try:
-            clients.get(place).end_step(topic, step.job, step.number, step.run)
+            clients.get(place).end_step(
+                topic,
+                step.job,
+                step.number,
+                step.run,
+                positions=stored,
+                rows=None if is_aborted else total,
+                allow_extra=sink.allow_extra,
+            )
         except AqueductError as error:
             drop_if_broken(place, error)
             raise failed(topic, place, error) from error
-        _log.info("%d rows written to topic %s on %s (%s)", count, topic, place, step)
+        _log.info("%d rows written to topic %s on %s (%s)", total.count, topic, place, step)
