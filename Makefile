@@ -7,6 +7,7 @@
 VENV ?= .venv
 FUZZ_SECONDS ?= 60
 SEEDS ?= 20000
+HOSTILE_SECONDS ?= 600
 # One more than there are cores: tests that start processes wait more than they work.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
@@ -54,10 +55,14 @@ demo: $(INSTALLED)  ## telemetry from devices over channels and ingest to Spark,
 test: check  ## everything that must pass: check, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, and kills under Spark: half an hour
+soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, attacks, leaks, loss, kills under Spark; 40 minutes
 	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \
 		--protocol $$protocol --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN) || exit 1; done
+	$(BIN)/python -m tests.hostile.campaign --soak --seconds $(HOSTILE_SECONDS)
 	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/quic/test_parity.py
+	COMPLEXITY_CHANNELS=100000 LEAK_ROUNDS=$$(($(SEEDS) / 20)) $(BIN)/python -m pytest \
+		tests/protocol/test_complexity.py tests/channel/test_leaks.py
+	SURVIVAL_SEEDS=$$(($(SEEDS) / 100)) $(BIN)/python -m pytest -n $(WORKERS) tests/quic/test_survival.py
 	CRASH_ROUNDS=$$(($(SEEDS) / 200)) CRASH_SEED=$(SEEDS) $(BIN)/python -m pytest tests/spark/crashes
 
 check: $(INSTALLED)  ## style, types and import rules

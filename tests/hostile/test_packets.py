@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from aqueduct import ConnectionLost
 from tests.hostile.attacks import MEGABYTE, attacker, first_packet, garbage, shoot, siege
 from tests.processes.lab import Ask, Request
-from tests.processes.peers import QUIC_FAULT, bounded, connect
+from tests.processes.peers import bounded, connect
 
 
 @bounded
@@ -54,22 +53,14 @@ async def test_connections_that_vanish_without_a_word_are_freed() -> None:
 
 @bounded
 async def test_a_flood_of_connections_is_served_and_forgotten() -> None:
-    failed = 0
     async with siege("600 connections, 60 at a time") as (server, watch):
 
         async def come_and_go() -> None:
-            nonlocal failed
-            try:
-                async with connect(server.address, Request) as connection:
-                    assert await connection.entrypoint.call(Ask, text="hi") == "HI"
-            except ConnectionLost as error:
-                if QUIC_FAULT not in str(error):
-                    raise
-                failed += 1
+            async with connect(server.address, Request) as connection:
+                assert await connection.entrypoint.call(Ask, text="hi") == "HI"
 
         for _ in range(10):
             await asyncio.gather(*(come_and_go() for _ in range(60)))
-        assert failed <= 6
         gone = 0
         while gone < 600:
             gone += (await server.next_event())["event"] == "gone"

@@ -1,0 +1,187 @@
+"""Attacks on an ingest server by somebody with a token, or without one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any, cast
+
+import aqueduct
+from aqueduct import Receiver, channel, oneshot
+from aqueduct.ingest.messages import (
+    Advance,
+    Answer,
+    Done,
+    Fetch,
+    Open,
+    Opened,
+    Records,
+    Refusal,
+    Request,
+)
+from aqueduct.ingest.once import ID_SIZE, Once
+from tests.hostile.attackers import HOSTS, Addresses, attack, place
+from tests.hostile.target import HOSTILE_TOKEN, PRODUCER, PUBLIC, TOPIC
+
+PATIENCE = 10.0
+
+
+@contextlib.asynccontextmanager
+async def client(
+    addresses: Addresses, token: str = HOSTILE_TOKEN
+) -> AsyncIterator[aqueduct.Connection[Any]]:
+    connection = await aqueduct.connect(
+        addresses["ingest"],
+        Request,
+        trust=aqueduct.dev_trust(),
+        headers={"authorization": f"Bearer {token}"},
+        timeout=PATIENCE,
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def producing(
+    connection: Any, topic: str, producer: str, once: Once | None = None
+) -> AsyncIterator[tuple[Any, Any, int]]:
+    """The two channels of a producer, and the last number that is stored."""
+    records, incoming = channel(Records)
+    outgoing, answers = channel(Answer)
+    undecoded = cast("Receiver[bytes]", incoming)
+    await connection.entrypoint.send(Open(topic, producer, undecoded, outgoing, once=once))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            answer = await answers.receive()
+        yield records, answers, answer.committed if isinstance(answer, Opened) else 0
+    finally:
+        records.cancel()
+        answers.close()
+
+
+def name(random: Random) -> str:
+    return f"hostile-{random.randrange(1 << 30)}"
+
+
+@attack("ingest")
+async def poison_sequences(addresses: Addresses, random: Random) -> None:
+    """Records whose numbers and times are the largest there are, also as parts of jobs."""
+    async with client(addresses) as connection:
+
+        async def poison() -> None:
+            once = None
+            if random.random() < 0.7:  # of these the numbers do not matter, and are not looked at
+                run = random.randbytes(16).hex()
+                once = Once(name(random), 0, run, random.randrange(10))
+            worst = random.choice((2**63 - 1, 2**63 - 2, 2**62))
+            time = random.choice((0, 0, worst))
+            async with producing(connection, TOPIC, name(random), once) as (records, answers, _):
+                with contextlib.suppress(aqueduct.AqueductError, TimeoutError):
+                    ids = random.randbytes(2 * ID_SIZE) if once else None
+                    rows = Records(worst, [b"x", b"y"], [0, time], None, None, 0, None, ids)
+                    await records.send(rows)
+                    async with asyncio.timeout(1):
+                        await answers.receive()
+
+        for _ in range(20):
+            await asyncio.gather(*(poison() for _ in range(5)))
+            await asyncio.sleep(0.02)
+
+
+@attack("ingest")
+async def empty_headers(addresses: Addresses, random: Random) -> None:
+    """Messages of some megabytes that decode to a million empty headers."""
+    rows: list[list[tuple[str, bytes]]] = [[("", b"")] * 64] * 16_384
+    async with client(addresses) as connection:
+        for _ in range(5):
+            async with producing(connection, PUBLIC, name(random)) as (records, _, known):
+                await records.send(Records(known + 1, [b""] * 16_384, [0] * 16_384, None, rows))
+                await asyncio.sleep(0.2 + 0.3 * random.random())
+
+
+@attack("ingest")
+async def advance_floods(addresses: Addresses, random: Random) -> None:
+    """Named readers that say some hundred times a second how far they have come."""
+    async with client(addresses) as connection:
+
+        async def advance(reader: str) -> None:
+            for _ in range(50):
+                await connection.entrypoint.call(
+                    Advance, topic=TOPIC, reader=reader, offsets={0: 0}, timeout=PATIENCE
+                )
+                await asyncio.sleep(0.03)
+
+        readers = [f"hostile-{number}" for number in range(random.randrange(5, 15))]
+        await asyncio.gather(*(advance(reader) for reader in readers))
+
+
+@attack("ingest")
+async def slow_fetches(addresses: Addresses, random: Random) -> None:
+    """Readers that ask for all rows, on several connections, and take none."""
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(client(addresses))
+        async with producing(first, PUBLIC, name(random)) as (records, _, known):
+            for number in range(4):
+                at = known + 1 + 8 * number
+                rows = Records(at, [bytes(250_000)] * 8, [0] * 8, None, None, 0)
+                await records.send(rows)
+            await asyncio.sleep(0.5)
+        kept: list[Any] = []
+        for _ in range(5):
+            connection = await stack.enter_async_context(client(addresses))
+            for _ in range(16):
+                sender, rows_in = channel(bytes)
+                reply, answer = oneshot(Done | Refusal)
+                await connection.entrypoint.send(Fetch(PUBLIC, 0, 0, 32, sender, reply))
+                kept += [rows_in, answer]
+        await asyncio.sleep(5)
+        for each in kept:
+            each.close()
+
+
+@attack("ingest")
+async def forged_producers(addresses: Addresses, random: Random) -> None:
+    """Records under the id of somebody else's producer, by another token."""
+    async with client(addresses) as connection:
+        for _ in range(10):
+            async with producing(connection, TOPIC, PRODUCER) as (records, answers, known):
+                with contextlib.suppress(aqueduct.AqueductError, TimeoutError):
+                    await records.send(Records(known + 1, [b"forged"] * 50, [0] * 50))
+                    async with asyncio.timeout(1):
+                        await answers.receive()
+            await asyncio.sleep(0.1 + 0.2 * random.random())
+
+
+@attack("ingest")
+async def wrong_tokens(addresses: Addresses, random: Random) -> None:
+    """Clients that guess tokens."""
+    for _ in range(20):
+        with contextlib.suppress(aqueduct.AqueductError):
+            async with client(addresses, f"guess-{random.randrange(1 << 60)}"):
+                pass
+        await asyncio.sleep(0.02)
+
+
+@attack("ingest")
+async def silent_scrapers(addresses: Addresses, random: Random) -> None:
+    """TCP connections to the metrics that say nothing, or half of a request."""
+    loop = asyncio.get_running_loop()
+    socks = []
+    try:
+        for _ in range(random.randrange(17, 60)):
+            sock = socket.socket()
+            socks.append(sock)
+            sock.bind((random.choice(HOSTS), 0))
+            sock.setblocking(False)
+            await loop.sock_connect(sock, place(addresses["metrics"]))
+            if random.random() < 0.5:
+                await loop.sock_sendall(sock, b"GET /metrics HTT")
+        await asyncio.sleep(4)
+    finally:
+        for sock in socks:
+            sock.close()

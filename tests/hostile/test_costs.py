@@ -1,0 +1,188 @@
+"""A server under peers that make it hold objects: more, by far, than the bytes that they send."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import aqueduct
+from aqueduct.protocol.config import Config
+from aqueduct.protocol.sender import Mode
+from tests.hostile.attacks import MEGABYTE, siege
+from tests.hostile.raw import (
+    PING,
+    crypto,
+    path_challenge,
+    raw_client,
+    reset_stream,
+    stream_frame,
+)
+from tests.interop.frames import connection_headers, message, route_to, version
+from tests.processes.peers import bounded, eventually
+
+LIMIT_EXCEEDED = aqueduct.CloseCode.LIMIT_EXCEEDED
+FIRST = 6
+"""The client's second stream: the first is for its headers."""
+
+Attack = Callable[[], Iterator[bytes]]
+
+
+def streams(make: Callable[[int], bytes]) -> Attack:
+    """One frame for each stream, without end."""
+    return lambda: (make(number) for number in itertools.count(FIRST, 4))
+
+
+ATTACKS: dict[str, Attack] = {
+    "streams of a byte": streams(lambda n: stream_frame(n, b"\xef")),
+    "streams that wait": streams(
+        lambda n: stream_frame(n, version() + route_to(0) + message(n, b"")[:-1])
+    ),
+    "streams that ended and wait": streams(
+        lambda n: stream_frame(n, version() + route_to(0) + message(n, b""), fin=True)
+    ),
+    "streams of nothing": streams(lambda n: stream_frame(n, b"")),
+    "streams with a hole": streams(lambda n: stream_frame(n, b"x", offset=1)),
+    "a stream of holes": lambda: (
+        stream_frame(FIRST, b"x", offset=at) for at in itertools.count(1, 2)
+    ),
+    "streams that are reset": streams(reset_stream),
+    "streams that end": streams(lambda n: stream_frame(n, version(), fin=True)),
+    "challenges": lambda: map(path_challenge, itertools.count()),
+    "handshake data with a hole": lambda: (crypto(at, bytes(1_000)) for at in itertools.count(1)),
+}
+MOST = 120_000
+"""Frames of an attack: the least of them took 10 MB when nothing bounded them."""
+
+
+@bounded
+async def test_objects_are_bounded_before_acceptance() -> None:
+    """AQ-COST-1, AQ-COST-2 and AQ-COST-3: with no header sent, and nothing acknowledged."""
+    async with siege("objects before acceptance", "--handshake", "120") as (server, watch):
+        for name, attack in ATTACKS.items():
+            async with raw_client(server.address) as rude:
+                await rude.flood(itertools.islice(attack(), MOST))
+                code, reason = await rude.closing()
+                assert (code, reason[:8]) == (LIMIT_EXCEEDED, "AQ-COST-"), (name, reason)
+                assert rude.sent < MEGABYTE, name
+                watch.look()
+    assert watch.grown < 80 * MEGABYTE
+
+
+@bounded
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_objects_are_bounded_while_nothing_of_the_server_arrives(name: str) -> None:
+    """AQ-COST-2 and AQ-COST-3: QUIC's events wait then for its window to open, which never does."""
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        raw_client(server.address) as rude,
+    ):
+        (driver,) = server._endpoint.drivers
+        # It says something that is not acknowledged, and again.
+        rude.say(stream_frame(2, version(), fin=True) + path_challenge(0))
+        await eventually(lambda: driver.bridge.quic.has_lost, "the server probes")
+        await rude.flood(itertools.islice(ATTACKS[name](), MOST))
+        code, reason = await rude.closing()
+        assert (code, reason[:8]) == (LIMIT_EXCEEDED, "AQ-COST-"), reason
+        assert rude.sent < MEGABYTE
+
+
+@bounded
+async def test_packets_that_only_ask_for_acks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AQ-COST-2: an ack is kept until it is acknowledged itself."""
+    use(monkeypatch, max_early_unacknowledged=1_000)
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        raw_client(server.address) as rude,
+    ):
+        (driver,) = server._endpoint.drivers
+        for number in range(20_000):
+            rude.say(PING)
+            await asyncio.sleep(0)  # so that each is read by itself
+            await asyncio.sleep(0)
+            if number % 64 == 0:
+                await rude.listen()
+            if driver.core.has_ended:
+                break
+        code, reason = await rude.closing()
+        assert (code, reason[:9]) == (LIMIT_EXCEEDED, "AQ-COST-2"), reason
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
+    """Have servers go by these limits."""
+    small = functools.partial(Config, **limits)
+    # Not by its dotted name: `aqueduct.channel` is the function, too.
+    monkeypatch.setattr(importlib.import_module("aqueduct.channel.server"), "Config", small)
+
+
+@bounded
+@pytest.mark.parametrize("name", ["challenges", "streams that are reset"])
+async def test_what_is_not_acknowledged_is_bounded_after_acceptance_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AQ-COST-2."""
+    use(monkeypatch, max_unacknowledged=6_000)
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        raw_client(server.address) as rude,
+    ):
+        rude.say(stream_frame(2, version() + connection_headers([]), fin=True))
+        assert await server.accept() is not None
+        await rude.flood(itertools.islice(ATTACKS[name](), 60_000))
+        code, reason = await rude.closing()
+        assert (code, reason[:9]) == (LIMIT_EXCEEDED, "AQ-COST-2"), reason
+
+
+@bounded
+async def test_a_client_that_acknowledges_may_provoke_as_much_as_it_likes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-COST-2: what is bounded is what is held."""
+    use(monkeypatch, max_unacknowledged=2_000)
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        aqueduct.connect(server.address, trust=aqueduct.dev_trust()) as client,
+    ):
+        connection = await server.accept()
+        assert connection is not None
+        client.core.set_mode(0, Mode.UNORDERED)
+        for number in range(10_000):  # each a stream that ends
+            await client.entrypoint.send(b"%d" % number)
+        for _ in range(10_000):
+            await connection.entrypoint.receive()
+        assert client.is_open
+
+
+@bounded
+async def test_the_connections_of_one_address_share_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-COST-4: each for itself is within its limits."""
+    small = functools.partial(
+        Config, max_address_bytes=1_000 * 1_536, address_allowance=100 * 1_536
+    )
+    monkeypatch.setattr(importlib.import_module("aqueduct.channel.server"), "Config", small)
+    async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+        clients = [raw_client(server.address) for _ in range(4)]
+        closed = 0
+        async with clients[0] as a, clients[1] as b, clients[2] as c, clients[3] as d:
+            for rude in (a, b, c, d):
+                rude.say(stream_frame(2, version() + connection_headers([]), fin=True))
+                await asyncio.wait_for(server.accept(), 30)
+                many = streams(lambda n: stream_frame(n, version() + route_to(0)))
+                await rude.flood(itertools.islice(many(), 400))
+                await asyncio.sleep(0.1)
+                await rude.listen()
+                if rude.closed is not None:
+                    code, reason = rude.closed
+                    assert (code, reason[:9]) == (LIMIT_EXCEEDED, "AQ-COST-4"), reason
+                    closed += 1
+        assert closed == 1
+        # Once they are gone, there is room again.
+        async with aqueduct.connect(server.address, trust=aqueduct.dev_trust()) as honest:
+            assert honest.is_open

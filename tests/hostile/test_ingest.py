@@ -1,0 +1,242 @@
+"""Clients that mean no good to an ingest server, mixed by a seed, beside those that mean well.
+
+INGEST_SEEDS says how many seeds are played (1), and INGEST_STEPS how many things each attacker
+does (40). Latencies are reported, and not judged: that is for a quiet machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import aqueduct
+from aqueduct.channel.client import connect
+from aqueduct.channel.handles import Receiver, Sender, channel, oneshot
+from aqueduct.errors import AqueductError
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.messages import (
+    Advance,
+    Answer,
+    Done,
+    EndStep,
+    Fetch,
+    Offsets,
+    Open,
+    Records,
+    Refusal,
+    Request,
+    Topics,
+)
+from aqueduct.ingest.once import Once
+from aqueduct.ingest.permissions import Grant, Permissions
+from aqueduct.ingest.producer import Producer
+from aqueduct.ingest.reader import Reader
+from aqueduct.ingest.server import IngestServer
+from tests.ingest.lab import eventually
+
+SEEDS = int(os.environ.get("INGEST_SEEDS", "1"))
+STEPS = int(os.environ.get("INGEST_STEPS", "40"))
+HONEST, HOSTILE, GUESSED = (f"token-of-{name}-clients" for name in ("honest", "hostile", "other"))
+NUMBERS = (-(2**63), -1, 0, 1, 2, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+LIMITS = IngestLimits(low_water=0, partitions=2, max_fetches=8, max_connection_fetches=8)
+
+
+def bomb(count: int, headers: int) -> bytes:
+    """A message that decodes to far more than it is."""
+    rows = [[("", b"")] * headers] * count
+    return msgspec.msgpack.encode(Records(1, [b""] * count, [0] * count, headers=rows))
+
+
+BOMBS = [bomb(100, 65), bomb(256, 64), bomb(2_048, 8), bomb(2_048, 64), bomb(16_384, 64)]
+
+
+class Attacker:
+    """One connection, and what it does to the server."""
+
+    def __init__(self, seed: str, entrypoint: Sender[Request]) -> None:
+        self.rng = random.Random(seed)
+        self.entrypoint: Sender[Any] = entrypoint
+        self.halves: list[Sender[Any] | Receiver[Any]] = []
+        self.attacks: list[Callable[[], Awaitable[None]]] = [
+            self.swallow_a_pill,
+            self.send_headers_without_end,
+            self.forge_records,
+            self.fetch_and_take_nothing,
+            self.advance_all_the_time,
+            self.say_nonsense,
+            self.ask_for_the_impossible,
+        ]
+
+    async def run(self) -> None:
+        for _ in range(STEPS):
+            try:
+                async with asyncio.timeout(0.3):
+                    await self.rng.choice(self.attacks)()
+            except (AqueductError, TimeoutError):
+                pass  # whatever the server thinks of it
+            if len(self.halves) > 60:
+                self.leave(20)
+            await asyncio.sleep(0.01)  # so that something of it comes to pass
+        self.leave(len(self.halves))
+
+    def leave(self, count: int) -> None:
+        self.rng.shuffle(self.halves)
+        gone, self.halves = self.halves[:count], self.halves[count:]
+        for half in gone:
+            if isinstance(half, Sender):
+                half.cancel()
+            else:
+                half.close()
+
+    def number(self) -> int:
+        return self.rng.choice(NUMBERS)
+
+    async def open(self, producer: str, once: Once | None = None) -> Sender[bytes]:
+        records, incoming = channel(bytes)
+        outgoing, answers = channel(Answer)
+        self.halves += [records, answers]
+        await self.entrypoint.send(Open("shared", producer, incoming, outgoing, once=once))
+        return records
+
+    async def swallow_a_pill(self) -> None:
+        once = Once("evil", self.rng.randrange(3), f"{self.rng.getrandbits(128):032x}", 0)
+        records = await self.open("", self.rng.choice((once, None)))
+        pill = Records(self.number(), [b"x", b"y"], [self.number(), 0], ids=os.urandom(40))
+        await records.send(msgspec.msgpack.encode(pill))
+
+    async def send_headers_without_end(self) -> None:
+        records = await self.open(f"evil-{self.rng.randrange(20)}")
+        await records.send(self.rng.choice(BOMBS))
+
+    async def forge_records(self) -> None:
+        records = await self.open("honest")
+        await records.send(msgspec.msgpack.encode(Records(1, [b"forged"] * 50, [0] * 50)))
+
+    async def fetch_and_take_nothing(self) -> None:
+        rows, taken = channel(bytes)
+        reply, answer = oneshot(Done | Refusal)
+        self.halves += [taken, answer]
+        await self.entrypoint.send(Fetch("shared", 0, 0, self.rng.randrange(1, 20), rows, reply))
+
+    async def advance_all_the_time(self) -> None:
+        for _ in range(20):
+            reply, answer = oneshot(Done | Refusal)
+            self.halves.append(answer)
+            name = self.rng.choice(("honest", "evil", "evil-2"))
+            await self.entrypoint.send(Advance("shared", name, {0: self.number()}, reply))
+
+    async def say_nonsense(self) -> None:
+        records = await self.open("evil-nonsense")
+        await records.send(self.rng.randbytes(self.rng.randrange(1, 2_000)))
+
+    async def ask_for_the_impossible(self) -> None:
+        reply: Any
+        reply, answer = oneshot(Any)
+        self.halves.append(answer)
+        request: Any = self.rng.choice(
+            (
+                Offsets("shared", self.number(), reply),
+                EndStep("shared", "evil", self.number(), "0" * 32, reply),
+                Topics(reply, "../" * 9),
+            )
+        )
+        await self.entrypoint.send(request)
+
+
+class Honest:
+    """A producer and a reader who want nothing but their due."""
+
+    def __init__(self, address: str) -> None:
+        self.options: dict[str, Any] = {"trust": aqueduct.dev_trust(), "token": HONEST}
+        self.address = address
+        self.waits: list[float] = []
+        self.goes_on = True
+
+    async def run(self) -> int:
+        sent = 0
+        async with (
+            Producer(self.address, "shared", producer_id="honest", **self.options) as producer,
+            Reader(self.address, **self.options) as reader,
+        ):
+            while self.goes_on or not self.waits:
+                began = time.perf_counter()
+                stored = await producer.send_and_wait(b"%d" % sent, partition=0)
+                assert stored.offset is not None
+                where = "shared", 0, stored.offset, stored.offset + 1
+                rows = [row async for batch in reader.read(*where) for row in batch.to_pylist()]
+                assert [row["value"] for row in rows] == [b"%d" % sent]
+                await reader.advance("honest", "shared", {0: stored.offset})
+                self.waits.append(time.perf_counter() - began)
+                sent += 1
+                await asyncio.sleep(0)
+        return sent
+
+
+async def guess(address: str) -> None:
+    for _ in range(4):
+        try:
+            async with connect(
+                address,
+                Request,
+                trust=aqueduct.dev_trust(),
+                headers={"authorization": f"Bearer {GUESSED}"},
+            ):
+                raise AssertionError("let in")
+        except AqueductError:
+            pass
+
+
+async def attack(address: str, seed: str) -> None:
+    headers = {"authorization": f"Bearer {HOSTILE}"}
+    async with connect(address, Request, trust=aqueduct.dev_trust(), headers=headers) as connection:
+        await Attacker(seed, connection.entrypoint).run()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_nobody_who_means_well_notices_those_who_do_not(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = Permissions(
+        {HONEST: Grant(["*"], ["*"], "honest"), HOSTILE: Grant(["*"], ["*"], "hostile")}
+    )
+    tls = aqueduct.dev_tls()
+    server = IngestServer("127.0.0.1:0", tmp_path, tls=tls, limits=LIMITS, permissions=tokens)
+    async with server:
+        honest = Honest(server.address)
+        working = asyncio.create_task(honest.run())
+        await eventually(lambda: len(honest.waits) >= 5, "the honest ones are at work")
+        idle, honest.waits = sorted(honest.waits), []
+        attackers = [attack(server.address, f"{seed} {number}") for number in range(3)]
+        await asyncio.gather(*attackers, guess(server.address))
+        honest.goes_on = False
+        sent = await working
+        # Nothing is left of those who have gone.
+        await eventually(lambda: not server._sending, "no stream is open")
+        await eventually(lambda: not server._committer._held, "no memory is held")
+        await eventually(lambda: server._reading._slots.free == LIMITS.max_fetches, "slots")
+        assert not server._committer._reserving
+        (info,) = server.topics()
+        assert info.readers["honest"] == {0: info.readers["honest"][0]}
+        numbers = []
+        async with Reader(server.address, **honest.options) as reader:
+            for part in info.partitions:
+                where = "shared", part.partition, part.first_offset, part.next_offset
+                async for batch in reader.read(*where):
+                    rows = batch.select(["producer_id", "value"]).to_pylist()
+                    numbers += [row["value"] for row in rows if row["producer_id"] == "honest"]
+        assert numbers == [b"%d" % number for number in range(sent)]
+        assert server.metrics.tokens_refused == 4
+    assert "Traceback" not in caplog.text
+    under = sorted(honest.waits)
+    for when, waits in (("idle", idle), ("under attack", under)):
+        count = len(waits)
+        middle, late = waits[count // 2], waits[-1 - count // 100]
+        print(f"{when}: {count} rounds of the honest, p50 {middle:.3f} s, p99 {late:.3f} s")
