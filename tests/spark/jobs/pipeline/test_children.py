@@ -73,7 +73,7 @@ async def test_what_devices_send_is_stored_once_and_what_is_lost_is_known(tmp_pa
     ingest, gateway, devices = children
     async with ending(*children):
         address = await started_gateway(ingest, gateway, data)
-        await devices.start(DevicesPlan(address, devices=6, rate=600.0, seed=1, loss=0.03))
+        await devices.start(DevicesPlan(address, devices=6, rate=600.0, seed=1, loss=0.2))
         await devices.expect(Listening)
         devices.order(Begin())
         await asyncio.sleep(2.0)

@@ -101,6 +101,7 @@ class Fleet:
                 await self._measure(device, senders)
             for mode, count in (await answer.receive()).items():
                 self.arrived[mode] += count
+            await unreliable.flush()  # the last acks and nacks may be behind the answer
             self.lost["unreliable"] += unreliable.statistics()["undelivered"]
             connection.entrypoint.finish()
 
