@@ -50,6 +50,11 @@ def crypto(offset: int, data: bytes) -> bytes:
     return b"\x06" + varint(offset) + varint(len(data)) + data
 
 
+def ack(largest: int) -> bytes:
+    """ACK of all packets up to the largest number."""
+    return b"\x02" + varint(largest) + b"\x00\x00" + varint(largest)
+
+
 PING = b"\x01"
 
 
@@ -103,6 +108,12 @@ class RawClient:
         for data, _ in self.quic.datagrams_to_send(now=asyncio.get_running_loop().time()):
             with contextlib.suppress(OSError):
                 self.socket.sendto(data, self.server)
+
+    @property
+    def received(self) -> int:
+        """The largest number of a packet from the server."""
+        largest: int = self.quic._spaces[tls.Epoch.ONE_RTT].largest_received_packet
+        return largest
 
     def packet(self, frames: bytes) -> bytes:
         """A packet with these frames."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import itertools
@@ -17,6 +18,7 @@ from aqueduct.protocol.sender import Mode
 from tests.hostile.attacks import MEGABYTE, siege
 from tests.hostile.raw import (
     PING,
+    ack,
     crypto,
     path_challenge,
     raw_client,
@@ -38,6 +40,18 @@ def streams(make: Callable[[int], bytes]) -> Attack:
     return lambda: (make(number) for number in itertools.count(FIRST, 4))
 
 
+def nothing_among_data() -> Iterator[bytes]:
+    """Streams without data, behind frames that raise an event for a byte each."""
+    data = version() + route_to(0) + message(0, bytes(2_000))
+    carriers = range(FIRST, FIRST + 4 * 250, 4)
+    empty = itertools.count(carriers.stop, 4)
+    for at in range(len(data)):
+        for carrier in carriers:
+            yield stream_frame(carrier, data[at : at + 1], offset=at)
+            yield stream_frame(next(empty), b"")
+            yield stream_frame(next(empty), b"")
+
+
 ATTACKS: dict[str, Attack] = {
     "streams of a byte": streams(lambda n: stream_frame(n, b"\xef")),
     "streams that wait": streams(
@@ -48,6 +62,7 @@ ATTACKS: dict[str, Attack] = {
     ),
     "streams of nothing": streams(lambda n: stream_frame(n, b"")),
     "streams with a hole": streams(lambda n: stream_frame(n, b"x", offset=1)),
+    "streams of nothing among data": lambda: nothing_among_data(),
     "a stream of holes": lambda: (
         stream_frame(FIRST, b"x", offset=at) for at in itertools.count(1, 2)
     ),
@@ -90,6 +105,49 @@ async def test_objects_are_bounded_while_nothing_of_the_server_arrives(name: str
         code, reason = await rude.closing()
         assert (code, reason[:8]) == (LIMIT_EXCEEDED, "AQ-COST-"), reason
         assert rude.sent < MEGABYTE
+
+
+@bounded
+async def test_streams_in_packets_of_their_own_are_bounded() -> None:
+    """AQ-COST-3: what does not count of a packet has no room for a stream."""
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        raw_client(server.address) as rude,
+    ):
+        numbers = itertools.count(FIRST, 4)
+        for packet in range(20_000):
+            rude.say(b"".join(stream_frame(next(numbers), b"") for _ in range(2)))
+            if packet % 64 == 0:
+                await rude.listen()
+                rude.say(ack(rude.received))
+                if rude.closed is not None:
+                    break
+        code, reason = await rude.closing()
+        assert (code, reason[:9]) == (LIMIT_EXCEEDED, "AQ-COST-3"), reason
+
+
+@bounded
+async def test_the_connections_of_one_address_share_a_bound_before_acceptance() -> None:
+    """AQ-COST-3: each for itself is within its limits; the one with the most is closed."""
+    async with (
+        siege("hidden state of one address", "--handshake", "120") as (server, watch),
+        contextlib.AsyncExitStack() as stack,
+    ):
+        modest = await stack.enter_async_context(raw_client(server.address))
+        await modest.flood(itertools.islice(ATTACKS["streams of nothing"](), 200))
+        greedy = []
+        for _ in range(25):
+            rude = await stack.enter_async_context(raw_client(server.address))
+            await rude.flood(itertools.islice(ATTACKS["streams of nothing"](), 9_000))
+            greedy.append(rude)
+            watch.look()
+        for rude in (modest, *greedy):
+            await rude.listen()
+        closed = [rude.closed for rude in greedy if rude.closed is not None]
+        assert len(closed) > len(greedy) // 2
+        assert {(code, reason[:9]) for code, reason in closed} == {(LIMIT_EXCEEDED, "AQ-COST-3")}
+        assert modest.closed is None
+    assert watch.grown < 120 * MEGABYTE
 
 
 @bounded

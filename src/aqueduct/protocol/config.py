@@ -181,6 +181,11 @@ class Config:
     max_early_unseen: int = 256 * KIB
     """The same for a client with early data, which it may have to retransmit."""
 
+    max_address_hidden: int = 64 * MIB
+    """Bytes that QUIC holds, by estimate, for all clients of one address that were not accepted, in
+    state that it does not report (AQ-COST-3): 220 for each unseen byte. Over all addresses,
+    ``early_share`` times that. The probes of an honest client's path MTU count for 0.6 MB."""
+
     max_streams: int = 0
     """Incoming streams open at once: one or two a channel, and one a message in unordered mode.
     0 for 131,072, or two a channel if more channels are allowed."""

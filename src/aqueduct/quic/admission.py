@@ -5,6 +5,10 @@ bounded: when there are too many, the server drops the oldest one of the address
 favour of a new one, so that a flood from one address displaces its own connections. A flood from
 spoofed addresses does not get that far: past a number of half-open connections, in total or from
 one address, a new client must validate its address first (Retry).
+
+QUIC holds state for half-open connections that it does not report; each connection bounds it
+(AQ-COST-2, AQ-COST-3). `Hidden` bounds the sum of the estimates, per address and over all: the
+connection with the most is closed, which is not that of an honest client with little.
 """
 
 from __future__ import annotations
@@ -78,6 +82,41 @@ class HalfOpen(Generic[T]):
 def _greed(connections: OrderedDict[T, float]) -> tuple[int, float]:
     """Return the sort key of an address: its number of connections, and the age of the oldest."""
     return len(connections), -next(iter(connections.values()))
+
+
+class Hidden(Generic[T]):
+    """Estimates of what QUIC holds for each half-open connection, in bytes (AQ-COST-3)."""
+
+    def __init__(self, config: Config) -> None:
+        self._most_of_one = config.max_address_hidden
+        self._most = config.max_address_hidden * config.early_share
+        self._by_address: dict[str, dict[T, int]] = {}
+        self._totals: dict[str, int] = {}
+        self.total = 0
+
+    def hold(self, connection: T, address: str, size: int) -> T | None:
+        """Set the estimate of a connection; return the connection to close, or None."""
+        mine = self._by_address.setdefault(address, {})
+        more = size - mine.get(connection, 0)
+        mine[connection] = size
+        total = self._totals[address] = self._totals.get(address, 0) + more
+        self.total += more
+        if more > 0 and (total > self._most_of_one or self.total > self._most):
+            if total <= self._most_of_one:
+                mine = self._by_address[max(self._totals, key=self._totals.__getitem__)]
+            return max(mine, key=mine.__getitem__)
+        return None
+
+    def remove(self, connection: T, address: str) -> None:
+        """Remove a connection that was accepted or has ended."""
+        mine = self._by_address.get(address)
+        if mine is None or connection not in mine:
+            return
+        size = mine.pop(connection)
+        self.total -= size
+        self._totals[address] -= size
+        if not mine:
+            del self._by_address[address], self._totals[address]
 
 
 class Accounts:

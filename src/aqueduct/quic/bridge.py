@@ -74,10 +74,16 @@ FAILED = "QUIC failed"
 MAX_EARLY_STREAMS = 1_024
 """Streams a client opens before it has the server's headers (AQ-COST-1); the next ones wait."""
 
-_PACKET_OVERHEAD = 40
-"""Bytes of a packet besides its frames, and of an ack in it."""
-_FRAME_OVERHEAD = 16
-"""Bytes of a frame besides its data."""
+_PACKET_OVERHEAD = 26
+"""Bytes of a packet besides its frames, at least: flags, connection id, packet number and tag. The
+least, since a client chooses the size of its packets: what counts for nothing is free of cost."""
+_RESET_OVERHEAD = 2
+"""Bytes of a frame that resets a stream besides its type and the number of the stream, at least."""
+_COST_OF_UNSEEN = 220
+_COST_OF_HANDSHAKE = 14
+"""Bytes that QUIC holds for each byte that raises no event, after and before the handshake."""
+_COST_OF_UNACKNOWLEDGED = 200
+"""Bytes that QUIC holds for a packet or frame until it is acknowledged."""
 _LOOK_AFTER = 1_024
 """Packets and frames after which the unacknowledged ones are counted, in linear time."""
 _LOOK_EVERY = 0.1
@@ -181,6 +187,8 @@ class Bridge:
         """Bytes received until then that raised an event, and those that did not."""
         self.when_ready: Callable[[], None] | None = None
         """Called when the headers were exchanged and the connection accepted."""
+        self.when_hidden: Callable[[int], None] | None = None
+        """Called before that with an estimate of the bytes that QUIC holds and does not report."""
         self._unsent = self._pieces = 0
         """Bytes, and writes and datagrams, that QUIC was fed and may not have sent; qh3 would have
         to go through all its streams to tell."""
@@ -514,6 +522,9 @@ class Bridge:
             allowed = config.max_unseen if self.connected else config.max_handshake
         if self._unseen > allowed:
             core.handle_excess("AQ-COST-3", "too many bytes without an event before headers", now)
+        elif self.when_hidden is not None:
+            each = _COST_OF_UNSEEN if self.connected or self.quic.is_early else _COST_OF_HANDSHAKE
+            self.when_hidden(each * self._unseen + _COST_OF_UNACKNOWLEDGED * self._debts.held)
 
     def _is_sent(self) -> bool:
         return not self._is_handshaking_early() and not self.quic.get_send_buffer_size()
@@ -607,7 +618,7 @@ class Bridge:
                         finished.add(stream >> 2, (stream >> 2) + 1)
                         self._debts.news += 1
                     if self._is_early:
-                        self._seen += len(event.data) + _FRAME_OVERHEAD
+                        self._seen += len(event.data) + least_head(stream)
                     if tap is not None:
                         tap.stream_read(stream, event.data, event.end_stream)
                     core.handle_stream_data(stream, event.data, event.end_stream, now)
@@ -615,7 +626,7 @@ class Bridge:
                     core.handle_bidirectional_stream(now)
             elif type(event) is DatagramFrameReceived:
                 if self._is_early:
-                    self._seen += len(event.data) + _FRAME_OVERHEAD
+                    self._seen += len(event.data) + 1
                 if tap is not None:
                     tap.datagram_read(event.data)
                 core.handle_datagram(event.data, now)
@@ -635,7 +646,7 @@ class Bridge:
             self._finished.add(index, index + 1)
             self._debts.news += 1
             if self._is_early:
-                self._seen += _FRAME_OVERHEAD
+                self._seen += least_head(event.stream_id) + _RESET_OVERHEAD
             if self.tap is not None:
                 self.tap.reset_read(event.stream_id, event.error_code)
             core.handle_stream_reset(event.stream_id, event.error_code, now)
@@ -691,13 +702,15 @@ class Debts:
     sends a ping: a peer that gets only acks need not acknowledge them.
     """
 
-    __slots__ = ("_asked", "_core", "_enough", "_quic", "is_full", "look_at", "news")
+    __slots__ = ("_asked", "_core", "_enough", "_quic", "held", "is_full", "look_at", "news")
 
     def __init__(self, core: Connection, quic: Engine) -> None:
         self._core = core
         self._quic = quic
         self.news = 0
         """Packets and frames since the last count."""
+        self.held = 0
+        """Packets and frames that were held at the last count."""
         self.is_full = False
         """Whether this side must not send new data, as of the last count."""
         self.look_at = 0.0
@@ -730,7 +743,7 @@ class Debts:
     def _count(self, now: float) -> int:
         """Count what is held, and close a peer for which that is too much."""
         self.news = 0
-        held = self._quic.unacknowledged()
+        held = self.held = self._quic.unacknowledged()
         limit = self._limit()
         self.is_full = held >= limit // 2
         self.look_at = now + _LOOK_EVERY
@@ -748,6 +761,11 @@ class Debts:
 
 AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
 """What a connection is closed with without waiting for what was sent to leave."""
+
+
+def least_head(stream: int) -> int:
+    """Return the least bytes of a frame of a stream besides its data: its type and the number."""
+    return 2 if stream < 1 << 6 else 3 if stream < 1 << 14 else 5 if stream < 1 << 30 else 9
 
 
 def shortened(reason: str) -> str:

@@ -27,7 +27,7 @@ from aqueduct.protocol.budget import Account
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event
-from aqueduct.quic.admission import Accounts, HalfOpen, neighbourhood
+from aqueduct.quic.admission import Accounts, HalfOpen, Hidden, neighbourhood
 from aqueduct.quic.bridge import Bridge
 from aqueduct.quic.engine import ALPN, Engine, Settings
 from aqueduct.quic.retry import RetryTokens
@@ -57,6 +57,8 @@ _GREEDY = 4
 _PATIENCE = 1.0
 """Seconds for which a half-open connection is not displaced by its own address: handshakes take
 less."""
+_MAX_CLOSING = 4
+"""Connections closed for what QUIC holds that keep it while they may have to repeat the close."""
 _LARGEST_PACKET = 65_527
 _LONGEST = 86_400 * 365
 """Seconds that a timer may be set to: a year is as good as for ever, and fits what QUIC states."""
@@ -497,6 +499,9 @@ class ServerEndpoint(Endpoint):
         self._handshakes: dict[Driver, asyncio.TimerHandle] = {}
         self._half_open: HalfOpen[Driver] = HalfOpen()
         self._accounts = Accounts(config or Config())
+        self._hidden: Hidden[Driver] = Hidden(config or Config())
+        self._closing: deque[Driver] = deque()
+        """The last connections that were closed for their hidden state."""
         self._addresses: dict[Driver, str] = {}
         self.accepting = True
         self.refused = 0
@@ -509,6 +514,7 @@ class ServerEndpoint(Endpoint):
         self._half_open.remove(driver)
         address = self._addresses.pop(driver, None)
         if address is not None:
+            self._hidden.remove(driver, address)
             self._accounts.leave(address)
         super().forget(driver)
 
@@ -587,13 +593,38 @@ class ServerEndpoint(Endpoint):
         bridge = Bridge(core, quic)
         driver = self.add(bridge, destination, quic.host_cid)
         bridge.when_connected = partial(self._end_handshake, driver)
-        bridge.when_ready = partial(self._half_open.remove, driver)
+        bridge.when_ready = partial(self._accepted, driver, name)
+        bridge.when_hidden = partial(self._hold_hidden, driver, name)
         self._addresses[driver] = name
         self._half_open.add(driver, name, self.clock())
         timeout = self.options.handshake_timeout
         self._handshakes[driver] = self.loop.call_later(timeout, self._give_up, driver)
         self._on_connection(driver, address)
         return driver
+
+    def _accepted(self, driver: Driver, name: str) -> None:
+        self._half_open.remove(driver)
+        self._hidden.remove(driver, name)
+
+    def _hold_hidden(self, driver: Driver, name: str, size: int) -> None:
+        """Account for what QUIC holds; close the half-open connection with the most if need be."""
+        if driver not in self.drivers:
+            return
+        greediest = self._hidden.hold(driver, name, size)
+        if greediest is not None:
+            self._hidden.remove(greediest, self._addresses[greediest])
+            reason = "too many bytes without an event from all clients before headers"
+            greediest.core.handle_excess("AQ-COST-3", reason, greediest.now())
+            greediest.touch()
+            self._closing.append(greediest)
+            if len(self._closing) > _MAX_CLOSING:
+                self._drop(self._closing.popleft())
+
+    def _drop(self, driver: Driver) -> None:
+        """Free the memory of a connection that was closed, before its closing period is over."""
+        if driver in self.drivers:
+            driver.bridge.ended = True
+            self.forget(driver)
 
     def _end_handshake(self, driver: Driver) -> None:
         timer = self._handshakes.pop(driver, None)
