@@ -311,6 +311,20 @@ MUTANTS = [
         "            pass\n",
     ),
     Mutant(
+        "halves that ended stay in the table",
+        "protocol/channels.py",
+        "        if half.settle():\n            self._remove(half)\n",
+        "        if half.settle():\n",
+    ),
+    Mutant(
+        "senders that were lost untaken are remembered for ever",
+        "protocol/channels.py",
+        "        if channel not in self._lost_senders:\n            return False\n"
+        "        del self._lost_senders[channel]\n        return True\n",
+        "        return channel in self._lost_senders\n",
+        seeds="1200:1500",
+    ),
+    Mutant(
         "a receiver that ended keeps its timer",
         "protocol/receiver.py",
         "        self._acks = self._reliable = self.inbox = None\n"

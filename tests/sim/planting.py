@@ -23,6 +23,8 @@ class Mutant:
     file: str
     old: str
     new: str
+    seeds: str = SEEDS
+    """Other ones for a fault in a state that few runs reach."""
 
 
 def plant(mutant: Mutant, place: Path) -> Path:
@@ -42,7 +44,7 @@ def assert_found(mutant: Mutant, place: Path, protocol: str) -> None:
     plant(mutant, place)
     command = [sys.executable, "-m", "aqueduct.testing.simulate", "--protocol", protocol]
     run = subprocess.run(
-        [*command, "--seeds", SEEDS, "--stop-at-first"],
+        [*command, "--seeds", mutant.seeds, "--stop-at-first"],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(place)},
         capture_output=True,
