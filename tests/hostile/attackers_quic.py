@@ -17,6 +17,7 @@ from aioquic.tls import Epoch
 
 from tests.hostile.attackers import HOSTS, Addresses, attack, place
 from tests.hostile.attacks import garbage
+from tests.hostile.raw import raw_client, stream_frame
 
 PATIENCE = 5.0
 
@@ -236,3 +237,14 @@ async def silent_clients(addresses: Addresses, random: Random) -> None:
         async with forger(addresses["channels"], random) as rude:
             rude.send(1, lambda builder: builder.start_frame(QuicFrameType.PING))
         await asyncio.sleep(0.02)
+
+
+@attack("channels")
+async def empty_streams(addresses: Addresses, random: Random) -> None:
+    """Streams without a byte on many connections of one address, each within its own bounds."""
+    async with contextlib.AsyncExitStack() as stack:
+        host = random.choice(HOSTS)
+        for _ in range(40):
+            rude = await stack.enter_async_context(raw_client(addresses["channels"], host))
+            numbers = range(6, 6 + 4 * random.randrange(2_000, 9_000), 4)
+            await rude.flood(stream_frame(number, b"") for number in numbers)

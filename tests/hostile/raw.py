@@ -169,9 +169,9 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(address: str) -> AsyncIterator[RawClient]:
+async def raw_client(address: str, own: str = "127.0.0.1") -> AsyncIterator[RawClient]:
     """A client that is through the handshake and has said nothing else."""
-    client = RawClient(address)
+    client = RawClient(address, own)
     try:
         await client.shake_hands()
         yield client
