@@ -16,6 +16,7 @@ class Reader:
         self.connection = connection
         self.size = size
         self.has_slot = False
+        self.was_evicted = False
         self.evictions = 0
 
     def evict(self) -> None:
@@ -128,7 +129,47 @@ async def test_slots_are_never_lost_nor_made_up_whatever_happens() -> None:
         slots.release(reader)
     assert slots.free == 3
     assert not slots._waiting
+    assert not slots._resuming
+    assert not slots._resumed
     assert not slots._idle
+
+
+async def test_resumed_readers_leave_slots_to_those_whose_clients_keep_up() -> None:
+    """Each resumption reads the rows again, for one piece that a slow client takes."""
+    slots = Slots(8, 4, 1_000)
+    slow = [Reader(f"slow {number}") for number in range(64)]
+    for reader in slow:
+        await slots.acquire(reader)
+        slots.idle(reader)
+    assert sum(each.was_evicted for each in slow) == 56
+    tasks = await queued(slots, slow[:56])  # their clients take a piece, all at once
+    assert [each.has_slot for each in slow[:56]] == [True] * 2 + [False] * 54
+    for _ in range(20):
+        prompt = Reader("prompt")
+        async with asyncio.timeout(1):
+            await slots.acquire(prompt)  # without a turn of those who resume
+        slots.release(prompt)
+    for reader in slow[:56]:  # and all of these come to their turn
+        await settle()
+        assert reader.has_slot
+        slots.idle(reader)
+    for task in tasks:
+        assert task.done()
+
+
+async def test_a_resumed_reader_gets_its_turn_however_many_new_ones_come() -> None:
+    slots = Slots(1, 1, 1_000)
+    slow, new = Reader("slow"), [Reader(f"new {number}") for number in range(9)]
+    await slots.acquire(slow)
+    slots.idle(slow)
+    await slots.acquire(new[0])
+    assert slow.was_evicted
+    tasks = await queued(slots, [slow, *new[1:]])
+    slots.release(new[0])
+    await settle()
+    assert slow.has_slot
+    for task in tasks:
+        task.cancel()
 
 
 async def test_those_who_wait_for_clients_keep_a_bounded_number_of_bytes() -> None:

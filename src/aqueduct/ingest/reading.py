@@ -53,6 +53,7 @@ class _Range:
         self.end = end
         self.connection = connection
         self.has_slot = False
+        self.was_evicted = False
         self.turn = 0
         """Bytes sent since the range got its slot."""
 
@@ -87,6 +88,8 @@ class _Range:
         self._piece = None
         self.next += count
         self.turn += len(data)
+        if self.turn >= _TURN:
+            self.was_evicted = False  # the client keeps up
         return count
 
     def evict(self) -> None:

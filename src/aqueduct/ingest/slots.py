@@ -1,7 +1,9 @@
 """Read slots, shared fairly over connections.
 
 A slot is the right to have a range of rows open, which takes memory. A holder that waits for its
-client, not for the disk, is idle: it loses its slot when another holder needs one.
+client, not for the disk, is idle: it loses its slot when another holder needs one. To resume, it
+has to read its rows again. Resumed holders therefore read only a few at a time, or slow clients
+would use all the threads and the disk for reads that are repeated for each piece that they take.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable
+from itertools import chain
 from typing import Protocol
 
 
@@ -16,6 +19,8 @@ class Holder(Protocol):
     """An object that may hold a slot."""
 
     has_slot: bool
+    was_evicted: bool
+    """Whether it lost its slot while it was idle; reset by the holder when its client keeps up."""
 
     @property
     def size(self) -> int:
@@ -27,6 +32,10 @@ class Holder(Protocol):
 
     def evict(self) -> None:
         """Let go of everything that is kept in memory."""
+
+
+_Queue = OrderedDict[Hashable, deque[tuple[asyncio.Future[None], Holder]]]
+"""Waiting holders by connection, in round-robin order."""
 
 
 class Slots:
@@ -41,9 +50,12 @@ class Slots:
         """By connection, the number of slots that it holds; no entry for 0."""
         self._idle: OrderedDict[int, Holder] = OrderedDict()
         """By identity, holders that may be evicted, longest idle first."""
-        self._waiting: OrderedDict[Hashable, deque[tuple[asyncio.Future[None], Holder]]]
-        self._waiting = OrderedDict()
-        """By connection, in round-robin order."""
+        self._waiting: _Queue = OrderedDict()
+        self._resuming: _Queue = OrderedDict()
+        """Those that were evicted."""
+        self._resumed: set[int] = set()
+        """By identity, resumed holders that have not become idle since."""
+        self._most_resumed = max(count // 4, 1)
 
     def is_wanted(self, holder: Holder) -> bool:
         """Return whether a waiting holder may take this holder's slot."""
@@ -51,32 +63,27 @@ class Slots:
             return True
         return any(
             connection == holder.connection or self._held.get(connection, 0) < self._each
-            for connection in self._waiting
+            for connection in chain(self._waiting, self._resuming)
         )
 
     async def acquire(self, holder: Holder) -> None:
         """Wait for a slot, in turn with the other connections."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(holder.connection, deque()).append((turn, holder))
+        waiting = self._resuming if holder.was_evicted else self._waiting
+        waiting.setdefault(holder.connection, deque()).append((turn, holder))
         self._grant()
         try:
             await turn
         except asyncio.CancelledError:
-            self._forget(turn, holder)
+            _forget(waiting, turn, holder)
             if holder.has_slot:
                 self.release(holder)
             raise
 
-    def _forget(self, turn: asyncio.Future[None], holder: Holder) -> None:
-        queue = self._waiting.get(holder.connection)
-        if queue is not None and (turn, holder) in queue:
-            queue.remove((turn, holder))
-            if not queue:
-                del self._waiting[holder.connection]
-
     def idle(self, holder: Holder) -> None:
         """Mark a holder as waiting for its client: its slot may be taken."""
         self._idle[id(holder)] = holder
+        self._resumed.discard(id(holder))
         kept = sum(each.size for each in self._idle.values())
         for each in self._idle.values():
             if kept <= self._idle_bytes:
@@ -99,29 +106,42 @@ class Slots:
 
     def _take(self, holder: Holder) -> None:
         holder.has_slot = False
+        self._resumed.discard(id(holder))
         self.free += 1
         left = self._held.pop(holder.connection) - 1
         if left:
             self._held[holder.connection] = left
 
     def _grant(self) -> None:
-        """Grant slots to waiting holders, round-robin over connections."""
+        """Grant slots to waiting holders, round-robin over connections.
+
+        Resumed holders come last, except that one of them can always be at work.
+        """
+        if not self._resumed:
+            self._grant_from(self._resuming, 1)
+        self._grant_from(self._waiting, len(self._idle) + self.free)
+        self._grant_from(self._resuming, self._most_resumed - len(self._resumed))
+
+    def _grant_from(self, waiting: _Queue, most: int) -> None:
         passed = 0
-        while passed < len(self._waiting):
-            connection, queue = next(iter(self._waiting.items()))
-            self._waiting.move_to_end(connection)
+        while most > 0 and passed < len(waiting):
+            connection, queue = next(iter(waiting.items()))
+            waiting.move_to_end(connection)
             if not self._make_room(connection):
                 passed += 1
                 continue
             passed = 0
             turn, holder = queue.popleft()
             if not queue:
-                del self._waiting[connection]
+                del waiting[connection]
             if turn.done():
                 continue
+            most -= 1
             self.free -= 1
             self._held[connection] = self._held.get(connection, 0) + 1
             holder.has_slot = True
+            if holder.was_evicted:
+                self._resumed.add(id(holder))
             turn.set_result(None)
 
     def _make_room(self, connection: Hashable) -> bool:
@@ -137,5 +157,14 @@ class Slots:
         victim = max(idle, key=lambda each: self._held[each.connection])
         self.busy(victim)
         self._take(victim)
+        victim.was_evicted = True
         victim.evict()
         return True
+
+
+def _forget(waiting: _Queue, turn: asyncio.Future[None], holder: Holder) -> None:
+    queue = waiting.get(holder.connection)
+    if queue is not None and (turn, holder) in queue:
+        queue.remove((turn, holder))
+        if not queue:
+            del waiting[holder.connection]
