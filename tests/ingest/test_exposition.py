@@ -11,6 +11,7 @@ import pytest
 
 from aqueduct.ingest import IngestError, exposition
 from aqueduct.ingest.exposition import Exposition
+from tests.ingest.lab import eventually
 
 PAGE = "# TYPE records counter\nrecords 1\n"
 
@@ -95,7 +96,7 @@ async def test_a_slow_client_is_left(page: Exposition, monkeypatch: pytest.Monke
     assert await ask(page, b"GET /metr") == b""
 
 
-@pytest.mark.parametrize("count", [17, 100])
+@pytest.mark.parametrize("count", [17, 100, 300])
 async def test_silent_connections_keep_nobody_from_the_page(page: Exposition, count: int) -> None:
     host, port = page.address.rsplit(":", 1)
     silent = [await asyncio.open_connection(host, int(port)) for _ in range(count)]
@@ -108,6 +109,51 @@ async def test_silent_connections_keep_nobody_from_the_page(page: Exposition, co
     assert len(page._clients) <= exposition._MAX_CLIENTS
     for _, writer in silent:
         writer.close()
+
+
+async def test_a_burst_of_silent_connections_keeps_nobody_from_the_page(page: Exposition) -> None:
+    """They come between a client's connection and its request."""
+    host, port = page.address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    silent = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(10):
+        assert (await reader.read()).endswith(PAGE.encode())
+    for _, each in [(reader, writer), *silent]:
+        each.close()
+
+
+async def test_clients_that_do_not_read_the_page_hold_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exposition, "_PATIENCE", 2.0)
+    served: list[asyncio.WriteTransport] = []
+    made = exposition._make_room
+
+    def note(clients: dict[object, asyncio.StreamWriter], most: int) -> None:
+        served.extend(each.transport for each in clients.values() if each.transport not in served)
+        made(clients, most)  # type: ignore[arg-type]
+
+    def held() -> list[int]:
+        return [size for each in served if (size := each.get_write_buffer_size())]
+
+    monkeypatch.setattr(exposition, "_make_room", note)
+    size = 16 * 1024 * 1024
+    async with Exposition("127.0.0.1:0", lambda: "x" * size) as page:
+        host, port = page.address.rsplit(":", 1)
+        clients = []
+        for _ in range(exposition._MAX_PAGES + 4):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            sock.connect((host, int(port)))
+            sock.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+            clients.append(sock)
+            await asyncio.sleep(0.02)
+        assert len(served) == len(clients)
+        assert 0 < len(held()) <= exposition._MAX_PAGES
+        await eventually(lambda: not held() and not page._clients, "all are let go")
+        for sock in clients:
+            sock.close()
 
 
 async def test_the_address_with_the_most_connections_gives_way(

@@ -14,11 +14,18 @@ from aqueduct.ingest.faults import IngestError
 _log = logging.getLogger("aqueduct.ingest")
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PATIENCE = 5.0
-"""Seconds that somebody may take to ask."""
+"""Seconds that a client may take to ask, and to read the answer."""
 _MAX_REQUEST = 8_192
-_MAX_CLIENTS = 16
+_MAX_CLIENTS = 128
 """Connections at a time; past that the server closes the oldest one of the address with the most,
-so that idle connections do not lock out Prometheus."""
+so that idle connections do not lock out Prometheus. Enough that a client has sent its request
+before as many others have connected."""
+_MAX_PAGES = 16
+"""Pages in memory that clients have not read: with many topics each takes megabytes. Past that the
+server closes a connection as above."""
+
+
+_Clients = dict[asyncio.Task[None] | None, asyncio.StreamWriter]
 
 
 class Exposition:
@@ -27,7 +34,9 @@ class Exposition:
     def __init__(self, address: str, text: Callable[[], str]) -> None:
         self._asked_address = address
         self._text = text
-        self._clients: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
+        self._clients: _Clients = {}
+        self._unread: _Clients = {}
+        """Those that were answered, and have not read all of it."""
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Exposition:
@@ -60,25 +69,22 @@ class Exposition:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         self._clients[task] = writer
-        if len(self._clients) > _MAX_CLIENTS:
-            self._make_room()
+        _make_room(self._clients, _MAX_CLIENTS)
+        writer.transport.set_write_buffer_limits(0)  # `drain` waits until all of it is gone
         try:
             async with asyncio.timeout(_PATIENCE):
                 request = await reader.readuntil(b"\r\n\r\n")
+                self._unread[task] = writer
+                _make_room(self._unread, _MAX_PAGES)
                 writer.write(self._answer(request.split(b"\r\n", 1)[0]))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asks badly is not answered
         finally:
             del self._clients[task]
-            writer.close()
-
-    def _make_room(self) -> None:
-        """Close the oldest connection of the address with the most."""
-        open_ = [each for each in self._clients.values() if not each.transport.is_closing()]
-        counts = Counter(_host(writer) for writer in open_)
-        if counts.total() > _MAX_CLIENTS:
-            max(open_, key=lambda writer: counts[_host(writer)]).transport.abort()
+            self._unread.pop(task, None)
+            # Closing would wait for a client that does not read, without end.
+            writer.transport.abort()
 
     def _answer(self, line: bytes) -> bytes:
         words = line.split(b" ")
@@ -96,6 +102,16 @@ class Exposition:
             _log.exception("the page of metrics could not be made")
             return _response("500 Internal Server Error", "see the log\n", method == b"GET")
         return _response("200 OK", text, method == b"GET")
+
+
+def _make_room(clients: _Clients, most: int) -> None:
+    """Close the oldest connection of the address with the most, if there are too many."""
+    if len(clients) <= most:
+        return
+    open_ = [each for each in clients.values() if not each.transport.is_closing()]
+    counts = Counter(_host(writer) for writer in open_)
+    if counts.total() > most:
+        max(open_, key=lambda writer: counts[_host(writer)]).transport.abort()
 
 
 def _host(writer: asyncio.StreamWriter) -> str:
