@@ -29,7 +29,8 @@ class Lab:
 
     def serve(self, address: str = "127.0.0.1:0", **options: Any) -> IngestServer:
         """A server; what is not about its limits is an option of its own."""
-        own = {name: options.pop(name) for name in ("permissions",) if name in options}
+        names = ("permissions", "directory_mode")
+        own = {name: options.pop(name) for name in names if name in options}
         limits = IngestLimits(**{"low_water": 0, **options})
         return IngestServer(address, self.directory, tls=self._tls, limits=limits, **own)
 

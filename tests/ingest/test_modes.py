@@ -99,6 +99,26 @@ def test_who_says_so_lets_everybody_read_and_nobody_write(tmp_path: Path) -> Non
             assert mode == (0o755 if (tmp_path / topic / name).is_dir() else 0o644), name
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+async def test_topics_can_be_reached_with_the_mode_that_was_asked_for(lab: Lab, mode: int) -> None:
+    for _ in range(2):  # a new directory, and one that is there
+        async with lab.serve(directory_mode=mode) as server, lab.producer(server) as producer:
+            await producer.send_and_wait(b"x")
+        for path in (lab.directory, lab.directory / "topic", lab.directory / "topic" / "part=0"):
+            assert path.stat().st_mode & 0o7777 == mode, path
+        lab.directory.chmod(0o750)
+
+
+async def test_directories_keep_the_bit_that_says_which_group_files_get(lab: Lab) -> None:
+    lab.directory.mkdir(exist_ok=True)
+    lab.directory.chmod(0o2750)
+    for mode in (None, None, 0o755):
+        async with lab.serve(directory_mode=mode) as server, lab.producer(server) as producer:
+            await producer.send_and_wait(b"x")
+        for path in (lab.directory, lab.directory / "topic", lab.directory / "topic" / "part=0"):
+            assert path.stat().st_mode & 0o2000, path
+
+
 @pytest.mark.parametrize("mode", [0, 0o644, 0o077, 0o770, 0o777, 0o1755])
 def test_a_mode_that_cannot_work_is_an_error(tmp_path: Path, mode: int) -> None:
     with pytest.raises(ValueError, match=r"invalid directory mode .* use 700, 750 or 755"):

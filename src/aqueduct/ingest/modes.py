@@ -1,7 +1,8 @@
 """Permissions of stored files: by default, the server's user and group can read them.
 
 The mode of a topic's directory applies to its partitions. Its files get the same mode without the
-execute bits, and are writable by the owner only.
+execute bits, and are writable by the owner only. The setgid bit of a directory stays: it decides
+which group the files get.
 """
 
 from __future__ import annotations
@@ -57,9 +58,29 @@ def make_private(directory: Path, mode: int | None) -> None:
     """
     directory.mkdir(exist_ok=True, mode=DIRECTORY_MODE if mode is None else mode)
     now = stat.S_IMODE(directory.stat().st_mode)
-    after = now & DIRECTORY_MODE if mode is None else mode
+    after = _limited(now, DIRECTORY_MODE if mode is None else mode, exact=mode is not None)
     if after != now:
         os.chmod(directory, after)
+
+
+def _limited(now: int, mode: int, *, exact: bool) -> int:
+    """Return the mode of a directory that has ``now``, and is to have ``mode`` or less."""
+    return (mode if exact else now & mode) | now & stat.S_ISGID
+
+
+def open_directory(directory: Path, mode: int) -> None:
+    """Give a server's directory a mode that was asked for, so that its topics can be reached.
+
+    What is in it apart from topics stays private. Another user's directory is left alone.
+    """
+    now = stat.S_IMODE(directory.stat().st_mode)
+    after = _limited(now, mode, exact=True)
+    if after == now:
+        return
+    try:
+        os.chmod(directory, after)
+    except PermissionError as error:
+        _log.error("cannot change the mode of %s to %o: %s", directory, mode, error.strerror)
 
 
 def settle_modes(topic: Path, mode: int, *, exact: bool) -> None:
@@ -69,9 +90,11 @@ def settle_modes(topic: Path, mode: int, *, exact: bool) -> None:
     """
     changed, refused = 0, ""
     for path, found in _entries(topic):
-        wanted = mode if stat.S_ISDIR(found) else mode & _FILE_BITS
         now = stat.S_IMODE(found)
-        after = wanted if exact else now & wanted
+        if stat.S_ISDIR(found):
+            after = _limited(now, mode, exact=exact)
+        else:
+            after = mode & _FILE_BITS if exact else now & mode & _FILE_BITS
         if after == now:
             continue
         try:

@@ -38,7 +38,7 @@ from aqueduct.ingest.messages import (
     TopicInfo,
 )
 from aqueduct.ingest.metrics import Metrics, Now
-from aqueduct.ingest.modes import check_mode
+from aqueduct.ingest.modes import check_mode, open_directory
 from aqueduct.ingest.once import Once
 from aqueduct.ingest.owners import check_owner, read_key, tagged
 from aqueduct.ingest.permissions import HEADER, Grant, Permissions, digest_of
@@ -86,8 +86,8 @@ class IngestServer:
 
         ``directory_mode`` is the mode of topic directories; their files get the same mode without
         the execute bits. By default new directories get ``0o750``, and existing ones lose all
-        permissions beyond it. With ``directory_mode`` all directories get exactly that mode:
-        ``0o755`` makes them world-readable.
+        permissions beyond it. With ``directory_mode`` all directories get exactly that mode, also
+        the server's: ``0o755`` makes topics world-readable.
         """
         self._directory_mode = None if directory_mode is None else check_mode(directory_mode)
         self._asked_address = address
@@ -130,6 +130,8 @@ class IngestServer:
             # The last thing to go: nobody else may have the directory while a thread is at work.
             self._stack.callback(self._store.close)
             self._stack.push_async_callback(self._stop_threads)
+            if self._directory_mode is not None:
+                await self._in_writer(open_directory, self._directory, self._directory_mode)
             if not self._permissions.is_open:
                 self._owners_key = await self._in_writer(read_key, self._directory)
             self._committer = Committer(self._store, self._writer, self.metrics)
