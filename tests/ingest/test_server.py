@@ -39,6 +39,7 @@ from aqueduct.ingest.once import Once
 from aqueduct.ingest.permissions import Grant, Permissions
 from aqueduct.ingest.server import IngestServer
 from aqueduct.ingest.store import Store
+from aqueduct.ingest.topic import Topic
 from tests.ingest.lab import Lab, RawProducer, eventually, records_channel
 
 HUGE = 2**63
@@ -729,3 +730,30 @@ async def test_rows_of_steps_that_are_read_again_keep_nobody_else_waiting(
             await raw.opened()
             raw.leave()
         assert sorted(begun) == jobs
+
+
+async def test_one_connection_does_not_delay_the_advances_of_another(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each topic that readers advance in costs syncs, one topic after the other."""
+    monkeypatch.setattr("aqueduct.ingest.server._ADVANCES", 5)
+    topics = [f"topic-{number}" for number in range(40)]
+    async with lab.serve(partitions=1) as server:
+        writes: list[str] = []
+        write = server._progress._write_topic
+
+        async def note(topic: Topic, moves: Any) -> None:
+            writes.append(topic.name)
+            await write(topic, moves)
+
+        server._progress._write_topic = note  # type: ignore[method-assign]
+        async with lab.reader(server) as greedy, lab.reader(server) as modest:
+            for topic in [*topics, "mine"]:
+                async with lab.producer(server, topic) as producer:
+                    await producer.send_and_wait(b"x")
+            asked = [asyncio.create_task(greedy.advance("r", topic, {0: 1})) for topic in topics]
+            await eventually(lambda: writes, "the first is written")
+            await modest.advance("r", "mine", {0: 1})
+            assert len(writes) <= 30
+            await asyncio.gather(*asked)
+        assert sorted(writes) == sorted([*topics, "mine"])

@@ -27,6 +27,7 @@ from aqueduct.ingest.jobs import RECALLERS, Recollection
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.messages import (
     MAX_SEQUENCE,
+    Advance,
     Answer,
     Done,
     EndStep,
@@ -55,6 +56,9 @@ _log = logging.getLogger("aqueduct.ingest")
 
 _REQUESTS = 256
 """Requests of one connection that are served at once; then the next wait."""
+_ADVANCES = 32
+"""Advances of one connection that are written at once; then the next wait. Each may be for another
+topic, which is two syncs that other readers wait for."""
 _OTHERS = 4
 """Threads that read rows and look up offsets for readers."""
 _NICENESS = 10
@@ -300,8 +304,7 @@ class IngestServer:
             elif isinstance(request, EndStep):
                 await self._end_step(request, client)
             else:
-                looking = client.looking if isinstance(request, Offsets) else _UNLOCKED
-                async with looking:
+                async with client.share_of(request):
                     await self._reading.answer(request, client.grant, client.checked_owner)
         except ChannelError:
             pass  # who asked is gone
@@ -468,6 +471,14 @@ class _Client:
         """Held while the rows of a step are read for it."""
         self.looking = asyncio.Lock()
         """Held while its offsets are looked up."""
+        self.advancing = asyncio.Semaphore(_ADVANCES)
+        """Held while its named readers advance."""
+
+    def share_of(self, request: Request) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return what to hold while a request is answered, so that others get their turns."""
+        if isinstance(request, Offsets):
+            return self.looking
+        return self.advancing if isinstance(request, Advance) else _UNLOCKED
 
     @property
     def checked_owner(self) -> str:
