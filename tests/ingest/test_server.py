@@ -29,14 +29,18 @@ from aqueduct.ingest.messages import (
     Done,
     EndStep,
     Fetch,
+    Listing,
     Offsets,
     Open,
     Records,
     Refusal,
     Request,
+    TopicInfo,
+    Topics,
 )
 from aqueduct.ingest.once import Once
 from aqueduct.ingest.permissions import Grant, Permissions
+from aqueduct.ingest.reading import Reading
 from aqueduct.ingest.server import IngestServer
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Topic
@@ -757,3 +761,29 @@ async def test_one_connection_does_not_delay_the_advances_of_another(
             assert len(writes) <= 30
             await asyncio.gather(*asked)
         assert sorted(writes) == sorted([*topics, "mine"])
+
+
+async def test_listings_for_one_connection_are_made_one_at_a_time(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing of many topics takes megabytes until it is sent."""
+    at_once = [0, 0]
+    answer = Reading.answer
+
+    async def counted(*arguments: Any) -> None:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        await answer(*arguments)
+        at_once[0] -= 1
+
+    large = Listing([TopicInfo("topic", [], fault="x" * 4_000_000)])
+    monkeypatch.setattr(Reading, "answer", counted)
+    monkeypatch.setattr(Reading, "_list", lambda *_: large)
+    async with lab.serve() as server, lab.connect(server) as connection:
+        answers = []
+        for _ in range(10):
+            reply, listing = oneshot(Listing | Refusal)
+            await connection.entrypoint.send(Topics(reply))
+            answers.append(listing)
+        assert {type(await each.receive()) for each in answers} == {Listing}
+    assert at_once == [0, 1]

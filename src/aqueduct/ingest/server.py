@@ -37,6 +37,7 @@ from aqueduct.ingest.messages import (
     Opened,
     Request,
     TopicInfo,
+    Topics,
 )
 from aqueduct.ingest.metrics import Metrics, Now
 from aqueduct.ingest.modes import check_mode, open_directory
@@ -470,13 +471,13 @@ class _Client:
         self.recalling = asyncio.Lock()
         """Held while the rows of a step are read for it."""
         self.looking = asyncio.Lock()
-        """Held while its offsets are looked up."""
+        """Held while offsets are looked up, or topics listed, for it: a listing takes megabytes."""
         self.advancing = asyncio.Semaphore(_ADVANCES)
         """Held while its named readers advance."""
 
     def share_of(self, request: Request) -> contextlib.AbstractAsyncContextManager[None]:
         """Return what to hold while a request is answered, so that others get their turns."""
-        if isinstance(request, Offsets):
+        if isinstance(request, Offsets | Topics):
             return self.looking
         return self.advancing if isinstance(request, Advance) else _UNLOCKED
 
