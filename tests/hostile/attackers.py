@@ -1,8 +1,8 @@
-"""Hostile peers: what an attack is, and the process that runs some of them.
+"""Attacks: how they are registered, and the process that runs some of them.
 
-An attack is an async function with a name, in one file per area. It goes on until it is cancelled,
-draws everything it does from a random generator, and uses addresses of its own, as a peer on
-another host would.
+An attack is an async function with `@attack`, in one file per area. It runs until it is cancelled,
+takes its choices from a seeded RNG, and connects from other loopback addresses than the
+well-behaved clients, as a peer on another host would.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ Addresses = dict[str, str]
 Play = Callable[[Addresses, Random], Awaitable[None]]
 
 HOSTS = ("127.0.0.66", "127.0.0.67", "127.0.0.68")
-"""Where hostile peers come from; those who are well-behaved come from 127.0.0.1."""
+"""The addresses of hostile peers; well-behaved clients use 127.0.0.1."""
 MODULES = ("quic", "channels", "ingest", "ipc")
-ROUTED = (aqueduct.AqueductError, OSError, TimeoutError, ExceptionGroup, ConnectionError)
-"""How a peer notices that it was thrown out."""
+REJECTED = (aqueduct.AqueductError, OSError, TimeoutError)
+"""The errors of a peer whose connection the server rejected or closed."""
 PAUSE = 0.05
-"""Seconds before a peer that was thrown out comes again."""
+"""Seconds before a hostile peer reconnects."""
+CRASHED = "crashed"
+"""The key under which a defect of the attack itself is reported."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """A way to misbehave."""
+    """A registered attack."""
 
     name: str
     area: str
-    """The servers that it is about: channels, ingest or ipc."""
+    """The servers that it attacks: channels, ingest or ipc."""
     play: Play
 
     @property
@@ -51,7 +53,7 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def attack(area: str) -> Callable[[Play], Play]:
-    """Put a function among the attacks, under its own name."""
+    """Register a function as an attack, under its own name."""
 
     def add(play: Play) -> Play:
         name = play.__name__
@@ -62,21 +64,21 @@ def attack(area: str) -> Callable[[Play], Play]:
 
 
 def all_attacks() -> dict[str, Attack]:
-    """Every attack by name."""
+    """Return every attack by name."""
     for module in MODULES:
         importlib.import_module(f"tests.hostile.attackers_{module}")
     return ATTACKS
 
 
 def place(address: str) -> tuple[str, int]:
-    """The host and port of an address."""
+    """Return the host and port of an address."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     return host, int(port)
 
 
 @contextlib.contextmanager
 def coming_from(random: Random) -> Iterator[None]:
-    """Bind the sockets that connect without a word where hostile peers come from."""
+    """Bind sockets that connect without an address of their own to one of `HOSTS`."""
     plain = socket.socket.connect
 
     def connect(self: socket.socket, address: Any) -> None:
@@ -93,22 +95,45 @@ def coming_from(random: Random) -> Iterator[None]:
 
 
 async def keep_playing(attack: Attack, addresses: Addresses, random: Random) -> Counter[str]:
-    """Play an attack until cancelled; a peer that is thrown out comes again."""
+    """Repeat an attack until cancelled; a peer that the server rejects reconnects.
+
+    Returns how its runs ended. Any other exception is a defect of the attack, and is raised.
+    """
     ends: Counter[str] = Counter()
     try:
         while True:
             try:
                 await attack.play(addresses, random)
                 ends["done"] += 1
-            except ROUTED as error:
-                ends[type(error).__name__] += 1
+            except* REJECTED as group:
+                ends[type(first_of(group)).__name__] += 1
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # errors of a task group replace it
+                return ends
             await asyncio.sleep(PAUSE)
     except asyncio.CancelledError:
         return ends
 
 
+def first_of(error: BaseException) -> BaseException:
+    """Return the first exception in a group, or the exception itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def outcome(task: asyncio.Task[Counter[str]]) -> dict[str, Any]:
+    """Return how the runs of an attack ended, or the defect that stopped it."""
+    if not task.done() or task.cancelled():
+        return {CRASHED: "ignored its cancellation"}
+    if (error := task.exception()) is not None:
+        error = first_of(error)
+        return {CRASHED: f"{type(error).__name__}: {error}"[:200]}
+    return dict(task.result())
+
+
 async def main(options: argparse.Namespace) -> None:
-    """Play attacks for some seconds; prints how their peers ended."""
+    """Run attacks for some seconds, and print how their runs ended."""
     attacks = all_attacks()
     addresses = json.loads(options.addresses)
     random = Random(options.seed)
@@ -121,12 +146,8 @@ async def main(options: argparse.Namespace) -> None:
         await asyncio.sleep(options.seconds)
         for task in tasks:
             task.cancel()
-        done, _ = await asyncio.wait(tasks, timeout=5)
-    ends = {
-        name: dict(task.result())
-        for name, task in zip(options.attacks, tasks, strict=True)
-        if task in done and not task.cancelled() and task.exception() is None
-    }
+        await asyncio.wait(tasks, timeout=30)
+    ends = {name: outcome(task) for name, task in zip(options.attacks, tasks, strict=True)}
     print(json.dumps({"ended": ends}), flush=True)
 
 

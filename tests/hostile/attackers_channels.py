@@ -1,4 +1,4 @@
-"""Attacks by clients that got in: channels that nobody reads, closes, ends or wants."""
+"""Attacks by accepted clients: channels that are not read, closed or finished."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 10.0
 
 @contextlib.asynccontextmanager
 async def client(addresses: Addresses) -> AsyncIterator[aqueduct.Connection[Any]]:
-    """A client that leaves without a word."""
+    """Connect; on exit close the socket without closing the connection."""
     connection = await aqueduct.connect(
         addresses["channels"], Request, trust=aqueduct.dev_trust(), timeout=PATIENCE
     )
@@ -34,7 +34,7 @@ async def client(addresses: Addresses) -> AsyncIterator[aqueduct.Connection[Any]
 
 @attack("channels")
 async def unread_channels(addresses: Addresses, random: Random) -> None:
-    """Channels that the server does not read, filled until the connection window is."""
+    """Channels that the server does not read, filled up to the connection window."""
     async with client(addresses) as connection, asyncio.TaskGroup() as group:
         kept: list[Any] = []
         for _ in range(30):
@@ -56,7 +56,7 @@ async def _fill(sender: aqueduct.Sender[bytes], size: int) -> None:
 
 @attack("channels")
 async def slow_readers(addresses: Addresses, random: Random) -> None:
-    """Channels that the server fills and nobody reads."""
+    """Channels that the server fills and the client does not read."""
     async with client(addresses) as connection:
         kept: list[Any] = []
         for _ in range(40):
@@ -69,15 +69,29 @@ async def slow_readers(addresses: Addresses, random: Random) -> None:
 
 
 @attack("channels")
+async def unread_endings(addresses: Addresses, random: Random) -> None:
+    """Channels that the server finishes after a few bytes, and the client never reads."""
+    async with client(addresses) as connection:
+        kept: list[Any] = []
+        for number in range(4_000):
+            sink, source = channel()
+            report, outcome = oneshot(str)
+            await connection.entrypoint.send(Produce(1, 10, "finish", sink, report))
+            kept += [source, outcome]
+            if number % 20 == 0:
+                await asyncio.sleep(0.01 + 0.02 * random.random())
+
+
+@attack("channels")
 async def unordered_closes(addresses: Addresses, random: Random) -> None:
-    """Unordered channels closed while thousands of their messages have no ack."""
+    """Unordered channels closed while thousands of their messages are unacknowledged."""
     async with client(addresses) as connection:
         for _ in range(4):
             reply, answer = oneshot(Poured)
             await connection.entrypoint.send(Pour(1_000_000, 8, reply))
             async with answer, asyncio.timeout(PATIENCE):
                 poured = await answer.receive()
-            # Without reading there are no acks.
+            # A client that does not read its socket sends no acks.
             reader = connection.driver.endpoint
             loop = asyncio.get_running_loop()
             with contextlib.suppress(Exception):
@@ -92,7 +106,7 @@ async def unordered_closes(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def early_closes(addresses: Addresses, random: Random) -> None:
-    """Channels whose receivers the server closes, and whose senders never end."""
+    """Channels whose receivers the server closes, and whose senders the client never finishes."""
     async with client(addresses) as connection:
         kept = []
         for number in range(2_000):
@@ -105,7 +119,7 @@ async def early_closes(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def timed_out_calls(addresses: Addresses, random: Random) -> None:
-    """Calls whose callers do not wait for the answer."""
+    """Calls that time out before the answer."""
     async with client(addresses) as connection:
         for _ in range(100):
             calls = [_call(connection, 0.001 * random.random()) for _ in range(20)]
@@ -120,7 +134,7 @@ async def _call(connection: Any, seconds: float) -> None:
 
 @attack("channels")
 async def header_floods(addresses: Addresses, random: Random) -> None:
-    """Messages with as many tiny headers as fit, over several channels."""
+    """Messages with the maximum of empty headers, on several channels."""
     async with client(addresses) as connection:
         rude = Attacker(connection)
         empty = [(b"", b"")] * 30_000
@@ -133,7 +147,7 @@ async def header_floods(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def announced_lengths(addresses: Addresses, random: Random) -> None:
-    """Streams that announce a large message each, and send its beginning."""
+    """Streams that announce a large message each, and send only its first bytes."""
     async with client(addresses) as connection:
         rude = Attacker(connection)
         head = b"\x04\x00\x00\x00" + varint(16_000_000) + b"just the beginning"
@@ -145,7 +159,7 @@ async def announced_lengths(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def empty_messages(addresses: Addresses, random: Random) -> None:
-    """Messages without contents, which cost no credit."""
+    """Empty messages, which cost no credit."""
     async with client(addresses) as connection:
         rude = Attacker(connection)
         stream = rude.stream(version() + route_to(8))
@@ -156,7 +170,7 @@ async def empty_messages(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def datagram_floods(addresses: Addresses, random: Random) -> None:
-    """Datagrams for channels that nobody has."""
+    """Datagrams for unknown channels."""
     async with client(addresses) as connection:
         rude = Attacker(connection)
         for number in range(20_000):
@@ -167,7 +181,7 @@ async def datagram_floods(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def passing_clients(addresses: Addresses, random: Random) -> None:
-    """Clients that get in and vanish without a word."""
+    """Clients that disappear right after acceptance."""
     for _ in range(20):
         async with client(addresses) as connection:
             Attacker(connection).stream(b"\xef")

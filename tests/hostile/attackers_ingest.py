@@ -1,4 +1,4 @@
-"""Attacks on an ingest server by somebody with a token, or without one."""
+"""Attacks on an ingest server, by clients with a token of their own or without one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from aqueduct.ingest.messages import (
     Advance,
     Answer,
     Done,
+    EndStep,
     Fetch,
     Open,
     Opened,
@@ -22,7 +23,7 @@ from aqueduct.ingest.messages import (
     Refusal,
     Request,
 )
-from aqueduct.ingest.once import ID_SIZE, Once
+from aqueduct.ingest.once import ID_SIZE, Fingerprint, Once
 from tests.hostile.attackers import HOSTS, Addresses, attack, place
 from tests.hostile.target import HOSTILE_TOKEN, PRODUCER, PUBLIC, TOPIC
 
@@ -50,7 +51,7 @@ async def client(
 async def producing(
     connection: Any, topic: str, producer: str, once: Once | None = None
 ) -> AsyncIterator[tuple[Any, Any, int]]:
-    """The two channels of a producer, and the last number that is stored."""
+    """Open a producer; yields its two channels and the last stored sequence number."""
     records, incoming = channel(Records)
     outgoing, answers = channel(Answer)
     undecoded = cast("Receiver[bytes]", incoming)
@@ -70,12 +71,12 @@ def name(random: Random) -> str:
 
 @attack("ingest")
 async def poison_sequences(addresses: Addresses, random: Random) -> None:
-    """Records whose numbers and times are the largest there are, also as parts of jobs."""
+    """Records with the largest sequence numbers and timestamps, also in parts of jobs."""
     async with client(addresses) as connection:
 
         async def poison() -> None:
             once = None
-            if random.random() < 0.7:  # of these the numbers do not matter, and are not looked at
+            if random.random() < 0.7:  # the server does not check sequence numbers of jobs
                 run = random.randbytes(16).hex()
                 once = Once(name(random), 0, run, random.randrange(10))
             worst = random.choice((2**63 - 1, 2**63 - 2, 2**62))
@@ -95,7 +96,7 @@ async def poison_sequences(addresses: Addresses, random: Random) -> None:
 
 @attack("ingest")
 async def empty_headers(addresses: Addresses, random: Random) -> None:
-    """Messages of some megabytes that decode to a million empty headers."""
+    """Messages of 4 MB that decode to a million empty headers."""
     rows: list[list[tuple[str, bytes]]] = [[("", b"")] * 64] * 16_384
     async with client(addresses) as connection:
         for _ in range(5):
@@ -106,7 +107,7 @@ async def empty_headers(addresses: Addresses, random: Random) -> None:
 
 @attack("ingest")
 async def advance_floods(addresses: Addresses, random: Random) -> None:
-    """Named readers that say some hundred times a second how far they have come."""
+    """Named readers that advance several hundred times a second."""
     async with client(addresses) as connection:
 
         async def advance(reader: str) -> None:
@@ -122,7 +123,7 @@ async def advance_floods(addresses: Addresses, random: Random) -> None:
 
 @attack("ingest")
 async def slow_fetches(addresses: Addresses, random: Random) -> None:
-    """Readers that ask for all rows, on several connections, and take none."""
+    """Readers that request all rows on several connections, and take few or none."""
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(client(addresses))
         async with producing(first, PUBLIC, name(random)) as (records, _, known):
@@ -139,14 +140,20 @@ async def slow_fetches(addresses: Addresses, random: Random) -> None:
                 reply, answer = oneshot(Done | Refusal)
                 await connection.entrypoint.send(Fetch(PUBLIC, 0, 0, 32, sender, reply))
                 kept += [rows_in, answer]
-        await asyncio.sleep(5)
+        drips = random.random() < 0.5  # a range that gets no rows at all gives way sooner
+        for _ in range(25):
+            await asyncio.sleep(0.2)
+            if drips:
+                for receiver in kept[:: 2 * random.randrange(1, 9)]:
+                    with contextlib.suppress(aqueduct.AqueductError):
+                        receiver.receive_nowait()
         for each in kept:
             each.close()
 
 
 @attack("ingest")
 async def forged_producers(addresses: Addresses, random: Random) -> None:
-    """Records under the id of somebody else's producer, by another token."""
+    """Records under the producer id of another token."""
     async with client(addresses) as connection:
         for _ in range(10):
             async with producing(connection, TOPIC, PRODUCER) as (records, answers, known):
@@ -158,8 +165,40 @@ async def forged_producers(addresses: Addresses, random: Random) -> None:
 
 
 @attack("ingest")
+async def unfinished_jobs(addresses: Addresses, random: Random) -> None:
+    """Jobs that never end a step, are taken over by further runs, or end with wrong row counts."""
+    async with client(addresses) as connection:
+
+        async def begin() -> None:
+            job, run = f"hostile-{random.randrange(200)}", random.randbytes(16).hex()
+            step = random.choice((0, 1, random.randrange(1 << 40)))
+            once = Once(job, step, run, random.randrange(1_000))
+            async with producing(connection, TOPIC, "", once) as (records, answers, _):
+                with contextlib.suppress(aqueduct.AqueductError, TimeoutError):
+                    count = random.randrange(1, 200)
+                    ids = random.randbytes(count * ID_SIZE)
+                    is_last = random.random() < 0.5
+                    values, times = [b"x"] * count, [0] * count
+                    await records.send(
+                        Records(1, values, times, partition=0, ids=ids, is_last=is_last)
+                    )
+                    async with asyncio.timeout(1):
+                        await answers.receive()
+            if random.random() < 0.5:
+                rows = Fingerprint(random.randrange(1 << 40), random.randbytes(16))
+                with contextlib.suppress(TimeoutError):
+                    await connection.entrypoint.call(
+                        EndStep, topic=TOPIC, job=job, step=step, run=run, rows=rows, timeout=1
+                    )
+
+        for _ in range(20):
+            await asyncio.gather(*(begin() for _ in range(10)))
+            await asyncio.sleep(0.02)
+
+
+@attack("ingest")
 async def wrong_tokens(addresses: Addresses, random: Random) -> None:
-    """Clients that guess tokens."""
+    """Clients with wrong tokens."""
     for _ in range(20):
         with contextlib.suppress(aqueduct.AqueductError):
             async with client(addresses, f"guess-{random.randrange(1 << 60)}"):
@@ -169,7 +208,7 @@ async def wrong_tokens(addresses: Addresses, random: Random) -> None:
 
 @attack("ingest")
 async def silent_scrapers(addresses: Addresses, random: Random) -> None:
-    """TCP connections to the metrics that say nothing, or half of a request."""
+    """TCP connections to the metrics that send nothing, or half of a request."""
     loop = asyncio.get_running_loop()
     socks = []
     try:

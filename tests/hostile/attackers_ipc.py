@@ -1,4 +1,4 @@
-"""Attacks on ScalableIPC: what is announced and never sent, and connections without use."""
+"""Attacks on ScalableIPC: announced and never sent messages, and useless connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONNECTIONS = 1_100
 
 
 class Hoard:
-    """Begins messages from a socket of its own, and goes on with them a byte at a time."""
+    """Begins messages from a socket of its own, and continues them one byte at a time."""
 
     def __init__(self, where: tuple[str, int], random: Random) -> None:
         self._where = where
@@ -59,7 +59,7 @@ class Hoard:
 
 @attack("ipc")
 async def ipc_announced_lengths(addresses: Addresses, random: Random) -> None:
-    """Messages of the largest size that are announced, from many ports, and dripped."""
+    """Messages of the largest size, announced from many ports and sent one byte at a time."""
     hoards = [Hoard(place(addresses["ipc_udp"]), random) for _ in range(30)]
     try:
         for hoard in hoards:
@@ -77,7 +77,7 @@ async def ipc_announced_lengths(addresses: Addresses, random: Random) -> None:
 
 @attack("ipc")
 async def ipc_full_announcements(addresses: Addresses, random: Random) -> None:
-    """The same with as much as fits in each first PDU: what arrives is held for a while."""
+    """Messages of the largest size, announced with a full first PDU and not continued."""
     hoards = [Hoard(place(addresses["ipc_udp"]), random) for _ in range(10)]
     try:
         for _ in range(20):
@@ -93,7 +93,7 @@ async def ipc_full_announcements(addresses: Addresses, random: Random) -> None:
 
 @attack("ipc")
 async def ipc_garbage(addresses: Addresses, random: Random) -> None:
-    """Datagrams that are no PDUs, or nearly."""
+    """Malformed datagrams."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind((random.choice(HOSTS), 0))
         sock.setblocking(False)
@@ -110,7 +110,7 @@ async def ipc_garbage(addresses: Addresses, random: Random) -> None:
 async def connections(
     addresses: Addresses, random: Random, count: int, secure: bool
 ) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Open connections, as many as the server lets in."""
+    """Open connections, up to ``count`` or as many as the server accepts."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -139,14 +139,14 @@ def drop(opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> Non
 
 @attack("ipc")
 async def ipc_silent_connections(addresses: Addresses, random: Random) -> None:
-    """More TCP connections than the endpoint takes, which never begin TLS."""
+    """More TCP connections than the endpoint accepts, which never start TLS."""
     opened = await connections(addresses, random, CONNECTIONS, secure=False)
     await asyncio.sleep(2)
     drop(opened)
 
 
 async def _say(addresses: Addresses, random: Random, data: bytes) -> None:
-    """Hold as many TLS connections as one can, each of which says something now and then."""
+    """Open TLS connections, and repeatedly send the same bytes on all of them."""
     opened = []
     for _ in range(40):
         opened += await connections(addresses, random, 10, secure=True)
@@ -160,20 +160,20 @@ async def _say(addresses: Addresses, random: Random, data: bytes) -> None:
 
 @attack("ipc")
 async def ipc_malformed_bytes(addresses: Addresses, random: Random) -> None:
-    """TLS connections that say one malformed byte each, now and then."""
+    """TLS connections that repeatedly send one malformed byte each."""
     await _say(addresses, random, frame_head(1) + b"\xff")
 
 
 @attack("ipc")
 async def ipc_useless_questions(addresses: Addresses, random: Random) -> None:
-    """TLS connections that ask for the owner id again and again, and send nothing."""
+    """TLS connections that repeatedly request the owner id, and send no message."""
     question = Header(random.randbytes(ID_SIZE), random.randbytes(ID_SIZE), 1).encode()
     await _say(addresses, random, frame_head(len(question)) + question)
 
 
 @attack("ipc")
 async def ipc_partial_frames(addresses: Addresses, random: Random) -> None:
-    """TLS connections that send a large PDU but for its last byte."""
+    """TLS connections that send all but the end of a large PDU."""
     opened = []
     for _ in range(20):
         opened += await connections(addresses, random, 5, secure=True)

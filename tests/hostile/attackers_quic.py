@@ -1,4 +1,4 @@
-"""Attacks below channels: packets, handshakes that nobody finishes, frames that nobody acks."""
+"""Attacks below channels: packets, unfinished handshakes, floods of unacknowledged frames."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def configuration() -> QuicConfiguration:
 
 
 def udp(random: Random) -> socket.socket:
-    """A socket where hostile peers come from."""
+    """Return a socket with one of the addresses of hostile peers."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind((random.choice(HOSTS), 0))
     sock.setblocking(False)
@@ -41,7 +41,7 @@ def udp(random: Random) -> socket.socket:
 
 
 class Forger:
-    """A client that finishes the handshake, then sends any frames and never acks or reads."""
+    """A client that completes the handshake, then sends any frames and never acknowledges."""
 
     def __init__(self, sock: socket.socket, where: tuple[str, int]) -> None:
         self.quic = QuicConnection(configuration=configuration())
@@ -50,7 +50,7 @@ class Forger:
         self._loop = asyncio.get_running_loop()
 
     async def shake_hands(self) -> None:
-        """Go through the handshake."""
+        """Complete the handshake."""
         quic = self.quic
         quic.connect(self._where, self._loop.time())
         async with asyncio.timeout(PATIENCE):
@@ -70,8 +70,21 @@ class Forger:
             with contextlib.suppress(OSError):
                 self._sock.sendto(data, where)
 
+    def move(self, sock: socket.socket) -> None:
+        """Send from another socket from now on."""
+        self._sock = sock
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server closed the connection; reads what has arrived, and sends no acks."""
+        with contextlib.suppress(OSError):
+            while True:
+                data, where = self._sock.recvfrom(65_535)
+                self.quic.receive_datagram(data, where, self._loop.time())
+        return self.quic._close_event is not None
+
     def send(self, count: int, write: Callable[[QuicPacketBuilder], object]) -> None:
-        """Send packets of about 1,200 bytes, full of the frames that a function writes."""
+        """Send packets of about 1,200 bytes, filled with the frames that a function writes."""
         quic = self.quic
         for _ in range(count):
             builder = QuicPacketBuilder(
@@ -104,15 +117,17 @@ async def forger(address: str, random: Random) -> AsyncIterator[Forger]:
 async def pour(
     rude: Forger, random: Random, write: Callable[[QuicPacketBuilder], object], megabytes: float
 ) -> None:
-    """Send about so many megabytes, two a second."""
+    """Send up to so many megabytes, two a second, until the server closes the connection."""
     for _ in range(int(megabytes * 40)):
+        if rude.is_closed:
+            return
         rude.send(20, write)
         await asyncio.sleep(0.008 + 0.008 * random.random())
 
 
 @attack("channels")
 async def garbage_packets(addresses: Addresses, random: Random) -> None:
-    """Packets of all kinds that mean nothing."""
+    """Malformed packets of all kinds."""
     packets = garbage(random.randrange(1 << 30))
     with udp(random) as sock:
         for _ in range(200):
@@ -123,7 +138,7 @@ async def garbage_packets(addresses: Addresses, random: Random) -> None:
 
 
 def initial(random: Random, where: tuple[str, int], id_length: int) -> bytes:
-    """The first packet of a client, with a destination id of a length."""
+    """Return the first packet of a client, with a destination connection id of some length."""
     quic = QuicConnection(configuration=configuration())
     quic._peer_cid.cid = random.randbytes(id_length)
     quic.connect(where, 0.0)
@@ -132,7 +147,7 @@ def initial(random: Random, where: tuple[str, int], id_length: int) -> bytes:
 
 @attack("channels")
 async def half_open(addresses: Addresses, random: Random) -> None:
-    """Handshakes that nobody finishes, from many ports."""
+    """Unfinished handshakes from many ports."""
     where = place(addresses["channels"])
     socks = [udp(random) for _ in range(8)]
     try:
@@ -147,7 +162,7 @@ async def half_open(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def half_open_retried(addresses: Addresses, random: Random) -> None:
-    """Handshakes that prove their address where the server asks for it, and then stop."""
+    """Unfinished handshakes that answer Retry, and so validate their address."""
     where = place(addresses["channels"])
     loop = asyncio.get_running_loop()
 
@@ -171,7 +186,7 @@ async def half_open_retried(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def short_ids(addresses: Addresses, random: Random) -> None:
-    """Initials whose destination ids are shorter than QUIC allows, the same few again and again."""
+    """Initial packets with destination connection ids of less than 8 bytes."""
     where = place(addresses["channels"])
     with udp(random) as sock:
         for _ in range(200):
@@ -182,7 +197,7 @@ async def short_ids(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def path_challenges(addresses: Addresses, random: Random) -> None:
-    """PATH_CHALLENGE frames by a client that never acks the answers."""
+    """PATH_CHALLENGE frames by a client that never acknowledges."""
 
     def write(builder: QuicPacketBuilder) -> object:
         buffer = builder.start_frame(QuicFrameType.PATH_CHALLENGE, capacity=9)
@@ -195,7 +210,7 @@ async def path_challenges(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def reset_streams(addresses: Addresses, random: Random) -> None:
-    """RESET_STREAM for streams that never were, by a client that never acks."""
+    """RESET_STREAM for unused streams, by a client that never acknowledges."""
     stream = 2
 
     def write(builder: QuicPacketBuilder) -> object:
@@ -213,7 +228,7 @@ async def reset_streams(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def tiny_streams(addresses: Addresses, random: Random) -> None:
-    """Streams of one byte before the server has accepted the connection, which never acks."""
+    """Streams of one byte before acceptance, by a client that never acknowledges."""
     stream = 2
 
     def write(builder: QuicPacketBuilder) -> object:
@@ -232,7 +247,7 @@ async def tiny_streams(addresses: Addresses, random: Random) -> None:
 
 @attack("channels")
 async def silent_clients(addresses: Addresses, random: Random) -> None:
-    """Clients that finish the handshake, send no headers and vanish."""
+    """Clients that complete the handshake, send no headers and disappear."""
     for _ in range(20):
         async with forger(addresses["channels"], random) as rude:
             rude.send(1, lambda builder: builder.start_frame(QuicFrameType.PING))
@@ -248,3 +263,18 @@ async def empty_streams(addresses: Addresses, random: Random) -> None:
             rude = await stack.enter_async_context(raw_client(addresses["channels"], host))
             numbers = range(6, 6 + 4 * random.randrange(2_000, 9_000), 4)
             await rude.flood(stream_frame(number, b"") for number in numbers)
+
+
+@attack("channels")
+async def address_changes(addresses: Addresses, random: Random) -> None:
+    """Clients that send every packet from another port, and often from another host."""
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(udp(random)) for _ in range(40)]
+        rude = Forger(socks[0], place(addresses["channels"]))
+        await rude.shake_hands()
+        for _ in range(400):
+            rude.move(random.choice(socks))
+            if rude.is_closed:
+                return
+            rude.send(1, lambda builder: builder.start_frame(QuicFrameType.PING))
+            await asyncio.sleep(0.005)

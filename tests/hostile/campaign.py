@@ -8,10 +8,15 @@
     python -m tests.hostile.campaign --mixed --seconds 60 --seed 7
     python -m tests.hostile.campaign --soak --seconds 600
 
-Servers, hostile peers and well-behaved clients are processes of their own. What is measured idle
-comes first, then the attack. An attack is held if no well-behaved client saw an error, each was
-answered, what took 99 of 100 at most is no more than five times that of an idle server and 50 ms,
-and no server grew by more than its budget. A seed draws everything; the same seed draws it again.
+Servers and hostile peers run in processes of their own, the well-behaved clients in this one. The
+campaign measures the clients first beside idle servers, then under attack. An attack is held if
+
+- no well-behaved client gets an error, and the servers answer each of them;
+- their p99 latency is at most 5 times that beside idle servers, plus 50 ms;
+- no server grows by more than its memory budget, or exits;
+- the attack itself ran: a defect in its code is a failure, too.
+
+Every choice comes from the seed; the same seed repeats the campaign.
 """
 
 from __future__ import annotations
@@ -29,27 +34,27 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.hostile.attackers import Addresses, all_attacks
+from tests.hostile.attackers import CRASHED, Addresses, all_attacks
 from tests.hostile.attacks import MEGABYTE, resident
 from tests.hostile.bystanders import Bystander, bystanders
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 IDLE = 3.0
-"""Seconds in which idle servers are measured."""
+"""Seconds of measurement beside idle servers."""
 AFTER = 1.0
-"""Seconds after an attack in which clients go on."""
+"""Seconds for which clients continue after an attack."""
 ROUND = 10.0
 """Seconds of one round of a mixed campaign."""
 FACTOR, ALLOWANCE = 5, 0.050
-"""By how much, and by how many seconds, an attack may slow others down."""
+"""The limit of the p99 latency under attack: `FACTOR` times idle, plus `ALLOWANCE` seconds."""
 BUDGETS = {"channels": 256 * MEGABYTE, "ingest": 256 * MEGABYTE, "ipc": 256 * MEGABYTE}
-"""By how much a server may grow under any attack (docs/security.md)."""
+"""Bytes by which a server process may grow under any attack (docs/security.md)."""
 
 
 @dataclass
 class Row:
-    """What became of one kind of client under one attack."""
+    """The measurements of one kind of client under one attack."""
 
     attack: str
     bystander: str
@@ -58,14 +63,13 @@ class Row:
     answers: int
     grown: int
     problems: list[str] = field(default_factory=list)
-    slow: bool = False
 
     @property
     def limit(self) -> float:
         return FACTOR * self.idle + ALLOWANCE
 
     def verdict(self, *, judge_time: bool) -> str:
-        """Whether the attack was held, and if not why."""
+        """Return "held", or what went wrong."""
         problems = [*self.problems]
         if judge_time and self.attacked > self.limit:
             problems.append("slow")
@@ -74,20 +78,25 @@ class Row:
 
 @dataclass
 class Report:
-    """What became of everybody."""
+    """The result of a campaign."""
 
     seed: int
     rows: list[Row] = field(default_factory=list)
     ends: dict[str, Any] = field(default_factory=dict)
-    """How the hostile peers ended, by attack."""
+    """How the runs of each attack ended."""
     complaints: str = ""
-    """What the servers wrote to standard error."""
+    """The standard error of the servers."""
 
     def failures(self, *, judge_time: bool) -> list[str]:
+        """Return a line for each client that an attack affected, and each attack that crashed."""
         return [
             f"{row.attack}, {row.bystander}: {verdict}"
             for row in self.rows
             if (verdict := row.verdict(judge_time=judge_time)) != "held"
+        ] + [
+            f"{name}: FAILED: the attack {CRASHED}: {ends[CRASHED]}"
+            for name, ends in self.ends.items()
+            if CRASHED in ends
         ]
 
 
@@ -138,12 +147,12 @@ class Server:
             self.complaints = (self.complaints + data)[-20_000:]
 
     def look(self) -> None:
-        """Note its memory."""
+        """Sample its memory."""
         with contextlib.suppress(OSError, IndexError):
             self.most = max(self.most, resident(self.process.pid))
 
     def mark(self) -> None:
-        """What it grows by is counted from now on."""
+        """Measure growth from now on."""
         self.start = self.most = resident(self.process.pid)
 
     @property
@@ -157,6 +166,7 @@ async def start(module: str, *arguments: str) -> asyncio.subprocess.Process:
         "-m",
         module,
         *arguments,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(ROOT)])},
@@ -165,7 +175,7 @@ async def start(module: str, *arguments: str) -> asyncio.subprocess.Process:
 
 
 async def line_of(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    """The next line that a process prints."""
+    """Return the next line of JSON that a process prints."""
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):
         line = await process.stdout.readline()
@@ -177,7 +187,7 @@ async def line_of(process: asyncio.subprocess.Process) -> dict[str, Any]:
 
 
 class Campaign:
-    """Servers of some areas, the clients beside, and one attack after the other."""
+    """The servers of some areas, their well-behaved clients, and one attack after the other."""
 
     def __init__(self, areas: set[str], servers: list[Server]) -> None:
         self.servers = servers
@@ -189,20 +199,20 @@ class Campaign:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self, idle: float) -> None:
-        """Let the clients come, and measure them while nobody attacks."""
+        """Start the clients, and measure them beside idle servers."""
         self._tasks = [asyncio.create_task(client.run()) for client in self.clients]
         self._tasks.append(asyncio.create_task(self._watch()))
         async with asyncio.timeout(PATIENCE):
             for client in self.clients:
                 await client.first.wait()
         for client in self.clients:
-            client.waits.clear()  # the first questions also made connections
+            client.waits.clear()  # the first requests include connection setup
         await asyncio.sleep(idle)
         for server in self.servers:
             server.mark()
 
     async def attack(self, names: list[str], seconds: float, seed: int) -> dict[str, Any]:
-        """Play attacks at once; returns how their peers ended."""
+        """Run attacks concurrently; returns how their runs ended."""
         self._set_phase("attack")
         process = await start(
             "tests.hostile.attackers",
@@ -228,13 +238,13 @@ class Campaign:
         return dict(ended["ended"])
 
     async def end(self, name: str) -> list[Row]:
-        """Let everybody go on for a moment, then judge."""
+        """Let the clients continue for `AFTER` seconds, then check and judge them."""
         self._set_phase("after")
         await asyncio.sleep(AFTER)
         rows = []
         for client in self.clients:
             client.first.clear()
-        with contextlib.suppress(TimeoutError):  # what is being asked is to be answered
+        with contextlib.suppress(TimeoutError):  # requests in progress must complete
             async with asyncio.timeout(PATIENCE):
                 for client in self.clients:
                     await client.first.wait()
@@ -245,7 +255,7 @@ class Campaign:
             try:
                 async with asyncio.timeout(PATIENCE):
                     await client.check()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            except Exception as error:  # noqa: BLE001 - any exception is a finding
                 client.errors.append(f"{type(error).__name__}: {error}"[:200])
             rows.append(self._judge(name, client))
         return rows
@@ -279,7 +289,7 @@ class Campaign:
 
 @contextlib.asynccontextmanager
 async def campaign(areas: set[str], idle: float = IDLE) -> AsyncIterator[Campaign]:
-    """Start servers and clients, and measure them idle."""
+    """Start servers and clients, and measure the clients beside idle servers."""
     async with contextlib.AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(Server(area)) for area in sorted(areas)]
         running = Campaign(areas, servers)
@@ -293,7 +303,7 @@ async def campaign(areas: set[str], idle: float = IDLE) -> AsyncIterator[Campaig
 
 
 async def play_one(name: str, seconds: float, seed: int, idle: float = IDLE) -> Report:
-    """One attack alone, against the servers that it is about."""
+    """Run one attack alone, against the servers of its area."""
     report = Report(seed)
     async with campaign({all_attacks()[name].area}, idle) as running:
         report.ends = await running.attack([name], seconds, seed)
@@ -305,7 +315,7 @@ async def play_one(name: str, seconds: float, seed: int, idle: float = IDLE) -> 
 def draw_rounds(
     seed: int, seconds: float, areas: set[str], length: float = ROUND
 ) -> Iterator[tuple[list[str], float, int]]:
-    """What a mixed campaign plays: some attacks at once, then others."""
+    """Draw the rounds of a mixed campaign: attacks to run concurrently, seconds, and a seed."""
     random = Random(seed)
     names = sorted(name for name, each in all_attacks().items() if each.area in areas)
     while seconds > 0.5:
@@ -318,22 +328,23 @@ def draw_rounds(
 async def play_mixed(
     seed: int, seconds: float, areas: set[str], idle: float = IDLE, length: float = ROUND
 ) -> Report:
-    """Attacks at once, drawn from a seed, against servers of several areas."""
+    """Run concurrent attacks drawn from a seed, against the servers of several areas."""
     report = Report(seed)
     names: list[str] = []
     async with campaign(areas, idle) as running:
         for chosen, duration, sub_seed in draw_rounds(seed, seconds, areas, length):
             names += chosen
             for name, ends in (await running.attack(chosen, duration, sub_seed)).items():
-                report.ends[name] = ends
+                if CRASHED not in report.ends.get(name, ()):  # one crash is enough to report
+                    report.ends[name] = ends
         report.rows = await running.end(f"mixed, seed {seed}")
         report.complaints = "".join(each.complaints.decode() for each in running.servers)
-    print(f"seed {seed} played {', '.join(names)}", flush=True)
+    print(f"seed {seed} ran {', '.join(names)}", flush=True)
     return report
 
 
 async def main(options: argparse.Namespace) -> int:
-    """Play what was asked for; returns how many attacks were not held."""
+    """Run the selected attacks; returns the number of failures."""
     attacks = all_attacks()
     if options.list:
         for each in attacks.values():
@@ -354,29 +365,44 @@ async def main(options: argparse.Namespace) -> int:
         report = await play_one(name, alone, seed)
         show(report.rows)
         if options.verbose:
-            print(f"  the hostile peers ended: {report.ends}\n{report.complaints[-3_000:]}")
+            print(f"  runs of attacks ended: {report.ends}\n{report.complaints[-3_000:]}")
         failures += report.failures(judge_time=True)
     if mixed:
         report = await play_mixed(seed, mixed, areas)
         show(report.rows)
         if options.verbose:
-            print(f"  the hostile peers ended: {report.ends}\n{report.complaints[-3_000:]}")
+            print(f"  runs of attacks ended: {report.ends}\n{report.complaints[-3_000:]}")
         failures += report.failures(judge_time=True)
-    print(f"{len(failures)} failures" if failures else "all attacks were held", flush=True)
+    print(
+        "\n".join([*failures, f"{len(failures)} failures" if failures else "all attacks were held"])
+    )
     return len(failures)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else "")
-    parser.add_argument("--list", action="store_true", help="say what attacks there are")
-    parser.add_argument("--attack", action="append", help="this attack alone; repeat")
-    parser.add_argument("--all", action="store_true", help="each attack alone (the default)")
-    parser.add_argument("--mixed", action="store_true", help="attacks at once, drawn from the seed")
-    parser.add_argument("--soak", action="store_true", help="each alone, then mixed, in SECONDS")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each attack, or of all")
-    parser.add_argument("--seed", type=int, help="draws everything; printed if not given")
+    parser.add_argument("--list", action="store_true", help="list the attacks")
+    parser.add_argument("--attack", action="append", help="run this attack alone; repeatable")
+    parser.add_argument("--all", action="store_true", help="run each attack alone (the default)")
+    parser.add_argument(
+        "--mixed", action="store_true", help="run concurrent attacks drawn from the seed"
+    )
+    parser.add_argument(
+        "--soak", action="store_true", help="run each attack alone, then mixed ones"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="duration of each attack; with --mixed or --soak of all together (%(default)s)",
+    )
+    parser.add_argument("--seed", type=int, help="RNG seed; random, and printed, by default")
     parser.add_argument("--areas", default="channels,ingest,ipc")
-    parser.add_argument("--verbose", action="store_true", help="also what servers complained of")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="also print how attacks ended, and what servers logged",
+    )
     return parser.parse_args()
 
 

@@ -1,6 +1,8 @@
-"""The servers that a campaign attacks, all in one process of their own or each in its own.
+"""The servers that a campaign attacks.
 
-``python -m tests.hostile.target channels|ingest|ipc`` prints one line of JSON with its addresses.
+``python -m tests.hostile.target channels|ingest|ipc`` starts the servers of one or more areas, and
+prints one line of JSON with their addresses. It exits when its standard input is closed, so that it
+does not outlive the campaign.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ PRODUCER = "honest-producer"
 
 
 class Poured(msgspec.Struct):
-    """A channel of the server's own making."""
+    """The answer to `Pour`: a channel that the server created."""
 
     content: Receiver[bytes]
 
 
 class Pour(msgspec.Struct, tag=True):
-    """Send so many messages on an unordered channel, as fast as the receiver lets it."""
+    """Send `count` messages on an unordered channel, as fast as flow control allows."""
 
     count: int
     size: int
@@ -45,7 +47,7 @@ Request = lab.Request | Pour
 
 
 class Target(lab.Lab):
-    """The server of the process tests, without its talk."""
+    """The server of the process tests, without its output."""
 
     async def handle(self, connection: aqueduct.Connection[Any]) -> None:
         """Serve each request in a task."""
@@ -60,7 +62,7 @@ class Target(lab.Lab):
     async def serve(
         self, connection: aqueduct.Connection[Any], message: aqueduct.Message[Any]
     ) -> None:
-        """Do what a message asks for; a client that fails is its own affair."""
+        """Handle one request; errors of its client are ignored."""
         name = f"do_{type(message.payload).__name__.lower()}"
         with contextlib.suppress(aqueduct.AqueductError):
             await getattr(self, name)(connection, message, message.payload)
@@ -117,6 +119,7 @@ AREAS = {"channels": serve_channels, "ingest": serve_ingest, "ipc": serve_ipc}
 async def main(areas: list[str]) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     async with contextlib.AsyncExitStack() as stack:
         addresses: dict[str, str] = {}
         for area in areas:
