@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 import aqueduct
+from tests.hostile.attacks import MEGABYTE
 
 Addresses = dict[str, str]
 Play = Callable[[Addresses, Random], Awaitable[None]]
@@ -43,6 +44,8 @@ class Attack:
     area: str
     """The servers that it attacks: channels, ingest or ipc."""
     play: Play
+    budget: int
+    """Bytes by which the server may grow while this attack runs alone."""
 
     @property
     def summary(self) -> str:
@@ -52,12 +55,12 @@ class Attack:
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(area: str) -> Callable[[Play], Play]:
-    """Register a function as an attack, under its own name."""
+def attack(area: str, megabytes: int = 256) -> Callable[[Play], Play]:
+    """Register a function as an attack, under its own name, with its memory budget."""
 
     def add(play: Play) -> Play:
         name = play.__name__
-        ATTACKS[name] = Attack(name, area, play)
+        ATTACKS[name] = Attack(name, area, play, megabytes * MEGABYTE)
         return play
 
     return add

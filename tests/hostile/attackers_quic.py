@@ -20,6 +20,8 @@ from tests.hostile.attacks import garbage
 from tests.hostile.raw import raw_client, stream_frame
 
 PATIENCE = 5.0
+UNACCEPTED = 100
+"""Megabytes that a server may hold for clients that it has not accepted, with a few addresses."""
 
 
 def configuration() -> QuicConfiguration:
@@ -125,7 +127,7 @@ async def pour(
         await asyncio.sleep(0.008 + 0.008 * random.random())
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def garbage_packets(addresses: Addresses, random: Random) -> None:
     """Malformed packets of all kinds."""
     packets = garbage(random.randrange(1 << 30))
@@ -145,7 +147,7 @@ def initial(random: Random, where: tuple[str, int], id_length: int) -> bytes:
     return bytes(quic.datagrams_to_send(0.0)[0][0])
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def half_open(addresses: Addresses, random: Random) -> None:
     """Unfinished handshakes from many ports."""
     where = place(addresses["channels"])
@@ -160,7 +162,7 @@ async def half_open(addresses: Addresses, random: Random) -> None:
             sock.close()
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def half_open_retried(addresses: Addresses, random: Random) -> None:
     """Unfinished handshakes that answer Retry, and so validate their address."""
     where = place(addresses["channels"])
@@ -184,7 +186,7 @@ async def half_open_retried(addresses: Addresses, random: Random) -> None:
         await asyncio.sleep(0.01)
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def short_ids(addresses: Addresses, random: Random) -> None:
     """Initial packets with destination connection ids of less than 8 bytes."""
     where = place(addresses["channels"])
@@ -195,7 +197,7 @@ async def short_ids(addresses: Addresses, random: Random) -> None:
             await asyncio.sleep(0.005)
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def path_challenges(addresses: Addresses, random: Random) -> None:
     """PATH_CHALLENGE frames by a client that never acknowledges."""
 
@@ -208,7 +210,7 @@ async def path_challenges(addresses: Addresses, random: Random) -> None:
         await pour(rude, random, write, 4)
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def reset_streams(addresses: Addresses, random: Random) -> None:
     """RESET_STREAM for unused streams, by a client that never acknowledges."""
     stream = 2
@@ -226,7 +228,7 @@ async def reset_streams(addresses: Addresses, random: Random) -> None:
         await pour(rude, random, write, 4)
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def tiny_streams(addresses: Addresses, random: Random) -> None:
     """Streams of one byte before acceptance, by a client that never acknowledges."""
     stream = 2
@@ -245,7 +247,7 @@ async def tiny_streams(addresses: Addresses, random: Random) -> None:
         await pour(rude, random, write, 9)
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def silent_clients(addresses: Addresses, random: Random) -> None:
     """Clients that complete the handshake, send no headers and disappear."""
     for _ in range(20):
@@ -265,7 +267,7 @@ async def empty_streams(addresses: Addresses, random: Random) -> None:
             await rude.flood(stream_frame(number, b"") for number in numbers)
 
 
-@attack("channels")
+@attack("channels", UNACCEPTED)
 async def address_changes(addresses: Addresses, random: Random) -> None:
     """Clients that send every packet from another port, and often from another host."""
     with contextlib.ExitStack() as stack:

@@ -19,6 +19,8 @@ SLOWEST = 30.0
 """Request timeout, in seconds."""
 PAUSE = 0.02
 LARGE = 200_000
+WARM_UP = 5
+"""Requests before the measurement: the first ones include connection setup and imports."""
 
 Question = Callable[[], Awaitable[None]]
 
@@ -36,6 +38,10 @@ class Bystander:
         self.waits: dict[str, list[float]] = {}
         self.errors: list[str] = []
         self.first = asyncio.Event()
+        """Set when the server has answered, since it was last cleared."""
+        self.warm = asyncio.Event()
+        """Set after `WARM_UP` answers."""
+        self._answers = 0
 
     async def run(self) -> None:
         """Repeat the request until cancelled; after an error, record it and reconnect."""
@@ -56,6 +62,9 @@ class Bystander:
                 await question()
         finally:
             self.waits.setdefault(phase, []).append(time.perf_counter() - before)
+        self._answers += 1
+        if self._answers >= WARM_UP:
+            self.warm.set()
         self.first.set()
 
     def asking(self) -> AbstractAsyncContextManager[Question]:

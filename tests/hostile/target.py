@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import signal
 import sys
@@ -19,7 +20,8 @@ from typing import Any
 import msgspec
 
 import aqueduct
-from aqueduct import Mode, Receiver, Sender, ipc
+from aqueduct import Mode, QuicOptions, Receiver, Sender, ipc
+from aqueduct.ipc import tcp
 from tests.processes import lab
 
 HONEST_TOKEN = "honest-token-0123456789"
@@ -27,6 +29,9 @@ HOSTILE_TOKEN = "hostile-token-0123456789"
 TOPIC = "shared"
 PUBLIC = "public"
 PRODUCER = "honest-producer"
+MAX_CONNECTIONS = 1_500
+MAX_TCP_CONNECTIONS = 256
+"""Less than the defaults, so that an attack of a few seconds reaches them."""
 
 
 class Poured(msgspec.Struct):
@@ -78,7 +83,12 @@ class Target(lab.Lab):
 async def serve_channels(stack: contextlib.AsyncExitStack) -> dict[str, str]:
     target = Target()
     server = await stack.enter_async_context(
-        aqueduct.serve("127.0.0.1:0", Request, tls=aqueduct.dev_tls())
+        aqueduct.serve(
+            "127.0.0.1:0",
+            Request,
+            tls=aqueduct.dev_tls(),
+            options=QuicOptions(max_connections=MAX_CONNECTIONS),
+        )
     )
     target.server = server
     running = asyncio.ensure_future(server.run(target.handle))
@@ -106,6 +116,8 @@ async def serve_ingest(stack: contextlib.AsyncExitStack) -> dict[str, str]:
 
 
 async def serve_ipc(stack: contextlib.AsyncExitStack) -> dict[str, str]:
+    limits = functools.partial(tcp.TcpLimits, max_connections=MAX_TCP_CONNECTIONS)
+    tcp.TcpLimits = limits  # type: ignore[misc, assignment]
     udp = ipc.Endpoint("udp://127.0.0.1:0", on_message=lambda _: None)
     tls = ipc.Endpoint("tls://127.0.0.1:0", on_message=lambda _: None, tls=aqueduct.dev_tls())
     for endpoint in (udp, tls):
