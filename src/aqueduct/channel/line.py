@@ -74,8 +74,8 @@ class Line:
     def turned(self) -> None:
         """The loop's turn is over and everything was handed to QUIC."""
         self.turn_due = False
-        # Connections with a turn due share what a turn may queue, so that the event loop comes
-        # round as soon with several busy connections as with one.
+        # Connections with a turn due share the bytes of a turn, so that an iteration of the
+        # event loop takes as long with several busy connections as with one.
         busy = min(self.driver.endpoint.turns_due, _MOST_BUSY - 1)
         self.unflushed = TURN_BYTES - TURN_BYTES // (1 + busy)
         self.time = self.driver.now()

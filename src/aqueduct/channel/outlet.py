@@ -84,9 +84,9 @@ class NetworkSendPort:
         self._send_plain: Callable[[bytes, float], int] | None = None
         """Sends payloads without a look at anything else, once one went."""
         self._weight = 0
-        """What a message counts for in a turn besides its bytes, once one went."""
+        """Bytes that a message counts for in a turn besides its own, once one was sent."""
         self._is_unordered = False
-        """Whether the channel is known to be unordered: once a message went."""
+        """Whether the channel is known to be unordered, once a message was sent."""
         self._ending = False
         """Whether something was lost that is never lost but by an end, which is told later."""
         self._refused: AqueductError | None = None

@@ -120,16 +120,16 @@ class Client:
         rows: Fingerprint | None = None,
         allow_extra: bool = False,
     ) -> None:
-        """A step of a job is over: whoever opens a producer for it is told that it is done.
+        """End a step of a job: producers opened for it later find `is_done`.
 
         Every part of the step has to be complete. ``rows`` is the sum of `Producer.fingerprint`
         over all parts. The server compares it with what is stored, and raises `StepConflict` if
         the step has ended before with other rows, or has rows that this run does not have; the
-        latter are accepted with ``allow_extra``. Without ``rows`` nothing is compared. To end a
-        step again with the same rows does no harm. ``positions`` are those of its producers
-        (`Producer.position`): if the topic has lost what they stored, this raises
-        `TopicReplaced`, and the step is not over. The last 16 are looked at: give one for each
-        start of the server, with the largest offsets.
+        latter are accepted with ``allow_extra``. Without ``rows`` nothing is compared. Ending a
+        step again with the same rows is a no-op. ``positions`` are those of its producers
+        (`Producer.position`): if the topic has lost the rows before them, this raises
+        `TopicReplaced`, and the step does not end. The server checks the last 16: pass one for
+        each start of the server, with the largest offsets.
         """
         pause, began = MIN_PAUSE, time.monotonic()
         while True:

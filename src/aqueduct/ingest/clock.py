@@ -10,10 +10,10 @@ from collections.abc import Callable
 _log = logging.getLogger("aqueduct.ingest")
 
 TOLERANCE = 60.0
-"""Seconds between the wall clock and the steady one that are no jump: time synchronisation corrects
-less than that in small steps, and a process that was stopped may not have counted them."""
+"""Seconds by which the wall clock may deviate from the monotonic clock without a jump: time
+synchronisation corrects less in small steps, and the monotonic clock may stop during suspend."""
 _STEP = 1.0
-"""Seconds that the clock was set back at once, and not just slowed down."""
+"""Seconds of a backward step; a smaller one may be the clock running slow."""
 
 
 class Clock:
@@ -39,8 +39,8 @@ class Clock:
         self._jumped_at: float | None = None
         """Monotonic time at which a jump forward was detected; None if none is pending."""
         self.noticed = wall()
-        """When the clock was last seen to be wrong, or was first looked at. What has a time in the
-        future was stored by a clock that was wrong, and so no later than this."""
+        """When a wrong clock was last detected, or the first reading. A row with a time in the
+        future was stored by a wrong clock, so it was stored no later than this."""
 
     def now(self) -> float:
         """Return the wall clock as it is; log each jump once."""

@@ -1,8 +1,8 @@
 """Rate limiting of wrong tokens per address: count, log without the token, and delay.
 
-What is known of an address is bounded, and forgotten in time. A client that comes with a good token
-from an address that sent wrong ones waits for its turn, too: else guesses would not be slowed. But
-a token that was good from there before is let in at once: what others send does not lock it out.
+The state per address is bounded and expires. A client with a valid token is delayed like any other
+from an address that sent wrong ones; otherwise guesses would not be slowed down. A token that was
+valid from the same address before is not delayed, so that wrong tokens do not lock out its holder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Doorman:
         self._clock = clock
         self._suspects: OrderedDict[str, _Suspect] = OrderedDict()
         self._friends: OrderedDict[tuple[str, bytes], None] = OrderedDict()
-        """Networks, and digests of tokens that were good from there."""
+        """Networks, and digests of tokens that were valid from there."""
         self.refused = 0
         """Connections with a wrong token, or without a token."""
         self.turned_away = 0
@@ -64,11 +64,11 @@ class Doorman:
         return len(self._suspects)
 
     def knows(self, host: str, digest: bytes) -> bool:
-        """Tell whether a token, known by its digest, was good from an address before."""
+        """Return whether a token, given by its digest, was valid from an address before."""
         return (network_of(host), digest) in self._friends
 
     def welcome(self, host: str, digest: bytes) -> None:
-        """Note that a token was good."""
+        """Record that a token was valid."""
         friend = network_of(host), digest
         self._friends[friend] = None
         self._friends.move_to_end(friend)

@@ -1,9 +1,9 @@
-"""The jobs of a topic: what is written down of them, and which rows of their steps are known.
+"""The jobs of a topic: their journal, and the ids of the stored rows of their steps.
 
-What is written down says how far each job is; the ids are in the rows. So after a restart, and
-after a group that could not be stored, what is known of a step is read from its rows. They do not
-tell what a run was spared because a run before it had stored it: a step that had more than one
-run then needs another one.
+The journal has the progress of each job; the ids are in the rows. After a restart, and after a
+commit group that failed, the ids of a step are therefore read from its rows. The rows do not show
+which ones a run skipped because an earlier run had stored them: a step with more than one run then
+needs a new run.
 
 Ids that exceed `max_ids` spill to a file, see `aqueduct.ingest.spill`.
 """
@@ -65,8 +65,8 @@ _PIECE = 8_192
 RECALLERS = 4
 """Threads that may read ids from rows at once: each gets an equal share of `max_ids`."""
 SHOWN_STEPS = 100
-"""Steps under way that a listing of a topic shows: of those that keep rows from retention, and then
-of the others, those that nobody went on with for longest."""
+"""Unfinished steps in the listing of a topic: first those that keep rows from retention, then the
+others, each with the longest idle first."""
 
 
 @dataclass(frozen=True)
@@ -593,9 +593,9 @@ class Jobs:
         ]
 
     def unfinished(self, memory: float | None = None, now: int = 0) -> list[StepInfo]:
-        """Return steps that are not over, those first that nobody went on with for longest.
+        """Return the unfinished steps, longest idle first.
 
-        ``memory`` is how many seconds an idle one keeps its rows. Those that keep none ``now``,
+        ``memory`` is how many seconds an idle step keeps its rows. Steps that keep none ``now``,
         in microseconds since 1970, come last: there may be many of them.
         """
         found = [

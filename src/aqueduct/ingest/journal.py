@@ -1,10 +1,10 @@
 """The journal of jobs: one line for each change, compacted when it is long.
 
-A line is the CRC-32 of the JSON behind it in eight hexadecimal digits, a space, and that JSON: by
-name, jobs and what is known of each from then on, or null if it is forgotten. The first line tells
-how many bytes follow it that were written at once: no crash can have cut these short. Each further
-line was written and synced by itself, so that a crash can have damaged the last one only: it is cut
-short, or has bytes that are zero where a page never got to the disk.
+A line has the CRC-32 of its JSON in eight hexadecimal digits, a space, and the JSON: the new state
+of one or more jobs by name, or null for a job that was evicted. The first line has the size of the
+lines that were written with it as one file and renamed, so a crash cannot have truncated them. Each
+further line was appended and synced by itself, so a crash can have damaged only the last one: it is
+truncated, or has zero bytes where a page did not reach the disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What changed at once."""
+    """One change of the journal, applied atomically."""
 
     jobs: dict[str, Job | None]
 
@@ -95,7 +95,7 @@ class Journal:
         return jobs
 
     def _decode(self, data: bytes, start: int, kind: type[T]) -> T | None:
-        """Return what a line says; None if it is the last one, and a crash cut it short."""
+        """Return the entry of a line; None if it is the last line and a crash truncated it."""
         end = data.find(b"\n", start)
         line = data[start:] if end < 0 else data[start:end]
         if end < 0 or not _is_whole(line):
@@ -108,7 +108,7 @@ class Journal:
             raise CorruptFile(self.path, start, f"not a journal entry: {error}") from None
 
     def write(self, changes: Mapping[str, Job | None], jobs: Mapping[str, Job]) -> None:
-        """Have changes on disk that make what is known from now on ``jobs``; raises `OSError`."""
+        """Write changes to disk, after which the state is ``jobs``; raise `OSError` on failure."""
         line = _line(Entry(dict(changes)))
         if self._must_rewrite or self._size + len(line) > 2 * self._base + SLACK:
             self._rewrite(jobs)

@@ -57,15 +57,15 @@ class IngestLimits:
     """Of one connection, so that none has them all."""
 
     max_fetches: int = 8
-    """Ranges open at once: each holds up to 16 MiB of rows. One whose client takes no rows gives
-    way to those who wait, and is opened again when the client does."""
+    """Ranges open at once: each holds up to 16 MiB of rows. If others wait, one whose
+    client takes no rows is closed, and opened again when the client takes rows."""
 
     max_connection_fetches: int = 4
     """Of one connection, so that none has them all; the next wait."""
 
     max_idle_bytes: int = 64 * MIB
-    """Rows in memory of ranges whose clients take none: past it those idle for longest let go of
-    theirs, and read them again when the client goes on. Four ranges of the largest rows."""
+    """Bytes of rows in memory for ranges whose clients take none. Above that, the ranges idle for
+    longest free theirs, and read them again later. Enough for four ranges of the largest rows."""
 
     advance_pause: float = 0.05
     """Pause after a write of named readers' advances, in which further ones are batched: each write

@@ -281,9 +281,9 @@ def check_stored(
 ) -> None:
     """Raise `StepFault` if the stored rows of a step differ from those of the run that ends it.
 
-    ``left`` is how many rows of runs before were not sent again by this one, if that is known.
-    With unique ids a row that is sent twice is stored once, so that a smaller count proves nothing.
-    But where as many are stored as were sent, and others, some were there before.
+    ``left`` is the number of rows of earlier runs that this run did not send, None if unknown.
+    With unique ids a row that is sent twice is stored once, so a smaller stored count proves
+    nothing. An equal or larger count with another digest proves rows of earlier runs.
     """
     if stored == rows:
         return

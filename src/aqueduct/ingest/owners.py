@@ -93,7 +93,7 @@ class Owners:
         check_owner(self._what, name, self._owners.get(name, ""), owner)
 
     def may_claim(self, name: str, owner: str) -> bool:
-        """Tell whether a name belongs to nobody yet, and is to belong to somebody."""
+        """Return whether a name has no owner yet and ``owner`` would become it."""
         return bool(owner) and name not in self._owners
 
     def claim(self, claims: Mapping[str, str], keep: Collection[str]) -> None:

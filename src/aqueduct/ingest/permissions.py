@@ -105,7 +105,7 @@ class Permissions:
 
 
 def digest_of(headers: Headers) -> bytes:
-    """Return what the token of a connection is known by."""
+    """Return the digest of the token of a connection."""
     return _digest((headers.text(HEADER) or "").removeprefix("Bearer "))
 
 

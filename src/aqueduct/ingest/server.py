@@ -121,7 +121,7 @@ class IngestServer:
         loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-writer")
         self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="aqueduct-ingest")
-        # Apart from those: what it reads may be all of a topic, and readers are not to wait for it.
+        # Separate threads: a recall may read a whole topic, and must not delay readers.
         self._recallers = ThreadPoolExecutor(RECALLERS, thread_name_prefix="aqueduct-recall")
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-readers")
         self._upkeep = ThreadPoolExecutor(

@@ -31,7 +31,7 @@ class Holder(Protocol):
         """The connection whose share of the slots this holder uses."""
 
     def evict(self) -> None:
-        """Let go of everything that is kept in memory."""
+        """Free all memory that it holds."""
 
 
 _Queue = OrderedDict[Hashable, deque[tuple[asyncio.Future[None], Holder]]]
@@ -42,7 +42,7 @@ class Slots:
     """A pool of slots with a limit per connection and a queue of waiting holders."""
 
     def __init__(self, count: int, each: int, idle_bytes: int) -> None:
-        """``each`` is the most for one connection, ``idle_bytes`` what those who wait may keep."""
+        """``each``: slots per connection; ``idle_bytes``: memory of all idle holders together."""
         self.free = count
         self._each = each
         self._idle_bytes = idle_bytes

@@ -194,7 +194,7 @@ class Store:
         return found
 
     def _claim(self, topic: Topic, job: str, owner: str, is_new: bool) -> None:
-        """Note whose a job is; all of them are gone through only if that can change something."""
+        """Record the owner of a job; scan all jobs only if the owners can have changed."""
         if is_new or topic.job_owners.may_claim(job, owner):
             topic.job_owners.claim({job: owner}, topic.jobs.names)
 
@@ -458,8 +458,8 @@ class Store:
         times = part.stored_times() if part.was_set_back else None
         for at, segment in enumerate(segments):
             stored = segment.stored_at if times is None else times[at]
-            # It was stored when the clock was wrong, and so no later than that was seen. The clock
-            # may be slowed down, or set back a little, without anything being wrong.
+            # A wrong clock stored it, so it was stored no later than that was detected. Within
+            # the tolerance the clock may only have been slowed down or corrected.
             if stored > now + TOLERANCE * 1e6:
                 stored = noticed
             old = limits.retention_age is not None and stored < now - limits.retention_age * 1e6

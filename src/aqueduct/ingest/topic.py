@@ -654,7 +654,7 @@ class Topic:
         if self.fault:  # one that cannot be written makes all of them so
             infos = [replace(info, fault=info.fault or self.fault) for info in infos]
         steps = self.jobs.unfinished(memory, now)
-        # The epoch is asked for behind the offsets, so that it is never older than they are.
+        # Read the epoch after the offsets, so that it is never older than they are.
         return TopicInfo(
             self.name,
             infos,

@@ -207,7 +207,7 @@ class Bridge:
         self._stirred = True
         self._read_events(now)
         if self.quic.withheld:
-            # Nobody knows what these bring, but it may be frames that have to be answered.
+            # The bytes may contain frames that QUIC must answer; assume the worst.
             self._debts.news += len(data) // _LEAST_FRAME
         if self._is_early:
             self._watch(len(data), segment, now)
@@ -741,7 +741,7 @@ class Debts:
             self._count(now)
 
     def _count(self, now: float) -> int:
-        """Count what is held, and close a peer for which that is too much."""
+        """Count what QUIC holds, and close the connection of a peer over the limit."""
         self.news = 0
         held = self.held = self._quic.unacknowledged()
         limit = self._limit()

@@ -47,7 +47,7 @@ _NEW_PACKETS = 2
 """Where qh3's report has the number of packets that were authentic and new."""
 _NEVER = float("inf")
 _NO_ROOM = "capacity exhausted"
-"""What qh3 says when an address that is not proven may not get what it wants to send there."""
+"""The error of qh3 when the amplification limit of an unvalidated address is reached."""
 _SENDING = ("first_flight", "connected")
 """States of the native connection in which it builds packets from reserved frames."""
 
@@ -67,7 +67,7 @@ probe. Each probe of qh3 retransmits all unacknowledged frames, including those 
 probe, so that the amount doubles; and initially it probes every few milliseconds."""
 
 LATEST_ACK = 0.025
-"""Seconds that an ack waits behind what is reserved, before QUIC is made to probe."""
+"""Seconds for which an ack waits behind reserved frames before the engine makes qh3 probe."""
 
 KNOCK_AFTER = 0.3
 """How long a client waits in silence for the rest of the server's handshake, at first; seconds."""
@@ -175,7 +175,7 @@ class Engine(QuicConnection):
         self.max_withheld = MAX_EARLY_WITHHELD
         self._ready_packets: list[tuple[bytes, Any]] = []
         self._owes_since = _NEVER
-        """When a packet came whose ack may wait behind what is reserved, and none left since."""
+        """Arrival time of a packet whose ack may wait behind reserved frames."""
         self._where: Whereabouts | None = None
         """The peer's addresses, once the handshake is done."""
         self._proof: Proof | None = None
@@ -335,12 +335,12 @@ class Engine(QuicConnection):
             self._probe_pause *= 2
 
     def _ack_with_probe(self, now: float) -> None:
-        """Let acks leave that wait behind what is reserved while the congestion window is full.
+        """Send acks that wait behind reserved frames while the congestion window is full.
 
-        qh3 makes no packet then until it probes, and puts acks behind all that it has reserved.
-        With data both ways each side waits for the acks of the other: for minutes, as each probe
-        doubles the time to the next, and round trips seem to get longer. So it is made to probe as
-        often as the peer is heard and an ack is due.
+        qh3 then builds no packet until it probes, and puts acks behind all reserved frames. With
+        data in both directions each side waits for the acks of the other, for minutes: each probe
+        doubles the time to the next, and the measured round-trip time grows. The engine therefore
+        makes qh3 probe whenever the peer sends and an ack is due.
         """
         core = self._require_core()
         self._owes_since = _NEVER
@@ -472,13 +472,13 @@ class Engine(QuicConnection):
         """Take events from the native connection, unless that could break it.
 
         ``poll_transmit`` reserves frames of up to 16 streams, or of all when it probes, and those
-        that do not fit the packet stay reserved while the congestion window is full. A probe sends
-        frames again whose first packet was not lost. When that one is acked in the end, the stream
-        is finished, or its reset done, and the event that says so also forgets the stream: the next
-        packet stumbles over what is still reserved ("reserved stream is missing"), and nothing
-        mends that. So no event is taken before everything reserved has left. Acks and timers of
-        QUIC go on meanwhile, so the window opens: unless the peer never acknowledges anything, to
-        have QUIC hold events without end. So past ``max_withheld`` events are taken all the same.
+        that do not fit the packet stay reserved while the congestion window is full. A probe
+        retransmits frames whose first packet was not lost. When that packet is acked, the stream is
+        finished, or its reset complete, and the event for that deletes the stream: building the
+        next packet fails on the reserved frame ("reserved stream is missing"), permanently. So no
+        event is taken until all reserved frames are sent. QUIC processes acks and timers meanwhile,
+        so the window opens, unless a hostile peer acknowledges nothing to make QUIC hold events
+        without limit. Past ``max_withheld`` events are therefore taken anyway.
         """
         self._is_held_back = False
         if self._may_reserve and self._handshake_complete and self.has_lost:

@@ -152,7 +152,7 @@ class _Paths:
     def reaches(
         self, last: x509.Certificate, between: int, path: tuple[x509.Certificate, ...]
     ) -> bool:
-        """Whether an authority is above ``last``, which so many issuers are between."""
+        """Return whether a trusted authority, ``between`` issuers away, issued ``last``."""
         if any(_allows(one, between) and self._issued(last, one) for one in self._trusted):
             return True
         if len(path) >= _LONGEST_PATH:

@@ -7,16 +7,17 @@ and at most three times. Otherwise it passes the last address that qh3 knows, an
 destination of qh3's packets to the peer's current address.
 
 An authentic packet shows that the peer sent it, not that the peer gets what is sent to the address
-it seems to come from. So a new address is proven before it is used: by qh3's PATH_CHALLENGE, or,
-when qh3 is not told, by `Proof`. Until then the peer is taken to be where it was. Meanwhile an
-address that `Proof` sees to gets copies, up to three times what came from there; another port of
-the same host, which NATs like to choose, gets all for a while: the host is proven.
+it seems to come from. So a new address is validated before it is used: by qh3's PATH_CHALLENGE, or,
+when qh3 does not get the address, by `Proof`. Until then packets go to the previous address. An
+address under `Proof` also gets copies, within the amplification limit of three times what came from
+it; another port of the same host (NAT rebinding) gets copies of everything for a while, because the
+host is validated.
 
-qh3 never gives a check up, and sends nothing at all while the address that it checks may get no
-more: one packet that an attacker sends on from an address of its choice would end the connection.
-So a check is given up here as soon as the peer is heard from elsewhere. Then the address becomes a
-mere name: what qh3 sends to it goes to where the peer is, what the peer sends is said to come from
-it, and so the check ends well.
+qh3 never abandons a validation, and sends nothing at all while the address under validation has
+reached its amplification limit: one packet that an attacker forwards from an address of its choice
+would end the connection. So this module abandons the validation as soon as the peer sends from
+another address. The address is then only an alias: packets of qh3 to it go to the peer's current
+address, packets of the peer are passed to qh3 as if from it, and so qh3's validation succeeds.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Whereabouts:
         self.at = name
         """The peer's current address."""
         self.checking: Address | None = None
-        """The address that QUIC checks now."""
+        """The address that qh3 validates now."""
         self._is_given_up = False
-        """Whether that is a mere name by now: the peer was heard from elsewhere."""
+        """Whether that is only an alias now: the peer has sent from another address."""
         self._give_up_from = self._check_until = 0.0
         self._checks = 0
         self._proven: OrderedDict[Address, None] = OrderedDict({name: None})
@@ -75,7 +76,7 @@ class Whereabouts:
         self._settled_at = 0.0
 
     def name_for(self, address: Address, now: float) -> Address:
-        """What to tell QUIC that a packet comes from."""
+        """Return the source address to pass to qh3 for a packet."""
         checking = self.checking
         if checking is not None:
             is_there = self._is_given_up or address == checking or now >= self._give_up_from
@@ -85,7 +86,7 @@ class Whereabouts:
         return address
 
     def heard(self, address: Address, now: float) -> bool:
-        """Note that an authentic packet came from an address; False if that is to be proven."""
+        """Record an authentic packet from an address; return False if `Proof` must validate it."""
         checking = self.checking
         if checking is not None and not self._is_given_up:
             if address == checking:
@@ -108,7 +109,7 @@ class Whereabouts:
         return self.checking is not None and now < self._check_until
 
     def checked(self, now: float) -> None:
-        """QUIC got its answer, and sends there from now on, or to what goes by this name."""
+        """Record that qh3 has validated the address, and sends to it from now on."""
         assert self.checking is not None
         self.name, self.checking = self.checking, None
         if not self._is_given_up:
@@ -122,7 +123,7 @@ class Whereabouts:
         self._move(address, now)
 
     def destination(self, name: Address) -> Address:
-        """Where to send what QUIC sends to a name."""
+        """Return the destination of a packet that qh3 sends to an address."""
         if name == self.name or (self._is_given_up and name == self.checking):
             return self.at
         return name

@@ -1,7 +1,8 @@
-"""Somebody who begins messages that it never finishes, to keep others out.
+"""A hostile peer that begins messages and never finishes them, to lock out other senders.
 
-It announces the largest messages it can, sends a byte of each now and then, and uses many names. An
-endpoint holds what has arrived of them, ends them in time, and has room for everybody else.
+It announces messages of the largest size, sends a byte of each from time to time, and uses several
+remote addresses. An endpoint must hold only what has arrived, abort slow transfers, and keep room
+for other remotes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ AT_ONCE = 3
 """Messages begun in one turn, at most."""
 MANY = 100
 KEPT = 24
-"""Messages that it goes on with."""
+"""Messages that it continues."""
 
 
 class Hoarder:
-    """Holds as much of an endpoint as it can, without sending it."""
+    """Occupies as much of an endpoint's budget as it can, with few bytes."""
 
     def __init__(
         self, rate: float, unit: float, random: Random, clock: Clock, network: Network

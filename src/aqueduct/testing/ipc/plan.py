@@ -43,7 +43,7 @@ class Plan:
     garbage: float
     """Somebody else sends something along with a datagram."""
     hoard: float
-    """How often in a unit somebody else announces messages that it does not send; 0 for never."""
+    """How often in a unit a `Hoarder` announces messages that it does not send; 0 for never."""
     deaf: tuple[tuple[str, float, float], ...]
     """Who hears nothing, although others hear it, and from when to when."""
     report_delay: float

@@ -233,7 +233,7 @@ class Record:
     """What each endpoint still held when all messages should have ended."""
 
     most_held: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """The most messages and bytes that each life held at once of what had not been taken."""
+    """For each life, the maximum of untaken messages and of their bytes."""
 
     processed: dict[str, int] = field(default_factory=dict)
     """How many ids each still remembered when it should have forgotten all."""
