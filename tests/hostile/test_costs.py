@@ -1,4 +1,4 @@
-"""A server under peers that make it hold objects: more, by far, than the bytes that they send."""
+"""A server under peers that make it hold many times the bytes that they send."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Attack = Callable[[], Iterator[bytes]]
 
 
 def streams(make: Callable[[int], bytes]) -> Attack:
-    """One frame for each stream, without end."""
+    """Return an endless attack with one frame per stream."""
     return lambda: (make(number) for number in itertools.count(FIRST, 4))
 
 
@@ -98,7 +98,7 @@ async def test_objects_are_bounded_while_nothing_of_the_server_arrives(name: str
         raw_client(server.address) as rude,
     ):
         (driver,) = server._endpoint.drivers
-        # It says something that is not acknowledged, and again.
+        # The client never acknowledges, so the server probes.
         rude.say(stream_frame(2, version(), fin=True) + path_challenge(0))
         await eventually(lambda: driver.bridge.quic.has_lost, "the server probes")
         await rude.flood(itertools.islice(ATTACKS[name](), MOST))
@@ -172,7 +172,7 @@ async def test_packets_that_only_ask_for_acks_are_bounded(monkeypatch: pytest.Mo
 
 
 def use(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
-    """Have servers go by these limits."""
+    """Make servers use these limits."""
     small = functools.partial(Config, **limits)
     # Not by its dotted name: `aqueduct.channel` is the function, too.
     monkeypatch.setattr(importlib.import_module("aqueduct.channel.server"), "Config", small)
@@ -197,7 +197,7 @@ async def test_what_is_not_acknowledged_is_bounded_after_acceptance_too(
 
 
 @bounded
-async def test_a_client_that_acknowledges_may_provoke_as_much_as_it_likes(
+async def test_a_client_that_acknowledges_is_not_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """AQ-COST-2: what is bounded is what is held."""

@@ -1,7 +1,7 @@
-"""Clients that mean no good to an ingest server, mixed by a seed, beside those that mean well.
+"""Hostile clients of an ingest server, with attacks drawn from a seed, beside well-behaved ones.
 
-INGEST_SEEDS says how many seeds are played (1), and INGEST_STEPS how many things each attacker
-does (40). Latencies are reported, and not judged: that is for a quiet machine.
+INGEST_SEEDS is the number of seeds (1), INGEST_STEPS the number of attacks per hostile client (40).
+Latencies are printed and not checked, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LIMITS = IngestLimits(low_water=0, partitions=2, max_fetches=8, max_connection_f
 
 
 def bomb(count: int, headers: int) -> bytes:
-    """A message that decodes to far more than it is."""
+    """Return a message that decodes to many times its size."""
     rows = [[("", b"")] * headers] * count
     return msgspec.msgpack.encode(Records(1, [b""] * count, [0] * count, headers=rows))
 
@@ -59,7 +59,7 @@ BOMBS = [bomb(100, 65), bomb(256, 64), bomb(2_048, 8), bomb(2_048, 64), bomb(16_
 
 
 class Attacker:
-    """One connection, and what it does to the server."""
+    """A hostile client with one connection."""
 
     def __init__(self, seed: str, entrypoint: Sender[Request]) -> None:
         self.rng = random.Random(seed)
@@ -81,10 +81,10 @@ class Attacker:
                 async with asyncio.timeout(0.3):
                     await self.rng.choice(self.attacks)()
             except (AqueductError, TimeoutError):
-                pass  # whatever the server thinks of it
+                pass  # the server may reject it
             if len(self.halves) > 60:
                 self.leave(20)
-            await asyncio.sleep(0.01)  # so that something of it comes to pass
+            await asyncio.sleep(0.01)  # let the server handle it
         self.leave(len(self.halves))
 
     def leave(self, count: int) -> None:
@@ -152,7 +152,7 @@ class Attacker:
 
 
 class Honest:
-    """A producer and a reader who want nothing but their due."""
+    """A well-behaved producer and reader."""
 
     def __init__(self, address: str) -> None:
         self.options: dict[str, Any] = {"trust": aqueduct.dev_trust(), "token": HONEST}
@@ -201,7 +201,7 @@ async def attack(address: str, seed: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_nobody_who_means_well_notices_those_who_do_not(
+async def test_hostile_clients_do_not_affect_well_behaved_ones(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokens = Permissions(
@@ -212,13 +212,13 @@ async def test_nobody_who_means_well_notices_those_who_do_not(
     async with server:
         honest = Honest(server.address)
         working = asyncio.create_task(honest.run())
-        await eventually(lambda: len(honest.waits) >= 5, "the honest ones are at work")
+        await eventually(lambda: len(honest.waits) >= 5, "the well-behaved clients have started")
         idle, honest.waits = sorted(honest.waits), []
         attackers = [attack(server.address, f"{seed} {number}") for number in range(3)]
         await asyncio.gather(*attackers, guess(server.address))
         honest.goes_on = False
         sent = await working
-        # Nothing is left of those who have gone.
+        # The server has released everything of the closed connections.
         await eventually(lambda: not server._sending, "no stream is open")
         await eventually(lambda: not server._committer._held, "no memory is held")
         await eventually(lambda: server._reading._slots.free == LIMITS.max_fetches, "slots")

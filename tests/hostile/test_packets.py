@@ -1,4 +1,4 @@
-"""A server under packets that nobody should send, and connections that nobody finishes."""
+"""A server under malformed packets and unfinished handshakes."""
 
 from __future__ import annotations
 
