@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +67,21 @@ def test_a_long_history_is_gone_through_once_however_many_partitions_are_named()
     Counted.looks = 0
     assert history.mismatch(position, dict.fromkeys(range(64), 0)) == ""
     assert Counted.looks <= 1_000
+
+
+@pytest.mark.parametrize("count", [MAX_OFFSETS, MAX_OFFSETS + 1, 100 * MAX_OFFSETS])
+def test_a_position_takes_little_memory_whatever_it_names(count: int) -> None:
+    offsets = {number: 2**62 + number for number in range(count)}
+    data = msgspec.msgpack.encode(TopicPosition("id", "epoch", offsets))
+    decode = msgspec.msgpack.Decoder(TopicPosition).decode
+    tracemalloc.start()
+    try:
+        with pytest.raises(msgspec.ValidationError) if count > MAX_OFFSETS else nullcontext():
+            decode(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 128 * 1024
 
 
 @pytest.mark.parametrize(

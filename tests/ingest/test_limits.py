@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from aqueduct.ingest.identity import MAX_OFFSETS
 from aqueduct.ingest.limits import MAX_WAITING, IngestLimits
 
 
@@ -34,6 +35,12 @@ def test_a_limit_of_nothing_is_refused_by_its_name(name: str) -> None:
 def test_a_new_topic_cannot_have_more_partitions_than_a_topic_may() -> None:
     with pytest.raises(ValueError, match="partitions is no more than max_partitions"):
         IngestLimits(partitions=5, max_partitions=4)
+
+
+def test_a_topic_cannot_have_more_partitions_than_a_position_names() -> None:
+    IngestLimits(max_partitions=MAX_OFFSETS)
+    with pytest.raises(ValueError, match="max_partitions is no more than 1,024"):
+        IngestLimits(max_partitions=MAX_OFFSETS + 1)
 
 
 def test_a_record_has_to_fit_into_what_may_wait() -> None:

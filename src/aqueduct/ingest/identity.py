@@ -18,8 +18,9 @@ from typing import Annotated
 import msgspec
 
 _Id = Annotated[str, msgspec.Meta(max_length=64)]
-MAX_OFFSETS = 4_096
-"""Partitions in a position: more than any topic has; a position comes with many requests."""
+MAX_OFFSETS = 1_024
+"""Partitions in a position, and of a topic. Each takes some 100 bytes once it is decoded, and a
+connection may have 256 requests with positions under way."""
 MAX_POSITIONS = 16
 """Positions that come with the end of a step, one for each start of the server while it was
 written; all records wait while they are looked at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aqueduct.ingest.identity import MAX_OFFSETS
 from aqueduct.quic.endpoint import QuicOptions
 
 KIB = 1024
@@ -131,6 +132,11 @@ class IngestLimits:
                 raise ValueError(f"IngestLimits({name}={getattr(self, name)!r}): give at least 1")
         if self.partitions > self.max_partitions:
             raise ValueError("IngestLimits: partitions is no more than max_partitions")
+        if self.max_partitions > MAX_OFFSETS:
+            raise ValueError(
+                f"IngestLimits: max_partitions is no more than {MAX_OFFSETS:,}, or positions in "
+                "such a topic could not be sent"
+            )
         if self.max_record > 8 * MIB:
             raise ValueError("IngestLimits: max_record is no more than 8 MiB, half a message")
         if self.max_waiting < self.max_record:

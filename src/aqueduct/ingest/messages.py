@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.ingest.identity import MAX_POSITIONS, History, TopicPosition
+from aqueduct.ingest.identity import MAX_OFFSETS, MAX_POSITIONS, History, TopicPosition
 from aqueduct.ingest.once import Fingerprint, Once
 
 FIRST_TIME = -62_135_596_800_000_000
@@ -29,9 +29,6 @@ memory, however small, and the event loop is blocked while a message is decoded.
 MAX_SEQUENCE = 2**62
 """The greatest sequence number: it is stored as a signed 64-bit integer, and this leaves room for
 the other records of the same message."""
-
-MAX_OFFSETS = 4_096
-"""Partitions with an offset in one message: far more than a topic has."""
 
 _COLUMN = msgspec.Meta(max_length=MAX_RECORDS)
 _Row = Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MAX_HEADERS)]
