@@ -22,7 +22,7 @@ from aqueduct.ingest.spill import SpilledIds, SpillFault
 from aqueduct.ingest.store import Store
 from aqueduct.ingest.topic import Submission, Topic
 from tests.ingest.jobbing import RUNS, ids_of, last, records
-from tests.ingest.storing import opened
+from tests.ingest.storing import opened, rolled
 from tests.ingest.test_jobs import begin, commit, complete, once, send, topic_of, values_of
 
 FOUR = IngestLimits(low_water=0, max_ids=4)
@@ -138,6 +138,30 @@ def test_a_step_many_times_larger_than_memory_is_finished_by_a_further_run(
         store.end_step("t", "job", 1, RUNS[1], fingerprint_of(b"".join(ids_of(values))))
         assert jobs.files == 0
         assert values_of(store) == Counter(values)
+
+
+def test_ids_are_read_again_without_the_values_of_their_rows(tmp_path: Path) -> None:
+    values = [b"%d" % number * 100_000 for number in range(40)]
+    with opened(tmp_path) as store:
+        topic = topic_of(store)
+        begin(store, once())
+        send(store, once(), *values)
+        for rolls in (False, True):
+            if rolls:
+                assert rolled(store)
+            _, missing = store.begin(topic, once(run=1 + rolls))
+            assert missing is not None
+            pool = pa.proxy_memory_pool(pa.default_memory_pool())
+            before = pa.default_memory_pool()
+            pa.set_memory_pool(pool)
+            try:
+                missing.read(topic.partitions)
+            finally:
+                pa.set_memory_pool(before)
+            if rolls:
+                assert pool.max_memory() < 1_000_000
+            store.recall(topic, missing)
+            assert send(store, once(run=1 + rolls), *values).skipped == 40
 
 
 def test_a_part_larger_than_memory_is_stored_and_attempted_again(tmp_path: Path) -> None:

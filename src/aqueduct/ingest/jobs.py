@@ -62,6 +62,8 @@ _PATIENCE = 600 * 1_000_000
 need the room: it has to begin anew if it comes back."""
 _PIECE = 8_192
 """Rows to recall at a time: each becomes a Python object for that long."""
+_COLUMNS = ("producer_id", "headers")
+"""Where the id of a row is; values, which may be a thousand times larger, are not read."""
 RECALLERS = 4
 """Threads that may read ids from rows at once: each gets an equal share of `max_ids`."""
 SHOWN_STEPS = 100
@@ -93,7 +95,7 @@ class Recollection:
                 if began < start:
                     self.ledger.is_partial = True
                 if start < end:
-                    for batch in part.read(start, end):
+                    for batch in part.read(start, end, _COLUMNS):
                         for at in range(0, batch.num_rows, _PIECE):
                             self._recall(batch.slice(at, _PIECE))
                         # Arrow's pool keeps freed memory, measured at many times the batch.

@@ -358,11 +358,16 @@ class Partition:
                 f"not from {start} up to {end}"
             )
 
-    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The rows with offsets from ``start`` up to ``end``; both must be there."""
+    def read(
+        self, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows with offsets from ``start`` up to ``end``; both must be there.
+
+        With ``columns``, only those: the others of a segment are not even read.
+        """
         self.check_usable(self.directory.parent.name)
         while start < end:
-            path, batches = self._file_with(start, end)
+            path, batches = self._file_with(start, end, columns)
             try:
                 for batch in batches:
                     start += batch.num_rows
@@ -372,7 +377,9 @@ class Partition:
             except OSError as error:
                 raise IngestError(f"{path} could not be read: {error.strerror}") from error
 
-    def _file_with(self, start: int, end: int) -> tuple[Path, Iterator[pa.RecordBatch]]:
+    def _file_with(
+        self, start: int, end: int, columns: Sequence[str] | None
+    ) -> tuple[Path, Iterator[pa.RecordBatch]]:
         """The file with an offset, and its rows from there on."""
         with self.lock:
             manifest = self.manifest
@@ -382,16 +389,20 @@ class Partition:
         if start < manifest.next:
             at = bisect_left(manifest.segments, start, key=lambda segment: segment.last)
             segment = manifest.segments[at]
-            return self.directory / segment.name, self._read_segment(segment, start, end)
+            path = self.directory / segment.name
+            return path, self._read_segment(segment, start, end, columns)
         for path, blocks in logs:
             wanted = [block for block in blocks if block.first < end and start < block.end]
             if wanted:
-                return path, _read_log(path, wanted, start, end)
+                rows = _read_log(path, wanted, start, end)
+                return path, rows if columns is None else (each.select(columns) for each in rows)
         raise CorruptFile(self.directory, 0, f"offset {start} is in no segment and in no log")
 
-    def _read_segment(self, segment: Segment, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _read_segment(
+        self, segment: Segment, start: int, end: int, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
         path = self._checked(segment)
-        yield from read_segment(path, segment.first, start, min(end, segment.last + 1))
+        yield from read_segment(path, segment.first, start, min(end, segment.last + 1), columns)
 
     def _checked(self, segment: Segment) -> Path:
         """The file of a segment, which is what was written."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -78,14 +78,18 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def read_segment(path: Path, first: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def read_segment(
+    path: Path, first: int, start: int, end: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows with offsets from ``start`` up to ``end``, of a file that begins at ``first``."""
+    schema = STORED if columns is None else pa.schema([STORED.field(name) for name in columns])
     with _opened(path) as file:
         for number, begin, stop in _groups(path, file, first, end):
             if start < stop:
-                group = file.read_row_group(number)
+                group = file.read_row_group(number, None if columns is None else schema.names)
+                group = group if columns is None else group.select(schema.names)
                 rows = group.slice(max(start - begin, 0), min(end, stop) - max(start, begin))
-                yield from rows.cast(STORED).to_batches()
+                yield from rows.cast(schema).to_batches()
 
 
 def first_stored_at(path: Path, first: int, end: int, timestamp: int) -> int:
