@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -240,6 +241,26 @@ async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() 
             await eventually(lambda: len(endpoint_of(server).drivers) == 1, "there is room")
             async with connect(server) as another:
                 await works(another)
+        task.cancel()
+
+
+async def test_one_address_cannot_use_up_the_connections_of_a_server() -> None:
+    options = QuicOptions(max_connections=20)
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        task = asyncio.ensure_future(server.run(echo))
+        endpoint = endpoint_of(server)
+        for _ in range(18):
+            await stack.enter_async_context(connect(server))
+        with pytest.raises(aqueduct.ConnectError):
+            await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.5)
+        with udp_client("127.0.0.2") as sock:
+            for _ in range(2):
+                sock.sendto(first_packet(), endpoint.address)
+            await eventually(lambda: len(endpoint.drivers) == 20, "another address gets in")
         task.cancel()
 
 
@@ -515,9 +536,11 @@ PATIENT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "limits", [{"max_connections": 30}, {"max_half_open": 30}], ids=lambda one: next(iter(one))
+    ("limits", "taken"), [({"max_connections": 30}, 27), ({"max_half_open": 30}, 30)]
 )
-async def test_half_open_connections_of_another_address_give_way(limits: dict[str, Any]) -> None:
+async def test_half_open_connections_of_another_address_give_way(
+    limits: dict[str, Any], taken: int
+) -> None:
     options = QuicOptions(**PATIENT, **limits)
     async with (
         asyncio.timeout(PATIENCE),
@@ -528,8 +551,8 @@ async def test_half_open_connections_of_another_address_give_way(limits: dict[st
         with udp_client("127.0.0.2") as sock:
             for _ in range(60):
                 sock.sendto(first_packet(), ("127.0.0.1", port))
-            await eventually(lambda: endpoint.refused == 30, "no more are taken")
-            assert len(endpoint.drivers) == 30
+            await eventually(lambda: endpoint.refused == 60 - taken, "no more are taken")
+            assert len(endpoint.drivers) == taken
             newcomers = await asyncio.gather(
                 *(
                     aqueduct.connect(f"127.0.0.1:{port}", trust=aqueduct.dev_trust(), timeout=60)

@@ -129,6 +129,10 @@ class Accounts:
     def __len__(self) -> int:
         return len(self._accounts)
 
+    def count(self, address: str) -> int:
+        """Return the number of connections of an address."""
+        return self._accounts[address][1] if address in self._accounts else 0
+
     def enter(self, address: str) -> Account:
         """Return the account for a new connection of an address."""
         account, connections = self._accounts.get(address) or (self._new(), 0)

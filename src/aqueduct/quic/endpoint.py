@@ -54,6 +54,9 @@ _SHORTEST_ID = 8
 guessed, and collide."""
 _GREEDY = 4
 """An address with this fraction of `handshakes_before_retry` half-open connections gets a Retry."""
+_RESERVED = 10
+"""One in so many connections is kept for addresses that have fewer than that, so that one address
+cannot use up `max_connections`."""
 _PATIENCE = 1.0
 """Seconds for which a half-open connection is not displaced by its own address: handshakes take
 less."""
@@ -98,7 +101,8 @@ class QuicOptions:
     """Connections not yet accepted, about 80 KB each. Above that, the server drops the oldest one
     of the address with the most."""
     max_connections: int = 10_000
-    """Connections that one server socket serves at once; above that, it drops half-open ones."""
+    """Connections that one server socket serves at once; above that, it drops half-open ones. One
+    address gets nine tenths of them at most."""
 
     def __post_init__(self) -> None:
         """Refuse what QUIC could not do."""
@@ -563,7 +567,12 @@ class ServerEndpoint(Endpoint):
     def _make_room(self, name: str) -> bool:
         """Make room for one more connection, by dropping a half-open one if necessary."""
         options = self.options
-        full = len(self.drivers) + self.unclaimed >= options.max_connections
+        held = len(self.drivers) + self.unclaimed
+        limit = options.max_connections
+        reserved = limit // _RESERVED
+        if self._accounts.count(name) >= reserved:
+            limit -= reserved
+        full = held >= limit
         if not full and len(self._half_open) < options.max_half_open:
             return True
         old = self._half_open.makes_way(name, self.clock(), _PATIENCE)
