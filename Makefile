@@ -59,10 +59,10 @@ soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, attacks, l
 	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \
 		--protocol $$protocol --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.hostile.campaign --soak --seconds $(HOSTILE_SECONDS)
-	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/quic/test_parity.py
+	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_parity.py
 	COMPLEXITY_CHANNELS=100000 LEAK_ROUNDS=$$(($(SEEDS) / 20)) $(BIN)/python -m pytest \
-		tests/protocol/test_complexity.py tests/channel/test_leaks.py
-	SURVIVAL_SEEDS=$$(($(SEEDS) / 100)) $(BIN)/python -m pytest -n $(WORKERS) tests/quic/test_survival.py
+		tests/protocol/test_complexity.py tests/api/test_leaks.py
+	SURVIVAL_SEEDS=$$(($(SEEDS) / 100)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_survival.py
 	CRASH_ROUNDS=$$(($(SEEDS) / 200)) CRASH_SEED=$(SEEDS) $(BIN)/python -m pytest tests/spark/crashes
 
 check: $(INSTALLED)  ## style, types and import rules

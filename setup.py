@@ -21,16 +21,7 @@ from setuptools.errors import CCompilerError, ExecError, PlatformError
 COMPILED = (
     "aqueduct/wire",
     "aqueduct/protocol",
-    "aqueduct/ipc/pdu.py",
-    "aqueduct/ipc/config.py",
-    "aqueduct/ipc/window.py",
-    "aqueduct/ipc/incoming.py",
-    "aqueduct/ipc/outgoing.py",
-    "aqueduct/ipc/events.py",
-    "aqueduct/ipc/admission.py",
-    "aqueduct/ipc/inbox.py",
-    "aqueduct/ipc/outbox.py",
-    "aqueduct/ipc/exchange.py",
+    "aqueduct/ipc/core",
 )
 """The pure modules, and packages all of whose modules are."""
 WORK = Path(__file__).resolve().parent / "build" / "mypyc"

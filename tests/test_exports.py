@@ -13,7 +13,8 @@ from typing import Any, get_type_hints
 import pytest
 
 import aqueduct
-from aqueduct import blocking, errors, ingest, ipc, spark, testing, trace
+from aqueduct import blocking, errors, ingest, ipc, spark, testing
+from aqueduct.observe import trace
 
 MODULES = [aqueduct, blocking, errors, ingest, ipc, spark, testing, trace]
 NAMES = [
@@ -100,9 +101,9 @@ def test_every_error_is_exported_and_in_the_drawing() -> None:
 
 def test_what_options_take_is_what_functions_take() -> None:
     """`connect(**options)` for a type checker, and the function that runs, say the same."""
-    client = importlib.import_module("aqueduct.channel.client")
-    server = importlib.import_module("aqueduct.channel.server")
-    handles = importlib.import_module("aqueduct.channel.handles")
+    client = importlib.import_module("aqueduct.api.client")
+    server = importlib.import_module("aqueduct.api.server")
+    handles = importlib.import_module("aqueduct.api.handles")
     for function, options in (
         (aqueduct.connect, client.ConnectOptions),
         (blocking.connect, client.ConnectOptions),

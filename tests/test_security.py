@@ -1,72 +1,335 @@
-"""The budgets in docs/security.md are those of the code, and none is missing."""
+"""Certificates and trust."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import re
+import asyncio
+import datetime
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ipc.config import Config as IpcConfig
-from aqueduct.ipc.tcp import TcpLimits
-from aqueduct.protocol.config import Config, Limits
-from aqueduct.quic.endpoint import QuicOptions
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
-ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+?) \| ([^|]+?) \|$", re.M)
-UNITS = {"": 1, "KiB": 1024, "MiB": 1024 * 1024, "GiB": 1024**3, "s": 1, "MB": 1_000_000}
-CLASSES = (Limits, Config, QuicOptions, IngestLimits, IpcConfig, TcpLimits)
-
-
-def rows() -> dict[str, str]:
-    """The default of each limit, as the page states it."""
-    return {name: default for name, default, _ in ROW.findall(PAGE.read_text())}
-
-
-def stated(default: str) -> object:
-    """A default as a value."""
-    if default == "None":
-        return None
-    number, _, unit = default.partition(" ")
-    if number == "mode":
-        return int(unit, 8)
-    if "**" in number:
-        base, _, exponent = number.partition("**")
-        return int(base) ** int(exponent)
-    return float(number.replace(",", "")) * UNITS[unit]
+import aqueduct
+from aqueduct.errors import TLSError
+from aqueduct.security import (
+    ServerTLS,
+    Trust,
+    check_path,
+    dev_directory,
+    dev_names,
+    dev_tls,
+    dev_trust,
+    fingerprint,
+    make_authority,
+    make_certificate,
+    pin,
+    tls,
+    trust,
+)
+from aqueduct.transport.quic.endpoint import QuicOptions, server_settings
 
 
-def actual(name: str) -> Any:
-    """What the code says: a constant of a module, or a field of a class with defaults."""
-    *path, last = name.split(".")
-    if path[-1][0].isupper():
-        module = importlib.import_module("aqueduct." + ".".join(path[:-1]))
-        return getattr(getattr(module, path[-1])(), last)
-    return getattr(importlib.import_module("aqueduct." + ".".join(path)), last)
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "dev"
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(directory))
+    return directory
 
 
-def test_there_are_budgets() -> None:
-    assert len(rows()) > 50
+def names_of(certificate: bytes) -> list[str]:
+    leaf = x509.load_pem_x509_certificate(certificate)
+    extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(name.value) for name in extension.value]
 
 
-@pytest.mark.parametrize(("name", "default"), rows().items(), ids=list(rows()))
-def test_a_limit_has_the_default_that_the_page_states(name: str, default: str) -> None:
-    assert actual(name) == stated(default), f"docs/security.md is wrong about {name}"
-
-
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_every_limit_of_the_code_is_on_the_page(kind: Any) -> None:
-    prefix = f"{kind.__module__.removeprefix('aqueduct.')}.{kind.__name__}"
-    limits = [
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.name.startswith(("max_", "min_")) and field.name not in ("max_datagram",)
+def test_a_development_certificate_is_made_once(own_directory: Path) -> None:
+    first = dev_tls()
+    assert dev_tls() == first
+    assert dev_trust() == dev_trust()
+    assert sorted(path.name for path in own_directory.iterdir()) == [
+        "authority.key",
+        "authority.pem",
+        "server.key",
+        "server.pem",
     ]
-    missing = [name for name in limits if f"{prefix}.{name}" not in rows()]
-    if kind is QuicOptions:
-        missing = [name for name in missing if name != "max_packet"]
-    assert not missing, f"give docs/security.md a row for {', '.join(missing)} of {prefix}"
+
+
+def test_a_development_certificate_names_this_machine() -> None:
+    assert {"localhost", "127.0.0.1", "::1"} <= set(dev_names())
+    assert set(names_of(dev_tls().certificate)) == set(dev_names())
+
+
+def test_keys_are_for_the_owner_alone(own_directory: Path) -> None:
+    dev_tls()
+    assert stat.S_IMODE(own_directory.stat().st_mode) == 0o700
+    for path in own_directory.glob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_certificate_that_is_about_to_expire_is_renewed(own_directory: Path) -> None:
+    before = dev_tls()
+    authority = tls(own_directory / "authority.pem", own_directory / "authority.key")
+    old = make_certificate(dev_names(), authority, days=5)
+    (own_directory / "server.pem").write_bytes(old.certificate)
+    (own_directory / "server.key").write_bytes(old.key)
+    after = dev_tls()
+    assert after.certificate not in (before.certificate, old.certificate)
+    leaf = x509.load_pem_x509_certificate(after.certificate)
+    assert leaf.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + datetime.timedelta(30)
+
+
+@pytest.mark.parametrize("name", ["server.pem", "server.key", "authority.pem", "authority.key"])
+def test_a_file_that_is_gone_or_damaged_is_made_anew(own_directory: Path, name: str) -> None:
+    dev_tls()
+    (own_directory / name).unlink()
+    server_settings(dev_tls(), QuicOptions())
+    if name.endswith(".pem"):
+        (own_directory / name).write_bytes(b"garbage")
+        server_settings(dev_tls(), QuicOptions())
+
+
+def test_a_new_authority_makes_the_server_certificate_new_too(own_directory: Path) -> None:
+    before = dev_tls()
+    (own_directory / "authority.pem").unlink()
+    authority = dev_trust().authorities
+    after = dev_tls()
+    assert authority is not None
+    assert after.certificate != before.certificate
+    assert authority in after.certificate
+
+
+def test_a_key_of_another_certificate_is_made_anew(own_directory: Path) -> None:
+    dev_tls()
+    (own_directory / "server.key").write_bytes(make_certificate(["a.test"]).key)
+    server_settings(dev_tls(), QuicOptions())
+
+
+def test_those_who_start_at_once_make_one_certificate(own_directory: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: dev_tls(), range(8)))
+        trusted = list(pool.map(lambda _: dev_trust(), range(8)))
+    assert len(set(made)) == len(set(trusted)) == 1
+
+
+def test_the_cache_directory_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AQUEDUCT_DEV_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert dev_directory() == tmp_path / "aqueduct" / "dev"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert dev_directory() == Path.home() / ".cache" / "aqueduct" / "dev"
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TLSError, match=r"certificate file .*nothing\.pem"):
+        tls(tmp_path / "nothing.pem", tmp_path / "nothing.key")
+    with pytest.raises(TLSError, match=r"authority file .*nothing\.pem"):
+        trust(tmp_path / "nothing.pem")
+
+
+def test_a_certificate_and_key_from_files(tmp_path: Path) -> None:
+    made = make_certificate(["a.test"])
+    (tmp_path / "c.pem").write_bytes(made.certificate)
+    (tmp_path / "k.pem").write_bytes(made.key)
+    assert tls(tmp_path / "c.pem", str(tmp_path / "k.pem")) == made
+
+
+def test_what_is_no_certificate_or_not_its_key_is_a_tls_error() -> None:
+    one, two = make_certificate(["a.test"]), make_certificate(["b.test"])
+    for bad in (
+        ServerTLS(b"garbage", one.key),
+        ServerTLS(one.certificate, b"garbage"),
+        ServerTLS(one.certificate, two.key),
+        ServerTLS(one.certificate, one.certificate),
+        ServerTLS(one.key, one.key),
+        ServerTLS(b"", b""),
+    ):
+        with pytest.raises(TLSError, match="the server's"):
+            server_settings(bad, QuicOptions())
+
+
+def test_a_pin_is_64_hexadecimal_digits() -> None:
+    made = make_certificate(["a.test"])
+    assert pin(made.fingerprint) == pin(made.fingerprint.upper())
+    assert pin(":".join(["ab"] * 32)) == pin("ab" * 32)
+    for bad in ("", "ab", "zz" * 32, "ab" * 33):
+        with pytest.raises(TLSError, match="fingerprint"):
+            pin(bad)
+
+
+def test_the_key_is_not_in_what_is_printed() -> None:
+    made = make_certificate(["a.test"])
+    assert made.fingerprint in repr(made)
+    assert "PRIVATE" not in repr(made)
+    assert fingerprint(made.certificate) == made.fingerprint
+
+
+def test_names_and_addresses_are_told_apart() -> None:
+    names = ["a.test", "10.0.0.1", "::1"]
+    assert names_of(make_certificate(names).certificate) == names
+
+
+def test_an_authority_can_sign_and_a_certificate_cannot() -> None:
+    authority = x509.load_pem_x509_certificate(make_authority("us").certificate)
+    leaf = x509.load_pem_x509_certificate(make_certificate(["a.test"]).certificate)
+    basic = x509.BasicConstraints
+    assert authority.extensions.get_extension_for_class(basic).value.ca
+    assert not leaf.extensions.get_extension_for_class(basic).value.ca
+
+
+def test_trust_without_an_argument_is_the_systems() -> None:
+    assert trust() == Trust()
+    authority = make_authority("somebody").certificate
+    assert trust(authority).authorities == authority
+
+
+def test_only_an_authority_can_be_trusted_as_one() -> None:
+    with pytest.raises(TLSError, match="not PEM"):
+        trust(b"PEM")
+    leaf = make_certificate(["localhost"], make_authority("somebody"))
+    first = x509.load_pem_x509_certificate(leaf.certificate)
+    alone = first.public_bytes(serialization.Encoding.PEM)
+    with pytest.raises(TLSError, match=rf"pin\('{leaf.fingerprint}'\)"):
+        trust(alone)
+
+
+# -- whose certificates ---------------------------------------------------------------------------
+
+
+def test_a_directory_that_others_can_write_to_is_refused(own_directory: Path) -> None:
+    dev_tls()
+    own_directory.chmod(0o770)
+    for use in (dev_trust, dev_tls):
+        with pytest.raises(TLSError, match=r"other users can write to .*chmod go-w"):
+            use()
+    own_directory.chmod(0o700)
+    dev_trust()
+
+
+@pytest.mark.parametrize("name", ["authority.pem", "authority.key", "server.pem", "server.key"])
+def test_a_file_that_others_can_write_to_is_refused(own_directory: Path, name: str) -> None:
+    dev_tls()
+    (own_directory / name).chmod(0o646)
+    with pytest.raises(TLSError, match=rf"other users can write to .*{name}"):
+        dev_trust()
+
+
+@pytest.mark.parametrize("name", ["", "authority.pem", "authority.key"])
+def test_what_belongs_to_somebody_else_is_refused(
+    own_directory: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev_tls()
+    foreign = own_directory / name
+    if os.geteuid() == 0:
+        os.chown(foreign, 12_345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    for use in (dev_trust, dev_tls):
+        with pytest.raises(TLSError, match=r"belongs to user .*AQUEDUCT_DEV_DIR"):
+            use()
+
+
+def test_an_authority_planted_before_the_first_use_is_refused(own_directory: Path) -> None:
+    planted = make_authority("mallory")
+    own_directory.mkdir(mode=0o777)
+    own_directory.chmod(0o777)
+    (own_directory / "authority.pem").write_bytes(planted.certificate)
+    (own_directory / "authority.key").write_bytes(planted.key)
+    with pytest.raises(TLSError, match="not trusted"):
+        dev_trust()
+
+
+# -- how long a path may be -----------------------------------------------------------------------
+
+
+def authority(name: str, length: int | None, issuer: ServerTLS | None = None) -> ServerTLS:
+    """An authority that allows so many others below it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    signer, issued_by = key, subject
+    if issuer is not None:
+        loaded = serialization.load_pem_private_key(issuer.key, None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        signer, issued_by = loaded, x509.load_pem_x509_certificate(issuer.certificate).subject
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issued_by)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(True, length), critical=True)
+        .sign(signer, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    chain = issuer.certificate if issuer is not None else b""
+    return ServerTLS(made.public_bytes(serialization.Encoding.PEM) + chain, private)
+
+
+def path_of(*lengths: int | None) -> tuple[ServerTLS, bytes]:
+    """A server's certificate below authorities with these path lengths, and the first of them."""
+    root = last = authority("root", lengths[0])
+    for depth, length in enumerate(lengths[1:]):
+        last = authority(f"below {depth}", length, last)
+    return make_certificate(["localhost", "127.0.0.1"], last), root.certificate
+
+
+PATHS = [
+    ((0,), True),
+    ((0, None), False),
+    ((0, 0), False),
+    ((1, 0), True),
+    ((1, None, None), False),
+    ((2, 1, 0), True),
+    ((None, None, None), True),
+    ((None, 0, None), False),
+]
+
+
+@pytest.mark.parametrize(("lengths", "fits"), PATHS)
+def test_a_path_may_be_as_long_as_every_authority_in_it_allows(
+    lengths: tuple[int | None, ...], fits: bool
+) -> None:
+    shown, root = path_of(*lengths)
+    leaf, *sent = (
+        one.public_bytes(serialization.Encoding.DER)
+        for one in x509.load_pem_x509_certificates(shown.certificate)
+    )
+    for order in (sent, sent[::-1], [*sent, *sent]):
+        if fits:
+            check_path(leaf, order, root)
+        else:
+            with pytest.raises(TLSError, match="pathlen"):
+                check_path(leaf, order, root)
+
+
+@pytest.mark.parametrize(("lengths", "fits"), [((0, None), False), ((1, 0), True)])
+@pytest.mark.parametrize("known", [False, True], ids=["sent", "known"])
+async def test_a_client_enforces_the_path_length_of_the_authority_it_trusts(
+    lengths: tuple[int | None, ...], fits: bool, known: bool
+) -> None:
+    shown, root = path_of(*lengths)
+    # Also if it knows the ones between, and the server does not send them.
+    leaf, *above = x509.load_pem_x509_certificates(shown.certificate)
+    if known:
+        root = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in above)
+        shown = ServerTLS(leaf.public_bytes(serialization.Encoding.PEM), shown.key)
+    async with asyncio.timeout(60), aqueduct.serve("127.0.0.1:0", tls=shown) as server:
+        connecting = aqueduct.connect(server.address, trust=trust(root), timeout=30)
+        if fits:
+            async with connecting as connection:
+                assert connection.is_open
+        else:
+            with pytest.raises(TLSError, match="pathlen"):
+                await connecting
+        assert len(server.connections) == fits

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from aqueduct.ipc import incoming, outgoing
+from aqueduct.ipc.core import incoming, outgoing
 from aqueduct.protocol import receiver, sender
 
 State = TypeVar("State", bound=Enum)
@@ -40,10 +40,10 @@ def page() -> str:
             "# 7. States",
             "",
             "Drawn by `python tools/states.py` from the tables in `protocol/sender.py`,",
-            "`protocol/receiver.py`, `ipc/outgoing.py` and `ipc/incoming.py`; a test fails when",
-            "this page and the tables differ. Words in capitals are frames of the peer, the others",
-            "are commands and conclusions of this side. What a state has no arrow and no note for",
-            "is an error.",
+            "`protocol/receiver.py`, `ipc/core/outgoing.py` and `ipc/core/incoming.py`; a test",
+            "fails when this page and the tables differ. Words in capitals are frames of the peer,",
+            "the others are commands and conclusions of this side. What a state has no arrow and",
+            "no note for is an error.",
             "",
             "## The sender",
             "",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from aqueduct.ingest.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
 from bench.ingest import store
 from bench.network.peer import Json, Setting
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import aqueduct
 from aqueduct import ingest
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Records
-from aqueduct.ingest.store import Store
-from aqueduct.ingest.topic import Submission
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.server.store import Store
+from aqueduct.ingest.server.topic import Submission
 from bench.ingest import store
 from bench.network.peer import HOST, Json
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aqueduct.quic.tls import make_authority, make_certificate
+from aqueduct.security import make_authority, make_certificate
 from bench.network.peer import HOST, Json, Setting
 
 

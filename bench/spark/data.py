@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Records
-from aqueduct.ingest.store import Store
-from aqueduct.ingest.topic import Submission, Topic
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.server.store import Store
+from aqueduct.ingest.server.topic import Submission, Topic
 
 LARGE = "large"
 """Few segments with many rows each."""

@@ -4,12 +4,10 @@ Send one half of a channel inside a message on another channel, and it becomes a
 """
 
 from aqueduct import blocking, ipc
-from aqueduct.channel.client import ClientConnection, connect
-from aqueduct.channel.connection import Connection
-from aqueduct.channel.handles import Channel, Receiver, Sender, channel, oneshot
-from aqueduct.channel.headers import Headers
-from aqueduct.channel.ports import Message, Outcome, Receipt
-from aqueduct.channel.server import Refuse, Server, ServerConnection, serve
+from aqueduct.api.client import ClientConnection, connect
+from aqueduct.api.connection import Connection
+from aqueduct.api.handles import Channel, Receiver, Sender, channel, oneshot
+from aqueduct.api.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import (
     AqueductError,
     ChannelCancelled,
@@ -46,8 +44,10 @@ from aqueduct.errors import (
 )
 from aqueduct.protocol.config import Limits
 from aqueduct.protocol.connection import Mode
-from aqueduct.quic.endpoint import QuicOptions
-from aqueduct.quic.tls import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
+from aqueduct.runtime.headers import Headers
+from aqueduct.runtime.ports import Message, Outcome, Receipt
+from aqueduct.security import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
+from aqueduct.transport.quic.endpoint import QuicOptions
 
 __version__ = "0.1.0"
 

@@ -4,7 +4,7 @@
 >>> tx, rx = blocking.channel(int)
 """
 
-from aqueduct.channel.blocking import (
+from aqueduct.api.blocking import (
     Channel,
     ClientConnection,
     Connection,

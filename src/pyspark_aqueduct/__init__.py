@@ -1,5 +1,5 @@
 """Lets Spark find ``format("aqueduct")`` by itself: it looks into packages with such names."""
 
-from aqueduct.spark.source import AqueductSource as DefaultSource
+from aqueduct.spark.datasource import AqueductSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aqueduct.ingest.reader import DirectoryReader
+from aqueduct.ingest.client.reader import DirectoryReader
 from bench.spark.data import LARGE, SMALL, fill, rows_in
 
 

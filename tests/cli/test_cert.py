@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from aqueduct.quic.tls import fingerprint
+from aqueduct.security import fingerprint
 from tests.cli.conftest import Run, Start
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aqueduct.quic.tls import ServerTLS, make_authority, make_certificate
+from aqueduct.security import ServerTLS, make_authority, make_certificate
 from tests.cluster.standalone import Cluster
 
 if sys.platform != "linux":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.security import ServerTLS
 from tests.cli.piping import SECONDS, Running, all_gone, check
 from tests.cluster.standalone import SETTINGS, Cluster
 

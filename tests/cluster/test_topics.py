@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from aqueduct.ingest.blocking import Producer
-from aqueduct.ingest.faults import UnknownTopic
-from aqueduct.quic.tls import ServerTLS, trust
-from aqueduct.spark.origin import Place
+from aqueduct.ingest.errors import UnknownTopic
+from aqueduct.security import ServerTLS, trust
+from aqueduct.spark.backend import Place
 from tests.cluster.standalone import Cluster
 from tests.spark.crashes.lab import Script, parent, until
 from tests.spark.landing import Landing, stored_values

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from aqueduct.ingest.manifest import Manifest
-from aqueduct.ingest.wal import MAGIC, Facts
+from aqueduct.ingest.storage.local.manifest import Manifest
+from aqueduct.ingest.storage.local.wal import MAGIC, Facts
 from tests.fuzz.files import CHECKSUM, HEADER, REPAIR, repair
 
 AS_IT_IS = b"\x00"

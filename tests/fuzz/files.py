@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
-from aqueduct.ingest.faults import CorruptFile
-from aqueduct.ingest.manifest import NAME
-from aqueduct.ingest.partition import Partition
-from aqueduct.ingest.rows import Chunk
-from aqueduct.ingest.wal import MAGIC, Facts
+from aqueduct.ingest.errors import CorruptFile
+from aqueduct.ingest.records import Chunk
+from aqueduct.ingest.storage.local.manifest import NAME
+from aqueduct.ingest.storage.local.partition import Partition
+from aqueduct.ingest.storage.local.wal import MAGIC, Facts
 
 REPAIR = 1
 HEADER = struct.Struct("<4sIIQII")

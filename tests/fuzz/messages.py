@@ -15,11 +15,11 @@ from enum import IntEnum
 from random import Random
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError, WouldBlock
-from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Withdrawn
-from aqueduct.ipc.exchange import Exchange
-from aqueduct.ipc.outgoing import Outgoing
-from aqueduct.ipc.pdu import Code, Data, DataAck, Header, HeaderAck, decode
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Arrived, Withdrawn
+from aqueduct.ipc.core.exchange import Exchange
+from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, HeaderAck, decode
 from tests.fuzz.program import MAX_OPERATIONS, Tape
 
 ROOMY = Config(max_pdu=512)

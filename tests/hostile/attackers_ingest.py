@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import aqueduct
 from aqueduct import Receiver, channel, oneshot
-from aqueduct.ingest.messages import (
+from aqueduct.ingest.dedup.once import ID_SIZE, Fingerprint, Once
+from aqueduct.ingest.protocol import (
     Advance,
     Answer,
     Done,
@@ -23,7 +24,6 @@ from aqueduct.ingest.messages import (
     Refusal,
     Request,
 )
-from aqueduct.ingest.once import ID_SIZE, Fingerprint, Once
 from tests.hostile.attackers import HOSTS, Addresses, attack, place
 from tests.hostile.target import HOSTILE_TOKEN, PRODUCER, PUBLIC, TOPIC
 

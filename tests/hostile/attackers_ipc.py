@@ -9,8 +9,8 @@ import ssl
 from random import Random
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.ipc.framing import frame_head
-from aqueduct.ipc.pdu import ID_SIZE, Data, Header, HeaderAck, decode, decode_owner
+from aqueduct.ipc.core.framing import frame_head
+from aqueduct.ipc.core.pdu import ID_SIZE, Data, Header, HeaderAck, decode, decode_owner
 from tests.hostile.attackers import HOSTS, Addresses, attack, place
 
 LARGEST = 16 * 1024 * 1024

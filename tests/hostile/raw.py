@@ -14,7 +14,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated
 
-from aqueduct.quic.tls import dev_trust
+from aqueduct.security import dev_trust
 
 PACKET = 1_350
 """Bytes of frames in one packet."""

@@ -21,7 +21,7 @@ import msgspec
 
 import aqueduct
 from aqueduct import Mode, QuicOptions, Receiver, Sender, ipc
-from aqueduct.ipc import tcp
+from aqueduct.ipc.transports import tcp
 from tests.processes import lab
 
 HONEST_TOKEN = "honest-token-0123456789"
@@ -98,7 +98,7 @@ async def serve_channels(stack: contextlib.AsyncExitStack) -> dict[str, str]:
 
 async def serve_ingest(stack: contextlib.AsyncExitStack) -> dict[str, str]:
     from aqueduct.ingest import Grant, IngestLimits, IngestServer, Permissions
-    from aqueduct.ingest.exposition import Exposition
+    from aqueduct.ingest.server.metrics_http import Exposition
 
     directory = stack.enter_context(tempfile.TemporaryDirectory())
     everything = Grant([TOPIC, PUBLIC], [TOPIC, PUBLIC])

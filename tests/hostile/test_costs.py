@@ -175,7 +175,7 @@ def use(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
     """Make servers use these limits."""
     small = functools.partial(Config, **limits)
     # Not by its dotted name: `aqueduct.channel` is the function, too.
-    monkeypatch.setattr(importlib.import_module("aqueduct.channel.server"), "Config", small)
+    monkeypatch.setattr(importlib.import_module("aqueduct.api.server"), "Config", small)
 
 
 @bounded
@@ -224,7 +224,7 @@ async def test_the_connections_of_one_address_share_a_bound(
     small = functools.partial(
         Config, max_address_bytes=1_000 * 1_536, address_allowance=100 * 1_536
     )
-    monkeypatch.setattr(importlib.import_module("aqueduct.channel.server"), "Config", small)
+    monkeypatch.setattr(importlib.import_module("aqueduct.api.server"), "Config", small)
     async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
         clients = [raw_client(server.address) for _ in range(4)]
         closed = 0

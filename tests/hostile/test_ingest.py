@@ -18,11 +18,14 @@ import msgspec
 import pytest
 
 import aqueduct
-from aqueduct.channel.client import connect
-from aqueduct.channel.handles import Receiver, Sender, channel, oneshot
+from aqueduct.api.client import connect
+from aqueduct.api.handles import Receiver, Sender, channel, oneshot
 from aqueduct.errors import AqueductError
+from aqueduct.ingest.client.producer import Producer
+from aqueduct.ingest.client.reader import Reader
+from aqueduct.ingest.dedup.once import Once
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import (
+from aqueduct.ingest.protocol import (
     Advance,
     Answer,
     Done,
@@ -35,11 +38,8 @@ from aqueduct.ingest.messages import (
     Request,
     Topics,
 )
-from aqueduct.ingest.once import Once
-from aqueduct.ingest.permissions import Grant, Permissions
-from aqueduct.ingest.producer import Producer
-from aqueduct.ingest.reader import Reader
-from aqueduct.ingest.server import IngestServer
+from aqueduct.ingest.server.permissions import Grant, Permissions
+from aqueduct.ingest.server.server import IngestServer
 from tests.ingest.lab import eventually
 
 SEEDS = int(os.environ.get("INGEST_SEEDS", "1"))

@@ -11,8 +11,8 @@ from types import FrameType
 
 import pytest
 
-from aqueduct.ingest.server import IngestServer
-from aqueduct.quic.tls import ServerTLS, Trust, make_authority, make_certificate, trust
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate, trust
 from tests.ingest.lab import Lab
 
 HARD_LIMIT = 120.0

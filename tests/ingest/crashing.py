@@ -21,9 +21,10 @@ from typing import Any
 
 import msgspec
 
-from aqueduct.ingest import committer, server, wal
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.ingest.server import committer, server
+from aqueduct.ingest.storage.local import wal
+from aqueduct.security import ServerTLS
 
 LIFE = 100
 """Seconds after which a server that nobody killed ends."""

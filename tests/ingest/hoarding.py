@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from aqueduct.channel.client import connect
-from aqueduct.channel.handles import Receiver, Sender, channel
+from aqueduct.api.client import connect
+from aqueduct.api.handles import Receiver, Sender, channel
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Answer, Open, Records, Request
-from aqueduct.ingest.server import IngestServer
-from aqueduct.quic.tls import make_authority, make_certificate, trust
+from aqueduct.ingest.protocol import Answer, Open, Records, Request
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.security import make_authority, make_certificate, trust
 
 
 def peak() -> int:

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from aqueduct.ingest.messages import Records
+from aqueduct.ingest.protocol import Records
 
 RUNS = [f"{number:08x}" + 24 * "0" for number in range(1, 100)]
 

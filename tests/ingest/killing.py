@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.security import ServerTLS
 from tests.ingest.crashing import Start
 
 ROOT = Path(__file__).resolve().parents[2]

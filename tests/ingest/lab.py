@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aqueduct.channel.client import Connecting, connect
-from aqueduct.channel.handles import Receiver, Sender, channel
+from aqueduct.api.client import Connecting, connect
+from aqueduct.api.handles import Receiver, Sender, channel
+from aqueduct.ingest.client.producer import Producer
+from aqueduct.ingest.client.reader import Reader
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Answer, Open, Opened, Records, Refusal, Request
-from aqueduct.ingest.producer import Producer
-from aqueduct.ingest.reader import Reader
-from aqueduct.ingest.server import IngestServer
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.ingest.protocol import Answer, Open, Opened, Records, Refusal, Request
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.security import ServerTLS, Trust
 
 SECONDS = 60.0
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from aqueduct.ingest.assignment import partition_of
-from aqueduct.ingest.messages import TopicInfo
-from aqueduct.ingest.reader import DirectoryReader
+from aqueduct.ingest.client.reader import DirectoryReader
+from aqueduct.ingest.partitioning import partition_of
+from aqueduct.ingest.protocol import TopicInfo
 
 
 def record(producer: str, sequence: int, partitions: int) -> dict[str, Any]:

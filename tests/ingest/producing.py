@@ -9,9 +9,9 @@ import asyncio
 import random
 import sys
 
-from aqueduct.ingest import producer as producers
-from aqueduct.quic.endpoint import QuicOptions
-from aqueduct.quic.tls import Trust, trust
+from aqueduct.ingest.client import producer as producers
+from aqueduct.security import Trust, trust
+from aqueduct.transport.quic.endpoint import QuicOptions
 from tests.ingest.crashing import say
 
 PARTITIONS = 3

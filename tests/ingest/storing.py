@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from aqueduct.ingest.clock import Clock
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Records
-from aqueduct.ingest.partition import Partition
-from aqueduct.ingest.proofs import CLOSED
-from aqueduct.ingest.store import Store
-from aqueduct.ingest.topic import Submission, Topic
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.server.clock import Clock
+from aqueduct.ingest.server.store import Store
+from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.storage.local.durability import CLOSED
+from aqueduct.ingest.storage.local.partition import Partition
 
 LIMITS = IngestLimits(low_water=0, partitions=2)
 

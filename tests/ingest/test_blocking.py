@@ -19,9 +19,9 @@ import pytest
 
 import aqueduct
 from aqueduct import ForkedConnectionError, ingest
-from aqueduct.background import background
 from aqueduct.ingest import blocking
-from aqueduct.quic.tls import make_authority, make_certificate
+from aqueduct.runtime.background import background
+from aqueduct.security import make_authority, make_certificate
 from tests.ingest.jobbing import RUNS, ids_of
 
 AUTHORITY = make_authority("a test")

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from aqueduct.ingest.committer import Committer, size_of
-from aqueduct.ingest.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Records
-from aqueduct.ingest.metrics import Metrics
-from aqueduct.ingest.store import Store
-from aqueduct.ingest.topic import Submission, Topic
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.server.committer import Committer, size_of
+from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
+from aqueduct.ingest.server.metrics import Metrics
+from aqueduct.ingest.server.store import Store
+from aqueduct.ingest.server.topic import Submission, Topic
 
 TOPIC = cast(Topic, "topic")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.ingest import producer as producers
-from aqueduct.ingest.producer import Producer
-from aqueduct.ingest.reader import DirectoryReader, Reader
-from aqueduct.quic.endpoint import QuicOptions
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client.producer import Producer
+from aqueduct.ingest.client.reader import DirectoryReader, Reader
+from aqueduct.security import ServerTLS, Trust
+from aqueduct.transport.quic.endpoint import QuicOptions
 from tests.ingest.crashing import RECOVERING, ROLLING, WRITING
 from tests.ingest.killing import Script, Servers
 from tests.ingest.ledger import Ledger

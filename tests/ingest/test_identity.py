@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aqueduct.ingest.faults import TopicReplaced
+from aqueduct.ingest.client.reader import DirectoryReader
+from aqueduct.ingest.errors import TopicReplaced
 from aqueduct.ingest.identity import MAX_OFFSETS, Epoch, History, TopicPosition
-from aqueduct.ingest.manifest import read_checked, write_checked
-from aqueduct.ingest.reader import DirectoryReader
-from aqueduct.ingest.topic import _About
+from aqueduct.ingest.server.topic import _About
+from aqueduct.ingest.storage.local.manifest import read_checked, write_checked
 from tests.ingest.storing import LIMITS, opened, records, stored
 
 HISTORY = History("id", [Epoch("a", [0, 0]), Epoch("b", [10, 5]), Epoch("c", [20, 5])])

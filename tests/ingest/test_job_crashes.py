@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.ingest import client as clients
-from aqueduct.ingest import producer as producers
-from aqueduct.ingest.client import Client
-from aqueduct.ingest.faults import RefusedRecords
-from aqueduct.ingest.once import Once
-from aqueduct.ingest.producer import Producer
-from aqueduct.ingest.reader import DirectoryReader
-from aqueduct.quic.endpoint import QuicOptions
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.ingest.client import connection as clients
+from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client.connection import Client
+from aqueduct.ingest.client.producer import Producer
+from aqueduct.ingest.client.reader import DirectoryReader
+from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.errors import RefusedRecords
+from aqueduct.security import ServerTLS, Trust
+from aqueduct.transport.quic.endpoint import QuicOptions
 from tests.ingest.jobbing import RUNS, ids_of
 from tests.ingest.killing import Servers
 

@@ -12,18 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from aqueduct.ingest import jobs, spill
-from aqueduct.ingest import store as stores
-from aqueduct.ingest.faults import RefusedRecords
+from aqueduct.ingest.dedup import jobs, spill
+from aqueduct.ingest.dedup.once import ID_HEADER, Ledger, Once, fingerprint_of
+from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
+from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import Records
-from aqueduct.ingest.once import ID_HEADER, Ledger, Once, fingerprint_of
-from aqueduct.ingest.spill import SpilledIds, SpillFault
-from aqueduct.ingest.store import Store
-from aqueduct.ingest.topic import Submission, Topic
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.server import store as stores
+from aqueduct.ingest.server.store import Store
+from aqueduct.ingest.server.topic import Submission, Topic
+from tests.ingest.dedup.test_jobs import begin, commit, complete, once, send, topic_of, values_of
 from tests.ingest.jobbing import RUNS, ids_of, last, records
 from tests.ingest.storing import opened, rolled
-from tests.ingest.test_jobs import begin, commit, complete, once, send, topic_of, values_of
 
 FOUR = IngestLimits(low_water=0, max_ids=4)
 

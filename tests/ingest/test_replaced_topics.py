@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.ingest.client import Client
-from aqueduct.ingest.faults import IngestError
-from aqueduct.ingest.once import Once
-from aqueduct.ingest.producer import Producer
-from aqueduct.ingest.server import IngestServer
-from aqueduct.ingest.store import Store
+from aqueduct.ingest.client.connection import Client
+from aqueduct.ingest.client.producer import Producer
+from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.errors import IngestError
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.server.store import Store
 from tests.ingest.lab import Lab
 from tests.ingest.storing import LIMITS, opened
 

@@ -1,8 +1,8 @@
 import pytest
 
-from aqueduct.ingest.assignment import RUN, partition_of, spread
-from aqueduct.ingest.messages import Records
-from aqueduct.ingest.rows import Chunk, pick_places, pick_runs
+from aqueduct.ingest.partitioning import RUN, partition_of, spread
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import Chunk, pick_places, pick_runs
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4])

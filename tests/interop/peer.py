@@ -21,7 +21,7 @@ from aioquic.quic.events import (
 )
 from aioquic.tls import SessionTicket
 
-from aqueduct.quic.tls import dev_trust
+from aqueduct.security import dev_trust
 from tests.interop.frames import Frame, connection_headers, read_frames, route_to, version
 
 PATIENCE = 60.0

@@ -287,7 +287,7 @@ async def test_a_violation_closes_and_names_the_rule(
 async def test_what_comes_before_the_headers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     small = functools.partial(Config, max_early_bytes=1_000_000)
     # Not by its dotted name: `aqueduct.channel` is the function, too.
-    monkeypatch.setattr(importlib.import_module("aqueduct.channel.server"), "Config", small)
+    monkeypatch.setattr(importlib.import_module("aqueduct.api.server"), "Config", small)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,

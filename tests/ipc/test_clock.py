@@ -10,7 +10,7 @@ import pytest
 from aqueduct import ipc
 from aqueduct.errors import SendTimeout
 from aqueduct.ipc import clock
-from aqueduct.ipc.pdu import Code, Header, HeaderAck, decode
+from aqueduct.ipc.core.pdu import Code, Header, HeaderAck, decode
 
 
 def test_it_is_a_clock_that_runs_while_the_host_sleeps() -> None:

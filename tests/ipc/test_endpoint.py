@@ -24,7 +24,7 @@ from aqueduct.errors import (
     SendTimeout,
     TLSError,
 )
-from aqueduct.quic.tls import make_authority, make_certificate
+from aqueduct.security import make_authority, make_certificate
 
 ADDRESSES = ["udp://127.0.0.1:0", "udp://[::1]:0", "local://"]
 QUICK = ipc.Config(ack_timeout=0.3, receive_timeout=0.3, min_backoff=0.01, max_backoff=0.02)

@@ -14,9 +14,9 @@ from aqueduct.errors import (
     TLSError,
     TransferAborted,
 )
-from aqueduct.ipc.events import Ended
+from aqueduct.ipc.core.events import Ended
+from aqueduct.ipc.core.pdu import Code
 from aqueduct.ipc.failures import failure
-from aqueduct.ipc.pdu import Code
 
 TO = "udp://127.0.0.1:5000"
 

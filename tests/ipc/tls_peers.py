@@ -11,12 +11,12 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
-from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Ended, Heard
-from aqueduct.ipc.exchange import Exchange
-from aqueduct.ipc.outgoing import Outgoing
-from aqueduct.ipc.tcp import TcpLimits, TlsTransport, open_tls
-from aqueduct.quic.tls import ServerTLS, Trust, make_authority, make_certificate
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Arrived, Ended, Heard
+from aqueduct.ipc.core.exchange import Exchange
+from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.transports.tcp import TcpLimits, TlsTransport, open_tls
+from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
 
 AUTHORITY = make_authority("tests")
 PAIR = make_certificate(["localhost", "127.0.0.1"], AUTHORITY)

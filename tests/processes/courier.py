@@ -20,7 +20,7 @@ from typing import Any
 from aqueduct import ipc
 from aqueduct.errors import DeliveryError
 from aqueduct.ipc.address import parse
-from aqueduct.ipc.pdu import ID_SIZE, header_head
+from aqueduct.ipc.core.pdu import ID_SIZE, header_head
 
 NUMBER = 4
 """Bytes that say which message it is."""

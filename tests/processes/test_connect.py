@@ -22,7 +22,7 @@ from aqueduct import (
     channel,
     oneshot,
 )
-from aqueduct.quic.tls import ServerTLS, make_authority, make_certificate
+from aqueduct.security import ServerTLS, make_authority, make_certificate
 from tests.processes.lab import Ask, Collect, Keep, Report, Request
 from tests.processes.peers import HANGS, bounded, connect, lab
 

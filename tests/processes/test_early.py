@@ -13,8 +13,8 @@ import pytest
 
 import aqueduct
 from aqueduct import Refused, Unauthenticated, channel, oneshot
-from aqueduct.quic.udp import Packet, UdpSocket
 from aqueduct.testing.relay import Relay, Way, Weather
+from aqueduct.transport.udp import Packet, UdpSocket
 from tests.processes.lab import PASSWORD, Ask, Collect, Produce, Report, Request, numbered
 from tests.processes.peers import Peer, bounded, connect, lab
 

@@ -9,9 +9,9 @@ import pytest
 
 import aqueduct
 from aqueduct import DELIVERED, LOST, ChannelLostInTransit, Mode, channel, oneshot
-from aqueduct.quic.endpoint import destination_id
-from aqueduct.quic.udp import Packet
 from aqueduct.testing.relay import Relay, Way, Weather
+from aqueduct.transport.quic.endpoint import destination_id
+from aqueduct.transport.udp import Packet
 from tests.processes.lab import Ask, Bag, Bags, Collect, Keep, Produce, Report, Request, numbered
 from tests.processes.peers import (
     Peer,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Ended
-from aqueduct.ipc.exchange import Exchange
-from aqueduct.ipc.pdu import Code
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Arrived, Ended
+from aqueduct.ipc.core.exchange import Exchange
+from aqueduct.ipc.core.pdu import Code
 
 CONFIG = Config(
     max_pdu=1_000,

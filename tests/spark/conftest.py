@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import aqueduct.spark
-from aqueduct.quic.tls import ServerTLS, make_authority, make_certificate
+from aqueduct.security import ServerTLS, make_authority, make_certificate
 from tests.spark.landing import Landing
 
 

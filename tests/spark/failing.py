@@ -32,9 +32,9 @@ Batches = Iterator[pa.RecordBatch]
 
 def stored(topic: str, server: str, certificate: str) -> int:
     """How many rows a topic has."""
-    from aqueduct.ingest.faults import UnknownTopic
-    from aqueduct.quic.tls import trust
-    from aqueduct.spark.origin import Place
+    from aqueduct.ingest.errors import UnknownTopic
+    from aqueduct.security import trust
+    from aqueduct.spark.backend import Place
 
     try:
         (info,) = Place(server=server, trust=trust(certificate)).topics(topic)

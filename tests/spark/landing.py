@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aqueduct.background import background
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.permissions import Permissions
-from aqueduct.ingest.server import IngestServer
-from aqueduct.ingest.store import Store
-from aqueduct.quic.tls import ServerTLS
-from aqueduct.spark.origin import Place
+from aqueduct.ingest.server.permissions import Permissions
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.server.store import Store
+from aqueduct.runtime.background import background
+from aqueduct.security import ServerTLS
+from aqueduct.spark.backend import Place
 from tests.ingest.storing import opened, records, rolled, stored
 
 LIMITS = IngestLimits(low_water=0, partitions=2)

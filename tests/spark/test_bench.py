@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aqueduct.ingest import blocking
-from aqueduct.quic.tls import ServerTLS, trust
+from aqueduct.security import ServerTLS, trust
 from bench.network.measures import SPARK_ALL, Kind
 from bench.network.peer import Setting
 from bench.spark import ours, own

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.quic.tls import ServerTLS, trust
-from aqueduct.spark.origin import Place
+from aqueduct.security import ServerTLS, trust
+from aqueduct.spark.backend import Place
 from tests.spark.failing import REPEATED, VALUES, WIDTH
 from tests.spark.landing import Landing, stored_rows, stored_values
 

@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
-from aqueduct.spark import faults, options, sink_options
-from aqueduct.spark.given import SERVER_NAMES
-from aqueduct.spark.rows import row_schema
+from aqueduct.spark import errors as faults
+from aqueduct.spark.option_values import SERVER_NAMES
+from aqueduct.spark.sink import options as sink_options
+from aqueduct.spark.source import options
+from aqueduct.spark.source.rows import row_schema
 from tests.test_readme import ROOT, examples_of
 
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")

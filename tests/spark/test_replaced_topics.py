@@ -15,15 +15,15 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from aqueduct.quic.tls import ServerTLS, trust
-from aqueduct.spark import fetch
-from aqueduct.spark.columns import Columns
-from aqueduct.spark.faults import SinkError, SourceError
-from aqueduct.spark.origin import Place
-from aqueduct.spark.reader import StreamReader
-from aqueduct.spark.rows import row_schema
-from aqueduct.spark.sink import Sink, Step, write_part
-from aqueduct.spark.writer import Written, end_batch
+from aqueduct.security import ServerTLS, trust
+from aqueduct.spark.backend import Place
+from aqueduct.spark.errors import SinkError, SourceError
+from aqueduct.spark.sink.columns import Columns
+from aqueduct.spark.sink.task_writer import Sink, Step, write_part
+from aqueduct.spark.sink.writer import Written, end_batch
+from aqueduct.spark.source import fetch
+from aqueduct.spark.source.reader import StreamReader
+from aqueduct.spark.source.rows import row_schema
 from tests.ingest.storing import spread, stored
 from tests.spark.landing import Landing, stored_values
 

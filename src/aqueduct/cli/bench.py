@@ -16,14 +16,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from aqueduct.channel.client import connect
-from aqueduct.channel.connection import Connection
-from aqueduct.channel.handles import Receiver, Sender, channel
-from aqueduct.channel.server import serve
+from aqueduct.api.client import connect
+from aqueduct.api.connection import Connection
+from aqueduct.api.handles import Receiver, Sender, channel
+from aqueduct.api.server import serve
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError
 from aqueduct.protocol.connection import Mode
-from aqueduct.quic.tls import dev_tls, dev_trust
+from aqueduct.security import dev_tls, dev_trust
 
 _BATCH = 64
 """Messages between two looks at the clock."""

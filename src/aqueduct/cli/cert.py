@@ -13,7 +13,7 @@ from cryptography import x509
 from aqueduct.cli import options
 from aqueduct.cli.running import fail, notes
 from aqueduct.errors import TLSError
-from aqueduct.quic.tls import (
+from aqueduct.security import (
     ServerTLS,
     dev_directory,
     dev_tls,

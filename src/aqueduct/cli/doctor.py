@@ -24,14 +24,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from aqueduct.channel.client import connect
-from aqueduct.channel.server import serve
+from aqueduct.api.client import connect
+from aqueduct.api.server import serve
 from aqueduct.cli import cert, options, running
 from aqueduct.cli.ping import Ping
 from aqueduct.errors import AqueductError
-from aqueduct.quic.tls import dev_tls, dev_trust
-from aqueduct.quic.udp import BUFFER_SIZE, UdpSocket
+from aqueduct.security import dev_tls, dev_trust
 from aqueduct.spark.java import NoJava, find_java
+from aqueduct.transport.udp import BUFFER_SIZE, UdpSocket
 
 _OLDEST = (3, 11)
 _FILES = 4_096
@@ -199,7 +199,7 @@ def check_ingest() -> Iterator[Finding]:
 
 def check_privacy(directory: Path) -> Iterator[Finding]:
     """Check that the data of a server is private."""
-    from aqueduct.ingest.modes import exposed
+    from aqueduct.ingest.storage.local.file_modes import exposed
 
     name = "stored data"
     try:

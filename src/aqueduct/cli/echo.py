@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from aqueduct.channel.connection import Connection
-from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.channel.ports import Message
-from aqueduct.channel.server import serve
+from aqueduct.api.connection import Connection
+from aqueduct.api.handles import Receiver, Sender
+from aqueduct.api.server import serve
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError, EndOfChannel, MessageError
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.runtime.ports import Message
+from aqueduct.security import ServerTLS
 
 
 def echo(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aqueduct.cli import options, running
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.security import ServerTLS
 
 if TYPE_CHECKING:
     from aqueduct.ingest import IngestLimits, IngestServer
@@ -80,7 +80,7 @@ def ingest(
     """
     options.need_pyarrow()
     from aqueduct.ingest import IngestLimits
-    from aqueduct.ingest.modes import check_mode
+    from aqueduct.ingest.storage.local.file_modes import check_mode
 
     try:
         limits = IngestLimits(
@@ -123,7 +123,7 @@ class _Job:
 
     async def run(self) -> None:
         from aqueduct.ingest import IngestServer, read_permissions
-        from aqueduct.ingest.exposition import Exposition
+        from aqueduct.ingest.server.metrics_http import Exposition
 
         permissions = None if self.tokens is None else read_permissions(self.tokens)
         server = IngestServer(

@@ -22,11 +22,11 @@ from aqueduct.cli.listen import readable
 from aqueduct.cli.send import encoded, progress, standard_input
 from aqueduct.errors import AqueductError, ConnectError, DeliveryError, MessageError
 from aqueduct.ipc.address import Place, parse
-from aqueduct.ipc.config import MIN_MESSAGE, Config
+from aqueduct.ipc.core.config import MIN_MESSAGE, Config
+from aqueduct.ipc.core.pdu import MAX_INT32
 from aqueduct.ipc.endpoint import Endpoint
 from aqueduct.ipc.message import Message
-from aqueduct.ipc.pdu import MAX_INT32
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.security import ServerTLS, Trust
 
 PARALLEL = 64
 _SHOWN = 10

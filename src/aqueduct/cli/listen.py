@@ -9,15 +9,15 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from aqueduct.channel.connection import Connection
-from aqueduct.channel.handles import Receiver, Sender
-from aqueduct.channel.headers import Headers
-from aqueduct.channel.ports import Message
-from aqueduct.channel.server import serve
+from aqueduct.api.connection import Connection
+from aqueduct.api.handles import Receiver, Sender
+from aqueduct.api.server import serve
 from aqueduct.cli import options, running
 from aqueduct.cli.send import progress
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.runtime.headers import Headers
+from aqueduct.runtime.ports import Message
+from aqueduct.security import ServerTLS
 
 _NAME = 200
 """Bytes of a file's name that are kept; file systems take 255, and there may be a number behind."""

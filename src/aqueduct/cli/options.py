@@ -12,7 +12,7 @@ import typer
 
 from aqueduct.cli.running import fail
 from aqueduct.errors import TLSError
-from aqueduct.quic.tls import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
+from aqueduct.security import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Certificate = Annotated[

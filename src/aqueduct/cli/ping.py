@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from aqueduct.channel.client import connect
-from aqueduct.channel.connection import Connection
-from aqueduct.channel.handles import Sender
+from aqueduct.api.client import connect
+from aqueduct.api.connection import Connection
+from aqueduct.api.handles import Sender
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError, ConnectionLost
-from aqueduct.quic.tls import Trust
+from aqueduct.security import Trust
 
 
 class Ping(msgspec.Struct):

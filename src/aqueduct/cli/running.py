@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from aqueduct.channel.connection import TRUST_ADVICE
-from aqueduct.channel.server import Handler, Server
+from aqueduct.api.connection import TRUST_ADVICE
+from aqueduct.api.server import Handler, Server
 from aqueduct.errors import AqueductError, Unauthenticated
 
 FAILED = 1

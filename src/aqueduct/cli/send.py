@@ -23,11 +23,11 @@ import msgspec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from aqueduct.channel.client import connect
-from aqueduct.channel.connection import Connection
-from aqueduct.channel.handles import Receiver, Sender, channel
+from aqueduct.api.client import connect
+from aqueduct.api.connection import Connection
+from aqueduct.api.handles import Receiver, Sender, channel
 from aqueduct.cli import options, running
-from aqueduct.quic.tls import Trust
+from aqueduct.security import Trust
 
 CHUNK = 256 * 1024
 _READ = 64 * 1024

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aqueduct.cli import options, running
-from aqueduct.quic.tls import Trust
+from aqueduct.security import Trust
 
 if TYPE_CHECKING:
     from aqueduct.ingest import StepInfo, TopicInfo

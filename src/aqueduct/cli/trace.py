@@ -33,7 +33,7 @@ def _read(directory: Path, connection: str | None) -> pa.Table:
     # Arrow is large; the other commands start without it.
     import pyarrow.compute as pc
 
-    from aqueduct.trace.read import TraceError, read
+    from aqueduct.observe.trace.read import TraceError, read
 
     try:
         table = read(directory)
@@ -59,7 +59,7 @@ def print_(
 
     Example: aqueduct trace print traces --connection 4be6 --limit 100
     """
-    from aqueduct.trace.tell import tell
+    from aqueduct.observe.trace.tell import tell
 
     table = _read(directory, connection)
     if limit is not None:
@@ -87,8 +87,8 @@ def tree(directory: Directory, connection: Only = None, as_json: options.Json = 
     """
     from rich.console import Console
 
-    from aqueduct.trace.picture import Marks
-    from aqueduct.trace.tell import Story, trees
+    from aqueduct.observe.trace.picture import Marks
+    from aqueduct.observe.trace.tell import Story, trees
 
     story = Story(_read(directory, connection))
     if as_json:
@@ -124,7 +124,7 @@ def html(
 
     Example: aqueduct trace html traces -o trace.html
     """
-    from aqueduct.trace.page import page
+    from aqueduct.observe.trace.page import page
 
     text = page(_read(directory, connection), f"Trace of {directory.name}")
     try:

@@ -12,9 +12,12 @@ except ImportError as _error:
     ) from _error
 
 from aqueduct.ingest import blocking
-from aqueduct.ingest.batch import Stored
-from aqueduct.ingest.client import Client, end_step
-from aqueduct.ingest.faults import (
+from aqueduct.ingest.client.batch import Stored
+from aqueduct.ingest.client.connection import Client, end_step
+from aqueduct.ingest.client.producer import Producer
+from aqueduct.ingest.client.reader import DirectoryReader, Reader
+from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.errors import (
     CorruptFile,
     DiskLow,
     IngestError,
@@ -26,14 +29,11 @@ from aqueduct.ingest.faults import (
 )
 from aqueduct.ingest.identity import Epoch, History, TopicPosition
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.messages import PartitionInfo, StepInfo, TopicInfo
-from aqueduct.ingest.metrics import Metrics
-from aqueduct.ingest.once import Fingerprint, Once
-from aqueduct.ingest.permissions import Grant, Permissions, read_permissions
-from aqueduct.ingest.producer import Producer
-from aqueduct.ingest.reader import DirectoryReader, Reader
-from aqueduct.ingest.repairing import Loss, repair
-from aqueduct.ingest.server import IngestServer
+from aqueduct.ingest.protocol import PartitionInfo, StepInfo, TopicInfo
+from aqueduct.ingest.server.metrics import Metrics
+from aqueduct.ingest.server.permissions import Grant, Permissions, read_permissions
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.storage.local.repair import Loss, repair
 
 __all__ = [
     "Client",

@@ -11,16 +11,16 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from aqueduct.background import background, before_stop
 from aqueduct.errors import AqueductError
-from aqueduct.ingest import client as clients
-from aqueduct.ingest import producer as producers
-from aqueduct.ingest import reader as readers
-from aqueduct.ingest.batch import Stored
+from aqueduct.ingest.client import connection as clients
+from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client import reader as readers
+from aqueduct.ingest.client.batch import Stored
+from aqueduct.ingest.dedup.once import Fingerprint, Once
 from aqueduct.ingest.identity import History, TopicPosition
-from aqueduct.ingest.messages import TopicInfo
-from aqueduct.ingest.once import Fingerprint, Once
-from aqueduct.quic.tls import Trust
+from aqueduct.ingest.protocol import TopicInfo
+from aqueduct.runtime.background import background, before_stop
+from aqueduct.security import Trust
 
 __all__ = ["Client", "Producer", "Reader", "end_step"]
 

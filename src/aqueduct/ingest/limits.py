@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aqueduct.ingest.identity import MAX_OFFSETS
-from aqueduct.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicOptions
 
 KIB = 1024
 MIB = 1024 * KIB

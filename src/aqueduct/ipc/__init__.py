@@ -5,9 +5,9 @@
 """
 
 from aqueduct.ipc import blocking
-from aqueduct.ipc.config import Config
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Statistics
 from aqueduct.ipc.endpoint import Endpoint
-from aqueduct.ipc.events import Statistics
 from aqueduct.ipc.message import Message
 
 __all__ = ["Config", "Endpoint", "Message", "Statistics", "blocking"]

@@ -6,8 +6,8 @@ import math
 
 from aqueduct.errors import LocalProtocolError
 from aqueduct.ipc.address import parse
-from aqueduct.ipc.config import LONGEST, Config
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.ipc.core.config import LONGEST, Config
+from aqueduct.security import ServerTLS, Trust
 
 
 def check_endpoint(

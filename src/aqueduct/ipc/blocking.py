@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, overload
 from weakref import WeakSet
 
-from aqueduct.background import background, before_stop
 from aqueduct.errors import EndpointClosed
 from aqueduct.ipc import endpoint as endpoints
-from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Statistics
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Statistics
 from aqueduct.ipc.message import Message
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.runtime.background import background, before_stop
+from aqueduct.security import ServerTLS, Trust
 
 __all__ = ["Endpoint"]
 

@@ -21,17 +21,17 @@ from aqueduct.errors import (
 )
 from aqueduct.ipc import clock
 from aqueduct.ipc.arguments import check_endpoint, check_timeout
-from aqueduct.ipc.chance import SystemChance
-from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Ended, Heard, Statistics
-from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Arrived, Ended, Heard, Statistics
+from aqueduct.ipc.core.exchange import Exchange
+from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.pdu import Code
 from aqueduct.ipc.failures import failure
 from aqueduct.ipc.message import Handler, Message, encoded
-from aqueduct.ipc.outgoing import Outgoing
-from aqueduct.ipc.pdu import Code
-from aqueduct.ipc.transport import Transport
-from aqueduct.ipc.transports import open_transport
-from aqueduct.quic.tls import ServerTLS, Trust
+from aqueduct.ipc.randomness import SystemChance
+from aqueduct.ipc.transports.base import Transport
+from aqueduct.ipc.transports.choice import open_transport
+from aqueduct.security import ServerTLS, Trust
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from aqueduct.errors import (
     TLSError,
     TransferAborted,
 )
-from aqueduct.ipc.events import Ended
-from aqueduct.ipc.pdu import Code
+from aqueduct.ipc.core.events import Ended
+from aqueduct.ipc.core.pdu import Code
 
 
 def failure(ended: Ended, to: str) -> AqueductError:

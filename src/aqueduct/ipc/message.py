@@ -8,7 +8,7 @@ from uuid import UUID
 
 from aqueduct.codec import Codec
 from aqueduct.errors import EncodeError
-from aqueduct.ipc.transport import Transport
+from aqueduct.ipc.transports.base import Transport
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from collections import OrderedDict, deque
 
 from aqueduct.errors import CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
-from aqueduct.protocol.graveyard import Graveyard, expire
 from aqueduct.protocol.lineage import Node, spread_lost
 from aqueduct.protocol.link import Link, Owner
 from aqueduct.protocol.receiver import Receiver
 from aqueduct.protocol.sender import Mode, Sender
+from aqueduct.protocol.tombstones import Graveyard, expire
 from aqueduct.wire.chanid import (
     ENTRYPOINT,
     Side,

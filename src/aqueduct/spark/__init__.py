@@ -5,7 +5,7 @@
 >>> rows = session.read.format("aqueduct").option("path", "data").option("subscribe", "telemetry")
 """
 
-from aqueduct.spark.faults import DataLoss, SinkError, SourceError, Unreachable, WrongOption
+from aqueduct.spark.errors import DataLoss, SinkError, SourceError, Unreachable, WrongOption
 from aqueduct.spark.java import NoJava
 from aqueduct.spark.session import register, session
 

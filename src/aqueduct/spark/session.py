@@ -75,7 +75,7 @@ def register(spark: SparkSession) -> None:
     the session has looked before.
     """
     need_pyspark()
-    from aqueduct.spark.source import AqueductSource
+    from aqueduct.spark.datasource import AqueductSource
 
     spark.dataSource.register(AqueductSource)
 

@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.text import Text
 from rich.tree import Tree
 
+from aqueduct.observe.trace.picture import DELIVERED, DROPPED, LOST, NACKED, OPEN, Marks
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import End
@@ -22,7 +23,6 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.plan import Plan
 from aqueduct.testing.simulation import Outcome, Simulation
 from aqueduct.testing.story import story_hash, tell
-from aqueduct.trace.picture import DELIVERED, DROPPED, LOST, NACKED, OPEN, Marks
 from aqueduct.wire.chanid import describe
 
 COMMAND = "python -m aqueduct.testing.demo"

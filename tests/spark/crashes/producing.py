@@ -10,9 +10,9 @@ import asyncio
 import random
 import sys
 
-from aqueduct.ingest import producer as producers
-from aqueduct.quic.endpoint import QuicOptions
-from aqueduct.quic.tls import trust
+from aqueduct.ingest.client import producer as producers
+from aqueduct.security import trust
+from aqueduct.transport.quic.endpoint import QuicOptions
 from tests.ingest.crashing import say
 from tests.ingest.ledger import record
 

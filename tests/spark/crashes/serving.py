@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.server import IngestServer
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.security import ServerTLS
 from tests.ingest.crashing import say
 
 LIMITS = IngestLimits(roll_age=0.5, low_water=0)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from aqueduct.ingest.reader import DirectoryReader
-from aqueduct.quic.tls import ServerTLS
+from aqueduct.ingest.client.reader import DirectoryReader
+from aqueduct.security import ServerTLS
 from tests.ingest.ledger import record
 from tests.spark.crashes.driving import EQUAL
 from tests.spark.crashes.lab import PATIENCE, Script, command, family, kill, parent, until

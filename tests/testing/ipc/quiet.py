@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aqueduct.ipc.config import Config
+from aqueduct.ipc.core.config import Config
 from aqueduct.testing.faults import CALM, Faults
 from aqueduct.testing.ipc.plan import Plan
 from aqueduct.testing.ipc.simulation import Simulation

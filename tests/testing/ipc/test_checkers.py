@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from aqueduct.ipc.pdu import Code, Data, DataAck, Header, HeaderAck, encode_size
+from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, HeaderAck, encode_size
 from aqueduct.testing.ipc.checkers import CHECKERS, check
 from aqueduct.testing.ipc.record import (
     Broke,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.testing.ipc.plan import Plan
 from aqueduct.testing.ipc.record import (
     Began,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aqueduct.ipc.exchange import Exchange
+from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.testing.ipc.record import Finished, Sent, Took
 from aqueduct.testing.ipc.simulation import simulate
 from tests.testing.ipc.quiet import quiet_run

@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.ipc.pdu import ID_SIZE, Code, Data, Header, HeaderAck, decode, decode_owner
+from aqueduct.ipc.core.pdu import ID_SIZE, Code, Data, Header, HeaderAck, decode, decode_owner
 from aqueduct.testing.clock import Clock
 from aqueduct.testing.ipc.network import Network
 from aqueduct.testing.ipc.peer import Peer

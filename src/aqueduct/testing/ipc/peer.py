@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 
 from aqueduct.errors import WouldBlock
-from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Arrived, Ended
-from aqueduct.ipc.exchange import Exchange
-from aqueduct.ipc.outgoing import Outgoing
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Arrived, Ended
+from aqueduct.ipc.core.exchange import Exchange
+from aqueduct.ipc.core.outgoing import Outgoing
 from aqueduct.testing.clock import Clock, seeded
 from aqueduct.testing.ipc.network import Network
 from aqueduct.testing.ipc.plan import Plan, draw_max_pdu, draw_size

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from aqueduct.ipc.config import MIN_MESSAGE, Config
-from aqueduct.ipc.pdu import OVERHEAD
+from aqueduct.ipc.core.config import MIN_MESSAGE, Config
+from aqueduct.ipc.core.pdu import OVERHEAD
 
 NAMES = ("ann", "bob", "cat", "dan")
 

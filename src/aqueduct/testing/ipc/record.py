@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aqueduct.ipc.config import Config
-from aqueduct.ipc.events import Statistics
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Statistics
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.ipc.pdu import Code, Data, DataAck, Header, decode
+from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, decode
 from aqueduct.testing.ipc.record import (
     Began,
     Broke,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.ipc.pdu import (
+from aqueduct.ipc.core.pdu import (
     ID_SIZE,
     MAX_ACK,
     Code,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aqueduct.spark.jobs.pipeline.batches import History, read_batch
-from aqueduct.spark.offsets import TopicPartition
+from aqueduct.spark.source.offsets import TopicPartition
 
 FIRST, SECOND = TopicPartition("telemetry", 0), TopicPartition("telemetry", 1)
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aqueduct.ingest.reader import DirectoryReader
+from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.spark.jobs.pipeline.children import Child
 from aqueduct.spark.jobs.pipeline.messages import (
     Begin,

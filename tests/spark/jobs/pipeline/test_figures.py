@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from aqueduct.spark.jobs.pipeline.figures import BINS, compute, nice_width
-from aqueduct.spark.offsets import TopicPartition
+from aqueduct.spark.source.offsets import TopicPartition
 
 pytestmark = pytest.mark.xdist_group("spark")
 

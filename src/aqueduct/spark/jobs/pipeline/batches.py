@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from aqueduct.spark.offsets import Offsets, TopicPartition, from_json
+from aqueduct.spark.source.offsets import Offsets, TopicPartition, from_json
 
 Commits = dict[TopicPartition, tuple[Sequence[int], Sequence[float]]]
 """For each partition where batches ended, and when each was committed (seconds since 1970)."""

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from aqueduct.channel.client import connect
-from aqueduct.channel.handles import Sender, channel, oneshot
+from aqueduct.api.client import connect
+from aqueduct.api.handles import Sender, channel, oneshot
 from aqueduct.protocol.connection import Mode
-from aqueduct.quic.tls import dev_trust
+from aqueduct.security import dev_trust
 from aqueduct.spark.jobs.pipeline.fleet import MODES, Device, Reading, make_fleet
 from aqueduct.spark.jobs.pipeline.messages import (
     Attend,

@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from aqueduct.channel.connection import Connection
-from aqueduct.channel.handles import Receiver
-from aqueduct.channel.server import serve
+from aqueduct.api.connection import Connection
+from aqueduct.api.handles import Receiver
+from aqueduct.api.server import serve
 from aqueduct.errors import AqueductError, ChannelError, EndOfChannel
-from aqueduct.ingest.faults import IngestError
-from aqueduct.ingest.producer import Producer
-from aqueduct.quic.tls import Trust, dev_tls
+from aqueduct.ingest.client.producer import Producer
+from aqueduct.ingest.errors import IngestError
+from aqueduct.security import Trust, dev_tls
 from aqueduct.spark.jobs.pipeline.fleet import MODES, Reading
 from aqueduct.spark.jobs.pipeline.messages import (
     Attend,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aqueduct.channel.handles import Receiver, Sender
+from aqueduct.api.handles import Receiver, Sender
 
 Counts = dict[str, int]
 """By mode."""

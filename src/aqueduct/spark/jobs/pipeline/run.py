@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aqueduct.quic.tls import Trust
+from aqueduct.security import Trust
 from aqueduct.spark.jobs.pipeline.children import Child
 from aqueduct.spark.jobs.pipeline.faults import PipelineError
 from aqueduct.spark.jobs.pipeline.java import hush, kill_java, stop_spark
@@ -30,7 +30,7 @@ from aqueduct.spark.jobs.pipeline.messages import (
 from aqueduct.spark.jobs.pipeline.settings import WATERMARK, WINDOW, Settings
 from aqueduct.spark.jobs.pipeline.summary import Summary, accounts
 from aqueduct.spark.jobs.pipeline.threads import in_thread
-from aqueduct.spark.offsets import Offsets, from_json
+from aqueduct.spark.source.offsets import Offsets, from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

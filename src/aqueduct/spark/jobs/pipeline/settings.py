@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aqueduct.quic.tls import Trust
+from aqueduct.security import Trust
 from aqueduct.spark.jobs.pipeline.faults import PipelineError
 
 WINDOW = 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.server import IngestServer
-from aqueduct.quic.tls import dev_tls
+from aqueduct.ingest.server.server import IngestServer
+from aqueduct.security import dev_tls
 from aqueduct.spark.jobs.pipeline.messages import IngestPlan, Listening, Order
 from aqueduct.spark.jobs.pipeline.process import main, say
 

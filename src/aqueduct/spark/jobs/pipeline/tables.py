@@ -10,7 +10,7 @@ from aqueduct.spark.jobs.pipeline.batches import SENT, History
 from aqueduct.spark.jobs.pipeline.faults import PipelineError
 from aqueduct.spark.jobs.pipeline.gateway import MARK
 from aqueduct.spark.jobs.pipeline.settings import WATERMARK, WINDOW, Settings
-from aqueduct.spark.offsets import Offsets
+from aqueduct.spark.source.offsets import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aqueduct.ipc.config import Config
+from aqueduct.ipc.core.config import Config
 from aqueduct.testing.ipc.record import (
     Began,
     Broke,

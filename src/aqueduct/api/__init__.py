@@ -1,0 +1,1 @@
+"""The public API: channels, connections and servers, as facades over the runtime."""

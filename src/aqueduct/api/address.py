@@ -1,0 +1,41 @@
+"""Addresses: how people write them, and what they mean to a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from aqueduct.errors import ConnectError
+from aqueduct.transport.udp import Address
+
+SCHEME = "aqueduct://"
+DEFAULT_PORT = 4433
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port``, ``[::1]:port`` or ``aqueduct://host:port``."""
+    text = address.removeprefix(SCHEME).rstrip("/")
+    host, colon, port = text.rpartition(":")
+    if not colon or "]" in port:
+        host, port = text, str(DEFAULT_PORT)
+    try:
+        number = int(port)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65_535:
+        raise ConnectError(f"not an address: {address!r}; write host:port")
+    return host.strip("[]"), number
+
+
+async def resolve(host: str, port: int) -> list[tuple[int, Address]]:
+    """The addresses of a host, each with its family."""
+    loop = asyncio.get_running_loop()
+    try:
+        try:
+            numeric = socket.AI_NUMERICHOST
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=numeric)
+        except socket.gaierror:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
+    return [(family, (str(where[0]), int(where[1]))) for family, _, _, _, where in found]

@@ -1,1 +1,0 @@
-"""What people use: channels, their two handles, connections and servers."""

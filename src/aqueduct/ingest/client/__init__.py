@@ -1,0 +1,1 @@
+"""Producers and readers of an ingest server."""

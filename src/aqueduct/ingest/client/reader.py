@@ -1,0 +1,249 @@
+"""Readers: rows by topic, partition and offset, from a server or from its directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from aqueduct.api.client import ClientConnection, Connecting, connect
+from aqueduct.api.handles import channel, oneshot
+from aqueduct.errors import ChannelError
+from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic, refusal_error
+from aqueduct.ingest.identity import History, TopicPosition
+from aqueduct.ingest.limits import ATTENTIVE
+from aqueduct.ingest.protocol import (
+    Advance,
+    Done,
+    Epochs,
+    Fetch,
+    Found,
+    Listing,
+    Offsets,
+    Refusal,
+    Request,
+    TopicInfo,
+    Topics,
+)
+from aqueduct.ingest.records import STORED, as_rows, in_pieces
+from aqueduct.ingest.server.permissions import HEADER
+from aqueduct.ingest.server.store import LOCK
+from aqueduct.ingest.server.topic import Topic, check_name, read_history
+from aqueduct.security import Trust
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads from an ingest server.
+
+    ::
+
+        async with ingest.Reader("localhost:4434") as reader:
+            for topic in await reader.topics():
+                for part in topic.partitions:
+                    where = topic.topic, part.partition, part.first_offset, part.next_offset
+                    async for rows in reader.read(*where):
+                        print(rows.to_pylist())
+    """
+
+    def __init__(
+        self, address: str, *, trust: Trust | None = None, token: str | None = None
+    ) -> None:
+        headers = {HEADER: f"Bearer {token}"} if token else None
+        self._connecting: Connecting[Request] = connect(
+            address, Request, trust=trust or Trust(), headers=headers, options=ATTENTIVE
+        )
+        self._connection: ClientConnection[Request]
+
+    async def __aenter__(self) -> Reader:
+        self._connection = await self._connecting.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._connecting.__aexit__(*error)
+
+    async def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """What there is: all topics that may be read, or one."""
+        call = self._connection.entrypoint.call
+        listing: Listing = _accepted(await call(Topics, topic=topic))
+        return listing.topics
+
+    async def history(self, topic: str) -> History:
+        """Return the identity of a topic: its id, and its epochs."""
+        history: History = _accepted(await self._connection.entrypoint.call(Epochs, topic=topic))
+        return history
+
+    async def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
+        """Return offsets together with the identity of their topic."""
+        return (await self.history(topic)).position(offsets)
+
+    async def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
+        """By partition, the first offset stored at or after a time (seconds since 1970)."""
+        call = self._connection.entrypoint.call
+        found: Found = _accepted(await call(Offsets, topic=topic, timestamp=int(timestamp * 1e6)))
+        return found.offsets
+
+    async def advance(
+        self,
+        reader: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        position: TopicPosition | None = None,
+    ) -> None:
+        """Commit the offsets of a named reader: retention keeps the rows that it has not read.
+
+        ``position`` is the position that was read up to (see `position`). Raises `TopicReplaced`,
+        and commits nothing, if the topic no longer has the rows before it, or before the offsets
+        that the reader committed last.
+        """
+        call = self._connection.entrypoint.call
+        _accepted(
+            await call(
+                Advance, topic=topic, reader=reader, offsets=dict(offsets), position=position
+            )
+        )
+
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        position: TopicPosition | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows with offsets from ``start`` up to ``end``, in batches (see `rows.ROWS`).
+
+        The server sends no faster than the rows are taken. Raises if some are missing, and
+        `TopicReplaced` if the topic lacks the rows before ``position``.
+        """
+        sender, rows = channel(bytes)
+        reply, answer = oneshot(Done | Refusal)
+        request = Fetch(topic, partition, start, end, sender, reply, position)
+        async with rows, answer:
+            await self._connection.entrypoint.send(request)
+            try:
+                async for data in rows:
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(data), STORED)
+                    start = _follows(batch, start, topic, partition)
+                    yield as_rows(batch, topic, partition)
+            except ChannelError:
+                _accepted(await answer.receive())  # which says why, unless the connection is gone
+                raise
+            _accepted(await answer.receive())
+        if start != end:
+            raise IngestError(f"{topic} partition {partition}: rows from {start} on did not come")
+
+
+class DirectoryReader:
+    """Reads the directory of an ingest server, whether it runs or not; changes nothing there.
+
+    What a running server has stored in the last moment may not be seen yet.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        if not self.directory.is_dir():
+            raise IngestError(f"there is no directory {self.directory}")
+
+    def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """What there is: all topics, or one."""
+        if topic is not None:
+            return [self._topic(topic).info()]
+        return [self._info(name) for name in self._names()]
+
+    def _info(self, name: str) -> TopicInfo:
+        """What a topic holds; that one is damaged does not hide the others."""
+        try:
+            return self._topic(name).info()
+        except CorruptFile as fault:
+            return TopicInfo(name, [], fault=str(fault))
+
+    def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
+        """By partition, the first offset stored at or after a time (seconds since 1970)."""
+        parts = self._topic(topic).partitions
+        return {part.number: part.offset_at(int(timestamp * 1e6)) for part in parts}
+
+    def history(self, topic: str) -> History:
+        """Return the identity of a topic: its id, and its epochs."""
+        return read_history(self._path(topic))
+
+    def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
+        """Return offsets together with the identity of their topic."""
+        return self.history(topic).position(offsets)
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        position: TopicPosition | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows with offsets from ``start`` up to ``end``, in batches."""
+        found = self._topic(topic)
+        found.check_history(position)
+        parts = found.partitions
+        if not 0 <= partition < len(parts):
+            raise UnknownTopic(f"{topic} has no partition {partition}")
+        part = parts[partition]
+        part.check_range(topic, start, end)
+        for batch in in_pieces(part.read(start, end)):
+            start = _follows(batch, start, topic, partition)
+            yield as_rows(batch, topic, partition)
+
+    def _names(self) -> list[str]:
+        return sorted(path.parent.name for path in self.directory.glob("*/topic.json"))
+
+    def _path(self, name: str) -> Path:
+        check_name(name)
+        path = self.directory / name
+        if not path.is_dir():
+            there = ", ".join(self._names()) or "there are none"
+            raise UnknownTopic(f"there is no topic {name!r} in {self.directory}; topics: {there}")
+        return path
+
+    def _topic(self, name: str) -> Topic:
+        path = self._path(name)
+        # Whether a server runs is asked first: if it ends in between, its last group is left out.
+        runs = _is_owned(self.directory)
+        topic = Topic(path, read_only=True)
+        if runs and not topic.fault:
+            topic.leave_last_group()
+        return topic
+
+
+def _follows(batch: pa.RecordBatch, start: int, topic: str, partition: int) -> int:
+    """The offset behind a batch, which has to begin where the last one ended: a gap is an error."""
+    first = batch.column("offset")[0].as_py() if batch.num_rows else start
+    if first != start:
+        raise IngestError(f"{topic} partition {partition}: row {first} came where {start} is next")
+    return start + int(batch.num_rows)
+
+
+def _accepted(answer: T | Refusal) -> T:
+    if isinstance(answer, Refusal):
+        raise refusal_error(answer)
+    return answer
+
+
+def _is_owned(directory: Path) -> bool:
+    """Whether a server has the directory."""
+    try:
+        lock = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False

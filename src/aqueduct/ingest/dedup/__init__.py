@@ -1,0 +1,1 @@
+"""Exactly-once writes of jobs: which rows of a replayed step are stored already."""

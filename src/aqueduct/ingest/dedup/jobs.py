@@ -1,0 +1,654 @@
+"""The jobs of a topic: their journal, and the ids of the stored rows of their steps.
+
+The journal has the progress of each job; the ids are in the rows. After a restart, and after a
+commit group that failed, the ids of a step are therefore read from its rows. The rows do not show
+which ones a run skipped because an earlier run had stored them: a step with more than one run then
+needs a new run.
+
+Ids that exceed `max_ids` spill to a file, see `aqueduct.ingest.dedup.spill`.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from aqueduct.ingest.dedup.journal import Journal
+from aqueduct.ingest.dedup.once import (
+    ID_HEADER,
+    MAX_PARTS,
+    MAX_RUNS,
+    ExtraRows,
+    Fingerprint,
+    Job,
+    Ledger,
+    Once,
+    OnceFault,
+    Plan,
+    StepFault,
+    check_replay,
+    check_run,
+    check_step,
+    check_stored,
+    ended_steps,
+    is_ended,
+    parse_producer_id,
+    plan,
+    record_ended,
+)
+from aqueduct.ingest.dedup.spill import NAME as SPILL
+from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
+from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, StepConflict
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.protocol import StepInfo
+from aqueduct.ingest.storage.local.manifest import write_checked
+from aqueduct.ingest.storage.local.partition import Partition
+
+FORGOTTEN = "forgotten.json"
+"""Exists once a job was evicted: from then on an unknown job may be an evicted one."""
+_log = logging.getLogger("aqueduct.ingest")
+_OVER_MEMORY = 600 * 1_000_000
+"""Microseconds for which a job that was over with its first step is remembered, though others need
+its place: attempts of its parts that nobody waits for have ended by then."""
+_PATIENCE = 600 * 1_000_000
+"""Microseconds for which a run that sends nothing keeps what only memory knows of it, though others
+need the room: it has to begin anew if it comes back."""
+_PIECE = 8_192
+"""Rows to recall at a time: each becomes a Python object for that long."""
+_COLUMNS = ("producer_id", "headers")
+"""Where the id of a row is; values, which may be a thousand times larger, are not read."""
+RECALLERS = 4
+"""Threads that may read ids from rows at once: each gets an equal share of `max_ids`."""
+SHOWN_STEPS = 100
+"""Unfinished steps in the listing of a topic: first those that keep rows from retention, then the
+others, each with the longest idle first."""
+
+
+@dataclass(frozen=True)
+class Recollection:
+    """What has to be read before a producer may begin, by any thread, and where it goes then."""
+
+    once: Once
+    ledger: Ledger
+    ends: dict[int, int]
+    job: Job
+    known: Ledger | None = None
+    """What it adds to, if other parts of the job are known."""
+    only_counts: bool = False
+    """Whether to compute only the fingerprint of the stored rows."""
+
+    def read(self, partitions: Sequence[Partition]) -> None:
+        """Fill the ledger from the rows of the step."""
+        try:
+            for part in partitions:
+                # What retention has removed was stored, and nobody knows by which id.
+                began = self.job.offsets.get(part.number, 0)
+                start = max(began, part.manifest.first)
+                end = self.ends[part.number]
+                if began < start:
+                    self.ledger.is_partial = True
+                if start < end:
+                    for batch in part.read(start, end, _COLUMNS):
+                        for at in range(0, batch.num_rows, _PIECE):
+                            self._recall(batch.slice(at, _PIECE))
+                        # Arrow's pool keeps freed memory, measured at many times the batch.
+                        pa.default_memory_pool().release_unused()
+        except OnceFault as fault:
+            raise RefusedRecords(str(fault)) from None
+
+    def _recall(self, batch: pa.RecordBatch) -> None:
+        producers = batch.column("producer_id")
+        for producer in pc.unique(producers).to_pylist():
+            found = parse_producer_id(producer)
+            if found is None or found[:2] != (self.once.job, self.once.step):
+                continue
+            part = found[3]
+            headers = batch.column("headers").filter(pc.equal(producers, producer))
+            if self.only_counts:
+                self.ledger.count(ids_of(headers))
+            elif self.ledger.is_by_part and part != self.once.part:
+                self.ledger.forget(part)  # read again when a producer opens the part
+                self.ledger.count(ids_of(headers))
+            else:
+                self.ledger.recall(part, ids_of(headers))
+
+
+def ids_of(headers: pa.Array) -> list[bytes]:
+    """The ids of rows, which are in the last header of each that has one."""
+    headers = headers.filter(pc.greater(pc.list_value_length(headers), 0))
+    last = pc.subtract(headers.offsets.slice(1), pa.scalar(1, pa.int32()))
+    names, values = (headers.values.field(number).take(last) for number in (0, 1))
+    ids: list[bytes] = values.filter(pc.equal(names, ID_HEADER)).to_pylist()
+    return ids
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Ids that can be freed."""
+
+    is_lost: bool
+    """Whether nobody can read them again: their run has to begin anew then."""
+    used: int
+    job: str
+    part: int | None
+    """Whose ids they are; None for all of the job."""
+    size: int
+
+    @property
+    def cost(self) -> tuple[bool, int]:
+        """What is missed least is the least."""
+        return self.is_lost, self.used
+
+
+class Jobs:
+    """All jobs that write to a topic. One thread uses it, except where something else is said."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory)
+        self._spill = directory.parent / SPILL
+        self.fault = ""
+        """Why nobody knows how far jobs are; then they are refused, and all else goes on."""
+        self._jobs: dict[str, Job] = {}
+        self._unfinished: dict[str, Job] = {}
+        """Jobs with an unfinished step; replaced as a whole, so that other threads may read it."""
+        self._ledgers: dict[str, Ledger] = {}
+        self._begun: dict[str, str] = {}
+        """By job, its last run, if that has stored nothing since it was written down."""
+        self._used: dict[str, int] = {}
+        self._forgotten = directory / FORGOTTEN
+        self._has_forgotten = self._forgotten.exists()
+        self._admitted: set[str] = set()
+        """Jobs of which rows were admitted that are not stored yet."""
+        try:
+            self._jobs = self._journal.read()
+        except CorruptFile as fault:
+            self.fault = str(fault)
+        if not all(job.runs for job in self._jobs.values()):
+            self.fault = f"{self._journal.path}: a job without runs"
+        self._unfinished = {name: job for name, job in self._jobs.items() if not job.is_over}
+
+    def close(self) -> None:
+        """Close the journal and the spill files."""
+        self._journal.close()
+        self._ledgers.clear()
+
+    # Beginning
+
+    def open(
+        self,
+        once: Once,
+        ends: dict[int, int],
+        now: int,
+        limits: IngestLimits,
+        *,
+        again: bool = False,
+        is_dense: bool = False,
+    ) -> tuple[bool, Recollection | None]:
+        """Begin, or go on, to write a part: whether nothing is to be sent, and what has to be read.
+
+        ``ends`` is where the partitions of the topic end now; ``again`` is for one that was open
+        before, and does not send again what it was told is stored.
+        """
+        try:
+            once.check()
+            self._check_known()
+            job = self._jobs.get(once.job)
+            what = plan(job, once)
+            if what is Plan.NOTHING:
+                return True, None
+            if again and what is not Plan.GO_ON:
+                raise OnceFault(_unknown(once))
+            if what is Plan.NEW_STEP:
+                _warn_if_left(job, once)
+                job = Job(
+                    once.step,
+                    [once.run],
+                    once.unique,
+                    ends,
+                    now,
+                    is_dense=is_dense,
+                    began=now,
+                    ended=b"" if job is None else job.ended,
+                )
+                self._write(once.job, job, self._make_room(once.job, now, limits))
+                self._ledgers[once.job] = self._ledger(job, limits)
+                self._begun.pop(once.job, None)
+            elif what is Plan.NEW_RUN:
+                assert job is not None
+                runs = [*job.runs, once.run][-MAX_RUNS:]
+                job = replace(job, runs=runs, parts=[], time=now)
+                self._write(once.job, job)
+                self._ledgers.pop(once.job, None)
+                self._begun[once.job] = once.run
+            assert job is not None
+            self._used[once.job] = now
+            if once.job in self._ledgers and self._ledgers[once.job].knows(once.part):
+                return False, None
+            is_new_run = self._begun.get(once.job) == once.run
+            ledger = self._ledger(job, limits, is_new_run=is_new_run)
+            if not ledger.can_be_made_again and not is_new_run:
+                raise OnceFault(_lost(once))
+            if any(ends[number] < offset for number, offset in job.offsets.items()):
+                # Somebody has given up rows: what is stored from now on may be before those.
+                offsets = {number: min(end, job.offsets[number]) for number, end in ends.items()}
+                job = replace(job, offsets=offsets)
+                self._write(once.job, job)
+        except OnceFault as fault:
+            raise RefusedRecords(str(fault)) from None
+        return False, Recollection(once, ledger, ends, job, self._ledgers.get(once.job))
+
+    def _ledger(self, job: Job, limits: IngestLimits, *, is_new_run: bool = True) -> Ledger:
+        return Ledger(
+            unique=job.unique,
+            is_first_run=len(job.runs) == 1,
+            is_new_run=is_new_run,
+            max_recalled=limits.max_ids // RECALLERS,
+            spill=lambda ids: SpilledIds(self._spill, ids),
+        )
+
+    def install(self, read: Recollection, now: int) -> None:
+        """What was read is what is known from now on, unless something has come in between."""
+        name, part = read.once.job, read.once.part
+        job = self._jobs.get(name)
+        if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
+            raise RefusedRecords(f"another run of job {name!r} has begun meanwhile")
+        if self._ledgers.get(name) is not read.known:
+            # Other parts went on while this was read, and what is known of them was dropped: they
+            # have rows that were not there to be read.
+            raise RefusedRecords(_look_again(read.once))
+        ledger = self._ledgers.setdefault(name, read.ledger)
+        try:
+            ledger.adopt(part, read.ledger)
+        except SpillFault:  # it has not all ids of the part, and would take other rows for new
+            del self._ledgers[name]
+            raise
+        ledger.use(part, now)
+        self._begun.pop(name, None)
+
+    def _check_known(self) -> None:
+        if self.fault:
+            raise OnceFault(f"nobody knows how far the jobs of this topic are: {self.fault}")
+
+    def _make_room(self, name: str, now: int, limits: IngestLimits) -> dict[str, Job | None]:
+        """Return the jobs to evict before a new one is added; raise if none can be."""
+        if name in self._jobs or len(self._jobs) < limits.max_jobs:
+            return {}
+        horizon = now - int(limits.producer_memory * 1e6)
+        old: dict[str, Job | None] = {
+            each: None for each in self._jobs if self._last_use(each) < horizon
+        }
+        if len(self._jobs) - len(old) >= limits.max_jobs:
+            horizon = now - _OVER_MEMORY
+            for each, job in self._jobs.items():
+                if job.is_over and not job.step and self._last_use(each) < horizon:
+                    old[each] = None
+        if len(self._jobs) - len(old) >= limits.max_jobs:
+            raise OnceFault(
+                f"{len(self._jobs)} jobs write to this topic already (max_jobs), and none has been "
+                "idle for producer_memory. Make repeated writes the steps of one job (writeId and "
+                "writeStep in Spark), or raise the limit"
+            )
+        return old
+
+    def _last_use(self, name: str) -> int:
+        return max(self._jobs[name].time, self._used.get(name, 0))
+
+    def _write(self, name: str, job: Job, others: Mapping[str, Job | None] | None = None) -> None:
+        """Record a job in the journal, and change others or, with None, evict them."""
+        self._change({**(others or {}), name: job})
+
+    def _change(self, changes: Mapping[str, Job | None]) -> None:
+        before = {name: self._jobs.get(name) for name in changes}
+        self._apply(changes)
+        try:
+            if not self._has_forgotten and None in changes.values():
+                write_checked(self._forgotten, {"version": 1})
+                self._has_forgotten = True
+            self._journal.write(changes, self._jobs)
+        except OSError as error:
+            self._apply(before)
+            raise IngestError(f"{self._journal.path} could not be written: {error}") from None
+        unfinished = dict(self._unfinished)
+        for name, job in changes.items():
+            if job is None or job.is_over:
+                unfinished.pop(name, None)
+                self._forget(name)
+            else:
+                unfinished[name] = job
+        self._unfinished = unfinished
+
+    def _apply(self, changes: Mapping[str, Job | None]) -> None:
+        for name, job in changes.items():
+            if job is None:
+                self._jobs.pop(name, None)
+            else:
+                self._jobs[name] = job
+
+    def _forget(self, name: str) -> None:
+        """Drop the in-memory state of a job."""
+        self._used.pop(name, None)
+        self._begun.pop(name, None)
+        self._ledgers.pop(name, None)
+
+    def missing_step(self, name: str, after: int) -> str:
+        """Return why this topic cannot be the one where a job ended a step; empty if it may be."""
+        job = self._jobs.get(name)
+        if self.fault or after < 0:
+            return ""
+        if job is not None:
+            done = job.step if job.is_over else job.step - 1
+            if done >= after or not job.is_dense:
+                return ""
+            return f"job {name!r} has ended its step {after}, but here only its step {done}"
+        if self._has_forgotten:
+            _log.warning(
+                "job %s is unknown in %s, and may have been evicted: it continues after step %d",
+                name, self._forgotten.parent, after,
+            )  # fmt: skip
+            return ""
+        return f"job {name!r} has ended its step {after}, but is unknown here"
+
+    # Storing
+
+    def admit(self, once: Once, ids: Sequence[bytes], now: int) -> Sequence[int]:
+        """The places of the rows that are new; they are stored with the next group, or `drop`."""
+        try:
+            job = self._jobs.get(once.job)
+            what = plan(job, once)
+            if what is Plan.NOTHING:
+                return ()
+            ledger = self._ledgers.get(once.job)
+            if what is not Plan.GO_ON or ledger is None or not ledger.knows(once.part):
+                raise OnceFault(_look_again(once))
+            self._used[once.job] = now
+            self._admitted.add(once.job)
+            places = ledger.admit(once.part, ids)
+            ledger.use(once.part, now)
+            return places
+        except OnceFault as fault:
+            raise RefusedRecords(str(fault)) from None
+        except SpillFault as fault:
+            self._ledgers.pop(once.job, None)
+            raise RefusedRecords(str(fault)) from None
+
+    def kept(self) -> None:
+        """All that was admitted is stored."""
+        self._admitted.clear()
+
+    def drop(self) -> None:
+        """What was admitted is not stored: what is known of those jobs has to be read again."""
+        for name in self._admitted:
+            self._ledgers.pop(name, None)
+        self._admitted.clear()
+
+    def drop_job(self, name: str) -> None:
+        """Drop the ids of a job after a failed write, so that they are read from its rows again."""
+        self._admitted.discard(name)
+        self._ledgers.pop(name, None)
+
+    # Making room
+
+    @property
+    def ids(self) -> int:
+        """How many ids and hashes are in memory."""
+        return sum(ledger.size for ledger in self._ledgers.values())
+
+    @property
+    def files(self) -> int:
+        """The number of jobs with a spill file."""
+        return sum(ledger.is_spilled for ledger in self._ledgers.values())
+
+    def is_spilled(self, name: str) -> bool:
+        """Return whether the ids of a job are in a spill file."""
+        return name in self._ledgers and self._ledgers[name].is_spilled
+
+    def idle(self, keep: Collection[tuple[str, int]]) -> Iterator[Idle]:
+        """Yield ids that can be evicted and read again, except those of the parts in ``keep``."""
+        busy = {job for job, _ in keep}
+        for name, ledger in self._ledgers.items():
+            if ledger.is_by_part:
+                for part, part_used, size in ledger.parts():
+                    if size and (name, part) not in keep:
+                        yield Idle(False, part_used, name, part, size)
+            elif name not in busy and ledger.size and ledger.can_be_made_again:
+                yield Idle(False, self._last_use(name), name, None, ledger.size)
+
+    def large(self) -> Iterator[tuple[int, str]]:
+        """Yield the jobs whose ids can spill to a file, each with its number of ids in memory."""
+        for name, ledger in self._ledgers.items():
+            if ledger.size:
+                yield ledger.size, name
+
+    def spill(self, name: str) -> None:
+        """Spill the ids of a job to a file; if that fails they are dropped."""
+        try:
+            self._ledgers[name].spill()
+        except SpillFault as fault:
+            _log.error("%s", fault)
+            del self._ledgers[name]
+
+    def idle_files(self, keep: Collection[tuple[str, int]], now: int) -> Iterator[Idle]:
+        """Yield jobs whose spill file can be evicted, except those with parts in ``keep``."""
+        busy = {job for job, _ in keep}
+        for name, ledger in self._ledgers.items():
+            used = self._last_use(name)
+            is_lost = not ledger.can_be_made_again
+            if ledger.is_spilled and name not in busy and (not is_lost or used < now - _PATIENCE):
+                yield Idle(is_lost, used, name, None, 0)
+
+    def let_go(self, idle: Idle) -> None:
+        """Free ids; who goes on with them has them read again, or begins anew."""
+        if idle.part is None:
+            del self._ledgers[idle.job]
+        else:
+            self._ledgers[idle.job].forget(idle.part)
+
+    # Ending
+
+    def complete(self, parts: Iterable[Once], now: int) -> None:
+        """Write down that parts are complete; all of their rows are stored."""
+        done = [once for once in parts if plan(self._jobs.get(once.job), once) is Plan.GO_ON]
+        changes: dict[str, Job | None] = {}
+        jobs = dict(self._unfinished)
+        for once in done:
+            job = jobs[once.job]
+            at = bisect_left(job.parts, once.part)
+            if not _has(job.parts, once.part):
+                changes[once.job] = jobs[once.job] = replace(
+                    job, parts=[*job.parts[:at], once.part, *job.parts[at:]], time=now
+                )
+        if not done:
+            return
+        if sum(len(job.parts) for job in jobs.values()) > MAX_PARTS:
+            raise RefusedRecords(
+                f"the jobs of this topic have more than {MAX_PARTS:,} parts that are complete, in "
+                "steps that are not over; end those, or make fewer parts"
+            )
+        if changes:
+            self._change(changes)
+        for once in done:
+            if once.job in self._ledgers:
+                try:
+                    self._ledgers[once.job].complete(once.part)
+                except SpillFault as fault:  # the part is complete; others are looked at again
+                    _log.error("%s", fault)
+                    del self._ledgers[once.job]
+
+    def end(
+        self,
+        name: str,
+        step: int,
+        run: str,
+        ends: dict[int, int],
+        now: int,
+        limits: IngestLimits,
+        *,
+        rows: Fingerprint | None = None,
+        allow_extra: bool = False,
+        read: Recollection | None = None,
+    ) -> Recollection | None:
+        """Record that a step has ended, with the fingerprint of its rows.
+
+        If the stored rows are not in memory, return a `Recollection` to read; call this again with
+        it afterwards. Raise `StepConflict` if the fingerprint does not match the stored rows.
+        """
+        try:
+            check_run(run)
+            self._check_known()
+            once = Once(name, step, run, 0)
+            once.check()
+            if rows is not None:
+                rows.check()
+            job = self._jobs.get(name)
+            if job is not None and is_ended(job, step):
+                self._check_ended(job, once, rows)
+                return None
+            others: dict[str, Job | None] = {}
+            if job is None or step > job.step:
+                if rows is not None:
+                    check_stored(once, Fingerprint(), None, rows, unique=False)
+                _warn_if_left(job, once)
+                others = self._make_room(name, now, limits)
+            else:
+                check_step(job, name, step, run)
+                if rows is not None:
+                    ledger = self._ledgers.get(name) or (None if read is None else read.ledger)
+                    if ledger is None:
+                        unread = self._ledger(job, limits, is_new_run=False)
+                        return Recollection(once, unread, ends, job, only_counts=True)
+                    self._check_stored(job, once, ledger, rows, allow_extra)
+            before = b"" if job is None else job.ended
+            # Only an unfinished step needs runs, offsets and parts; most jobs are over.
+            over = Job(
+                step,
+                [run],
+                False,
+                {},
+                now,
+                is_over=True,
+                is_dense=job is not None and job.is_dense,
+                ended=record_ended(before, step, rows),
+            )
+            self._write(name, over, others)
+        except StepFault as fault:
+            raise StepConflict(str(fault)) from None
+        except OnceFault as fault:
+            raise RefusedRecords(str(fault)) from None
+        return None
+
+    def _check_ended(self, job: Job, once: Once, rows: Fingerprint | None) -> None:
+        """Raise `StepConflict` if a replayed step has other rows than when it ended."""
+        known = ended_steps(job.ended).get(once.step)
+        if known is None or rows is None:
+            _log.warning(
+                "step %d of job %r was ended again, and the server cannot compare its rows: %s",
+                once.step, once.job,
+                "the request has no fingerprint" if rows is None else "it ended without one",
+            )  # fmt: skip
+        else:
+            check_replay(once.job, once.step, known, rows)
+
+    def _check_stored(
+        self, job: Job, once: Once, ledger: Ledger, rows: Fingerprint, allow_extra: bool
+    ) -> None:
+        """Raise `StepConflict` if the stored rows differ from those of the run that ends it."""
+        if ledger.is_partial:
+            _log.warning(
+                "step %d of job %r ended, but the server cannot compare its rows: retention has "
+                "removed some of them",
+                once.step, once.job,
+            )  # fmt: skip
+            return
+        try:
+            check_stored(once, ledger.stored, ledger.left, rows, unique=job.unique)
+        except ExtraRows as fault:
+            if not allow_extra:
+                raise
+            _log.warning("ended with extra rows (allow_extra): %s", fault)
+
+    # Looking, by any thread
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all jobs."""
+        return self._jobs.keys()
+
+    def check_free(self, producer_id: str) -> None:
+        """Raise if rows with this id of their producer are those of a job."""
+        found = parse_producer_id(producer_id)
+        if found is not None and found[0] in self._jobs:
+            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
+
+    def needed(self, partition: int, horizon: int) -> list[int]:
+        """Offsets from which on rows of a partition may be needed, of jobs used since a time."""
+        return [
+            job.offsets.get(partition, 0)
+            for name, job in self._unfinished.items()
+            if max(job.time, self._used.get(name, 0)) >= horizon
+        ]
+
+    def unfinished(self, memory: float | None = None, now: int = 0) -> list[StepInfo]:
+        """Return the unfinished steps, longest idle first.
+
+        ``memory`` is how many seconds an idle step keeps its rows. Steps that keep none ``now``,
+        in microseconds since 1970, come last: there may be many of them.
+        """
+        found = [
+            StepInfo(
+                name,
+                job.step,
+                len(job.runs),
+                job.began or job.time,
+                used := max(job.time, self._used.get(name, 0)),
+                job.offsets,
+                None if memory is None else used + int(memory * 1e6),
+            )
+            for name, job in self._unfinished.items()
+        ]
+        return sorted(found, key=lambda step: ((step.kept_until or now) < now, step.last_used))
+
+
+def _warn_if_left(job: Job | None, once: Once) -> None:
+    """Log a warning if a job begins a step before it has ended the previous one."""
+    if job is not None and not job.is_over:
+        _log.warning(
+            "step %d of job %r begins before its step %d has ended: rows of that step may be "
+            "missing",
+            once.step, once.job, job.step,
+        )  # fmt: skip
+
+
+def _has(parts: Sequence[int], part: int) -> bool:
+    at = bisect_left(parts, part)
+    return at < len(parts) and parts[at] == part
+
+
+def _look_again(once: Once) -> str:
+    return (
+        f"what is stored of step {once.step} of job {once.job!r} has to be looked at again: send "
+        "all rows of this part again"
+    )
+
+
+def _unknown(once: Once) -> str:
+    return (
+        f"run {once.run[:8]} of step {once.step} of job {once.job!r} is not known here, and has "
+        "written before: the server has lost what it stored, or is another one; run the step "
+        "again from its beginning"
+    )
+
+
+def _lost(once: Once) -> str:
+    return (
+        f"run {once.run[:8]} was not the first to write step {once.step} of job {once.job!r}, and "
+        "what it has sent is not known any more, since the server was restarted, could not store "
+        "something, or needed the memory: the step has to be run again by a new run (restart the "
+        "query)"
+    )

@@ -1,0 +1,159 @@
+"""The journal of jobs: one line for each change, compacted when it is long.
+
+A line has the CRC-32 of its JSON in eight hexadecimal digits, a space, and the JSON: the new state
+of one or more jobs by name, or null for a job that was evicted. The first line has the size of the
+lines that were written with it as one file and renamed, so a crash cannot have truncated them. Each
+further line was appended and synced by itself, so a crash can have damaged only the last one: it is
+truncated, or has zero bytes where a page did not reach the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from aqueduct.ingest.dedup.once import Job
+from aqueduct.ingest.errors import CorruptFile
+from aqueduct.ingest.storage.local.manifest import read_checked, replace_file, sync_directory
+
+NAME = "jobs.log"
+FORMER = "jobs.json"
+"""The file of earlier versions; it is read, and replaced by the journal with the first change."""
+SLACK = 1024 * 1024
+"""Bytes by which the journal may exceed twice its base before it is compacted."""
+
+T = TypeVar("T")
+_log = logging.getLogger("aqueduct.ingest")
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The first line."""
+
+    base: int
+    """Bytes of the lines that were written together with this one."""
+    version: int = 1
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One change of the journal, applied atomically."""
+
+    jobs: dict[str, Job | None]
+
+
+class Journal:
+    """The file with the state of all jobs. One thread writes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / NAME
+        self._former = directory / FORMER
+        self._size = 0
+        """Bytes known to be valid; new lines are appended there."""
+        self._base = 0
+        """Size after the last compaction."""
+        self._must_rewrite = True
+        self._handle: int | None = None
+
+    def read(self) -> dict[str, Job]:
+        """Return the jobs; raise `CorruptFile` for damage that a crash cannot have caused."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            try:
+                return read_checked(self._former, dict[str, Job], "a list of jobs")
+            except FileNotFoundError:
+                return {}
+        header = self._decode(data, 0, Header)
+        if header is None or header.version != 1:
+            raise CorruptFile(self.path, 0, "the first line is not that of a journal of jobs")
+        self._base = self._size = data.index(b"\n") + 1
+        self._base += header.base
+        jobs: dict[str, Job] = {}
+        while self._size < len(data):
+            entry = self._decode(data, self._size, Entry)
+            if entry is None:
+                _log.warning(
+                    "%s: ignored the last %d bytes, a change that was truncated by a crash",
+                    self.path, len(data) - self._size,
+                )  # fmt: skip
+                break
+            for name, job in entry.jobs.items():
+                if job is None:
+                    jobs.pop(name, None)
+                else:
+                    jobs[name] = job
+            self._size = data.index(b"\n", self._size) + 1
+        if self._size < self._base:
+            raise CorruptFile(self.path, self._size, "the file is truncated: jobs are missing")
+        self._must_rewrite = self._size < len(data)
+        return jobs
+
+    def _decode(self, data: bytes, start: int, kind: type[T]) -> T | None:
+        """Return the entry of a line; None if it is the last line and a crash truncated it."""
+        end = data.find(b"\n", start)
+        line = data[start:] if end < 0 else data[start:end]
+        if end < 0 or not _is_whole(line):
+            if end >= 0 and (end < len(data) - 1 or 0 not in line):
+                raise CorruptFile(self.path, start, "the checksum of a job is wrong")
+            return None
+        try:
+            return msgspec.json.decode(line[9:], type=kind)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise CorruptFile(self.path, start, f"not a journal entry: {error}") from None
+
+    def write(self, changes: Mapping[str, Job | None], jobs: Mapping[str, Job]) -> None:
+        """Write changes to disk, after which the state is ``jobs``; raise `OSError` on failure."""
+        line = _line(Entry(dict(changes)))
+        if self._must_rewrite or self._size + len(line) > 2 * self._base + SLACK:
+            self._rewrite(jobs)
+            return
+        if self._handle is None:
+            self._handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        self._must_rewrite = True  # cleared once the write has succeeded
+        try:
+            written = os.pwrite(self._handle, line, self._size)
+            if written < len(line):
+                raise OSError(f"only {written} of {len(line)} bytes could be written")
+            os.fsync(self._handle)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._handle, self._size)
+            raise
+        self._size += len(line)
+        self._must_rewrite = False
+
+    def _rewrite(self, jobs: Mapping[str, Job]) -> None:
+        lines = b"".join(_line(Entry({name: job})) for name, job in jobs.items())
+        data = _line(Header(len(lines))) + lines
+        self._must_rewrite = True
+        self.close()
+        replace_file(self.path, data)
+        if self._former.exists():
+            self._former.unlink()
+            sync_directory(self._former.parent)
+        self._size = self._base = len(data)
+        self._must_rewrite = False
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def _line(what: Header | Entry) -> bytes:
+    body = msgspec.json.encode(what)
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        return line[8:9] == b" " and zlib.crc32(line[9:]) == int(line[:8], 16)
+    except ValueError:
+        return False

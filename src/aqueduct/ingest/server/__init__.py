@@ -1,0 +1,1 @@
+"""The ingest server: accepts records over channels, commits them and serves readers."""

@@ -1,0 +1,249 @@
+"""Group commit: records of all producers wait a moment, are synced together, and are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from aqueduct.ingest.errors import IngestError
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.server.decoding import HEADER_OVERHEAD, RECORD_OVERHEAD
+from aqueduct.ingest.server.metrics import Metrics
+from aqueduct.ingest.server.store import Store, group_by_topic
+from aqueduct.ingest.server.topic import Submission, Topic
+
+_log = logging.getLogger("aqueduct.ingest")
+
+_LARGEST = 4
+"""Times `group_size` that one group holds at most: its rows are in memory three times over while it
+is written, and those behind it hardly wait longer."""
+_PAUSE = 0.05
+_OVER = "this server stores nothing any more: it is ending"
+_NOTHING = Records(0, [], [])
+
+
+def size_of(records: Records) -> int:
+    """What records count for while they wait."""
+    size = records.size() + RECORD_OVERHEAD * len(records.values)
+    if records.headers is not None:
+        size += HEADER_OVERHEAD * sum(map(len, records.headers))
+    return size
+
+
+class _Waiting:
+    """A submission, and who waits for it."""
+
+    __slots__ = ("done", "since", "size", "submission", "topic")
+
+    def __init__(
+        self, topic: Topic, submission: Submission, size: int, done: asyncio.Future[None]
+    ) -> None:
+        self.topic = topic
+        self.submission = submission
+        self.size = size
+        self.done = done
+        self.since = time.perf_counter()
+
+
+class Room:
+    """Reserved bytes of memory; freed when the records that use them are stored or fail."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Committer:
+    """Stores what is submitted, group after group, in a thread of its own."""
+
+    def __init__(self, store: Store, writer: ThreadPoolExecutor, metrics: Metrics) -> None:
+        self._store = store
+        self._writer = writer
+        self._metrics = metrics
+        self._waiting: deque[_Waiting] = deque()
+        self._size = 0
+        self._held = 0
+        self._something = asyncio.Event()
+        self._enough = asyncio.Event()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._reserving: deque[tuple[asyncio.Future[Room], int]] = deque()
+        """Pending reservations and their sizes, first come, first served."""
+        self._is_over = False
+
+    async def wait_for_room(self) -> None:
+        """Wait until another message may be taken from a channel."""
+        while self._is_full and not self._is_over:
+            turn = asyncio.get_running_loop().create_future()
+            self._room.append(turn)
+            await turn
+
+    @property
+    def _is_full(self) -> bool:
+        return bool(self._reserving) or self._held >= self._store.limits.max_waiting
+
+    async def reserve(self, size: int) -> Room:
+        """Wait for room for records that are not decoded yet, in the order of the calls.
+
+        A reservation larger than `max_waiting` is granted when nothing else is reserved.
+        """
+        if self._is_over:
+            raise IngestError(_OVER)
+        if not self._reserving and self._fits(size):
+            self._held += size
+            return Room(size)
+        turn: asyncio.Future[Room] = asyncio.get_running_loop().create_future()
+        self._reserving.append((turn, size))
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.free(turn.result())
+            else:
+                self._grant()  # others may fit where this one did not
+            raise
+
+    def resize(self, room: Room, size: int) -> None:
+        """Correct the size of a reservation once the exact size is known."""
+        self._held += size - room.size
+        room.size = size
+
+    def free(self, room: Room) -> None:
+        """Release a reservation whose records are not submitted."""
+        self._held -= room.size
+        self._grant()
+
+    def _fits(self, size: int) -> bool:
+        return not self._held or self._held + size <= self._store.limits.max_waiting
+
+    def _grant(self) -> None:
+        """Grant pending reservations in order, then wake `wait_for_room`."""
+        while self._reserving:
+            turn, size = self._reserving[0]
+            if turn.done():
+                self._reserving.popleft()
+            elif self._is_over:
+                self._reserving.popleft()
+                turn.set_exception(IngestError(_OVER))
+            elif self._fits(size):
+                self._reserving.popleft()
+                self._held += size
+                turn.set_result(Room(size))
+            else:
+                return
+        if self._is_full and not self._is_over:
+            return
+        while self._room:
+            waiting = self._room.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def submit(
+        self, topic: Topic, submission: Submission, room: Room | None = None
+    ) -> asyncio.Future[None]:
+        """Submit records; return a future that is done when they are stored or have failed.
+
+        Waits for room if none was reserved.
+        """
+        limits = self._store.limits
+        if room is None:
+            room = await self.reserve(size_of(submission.records))
+        elif self._is_over:
+            self.free(room)
+            raise IngestError(_OVER)
+        size = room.size
+        done = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(topic, submission, size, done)
+        self._waiting.append(waiting)
+        self._size += size
+        self._something.set()
+        if self._size >= limits.group_size:
+            self._enough.set()
+        return waiting.done
+
+    async def run(self) -> None:
+        """Store groups until cancelled."""
+        try:
+            while True:
+                await self._something.wait()
+                try:
+                    await self._linger()
+                    await self._store_next()
+                except Exception:  # noqa: BLE001 -- one group may fail, and others have to be stored
+                    _log.exception("a group was not stored as it should be, and the next one is")
+                    await asyncio.sleep(_PAUSE)  # what fails at once would let nobody else run
+        finally:
+            self._is_over = True
+            self._fail(self._waiting, IngestError(_OVER))
+            self._answer(self._waiting)
+            self._waiting.clear()
+
+    async def _store_next(self) -> None:
+        loop = asyncio.get_running_loop()
+        group = self._take()
+        try:
+            await loop.run_in_executor(self._writer, self._commit, group)
+        except Exception as error:
+            self._fail(group, IngestError(f"could not be stored: {error!r}"))
+            raise
+        except BaseException:
+            self._fail(group, IngestError(_OVER))
+            raise
+        finally:
+            self._answer(group)
+
+    def _fail(self, group: Iterable[_Waiting], fault: IngestError) -> None:
+        for waiting in group:
+            waiting.submission.fault = waiting.submission.fault or fault
+
+    def _take(self) -> list[_Waiting]:
+        """The next group: what came first, and no more than is good for memory."""
+        limit = _LARGEST * self._store.limits.group_size
+        group = [self._waiting.popleft()]
+        size = group[0].size
+        while self._waiting and size + self._waiting[0].size <= limit:
+            group.append(self._waiting.popleft())
+            size += group[-1].size
+        self._size -= size
+        if not self._waiting:
+            self._something.clear()
+        if self._size < self._store.limits.group_size:
+            self._enough.clear()
+        return group
+
+    async def _linger(self) -> None:
+        """Wait for more, but not long: what came during the last commit has waited already."""
+        waited = time.perf_counter() - self._waiting[0].since
+        left = self._store.limits.linger - waited
+        if left <= 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await self._enough.wait()
+
+    def _commit(self, group: list[_Waiting]) -> None:
+        submissions = ((waiting.topic, waiting.submission) for waiting in group)
+        try:
+            self._store.commit(group_by_topic(submissions))
+        except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
+            fault = IngestError(f"could not be stored: {error!r}")
+            for waiting in group:
+                if not waiting.submission.is_done:
+                    waiting.submission.fault = waiting.submission.fault or fault
+
+    def _answer(self, group: Collection[_Waiting]) -> None:
+        now = time.perf_counter()
+        for waiting in group:
+            self._held -= waiting.size
+            if not waiting.done.done():
+                waiting.done.set_result(None)
+        for waiting in group:
+            self._metrics.committed(waiting.submission, now - waiting.since)
+            # Its room is free again; a producer that does not read its answers may still hold it.
+            waiting.submission.records = _NOTHING
+        self._grant()

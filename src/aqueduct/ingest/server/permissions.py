@@ -1,0 +1,128 @@
+"""Who may write and read which topics: decided once, when a connection is made."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import stat
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from aqueduct.api.server import Refuse
+from aqueduct.ingest.errors import IngestError, NotAllowed
+from aqueduct.ingest.server.owners import owner_of_name, owner_of_token
+from aqueduct.runtime.headers import Headers
+
+_log = logging.getLogger("aqueduct.ingest")
+HEADER = "authorization"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody may do: patterns of topics, such as ``telemetry.*``."""
+
+    write: list[str] = []
+    read: list[str] = []
+    name: str = ""
+    """The owner of the producer ids, jobs and named readers that the token uses first. Tokens with
+    the same name share them, so that a token can be rotated; without a name the token owns them."""
+    admin: bool = False
+    """Whether the token may also use what belongs to other tokens."""
+
+    def check_write(self, topic: str) -> None:
+        """Raise unless a topic may be written."""
+        _check(self.write, topic, "write to")
+
+    def check_read(self, topic: str) -> None:
+        """Raise unless a topic may be read."""
+        _check(self.read, topic, "read")
+
+    def may_read(self, topic: str) -> bool:
+        """Whether a topic may be read."""
+        return any(fnmatchcase(topic, pattern) for pattern in self.read)
+
+
+EVERYTHING = Grant(["*"], ["*"])
+
+
+def _check(patterns: list[str], topic: str, what: str) -> None:
+    if not any(fnmatchcase(topic, pattern) for pattern in patterns):
+        raise NotAllowed(f"this token may not {what} topic {topic[:120]!r}")
+
+
+class Permissions:
+    """Tokens, and what each allows; without any, everybody may do everything."""
+
+    def __init__(self, tokens: Mapping[str, Grant] | None = None) -> None:
+        # Only what tokens hash to is kept, so that nothing that shows this object shows them.
+        self._grants = {_digest(token): grant for token, grant in (tokens or {}).items()}
+        self._open = tokens is None
+        for grant in self._grants.values():
+            if grant.name and not _NAME.fullmatch(grant.name):
+                raise IngestError(
+                    f"invalid token name {grant.name[:120]!r}: use up to 100 letters, "
+                    "digits, dots, dashes and underscores"
+                )
+
+    def grant(self, headers: Headers) -> Grant:
+        """What a connection with these headers may do; raises `Refuse` for a token not known."""
+        if self._open:
+            return EVERYTHING
+        found = self._find(digest_of(headers))
+        if found is not None:
+            return found
+        raise Refuse(
+            "this server wants a token that it knows, in the header authorization: Bearer TOKEN",
+            unauthenticated=True,
+        )
+
+    def owner(self, headers: Headers, key: bytes) -> str:
+        """Return the owner for a connection with these headers; empty without tokens."""
+        if self._open:
+            return ""
+        grant = self.grant(headers)
+        if grant.name:
+            return owner_of_name(grant.name)
+        return owner_of_token(digest_of(headers), key)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients need no token."""
+        return self._open
+
+    def _find(self, digest: bytes) -> Grant | None:
+        """Return the grant of a token; compare with all tokens, so that the time is constant."""
+        found = None
+        for known, grant in self._grants.items():
+            if hmac.compare_digest(known, digest):
+                found = grant
+        return found
+
+
+def digest_of(headers: Headers) -> bytes:
+    """Return the digest of the token of a connection."""
+    return _digest((headers.text(HEADER) or "").removeprefix("Bearer "))
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def read_permissions(path: Path) -> Permissions:
+    """Tokens from a JSON file: ``{"TOKEN": {"write": ["telemetry.*"], "read": ["*"]}}``."""
+    try:
+        tokens = msgspec.json.decode(path.read_bytes(), type=dict[str, Grant])
+    except OSError as error:
+        raise IngestError(f"cannot read the tokens in {path}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise IngestError(f"{path} does not hold tokens: {error}") from None
+    if path.stat().st_mode & stat.S_IRWXO:
+        _log.warning("any user of this machine can read the tokens in %s: chmod 600 it", path)
+    if any(len(token) < 16 for token in tokens):
+        raise IngestError(f"{path} has a token of less than 16 characters, which can be guessed")
+    return Permissions(tokens)

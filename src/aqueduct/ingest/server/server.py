@@ -1,0 +1,493 @@
+"""The ingest server: takes records over channels, stores them, answers, and serves readers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from aqueduct.api.handles import Sender
+from aqueduct.api.server import Refuse, Server, ServerConnection, serve
+from aqueduct.errors import ChannelError, EndOfChannel, MessageError
+from aqueduct.ingest.dedup.jobs import RECALLERS, Recollection
+from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_of
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.protocol import (
+    MAX_SEQUENCE,
+    Advance,
+    Answer,
+    Done,
+    EndStep,
+    Fetch,
+    Offsets,
+    Open,
+    Opened,
+    Request,
+    TopicInfo,
+    Topics,
+)
+from aqueduct.ingest.server.committer import Committer
+from aqueduct.ingest.server.metrics import Metrics, Now
+from aqueduct.ingest.server.owners import check_owner, read_key, tagged
+from aqueduct.ingest.server.permissions import HEADER, Grant, Permissions, digest_of
+from aqueduct.ingest.server.producer_leases import Places
+from aqueduct.ingest.server.reader_offsets import Progress
+from aqueduct.ingest.server.reading import Reading
+from aqueduct.ingest.server.store import Store
+from aqueduct.ingest.server.stream import Stream
+from aqueduct.ingest.server.token_throttle import Doorman
+from aqueduct.ingest.server.topic import Topic, check_name
+from aqueduct.ingest.storage.local.file_modes import check_mode, open_directory
+from aqueduct.runtime.headers import Headers
+from aqueduct.security import ServerTLS
+from aqueduct.transport.udp import Address
+
+_log = logging.getLogger("aqueduct.ingest")
+
+_REQUESTS = 256
+"""Requests of one connection that are served at once; then the next wait."""
+_ADVANCES = 32
+"""Advances of one connection that are written at once; then the next wait. Each may be for another
+topic, which is two syncs that other readers wait for."""
+_OTHERS = 4
+"""Threads that read rows and look up offsets for readers."""
+_NICENESS = 10
+_UNLOCKED = contextlib.nullcontext()
+_UPKEEP = 0.5
+"""Seconds between looks at what has to be rolled or removed."""
+
+
+class IngestServer:
+    """Stores what producers send under a directory, until it is closed.
+
+    ::
+
+        async with ingest.IngestServer("127.0.0.1:4434", "data", tls=aqueduct.dev_tls()) as server:
+            await server.wait_closed()
+    """
+
+    def __init__(
+        self,
+        address: str,
+        directory: str | os.PathLike[str],
+        *,
+        tls: ServerTLS,
+        limits: IngestLimits | None = None,
+        permissions: Permissions | None = None,
+        directory_mode: int | None = None,
+    ) -> None:
+        """Configure the server; `async with` opens it.
+
+        ``directory_mode`` is the mode of topic directories; their files get the same mode without
+        the execute bits. By default new directories get ``0o750``, and existing ones lose all
+        permissions beyond it. With ``directory_mode`` all directories get exactly that mode, also
+        the server's: ``0o755`` makes topics world-readable.
+        """
+        self._directory_mode = None if directory_mode is None else check_mode(directory_mode)
+        self._asked_address = address
+        self._directory = Path(directory)
+        self._tls = tls
+        self.limits = limits or IngestLimits()
+        self._permissions = permissions or Permissions()
+        self.metrics = Metrics()
+        self._doorman = Doorman()
+        self._owners_key = b""
+        self._places = Places()
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """By topic and job, who looks at what is known of it."""
+        self._sending = 0
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: Server[Any]
+        self._store: Store
+        self._committer: Committer
+        self._reading: Reading
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Recover what is stored, and listen; ``async with`` does it."""
+        loop = asyncio.get_running_loop()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-writer")
+        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="aqueduct-ingest")
+        # Separate threads: a recall may read a whole topic, and must not delay readers.
+        self._recallers = ThreadPoolExecutor(RECALLERS, thread_name_prefix="aqueduct-recall")
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-readers")
+        self._upkeep = ThreadPoolExecutor(
+            1, thread_name_prefix="aqueduct-upkeep", initializer=_stand_back
+        )
+        try:
+            self._store = await loop.run_in_executor(
+                self._writer,
+                partial(Store, self._directory, self.limits, mode=self._directory_mode),
+            )
+            # The last thing to go: nobody else may have the directory while a thread is at work.
+            self._stack.callback(self._store.close)
+            self._stack.push_async_callback(self._stop_threads)
+            if self._directory_mode is not None:
+                await self._in_writer(open_directory, self._directory, self._directory_mode)
+            if not self._permissions.is_open:
+                self._owners_key = await self._in_writer(read_key, self._directory)
+            self._committer = Committer(self._store, self._writer, self.metrics)
+            self._progress = Progress(self.limits, partial(self._in, self._readers))
+            self._stack.push_async_callback(self._progress.close)
+            self._reading = Reading(self._store, self.metrics, self._in_thread, self._progress)
+            self._server = await self._stack.enter_async_context(
+                serve(
+                    self._asked_address,
+                    Request,
+                    tls=self._tls,
+                    accept=self._accept,
+                )
+            )
+        except BaseException:
+            await self._stop_threads()
+            await self._stack.aclose()
+            raise
+        self._tasks = [
+            asyncio.create_task(work)
+            for work in (self._committer.run(), self._keep_up(), self._server.run(self._handle))
+        ]
+
+    async def _stop_threads(self) -> None:
+        pools = (self._writer, self._others, self._recallers, self._readers, self._upkeep)
+        for threads in pools:
+            await asyncio.to_thread(threads.shutdown)
+
+    async def _accept(self, headers: Headers, peer: Address) -> None:
+        """Accept a client with a valid token, after a delay if its address sent wrong ones."""
+        if self._permissions.is_open:
+            return
+        host = peer[0]
+        digest = digest_of(headers)
+        try:
+            pause = 0.0 if self._doorman.knows(host, digest) else self._doorman.pause(host)
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                self._permissions.grant(headers)  # raises for an unknown token
+            except Refuse:
+                self._doorman.fail(host, has_token=bool(headers.text(HEADER)))
+                raise
+            self._doorman.welcome(host, digest)
+        finally:
+            self.metrics.tokens_refused = self._doorman.refused
+            self.metrics.tokens_turned_away = self._doorman.turned_away
+
+    async def close(self, grace: float = 1.0) -> None:
+        """Stop listening, let producers have their last answers, and close all files."""
+        if not self._tasks:
+            return
+        await self._server.drain(grace)
+        committing, *rest = self._tasks
+        self._tasks = []
+        # First those who send, then what stores: nobody is to hear that the server refuses records.
+        for tasks in (rest, [committing]):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await self._in_writer(self._store.rotate_old, True)
+        await self._stack.aclose()
+
+    async def wait_closed(self) -> None:
+        """Wait until it was closed; raises what ended it if that was something else."""
+        if self._tasks:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+            if self._tasks:
+                raise IngestError("the server has ended, and nobody closed it")
+
+    async def __aenter__(self) -> IngestServer:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as ``host:port``."""
+        return self._server.address
+
+    def topics(self) -> list[TopicInfo]:
+        """What is stored."""
+        return self._store.info()
+
+    def statistics(self) -> Metrics:
+        """Counts since it was opened."""
+        return self.metrics
+
+    def metrics_text(self) -> str:
+        """The same in the text format of Prometheus."""
+        topics = self.topics()
+        segments = sum(
+            part.segments_size
+            for topic in list(self._store.topics.values())
+            for part in topic.partitions
+        )
+        everything = sum(part.size for topic in topics for part in topic.partitions)
+        now = Now(
+            self._store.free_bytes(), max(everything - segments, 0), self._sending, time.time()
+        )
+        return self.metrics.text(topics, now)
+
+    # Upkeep
+
+    async def _keep_up(self) -> None:
+        """Turn logs into segments, and remove segments that may go."""
+        while True:
+            await asyncio.sleep(_UPKEEP)
+            try:
+                await self._in_writer(self._store.rotate_old)
+                self.metrics.segments += await self._in(self._upkeep, self._store.roll)
+                await self._reading.trim()
+            except (IngestError, OSError) as error:
+                _log.error("upkeep failed, and will be tried again: %s", error)
+            except Exception:  # noqa: BLE001 -- without upkeep logs would grow for ever
+                _log.exception("upkeep failed, and will be tried again")
+
+    async def _in_writer(self, call: Any, *arguments: Any) -> Any:
+        return await self._in(self._writer, call, *arguments)
+
+    async def _in_turn(self, client: _Client, call: Any, *arguments: Any) -> Any:
+        """Run a call in the storing thread, one at a time for each client.
+
+        Otherwise many requests of one client, some of which sync, would delay all records.
+        """
+        async with client.writing:
+            return await self._in_writer(call, *arguments)
+
+    async def _in_thread(self, call: Any, *arguments: Any) -> Any:
+        return await self._in(self._others, call, *arguments)
+
+    async def _in(self, threads: ThreadPoolExecutor, call: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(threads, call, *arguments)
+
+    # Requests
+
+    async def _handle(self, connection: ServerConnection[Request]) -> None:
+        headers = connection.headers
+        owner = self._permissions.owner(headers, self._owners_key)
+        client = _Client(self._permissions.grant(headers), owner)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await client.requests.acquire()
+                try:
+                    request = await connection.entrypoint.receive()
+                except MessageError as error:
+                    _log.warning("a request from %s: %s", connection.peer, error)
+                    client.requests.release()
+                    continue
+                except (EndOfChannel, ChannelError):
+                    return
+                serving = group.create_task(self._serve(request, client))
+                serving.add_done_callback(lambda _: client.requests.release())
+
+    async def _serve(self, request: Request, client: _Client) -> None:
+        try:
+            if isinstance(request, Open):
+                await self._produce(request, client)
+            elif isinstance(request, Fetch):
+                await self._reading.fetch(request, client.grant, client)
+            elif isinstance(request, EndStep):
+                await self._end_step(request, client)
+            else:
+                async with client.share_of(request):
+                    await self._reading.answer(request, client.grant, client.checked_owner)
+        except ChannelError:
+            pass  # who asked is gone
+        except Exception:  # noqa: BLE001 -- a request that fails leaves others alone
+            _log.exception("a request failed, and others go on: %s", type(request).__name__)
+
+    async def _produce(self, request: Open, client: _Client) -> None:
+        async with request.answers as answers, request.records as records:
+            try:
+                client.grant.check_write(request.topic)
+                with self._place_for_stream(client):
+                    self._store.check_position(request.topic, request.position)
+                    if request.once is not None:
+                        self._store.check_after(request.topic, request.once, request.after)
+                    topic = await self._in_turn(
+                        client, self._store.topic_to_write, request.topic, request.partitions
+                    )
+                    once = request.once
+                    stream = Stream(
+                        topic,
+                        request.producer_id if once is None else once.producer_id,
+                        records,
+                        answers,
+                        self._committer,
+                        self.limits.max_record,
+                        once,
+                        client.turn,
+                    )
+                    if once is None:
+                        await self._run_stream(stream, topic, request, answers, client)
+                    else:
+                        await self._run_part(stream, topic, once, request, client)
+            except (IngestError, OSError) as error:
+                await answers.send(refusal_of(error))
+
+    async def _run_part(
+        self, stream: Stream, topic: Topic, once: Once, request: Open, client: _Client
+    ) -> None:
+        """Let a part of a job be sent, by as many as like to: ids tell what is new."""
+        again, is_dense = request.again is not None, request.after is not None
+        async with self._turn(topic.name, once.job):
+            is_done, missing = await self._in_turn(
+                client, self._store.begin, topic, once, again, is_dense, client.checked_owner
+            )
+            if missing is not None:
+                # Nothing of the part is stored until this is known, and others go on meanwhile.
+                await self._recall(missing, topic, client)
+                await self._in_turn(client, self._store.recall, topic, missing)
+        await request.answers.send(self._opened(topic, 0, is_done))
+        await stream.run()
+
+    async def _end_step(self, request: EndStep, client: _Client) -> None:
+        async with request.reply as reply:
+            try:
+                client.grant.check_write(request.topic)
+                end = partial(
+                    self._store.end_step,
+                    request.topic,
+                    request.job,
+                    request.step,
+                    request.run,
+                    request.rows,
+                    allow_extra=request.allow_extra,
+                    positions=request.positions,
+                    owner=client.checked_owner,
+                )
+                async with self._turn(request.topic, request.job):
+                    missing = await self._in_turn(client, end)
+                    if missing is not None:
+                        await self._recall(missing, self._store.topics[request.topic], client)
+                        await self._in_turn(client, partial(end, read=missing))
+            except (IngestError, OSError) as error:
+                await reply.send(refusal_of(error))
+            else:
+                await reply.send(Done())
+
+    async def _recall(self, missing: Recollection, topic: Topic, client: _Client) -> None:
+        """Read what is stored of a step, one at a time for a client."""
+        async with client.recalling:
+            await self._in(self._recallers, missing.read, topic.partitions)
+
+    def _turn(self, topic: str, job: str) -> asyncio.Lock:
+        return self._turns.setdefault((topic, job), asyncio.Lock())
+
+    async def _run_stream(
+        self,
+        stream: Stream,
+        topic: Topic,
+        request: Open,
+        answers: Sender[Answer],
+        client: _Client,
+    ) -> None:
+        """Serve a producer; it replaces an earlier one with the same id and token."""
+        producer_id = request.producer_id
+        if request.instance:
+            check_name(request.instance, "producer's instance")
+        with self._places.entered(topic.name, producer_id) as place:
+            async with place.turn:
+                # Before the current producer with that id is affected.
+                known = topic.owner_of(producer_id)
+                check_owner("producer id", producer_id, known, client.checked_owner)
+                instance = tagged(known or client.owner, request.instance)
+                if request.again is not None:
+                    if not 0 <= request.again <= MAX_SEQUENCE:
+                        raise RefusedRecords(f"no record has the number {request.again}")
+                    topic.check_owner(producer_id, instance, request.again)
+                await place.clear()
+                committed = await self._in_turn(
+                    client,
+                    self._store.register,
+                    topic,
+                    producer_id,
+                    instance,
+                    self._places.ids(topic.name),
+                )
+                place.stream = stream
+            await answers.send(self._opened(topic, committed))
+            await stream.run()
+
+    def _opened(self, topic: Topic, committed: int, is_done: bool = False) -> Opened:
+        return Opened(
+            len(topic.partitions),
+            committed,
+            self.limits.max_record,
+            is_done,
+            topic.history.topic_id,
+            topic.epoch,
+        )
+
+    @contextlib.contextmanager
+    def _place_for_stream(self, client: _Client) -> Iterator[None]:
+        if self._sending >= self.limits.max_streams:
+            raise RefusedRecords(
+                f"{self._sending} producers send already (max_streams); try again later"
+            )
+        if client.streams >= self.limits.max_connection_streams:
+            raise RefusedRecords(
+                f"{client.streams} producers send over this connection already "
+                "(max_connection_streams); open another"
+            )
+        self._sending += 1
+        client.streams += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+            client.streams -= 1
+
+
+class _Client:
+    """A connection: what it may do, and what it has of the server."""
+
+    def __init__(self, grant: Grant, owner: str) -> None:
+        self.grant = grant
+        self.owner = owner
+        """The owner of the names that it uses first; empty without tokens."""
+        self.streams = 0
+        self.turn = asyncio.Lock()
+        """Held while a message is decoded: one at a time over all streams of the connection."""
+        self.requests = asyncio.Semaphore(_REQUESTS)
+        self.writing = asyncio.Lock()
+        """Held while something is done for it in the thread that stores records."""
+        self.recalling = asyncio.Lock()
+        """Held while the rows of a step are read for it."""
+        self.looking = asyncio.Lock()
+        """Held while offsets are looked up, or topics listed, for it: a listing takes megabytes."""
+        self.advancing = asyncio.Semaphore(_ADVANCES)
+        """Held while its named readers advance."""
+
+    def share_of(self, request: Request) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return what to hold while a request is answered, so that others get their turns."""
+        if isinstance(request, Offsets | Topics):
+            return self.looking
+        return self.advancing if isinstance(request, Advance) else _UNLOCKED
+
+    @property
+    def checked_owner(self) -> str:
+        """The owner to check against; empty for an admin, who may use every name."""
+        return "" if self.grant.admin else self.owner
+
+
+def _stand_back() -> None:
+    """Let the thread that asks for it have the processor last: what it does can wait."""
+    if sys.platform == "linux":  # elsewhere threads have no niceness of their own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,0 +1,1 @@
+"""What a topic needs below it: append groups, read ranges, recover."""

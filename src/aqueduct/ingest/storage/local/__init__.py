@@ -1,0 +1,1 @@
+"""Storage on a local disk: write-ahead logs, Parquet segments and manifests."""

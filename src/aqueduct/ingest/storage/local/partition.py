@@ -1,0 +1,493 @@
+"""One partition: rows with dense offsets, first in a log, then in segments.
+
+One thread appends, one rolls the log into segments, any number read. What readers and the roller
+look at changes only under the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
+from aqueduct.ingest.protocol import PartitionInfo
+from aqueduct.ingest.records import Chunk, make_batch
+from aqueduct.ingest.storage.local.manifest import (
+    Manifest,
+    Segment,
+    remove_files,
+    segment_name,
+    sync_directory,
+    sync_file,
+    write_manifest,
+)
+from aqueduct.ingest.storage.local.recovery import Log, Torn, look, look_at_others
+from aqueduct.ingest.storage.local.segments import (
+    check_segment,
+    first_stored_at,
+    read_segment,
+    write_segment,
+)
+from aqueduct.ingest.storage.local.wal import Block, Facts, WalFile, make_block, read_rows
+
+_log = logging.getLogger("aqueduct.ingest")
+
+
+@dataclass
+class _Staged:
+    """A block that is not sealed yet."""
+
+    parts: list[bytes | pa.Buffer]
+    count: int
+    facts: Facts
+    block: Block | None = None
+    """Where it is, once it is written."""
+
+
+class Partition:
+    """The files of one partition, opened and recovered."""
+
+    def __init__(self, directory: Path, number: int, *, read_only: bool = False) -> None:
+        """``read_only``: look at what another process has, and change nothing."""
+        self.directory = directory
+        self.number = number
+        self._read_only = read_only
+        self.fault = ""
+        """Why it cannot be used; then nothing is written, and reading says so."""
+        self.lock = threading.Lock()
+        self.manifest = Manifest()
+        self.next_offset = 0
+        self.ingest_time = 0
+        self.producers: dict[str, tuple[int, int]] = {}
+        """Of each producer the last sequence number, and when it was stored."""
+        self.instances: dict[str, str] = {}
+        """Which of those with the id that was, of each producer that told."""
+        self._logs: list[Log] = []
+        self._wal: WalFile | None = None
+        self._staged: _Staged | None = None
+        self.torn: Torn | None = None
+        """An end of the log that is no block, and is there until `settle`."""
+        self._spare: list[Path] = []
+        self.segments_size = 0
+        """Bytes in all segments."""
+        self.rolled = 0
+        """Segments that were made since it was opened."""
+        self.was_set_back = False
+        """Whether rows have a later time than the clock reading when they were stored."""
+        self._forgot = False
+        self._sound: set[str] = set()
+        """Segments that were found to be what was written."""
+        self.recover()
+
+    def put_out_of_use(self, fault: str) -> None:
+        """Nothing is written or read from now on."""
+        self.fault = fault
+        _log.error("partition %s is out of use: %s", self.directory, fault)
+
+    # Recovery
+
+    def _recover(self) -> None:
+        found = (look_at_others if self._read_only else look)(self.directory, self.number)
+        with self.lock:
+            self._logs = found.logs
+            self.manifest = found.manifest
+            self.segments_size = sum(segment.size for segment in found.manifest.segments)
+            self._sound.intersection_update(each.name for each in found.manifest.segments)
+            self._count_all()
+        self.torn, self._spare = found.torn, found.spare
+
+    def recover(self) -> None:
+        """Look at what is there, and be out of use if that is damaged."""
+        try:
+            self._recover()
+        except CorruptFile as fault:
+            self.put_out_of_use(str(fault))
+        except OSError as error:
+            self.put_out_of_use(f"{error.filename or self.directory}: {error.strerror}")
+
+    def settle(self) -> None:
+        """Remove what a crash left half done: until then, nothing is changed."""
+        if self.torn is not None:
+            torn, self.torn = self.torn, None
+            self._cut(torn.path, torn.position, torn.size, torn.reason)
+        if not self._read_only:
+            remove_files(self._spare)
+            if self._logs:  # the last block may be in memory only, and counts from now on
+                sync_file(self._logs[-1].path)
+        self._spare = []
+
+    def _cut(self, path: Path, position: int, size: int, why: str) -> None:
+        if self._read_only:
+            return  # whoever writes there may not be done
+        _log.warning("%s, byte %d: %d bytes cut off: %s", path, position, size, why)
+        file = WalFile(path)
+        file.cut(position)
+        file.close()
+
+    def _count_all(self) -> None:
+        """Begin behind the segments, and go on behind every block."""
+        self.next_offset = self.manifest.next
+        self.ingest_time = self.manifest.ingest_time
+        self.was_set_back = any(
+            segment.stored_at < segment.last_ingest for segment in self.manifest.segments
+        )
+        self.producers = dict(self.manifest.producers)
+        self.instances = dict(self.manifest.instances)
+        for log in self._logs:
+            for block in log.blocks:
+                self._count(block)
+
+    def _count(self, block: Block) -> None:
+        """Go on behind a block."""
+        self.next_offset = block.end
+        self.ingest_time = max(self.ingest_time, block.facts.ingest_time)
+        if block.facts.stored_at < block.facts.ingest_time:
+            self.was_set_back = True
+        for producer, sequence in block.facts.producers.items():
+            self.producers[producer] = (sequence, block.facts.ingest_time)
+            self.instances[producer] = block.facts.instances.get(producer, "")
+
+    @property
+    def last_block(self) -> Block | None:
+        """The last block that is still in the log."""
+        return self._logs[-1].blocks[-1] if self._logs and self._logs[-1].blocks else None
+
+    @property
+    def last_group(self) -> int:
+        """The group of that block; 0 if there is none."""
+        return self.last_block.facts.group if self.last_block is not None else 0
+
+    @property
+    def log_end(self) -> tuple[Path, int]:
+        """The file and the byte where the good part of the log ends."""
+        if self._logs:
+            return self._logs[-1].path, self._logs[-1].size
+        return self.directory / f"{self.next_offset:020}.wal", 0
+
+    def cut_last(self) -> None:
+        """Remove the last block: the group that it belongs to is not whole."""
+        log = self._logs[-1]
+        block = log.blocks.pop()
+        self._cut(log.path, block.position, block.size, "its group was not written whole")
+        if not log.blocks:
+            self._logs.pop()
+            if not self._read_only:
+                remove_files([log.path])
+        self._count_all()
+
+    # Writing, by one thread
+
+    def stage(self, chunks: Sequence[Chunk], facts: Facts) -> None:
+        """Make a block of rows behind the last; nothing is written yet."""
+        batch = make_batch(chunks, self.next_offset, facts.ingest_time)
+        parts = make_block(batch, self.next_offset, facts)
+        self._staged = _Staged(parts, batch.num_rows, facts)
+
+    def write(self) -> None:
+        """Append what was staged."""
+        staged = self._staged
+        assert staged is not None
+        wal = self._wal if self._wal is not None else self._begin_log()
+        position, size = wal.append(staged.parts)
+        body = position + len(staged.parts[0]) + len(staged.parts[1])
+        staged.block = Block(position, size, self.next_offset, staged.count, staged.facts, body)
+
+    def _begin_log(self) -> WalFile:
+        path = self.directory / f"{self.next_offset:020}.wal"
+        wal = WalFile(path)
+        try:
+            wal.cut(0)
+            sync_directory(self.directory)
+        except OSError:
+            wal.close()
+            raise
+        with self.lock:
+            self._wal = wal
+            self._logs.append(Log(path))
+        return wal
+
+    def sync(self) -> None:
+        """Have what was written on disk."""
+        assert self._wal is not None
+        self._wal.sync()
+
+    def seal(self) -> None:
+        """What was written and synced is there for readers."""
+        staged, wal = self._staged, self._wal
+        assert staged is not None
+        assert staged.block is not None
+        assert wal is not None
+        wal.keep()
+        with self.lock:
+            self._logs[-1].blocks.append(staged.block)
+            self._count(staged.block)
+        self._staged = None
+
+    def revert(self) -> None:
+        """Take back what was staged, as far as it was written."""
+        self._staged = None
+        if self._wal is not None:
+            self._wal.revert()
+
+    @property
+    def log_size(self) -> int:
+        """Bytes in the file that is appended to."""
+        return self._wal.size if self._wal is not None else 0
+
+    def rotate(self) -> None:
+        """Begin a new file of the log, so that the one before can become a segment."""
+        if self.log_size:
+            self.close()
+
+    def close(self) -> None:
+        """Close its files."""
+        with self.lock:  # the roller asks which file is in use
+            wal, self._wal = self._wal, None
+        if wal is not None:
+            wal.close()
+
+    # Rolling, by one thread
+
+    def roll(self) -> None:
+        """Turn into segments the files of the log that are finished now, and no later ones."""
+        with self.lock:
+            active = self._wal.path if self._wal is not None else None
+            finished = [log for log in self._logs if log.path != active and log.blocks]
+        for log in finished:
+            self._roll(log)
+            self.rolled += 1
+        if self._forgot:
+            self._forgot = False
+            producers = self._remembered(self.manifest.producers)
+            if len(producers) != len(self.manifest.producers):
+                known = self.manifest.instances
+                instances = {name: known[name] for name in producers if name in known}
+                self._install(replace(self.manifest, producers=producers, instances=instances))
+
+    def _roll(self, log: Log) -> None:
+        blocks = log.blocks
+        first, last = blocks[0].first, blocks[-1].end - 1
+        path = self.directory / segment_name(first, last)
+        size, checksum = write_segment(path, read_rows(log.path, blocks))
+        segment = Segment(
+            first,
+            last,
+            size,
+            min(block.facts.first_time for block in blocks),
+            max(block.facts.last_time for block in blocks),
+            blocks[0].facts.ingest_time,
+            blocks[-1].facts.ingest_time,
+            checksum,
+            blocks[-1].facts.stored_at,
+        )
+        producers = dict(self.manifest.producers)
+        instances = dict(self.manifest.instances)
+        for block in blocks:
+            for producer, sequence in block.facts.producers.items():
+                producers[producer] = (sequence, block.facts.ingest_time)
+                instances[producer] = block.facts.instances.get(producer, "")
+        remembered = self._remembered(producers)
+        fresh = replace(
+            self.manifest,
+            next=last + 1,
+            group=max(self.manifest.group, blocks[-1].facts.group),
+            ingest_time=max(self.manifest.ingest_time, blocks[-1].facts.ingest_time),
+            segments=[*self.manifest.segments, segment],
+            producers=remembered,
+            instances={name: known for name, known in instances.items() if name in remembered},
+            proof=blocks[-1].facts.ends(whole=True),
+        )
+        self._install(fresh, size)
+        with self.lock:
+            self._logs.remove(log)
+        remove_files([log.path])
+
+    def _remembered(self, producers: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        with self.lock:
+            return {name: known for name, known in producers.items() if name in self.producers}
+
+    def forget(self, producers: Iterable[str]) -> None:
+        """Forget producers; the next roll takes them out of the manifest too."""
+        with self.lock:
+            for producer in producers:
+                self.producers.pop(producer, None)
+                self.instances.pop(producer, None)
+            self._forgot = True
+
+    def _install(self, manifest: Manifest, grown: int = 0) -> None:
+        write_manifest(self.directory, manifest)
+        with self.lock:
+            self.manifest = manifest
+            self.segments_size += grown
+
+    def drop(self, count: int) -> int:
+        """Remove the oldest segments, so many; returns how many bytes that freed."""
+        manifest = self.manifest
+        gone, kept = manifest.segments[:count], manifest.segments[count:]
+        if not gone:
+            return 0
+        first = gone[-1].last + 1
+        freed = sum(segment.size for segment in gone)
+        self._install(replace(manifest, first=first, segments=kept), -freed)
+        self._sound.difference_update(segment.name for segment in gone)
+        remove_files(self.directory / segment.name for segment in gone)
+        return freed
+
+    # Reading, by any thread
+
+    def check_usable(self, topic: str) -> None:
+        """Raise if it is out of use."""
+        if self.fault:
+            raise IngestError(f"{topic} partition {self.number} is out of use: {self.fault}")
+
+    def check_range(self, topic: str, start: int, end: int) -> None:
+        """Raise unless all rows from ``start`` up to ``end`` are there and can be read."""
+        self.check_usable(topic)
+        first, last = self.manifest.first, self.next_offset
+        if not first <= start <= end <= last:
+            raise UnknownTopic(
+                f"{topic} partition {self.number} has offsets from {first} up to {last}, "
+                f"not from {start} up to {end}"
+            )
+
+    def read(
+        self, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows with offsets from ``start`` up to ``end``; both must be there.
+
+        With ``columns``, only those: the others of a segment are not even read.
+        """
+        self.check_usable(self.directory.parent.name)
+        while start < end:
+            path, batches = self._file_with(start, end, columns)
+            try:
+                for batch in batches:
+                    start += batch.num_rows
+                    yield batch
+            except FileNotFoundError:
+                self._look_again(path)
+            except OSError as error:
+                raise IngestError(f"{path} could not be read: {error.strerror}") from error
+
+    def _file_with(
+        self, start: int, end: int, columns: Sequence[str] | None
+    ) -> tuple[Path, Iterator[pa.RecordBatch]]:
+        """The file with an offset, and its rows from there on."""
+        with self.lock:
+            manifest = self.manifest
+            logs = [(log.path, list(log.blocks)) for log in self._logs]
+        if start < manifest.first:
+            raise UnknownTopic(f"offset {start} was removed; {manifest.first} is the first left")
+        if start < manifest.next:
+            at = bisect_left(manifest.segments, start, key=lambda segment: segment.last)
+            segment = manifest.segments[at]
+            path = self.directory / segment.name
+            return path, self._read_segment(segment, start, end, columns)
+        for path, blocks in logs:
+            wanted = [block for block in blocks if block.first < end and start < block.end]
+            if wanted:
+                rows = _read_log(path, wanted, start, end)
+                return path, rows if columns is None else (each.select(columns) for each in rows)
+        raise CorruptFile(self.directory, 0, f"offset {start} is in no segment and in no log")
+
+    def _read_segment(
+        self, segment: Segment, start: int, end: int, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        path = self._checked(segment)
+        yield from read_segment(path, segment.first, start, min(end, segment.last + 1), columns)
+
+    def _checked(self, segment: Segment) -> Path:
+        """The file of a segment, which is what was written."""
+        path = self.directory / segment.name
+        if segment.name not in self._sound:
+            check_segment(path, segment.checksum)
+            self._sound.add(segment.name)
+        return path
+
+    def _look_again(self, path: Path) -> None:
+        """A file is gone: well if it became a segment in between, or was removed for its age."""
+        if self._read_only:
+            self._recover()
+        with self.lock:
+            ours = {self.directory / segment.name for segment in self.manifest.segments}
+            ours |= {log.path for log in self._logs}
+        if path in ours and not path.exists():
+            raise CorruptFile(path, 0, "the file is missing")
+
+    def stored_times(self) -> list[int]:
+        """Return when the last row of each segment, and then each block of the log, was stored.
+
+        For a partition that was written while the clock was set back. Rows stored before that get
+        the time of the next stored row, which is an upper bound; so the times never decrease.
+        """
+        with self.lock:
+            return self._stored_times()
+
+    def _stored_times(self) -> list[int]:
+        times = [segment.stored_at for segment in self.manifest.segments]
+        times += [block.facts.stored_at for log in self._logs for block in log.blocks]
+        times.reverse()
+        return list(accumulate(times, min))[::-1]
+
+    def offset_at(self, timestamp: int) -> int:
+        """Return the first offset stored at or after a time; the next offset if there is none.
+
+        If the clock was set back, the row may have been stored a few seconds earlier.
+        """
+        self.check_usable(self.directory.parent.name)
+        while True:
+            with self.lock:
+                held = self.manifest.segments
+                blocks = [block for log in self._logs for block in log.blocks]
+                if self.was_set_back:
+                    at = bisect_left(self._stored_times(), timestamp)
+                else:
+                    at = bisect_left(held, timestamp, key=lambda segment: segment.last_ingest)
+                    if at == len(held):
+                        at += bisect_left(
+                            blocks, timestamp, key=lambda each: each.facts.ingest_time
+                        )
+                if at >= len(held):
+                    at -= len(held)
+                    return blocks[at].first if at < len(blocks) else self.next_offset
+            segment = held[at]
+            if segment.first_ingest >= timestamp:
+                return segment.first
+            try:
+                path = self._checked(segment)
+                return first_stored_at(path, segment.first, segment.last + 1, timestamp)
+            except FileNotFoundError:
+                self._look_again(self.directory / segment.name)
+
+    def info(self) -> PartitionInfo:
+        """What it holds."""
+        with self.lock:
+            segments = self.manifest.segments
+            size = self.segments_size + sum(log.size for log in self._logs)
+            firsts = [segment.first_ingest for segment in segments[:1]]
+            for log in self._logs:
+                firsts += [block.facts.ingest_time for block in log.blocks[:1]]
+            return PartitionInfo(
+                self.number,
+                self.manifest.first,
+                self.next_offset,
+                firsts[0] if firsts else None,
+                self.ingest_time if firsts else None,
+                size,
+                self.fault,
+            )
+
+
+def _read_log(path: Path, blocks: list[Block], start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The rows of blocks, without those before and behind a range."""
+    for batch, block in zip(read_rows(path, blocks), blocks, strict=True):
+        skip = max(start - block.first, 0)
+        yield batch.slice(skip, min(end, block.end) - block.first - skip)

@@ -1,0 +1,134 @@
+"""Segments: Parquet files of a partition, written once from its log and never changed."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from aqueduct.ingest.errors import CorruptFile
+from aqueduct.ingest.records import STORED
+from aqueduct.ingest.storage.local.file_modes import create
+from aqueduct.ingest.storage.local.manifest import removed_on_failure, sync_directory
+
+ROW_GROUP = 65_536
+"""Rows that are read together: some megabytes, and enough for columns to be packed well."""
+_ROW_GROUP_BYTES = 16 * 1024 * 1024
+_TEMPORARY = ".tmp"
+_PIECE = 1024 * 1024
+
+
+def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    """Write rows into a new file, and return its size and checksum; it is there as a whole."""
+    temporary = path.with_name(f".{path.name}{_TEMPORARY}")
+    with removed_on_failure(temporary), open(temporary, "w+b", opener=create) as file:
+        # Values are mostly different: a dictionary of them would be built in vain.
+        with pq.ParquetWriter(
+            file,
+            STORED,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=["producer_id"],
+            write_page_checksum=True,
+        ) as writer:
+            for group in _row_groups(batches):
+                writer.write_table(group, row_group_size=group.num_rows)
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
+        checksum = _checksum(file)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+    return size, checksum
+
+
+def check_segment(path: Path, checksum: int) -> None:
+    """Raise unless a file is what was written."""
+    with path.open("rb") as file:
+        if _checksum(file) != checksum:
+            raise CorruptFile(path, 0, "the checksum of the segment is wrong")
+
+
+def _checksum(file: BinaryIO) -> int:
+    file.seek(0)
+    checksum = 0
+    while piece := file.read(_PIECE):
+        checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= ROW_GROUP or size >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def read_segment(
+    path: Path, first: int, start: int, end: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows with offsets from ``start`` up to ``end``, of a file that begins at ``first``."""
+    schema = STORED if columns is None else pa.schema([STORED.field(name) for name in columns])
+    with _opened(path) as file:
+        for number, begin, stop in _groups(path, file, first, end):
+            if start < stop:
+                group = file.read_row_group(number, None if columns is None else schema.names)
+                group = group if columns is None else group.select(schema.names)
+                rows = group.slice(max(start - begin, 0), min(end, stop) - max(start, begin))
+                yield from rows.cast(schema).to_batches()
+
+
+def first_stored_at(path: Path, first: int, end: int, timestamp: int) -> int:
+    """The first offset, up to ``end``, whose row was stored at or after a time."""
+    with _opened(path) as file:
+        for number, begin, _ in _groups(path, file, first, end):
+            times = file.read_row_group(number, ["ingest_time"]).column(0).cast(pa.int64())
+            at = pc.index(pc.greater_equal(times, timestamp), True).as_py()
+            if at >= 0:
+                return begin + int(at)
+    return end
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield file
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptFile(path, 0, f"not a segment that can be read: {error}") from None
+
+
+def _groups(
+    path: Path, file: pq.ParquetFile, first: int, end: int
+) -> Iterator[tuple[int, int, int]]:
+    """Each row group that begins before an offset: its number, and the offsets of its rows."""
+    begin = first
+    for number in range(file.num_row_groups):
+        if begin >= end:
+            return
+        stop = begin + file.metadata.row_group(number).num_rows
+        yield number, begin, stop
+        begin = stop
+    if begin < end:
+        raise CorruptFile(path, 0, f"the segment ends at offset {begin}, not at {end}")
+
+
+def leftovers(directory: Path) -> list[Path]:
+    """Files that a crash left half written."""
+    return [path for path in directory.iterdir() if path.name.endswith(_TEMPORARY)]

@@ -1,0 +1,319 @@
+"""One file of a partition's write-ahead log: blocks of rows, each with checksums, in order.
+
+A block is a header, a few facts as msgpack, and an Arrow IPC record batch. The header has a
+checksum of its own, so that how long a block was to be is known even if the rest is damaged. A
+block that was cut short by a crash can only be the last one: nothing is written behind it before
+it was synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from aqueduct.ingest.errors import CorruptFile, IngestError
+from aqueduct.ingest.records import STORED
+from aqueduct.ingest.storage.local.file_modes import create
+
+MAGIC = b"AQW1"
+_FIELDS = struct.Struct("<4sIIQII")
+_CHECKSUM = struct.Struct("<I")
+HEADER_SIZE = _FIELDS.size + _CHECKSUM.size
+MAX_BLOCK = 256 * 1024 * 1024
+"""Far more than one group holds; a larger length is damage."""
+_MAX_CANDIDATES = 100_000
+_PIECE = 1024 * 1024
+
+
+class Facts(msgspec.Struct, array_like=True, frozen=True):
+    """What a block says besides its rows."""
+
+    group: int
+    """Number of the group of blocks, over all partitions of a topic, that are there as one."""
+    members: dict[int, int]
+    """The partitions of the group, and the offset at which its block begins in each."""
+    producers: dict[str, int]
+    """The producers whose rows these are, and the last sequence number of each."""
+    ingest_time: int
+    first_time: int
+    """The least and the greatest timestamp of the rows."""
+    last_time: int
+    others: dict[int, int] = {}
+    """The partitions that are not of the group, and the offset at which each ends."""
+    instances: dict[str, str] = {}
+    """Which of those with the id it was, of each producer that told."""
+    clock: int = 0
+    """The clock reading, earlier than ``ingest_time`` if the clock was set back; 0 if unknown."""
+
+    @property
+    def stored_at(self) -> int:
+        """When the block was stored, by its own clock reading."""
+        return self.clock or self.ingest_time
+
+    def ends(self, whole: bool) -> dict[int, int]:
+        """How far each partition must reach; further if the group is known to be on disk."""
+        return {**self.others, **{each: at + whole for each, at in self.members.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where a block is, and what it says."""
+
+    position: int
+    size: int
+    first: int
+    count: int
+    facts: Facts
+    body: int
+    """Where its record batch begins."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last row."""
+        return self.first + self.count
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Facts).decode
+
+
+def make_block(batch: pa.RecordBatch, first: int, facts: Facts) -> list[bytes | pa.Buffer]:
+    """The parts of a block, to be written one behind the other."""
+    meta = _encode(facts)
+    body = batch.serialize()
+    if len(meta) + body.size > MAX_BLOCK:
+        raise IngestError(f"{batch.num_rows} rows of {body.size:,} bytes are too much for a block")
+    checksum = zlib.crc32(body, zlib.crc32(meta))
+    fields = _FIELDS.pack(MAGIC, len(meta), body.size, first, batch.num_rows, checksum)
+    return [fields + _CHECKSUM.pack(zlib.crc32(fields)), meta, body]
+
+
+class WalFile:
+    """A file that is appended to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = create(path, os.O_RDWR | os.O_CREAT)
+        self.size = os.fstat(self._file).st_size
+        """How much of it is written for good; what is behind that is of no account."""
+        self._appended = 0
+
+    def append(self, parts: list[bytes | pa.Buffer]) -> tuple[int, int]:
+        """Write a block behind the last one, and return its position and size."""
+        position = self.size + self._appended
+        size = sum(len(part) for part in parts)
+        written = 0
+        while written < size:
+            count = os.pwritev(self._file, _rest(parts, written), position + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            written += count
+        self._appended += size
+        return position, size
+
+    def sync(self) -> None:
+        """Have everything on disk that was appended."""
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self._file)
+        else:
+            os.fsync(self._file)  # macOS has no other
+
+    def keep(self) -> None:
+        """What was appended and synced is there for good."""
+        self.size += self._appended
+        self._appended = 0
+
+    def revert(self) -> None:
+        """Take back what was appended and not kept, also from the disk."""
+        self.cut(self.size)
+
+    def cut(self, size: int) -> None:
+        """Remove everything from a position on, for good."""
+        os.ftruncate(self._file, size)
+        os.fsync(self._file)
+        self.size = size
+        self._appended = 0
+
+    def close(self) -> None:
+        """Close it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _rest(parts: list[bytes | pa.Buffer], written: int) -> list[memoryview]:
+    """What is left of parts when so many bytes were written."""
+    views = [memoryview(part) for part in parts]
+    while views and written >= len(views[0]):
+        written -= len(views[0])
+        views.pop(0)
+    if written:
+        views[0] = views[0][written:]
+    return views
+
+
+class _CutShort(CorruptFile):
+    """A block was to be longer than the file is."""
+
+
+class _NoHeader(CorruptFile):
+    """There is no good header where a block should begin."""
+
+
+class Scan:
+    """Goes through a file block by block, and knows where the good part ends.
+
+    It reads and does not map: whoever writes the file may cut it at any time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        """Of the whole file."""
+        self.good = 0
+        """Where the good part ends, once all blocks were gone through."""
+        self.torn = ""
+        """Why the end is not good, if it is not."""
+
+    def blocks(self) -> Iterator[Block]:
+        """All good blocks; raises `CorruptFile` for a bad one that cannot be the last."""
+        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = os.fstat(file).st_size
+            while self.good < self.size:
+                try:
+                    block = self._block(file, self.good)
+                except _CutShort as fault:
+                    self.torn = fault.reason
+                    return
+                except _NoHeader as fault:
+                    if self._something_good_behind(file, self.good + 1):
+                        raise CorruptFile(self.path, self.good, fault.reason) from None
+                    self.torn = fault.reason
+                    return
+                except _BadBody as fault:
+                    if fault.end < self.size:
+                        raise CorruptFile(self.path, self.good, fault.reason) from None
+                    self.torn = fault.reason
+                    return
+                yield block
+                self.good = block.position + block.size
+        finally:
+            os.close(file)
+
+    def _block(self, file: int, position: int) -> Block:
+        meta, body, first, count, checksum = self._header(file, position)
+        start = position + HEADER_SIZE
+        end = start + meta + body
+        if end > self.size:
+            raise _CutShort(self.path, position, "a block is cut short")
+        data = memoryview(_read(file, meta + body, start))
+        if len(data) != meta + body or zlib.crc32(data) != checksum:
+            raise _BadBody(self.path, position, "the checksum of a block is wrong", end)
+        try:
+            facts = _decode(data[:meta])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise _BadBody(self.path, position, f"the facts of a block: {error}", end) from None
+        return Block(position, end - position, first, count, facts, start + meta)
+
+    def _header(self, file: int, position: int) -> tuple[int, int, int, int, int]:
+        """The lengths of facts and rows, the first offset, the count and the checksum."""
+        data = _read(file, HEADER_SIZE, position)
+        if len(data) < HEADER_SIZE:
+            raise _NoHeader(self.path, position, "the header of a block is cut short")
+        magic, meta, body, first, count, checksum = _FIELDS.unpack_from(data)
+        if magic != MAGIC:
+            raise _NoHeader(self.path, position, "there is no block")
+        if _CHECKSUM.unpack_from(data, _FIELDS.size)[0] != zlib.crc32(data[: _FIELDS.size]):
+            raise _NoHeader(self.path, position, "the checksum of the header of a block is wrong")
+        if meta + body > MAX_BLOCK:
+            raise _NoHeader(self.path, position, f"a block of {meta + body} bytes")
+        return meta, body, first, count, checksum
+
+    def _something_good_behind(self, file: int, position: int) -> bool:
+        """Whether any block from there on is good: then the bad one was not the last.
+
+        Too many that look like one count as one: what is not understood is not cut off.
+        """
+        candidates = 0
+        hashed = 0
+        for at in _find(file, MAGIC, position):
+            candidates += 1
+            if candidates > _MAX_CANDIDATES or hashed > self.size:
+                return True
+            try:
+                self._block(file, at)
+            except _BadBody as fault:
+                hashed += fault.end - at
+            except (_CutShort, _NoHeader):
+                continue
+            else:
+                return True
+        return False
+
+
+class _BadBody(CorruptFile):
+    """A block has a good header, and what follows is not what it says."""
+
+    def __init__(self, path: Path, position: int, reason: str, end: int) -> None:
+        super().__init__(path, position, reason)
+        self.end = end
+
+
+def _read(file: int, size: int, position: int) -> bytes:
+    """Bytes of a file: fewer only where it ends."""
+    data = os.pread(file, size, position)
+    while len(data) < size:
+        more = os.pread(file, size - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _find(file: int, what: bytes, position: int) -> Iterator[int]:
+    """Where some bytes occur in a file, from a position on."""
+    while piece := _read(file, _PIECE + len(what) - 1, position):
+        at = piece.find(what)
+        while at >= 0:
+            yield position + at
+            at = piece.find(what, at + 1)
+        position += _PIECE
+
+
+def read_rows(path: Path, blocks: list[Block]) -> Iterator[pa.RecordBatch]:
+    """The rows of blocks of a file, read and checked one block at a time."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for block in blocks:
+            yield _rows(path, block, _read(file, block.size, block.position))
+    finally:
+        os.close(file)
+
+
+def _rows(path: Path, block: Block, data: bytes) -> pa.RecordBatch:
+    if len(data) != block.size:
+        raise CorruptFile(path, block.position, "a block is cut short")
+    *_, first, _, checksum = _FIELDS.unpack_from(data)
+    fields = zlib.crc32(data[: _FIELDS.size])
+    if fields != _CHECKSUM.unpack_from(data, _FIELDS.size)[0] or first != block.first:
+        raise CorruptFile(path, block.position, "the header of a block has changed")
+    if zlib.crc32(memoryview(data)[HEADER_SIZE:]) != checksum:
+        raise CorruptFile(path, block.position, "the checksum of a block is wrong")
+    try:
+        body = pa.py_buffer(data).slice(block.body - block.position)
+        batch = pa.ipc.read_record_batch(body, STORED)
+        batch.validate()
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise CorruptFile(path, block.position, f"the rows of a block: {error}") from None
+    if batch.num_rows != block.count:
+        raise CorruptFile(path, block.position, f"{batch.num_rows} rows instead of {block.count}")
+    return batch

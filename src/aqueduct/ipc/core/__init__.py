@@ -1,0 +1,1 @@
+"""The ScalableIPC state machines: pure, with time and randomness as arguments."""

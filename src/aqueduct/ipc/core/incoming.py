@@ -1,0 +1,198 @@
+"""The receiving of one message: its pieces in order, each answered, until it is whole and taken.
+
+The last PDU of a message is acknowledged when the application has taken the message, so that a
+sender which was told of success was told the truth. Only this file assigns the state of a
+receiving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from enum import Enum, auto
+
+from aqueduct.ipc.core.pdu import data_ack, header_ack
+from aqueduct.protocol.timers import NEVER
+
+SMALL = 4_096
+"""Pieces below this are put together as they come: each for itself would take far more memory."""
+
+
+class State(Enum):
+    """Where a receiving stands."""
+
+    __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
+
+    BEGUN = auto()
+    RECEIVING = auto()
+    WHOLE = auto()
+    PROCESSED = auto()
+    ABORTED = auto()
+
+
+class Input(Enum):
+    """What can happen to a receiving."""
+
+    __hash__ = object.__hash__
+
+    PIECE = "piece"
+    LAST_PIECE = "last piece"
+    TAKEN = "taken"
+    REFUSED = "refused"
+    ABORT = "empty DATA"
+    TIMER = "receive data timer"
+    RESET = "reset"
+
+
+TRANSITIONS = {
+    (State.BEGUN, Input.PIECE): State.RECEIVING,
+    (State.BEGUN, Input.LAST_PIECE): State.WHOLE,
+    (State.RECEIVING, Input.PIECE): State.RECEIVING,
+    (State.RECEIVING, Input.LAST_PIECE): State.WHOLE,
+    (State.RECEIVING, Input.ABORT): State.ABORTED,
+    (State.RECEIVING, Input.TIMER): State.ABORTED,
+    (State.RECEIVING, Input.RESET): State.ABORTED,
+    (State.WHOLE, Input.TAKEN): State.PROCESSED,
+    (State.WHOLE, Input.REFUSED): State.ABORTED,
+    (State.WHOLE, Input.ABORT): State.ABORTED,
+}
+
+
+class Account:
+    """What one remote holds: messages that were not taken, and their bytes that have arrived."""
+
+    __slots__ = ("count", "held")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.held = 0
+
+
+class Incoming:
+    """One message on its way in."""
+
+    __slots__ = (
+        "_on_timer",
+        "_pieces",
+        "account",
+        "begun",
+        "deadline",
+        "expected",
+        "length",
+        "max_data",
+        "message_id",
+        "missing",
+        "owner",
+        "remote",
+        "state",
+        "wake_at",
+    )
+
+    def __init__(
+        self,
+        message_id: bytes,
+        remote: Hashable,
+        owner: bytes,
+        length: int,
+        max_data: int,
+        account: Account,
+        now: float,
+        on_timer: Callable[[Incoming, float], None],
+    ) -> None:
+        self._on_timer = on_timer
+        self.account = account
+        """The account it counts against: that of the remote its HEADER came from."""
+        self.begun = now
+        self.message_id = message_id
+        self.remote = remote
+        """Where its last PDU came from, and where the ack goes."""
+        self.owner = owner
+        """The endpoint's owner id when it began; a later one does not matter (IPC-RECV-9)."""
+        self.length = length
+        self.max_data = max_data
+        """The most data in a PDU when it began; a later limit does not matter (IPC-RECV-10)."""
+        self.expected = 0
+        """The number of the next PDU; the HEADER is 0."""
+        self.state = State.BEGUN
+        self._pieces: list[bytes | bytearray] = []
+        self.missing = length
+        """Bytes that have not arrived."""
+        self.deadline = NEVER
+        self.wake_at = NEVER
+
+    def handle_timer(self, now: float) -> None:
+        """The time to wake has come."""
+        self._on_timer(self, now)
+
+    @property
+    def arrived(self) -> int:
+        """Bytes that have arrived."""
+        return self.length - self.missing
+
+    def is_behind(self, now: float, timeout: float) -> bool:
+        """Return whether the transfer is too slow to finish within a timeout (IPC-FLOW-9)."""
+        return (now - self.begun - timeout / 4) * self.length > timeout * self.arrived
+
+    def add(self, data: bytes) -> bool:
+        """Take the data of the expected PDU; returns whether the message is whole."""
+        if len(data) > self.missing:
+            data = data[: self.missing]  # IPC-RECV-1
+        self.missing -= len(data)
+        if len(data) >= SMALL or not (self.missing or self._pieces):
+            self._pieces.append(data)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += data
+        else:
+            self._pieces.append(bytearray(data))
+        self.expected += 1
+        whole = self.missing == 0
+        self._move(Input.LAST_PIECE if whole else Input.PIECE)
+        return whole
+
+    def last_ack(self, code: int = 0) -> bytes:
+        """The answer to the PDU that was added last."""
+        if self.expected <= 1:
+            return header_ack(self.message_id, code)
+        return data_ack(self.message_id, self.expected - 1, code)
+
+    def notice(self) -> bytes:
+        """The answer to a duplicate of the last PDU: it is whole, and waits to be taken.
+
+        It numbers a PDU past the last, which whoever does not know of notices ignores.
+        """
+        return data_ack(self.message_id, self.expected, 0)
+
+    def payload(self) -> bytes:
+        """The whole message; afterwards it is no longer held here."""
+        pieces = self._pieces
+        self._pieces = []
+        if len(pieces) == 1 and isinstance(pieces[0], bytes):
+            return pieces[0]
+        return b"".join(pieces)
+
+    def take(self) -> None:
+        """The application has taken it."""
+        self._end(Input.TAKEN)
+
+    def refuse(self) -> None:
+        """The application could not make use of it."""
+        self._end(Input.REFUSED)
+
+    def abort(self) -> None:
+        """The sender gave it up."""
+        self._end(Input.ABORT)
+
+    def time_out(self) -> None:
+        """The receive data timer elapsed."""
+        self._end(Input.TIMER)
+
+    def reset(self) -> None:
+        """This side gives it up."""
+        self._end(Input.RESET)
+
+    def _end(self, cause: Input) -> None:
+        self._move(cause)
+        self._pieces = []
+        self.deadline = NEVER
+
+    def _move(self, cause: Input) -> None:
+        self.state = TRANSITIONS[self.state, cause]

@@ -1,0 +1,519 @@
+"""ScalableIPC between hosts: PDUs over TCP with TLS, on connections that nobody has to know of.
+
+A connection is opened when there is something to send, carries all messages for its remote and the
+answers to them, is opened again after it was lost, and closed when nothing has used it for a while.
+Whoever connected is answered over its connection: it need not listen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import ssl
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from aqueduct.errors import ConnectError, TLSError
+from aqueduct.ipc.address import parse, unparse
+from aqueduct.ipc.core.events import Heard, Transmit
+from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.transports.base import Listener
+from aqueduct.ipc.transports.secure import Session, client_context, refusal, server_context
+from aqueduct.ipc.transports.stream import BUFFER, FULL, Connection
+from aqueduct.security import ServerTLS, Trust
+
+SCHEME = "tls://"
+MAX_PDU = 256 * 1024
+WINDOW = 4 * 1024 * 1024
+ID_TRUST = 3_600.0
+"""As long as a connection is up its peer is the same; when it is lost, `handle_trouble` says so."""
+
+_MIN_FRAME = 1024 * 1024
+"""Frames up to this are read whatever ``max_pdu`` is, so that a sender which does not know it can
+be told instead of cut off (IPC-RECV-5)."""
+_PAUSE = 0.05
+"""Between two attempts to reach a remote, however many messages wait for it."""
+_LINGER = 1.0
+"""How long closing waits for what was written."""
+_BACKLOG = 1_024
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+_MAX_UNSENT = 64 * 1024 * 1024
+"""Bytes not yet taken by the kernel, of all connections together, past which acks to peers that do
+not read are lost."""
+
+
+@dataclass(frozen=True)
+class TcpLimits:
+    """What bounds the connections of one transport (IPC-TCP-6); times are seconds."""
+
+    idle_timeout: float = 60.0
+    """A connection that advances no message for this long is closed."""
+    handshake_timeout: float = 5.0
+    """For a connection to come up, TCP and TLS together."""
+    max_connections: int = 1_024
+    """Accepted connections, and as many opened ones: about 60 MB. A further connection replaces the
+    least useful one."""
+    idle_grace: float = 1.0
+    """A connection that advanced a message within this time is not replaced, unless its address has
+    more connections than that of the new one. Far above the time between two PDUs of a transfer."""
+    max_partial: int = 64 * 1024 * 1024
+    """Bytes of incomplete PDUs over all connections; above that, the connection that was useful
+    least recently is closed."""
+
+    def __post_init__(self) -> None:
+        if (
+            min(self.idle_timeout, self.handshake_timeout, self.idle_grace) <= 0
+            or self.max_connections < 1
+            or self.max_partial < _MIN_FRAME
+        ):
+            raise ValueError(
+                f"invalid limits: all must be above 0, and max_partial at least 1 MiB ({self})"
+            )
+
+
+class _Line:
+    """The way to one remote: a connection, an attempt at one, or the memory of a failure."""
+
+    __slots__ = ("connection", "not_before", "remote", "task", "waiting", "waiting_size")
+
+    def __init__(self, remote: Hashable) -> None:
+        self.remote = remote
+        self.connection: Connection | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.waiting: list[Transmit] = []
+        self.waiting_size = 0
+        self.not_before = 0.0
+
+    def take_waiting(self) -> list[Transmit]:
+        """What was to be sent as soon as there is a connection."""
+        waiting = self.waiting
+        self.waiting = []
+        self.waiting_size = 0
+        return waiting
+
+
+async def open_tls(
+    address: str,
+    listener: Listener,
+    *,
+    max_pdu: int = MAX_PDU,
+    tls: ServerTLS | None = None,
+    trust: Trust | None = None,
+    limits: TcpLimits | None = None,
+) -> TlsTransport:
+    """Listen at ``tls://host:port`` if there is a certificate to show; else only connect."""
+    transport = TlsTransport(listener, max_pdu, trust or Trust(), limits or TcpLimits())
+    if tls is not None:
+        _, host, port = parse(address)
+        await transport.listen(host, port, tls)
+    return transport
+
+
+class TlsTransport:
+    """Carries PDUs over TCP with TLS."""
+
+    def __init__(self, listener: Listener, max_pdu: int, trust: Trust, limits: TcpLimits) -> None:
+        self.address = SCHEME
+        self.max_pdu = max_pdu
+        self.window = WINDOW
+        self.id_trust: float | None = ID_TRUST
+        self.reports_sent = True
+        self._listener = listener
+        self._limits = limits
+        self._largest = max(max_pdu, _MIN_FRAME)
+        self._loop = asyncio.get_running_loop()
+        self._client = client_context(trust)
+        self._pinned = trust.pinned
+        self._server: asyncio.Server | None = None
+        self._server_context: ssl.SSLContext | None = None
+        self._lines: dict[Hashable, _Line] = {}
+        # All that have a socket; those that this side opens and that are not yet up; those that it
+        # has accepted, with the timer that ends a handshake; those that carry PDUs.
+        self._alive: dict[Connection, None] = {}
+        self._rising: dict[Connection, asyncio.Future[None]] = {}
+        self._accepted: dict[Connection, asyncio.TimerHandle] = {}
+        self._per_address: dict[str, int] = {}
+        self._partial = 0
+        self._up: dict[Hashable, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._unsent = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._buffers = (memoryview(bytearray(BUFFER)), memoryview(bytearray(BUFFER)))
+
+    def __repr__(self) -> str:
+        return f"<TlsTransport {self.address}: {len(self._up)} connections>"
+
+    @property
+    def accepted(self) -> int:
+        """How many connections were accepted and are there."""
+        return len(self._accepted)
+
+    @property
+    def opened(self) -> int:
+        """How many connections this side has opened, or is opening."""
+        return sum(1 for line in self._lines.values() if line.connection or line.task)
+
+    async def listen(self, host: str, port: int, tls: ServerTLS) -> None:
+        """Accept connections."""
+        self._server_context = server_context(tls)
+        try:
+            bound: str | None = host or None
+            if host and not port:  # a name with two addresses would get two ports
+                found = await self._loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+                bound = str(found[0][4][0])
+            self._server = await self._loop.create_server(
+                self._accept, bound, port, backlog=_BACKLOG
+            )
+        except OSError as error:
+            reason = error.strerror or error
+            where = unparse("tls", host, port)
+            raise ConnectError(f"cannot listen at {where}: {reason}") from None
+        number = self._server.sockets[0].getsockname()[1]
+        self.address = unparse("tls", host, number)
+
+    async def locate(self, address: str) -> Hashable:
+        """The remote that an address means, or the accepted connection that a name means."""
+        where, hash_sign, number = address.partition("#")
+        scheme, host, port = parse(where)
+        if scheme != "tls" or not host or not port:
+            raise ConnectError(f"not an address to send to: {address!r}; write {SCHEME}host:port")
+        if host in _ALL_ADDRESSES:
+            raise ConnectError(
+                f"{address} says where an endpoint listens, at all addresses of its host; send to "
+                "one of them, by a name that its certificate holds"
+            )
+        if not hash_sign:
+            return ("tls", host, port)
+        if not number.isdecimal():
+            raise ConnectError(f"not a connection: {address!r}")
+        return ("tls", host, port, int(number))
+
+    def name(self, remote: Hashable) -> str:
+        """A remote as people write it; one that connected to us ends in the number it came as."""
+        assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
+        _, host, port, *number = remote
+        return unparse("tls", host, port) + "".join(f"#{each}" for each in number)
+
+    def send(self, transmits: Sequence[Transmit]) -> None:
+        """Send PDUs; those of one turn for one remote are written at once."""
+        if self._closing:
+            return
+        gone: list[Outgoing] = []
+        troubles: dict[Hashable, str] = {}
+        touched: list[Connection] = []
+        remote: Hashable = None
+        connection: Connection | None = None
+        full = False
+        crowded = self._is_crowded()
+        for transmit in transmits:
+            if transmit.remote is not remote:
+                remote = transmit.remote
+                connection = self._up.get(remote)
+                full = connection is not None and connection.is_full
+            if connection is None:
+                why = self._send_later(transmit)
+                if why is not None and transmit.sending is not None:
+                    troubles[remote] = why
+                    gone.append(transmit.sending)
+            elif full or (crowded and transmit.sending is None and connection.unsent):
+                # The acks are lost, as the network may lose them; the others are sent again later.
+                if transmit.sending is not None:
+                    gone.append(transmit.sending)
+            elif connection.add(transmit):
+                touched.append(connection)
+        for each in touched:
+            gone += each.flush()
+        for remote, why in troubles.items():
+            if why:
+                self._listener.handle_trouble(remote, why)
+        if gone:
+            self._listener.handle_sent(gone)
+
+    def diagnose(self, remote: Hashable) -> str:
+        """Nothing that `handle_trouble` was not told."""
+        return ""
+
+    async def close(self) -> None:
+        """Close all connections, after what was written has gone or a second is over."""
+        self._closing = True
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections = list(self._alive)
+        for connection in connections:
+            connection.close()
+        ends = [connection.lost for connection in connections]
+        if ends:
+            _, left = await asyncio.wait(ends, timeout=_LINGER)
+            if left:
+                for connection in connections:
+                    connection.abort()
+                await asyncio.wait(left)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # Connections that this side opens
+
+    def _send_later(self, transmit: Transmit) -> str | None:
+        """Send a PDU when there is a connection for it; why not, or "" if known (IPC-TCP-7)."""
+        sending = transmit.sending
+        if sending is None or sending.ended:
+            return None  # no connection is opened for an ack, or to withdraw something
+        remote = transmit.remote
+        assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
+        if len(remote) > 3:
+            # Nobody can open it again but whoever did, and then it has another name (IPC-TCP-5).
+            gone = TLSError(f"{self.name(remote)} is gone with its connection; it may come again")
+            self._loop.call_soon(self._listener.handle_unreachable, remote, gone)
+            return ""
+        line = self._lines.get(remote)
+        if line is None:
+            if not self._make_room():
+                return f"all {self._limits.max_connections} connections are in use"
+            line = self._lines[remote] = _Line(remote)
+        size = len(transmit.head) + len(transmit.data)
+        if self._loop.time() < line.not_before or line.waiting_size + size > FULL:
+            return ""
+        line.waiting.append(transmit)
+        line.waiting_size += size
+        if line.task is None:
+            line.task = self._loop.create_task(self._open(line))
+        return None
+
+    async def _open(self, line: _Line) -> None:
+        """One attempt to connect; when it is up, `handle_up` goes on."""
+        name = self.name(line.remote)
+        error: TLSError | None = None
+        try:
+            await self._connect(line)
+        except TimeoutError:
+            trouble = f"{name} did not answer within {self._limits.handshake_timeout:g} s"
+        except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
+            trouble = f"{name} closed the connection before it was up"
+        except (ssl.SSLError, TLSError) as problem:
+            error = refusal(name, problem)
+        except socket.gaierror as problem:
+            trouble = f"cannot find {name}: {problem.strerror}"
+        except (OSError, ValueError) as problem:
+            trouble = f"cannot reach {name}: {_reason(problem)}"
+        else:
+            return
+        line.task = None
+        line.not_before = self._loop.time() + _PAUSE
+        self._sweep_later()
+        waiting = line.take_waiting()
+        if error is not None:
+            self._listener.handle_unreachable(line.remote, error)
+        else:
+            self._listener.handle_trouble(line.remote, trouble)
+        self._listener.handle_sent([each.sending for each in waiting if each.sending])
+
+    async def _connect(self, line: _Line) -> None:
+        """TCP and TLS, within the time for both."""
+        assert isinstance(line.remote, tuple)
+        _, host, port = line.remote
+        session = Session(self._client, host, self._pinned)
+        connection = Connection(self, session, self._largest, line.remote)
+        up = self._rising[connection] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(self._limits.handshake_timeout):
+                await self._loop.create_connection(lambda: connection, host, port)
+                await up
+        except BaseException:
+            connection.abort()
+            raise
+        finally:
+            self._rising.pop(connection, None)
+
+    def _make_room(self) -> bool:
+        """Room for one more opened connection, if need be that of the one idle for longest."""
+        if len(self._lines) < self._limits.max_connections:
+            return True
+        idle = [
+            line
+            for line in self._lines.values()
+            if line.task is None and not (line.connection and line.connection.is_busy)
+        ]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda line: line.connection.used_at if line.connection else 0.0)
+        del self._lines[oldest.remote]
+        if oldest.connection is not None:
+            self._drop(oldest.connection, "its connection made room for another")
+        return True
+
+    # Connections that others open
+
+    def _accept(self) -> Connection:
+        assert self._server_context is not None, "only a listening socket accepts"
+        return Connection(self, Session(self._server_context), self._largest, None)
+
+    def _give_way(self, host: str) -> bool:
+        """Close the least useful accepted connection for a new one, unless all are in use.
+
+        First one that never advanced a message, then one of the address with the most: of these the
+        one that was useful least recently (IPC-TCP-6).
+        """
+        counts = self._per_address
+        least = min(
+            self._accepted, key=lambda each: (each.proven, -counts[each.peer[0]], each.used_at)
+        )
+        if (
+            least.proven
+            and counts[least.peer[0]] <= counts.get(host, 0) + 1
+            and (least.is_busy or least.used_at + self._limits.idle_grace > self._loop.time())
+        ):
+            return False
+        self._end(least, "a new connection replaced it: too many connections")
+        return True
+
+    # What connections tell
+
+    def buffers(self) -> tuple[memoryview, memoryview]:
+        """Room for ciphertext and for plaintext."""
+        return self._buffers
+
+    def handle_made(self, connection: Connection) -> bool:
+        """TCP is up; False if there are too many."""
+        if self._closing:
+            return False
+        if connection not in self._rising:
+            if len(self._accepted) >= self._limits.max_connections and not self._give_way(
+                connection.peer[0]
+            ):
+                return False
+            host = connection.peer[0]
+            self._per_address[host] = self._per_address.get(host, 0) + 1
+            connection.remote = ("tls", *connection.peer, next(self._numbers))  # IPC-TCP-5
+            self._accepted[connection] = self._loop.call_later(
+                self._limits.handshake_timeout, connection.abort
+            )
+        self._alive[connection] = None
+        return True
+
+    def handle_up(self, connection: Connection) -> None:
+        """TLS is up, and the peer is who it should be."""
+        self._up[connection.remote] = connection
+        self._sweep_later()
+        timer = self._accepted.get(connection)
+        if timer is not None:
+            timer.cancel()
+            return
+        line = self._lines[connection.remote]
+        line.connection = connection
+        line.task = None
+        up = self._rising[connection]
+        if not up.done():
+            up.set_result(None)
+        self.send([each for each in line.take_waiting() if each.sending and not each.sending.ended])
+
+    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> Heard:
+        """Handle PDUs; return whether they were useful."""
+        if self._closing:
+            return Heard.USELESS
+        return self._listener.handle_pdus(pdus, connection.remote)
+
+    def handle_kept(self, more: int) -> None:
+        """Account for ``more`` bytes of incomplete PDUs; negative when they are released."""
+        self._partial += more
+        if more > 0 and self._partial > self._limits.max_partial:
+            keeping = [each for each in self._alive if each.kept and not each.is_closing]
+            if keeping:
+                least = min(keeping, key=lambda each: (each.proven, each.used_at))
+                self._end(least, "too many bytes of incomplete PDUs")  # IPC-TCP-10
+
+    def handle_sent(self, sendings: list[Outgoing]) -> None:
+        """PDUs have gone, or could not go."""
+        if not self._closing:
+            self._listener.handle_sent(sendings)
+
+    def handle_unsent(self, more: int) -> None:
+        """So many more bytes, or fewer, are not yet taken by the kernel."""
+        self._unsent += more
+
+    def _is_crowded(self) -> bool:
+        """Whether what waits to go out is too much; what has gone since is seen only if so."""
+        if self._unsent <= _MAX_UNSENT:
+            return False
+        return sum(connection.count_unsent() for connection in self._alive) > _MAX_UNSENT
+
+    def handle_lost(self, connection: Connection, error: Exception | None) -> None:
+        """A connection is over."""
+        self._alive.pop(connection, None)
+        self._leave(connection)
+        up = self._rising.get(connection)
+        if up is not None and not up.done():
+            up.set_exception(error or ConnectionResetError())
+        if self._up.get(connection.remote) is connection:
+            reason = _reason(error) if error else "closed by the other side"
+            self._forget(connection, f"the connection was lost: {reason}")
+
+    def _drop(self, connection: Connection, why: str) -> None:
+        """End a connection that is not in use."""
+        if self._up.get(connection.remote) is connection:
+            self._forget(connection, why)
+        connection.close()
+
+    def _end(self, connection: Connection, why: str) -> None:
+        """Close a connection immediately, to free its resources for others."""
+        self._leave(connection)
+        if self._up.get(connection.remote) is connection:
+            self._forget(connection, why)
+        connection.abort()
+
+    def _leave(self, connection: Connection) -> None:
+        """Remove an accepted connection from the counts."""
+        timer = self._accepted.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+            host = connection.peer[0]
+            left = self._per_address[host] - 1
+            if left:
+                self._per_address[host] = left
+            else:
+                del self._per_address[host]
+
+    def _forget(self, connection: Connection, why: str) -> None:
+        del self._up[connection.remote]
+        line = self._lines.get(connection.remote)
+        if line is not None and line.connection is connection:
+            line.connection = None
+            # One that never said a word may well be lost again at once.
+            line.not_before = 0.0 if connection.heard else self._loop.time() + _PAUSE
+        if not self._closing:
+            self._listener.handle_trouble(connection.remote, why)  # IPC-TCP-8
+
+    # What is not used
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None and not self._closing:
+            self._sweeper = self._loop.call_later(self._limits.idle_timeout / 4, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what was idle for too long, and end what could not be closed since last time."""
+        self._sweeper = None
+        now = self._loop.time()
+        for connection in list(self._alive):
+            if connection.is_closing:
+                connection.abort()
+            elif connection.is_up and connection.used_at + self._limits.idle_timeout <= now:
+                self._drop(connection, f"idle for {self._limits.idle_timeout:g} s")
+        for line in list(self._lines.values()):
+            if line.task is None and line.connection is None and line.not_before <= now:
+                del self._lines[line.remote]
+        if self._alive or self._lines:
+            self._sweep_later()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno)
+    return str(error)

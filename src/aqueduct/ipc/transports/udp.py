@@ -1,0 +1,204 @@
+"""PDUs as UDP datagrams, one each, between processes of one host (IPC-UDP-1)."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import ipaddress
+import os
+import socket
+import termios
+import warnings
+from collections.abc import Hashable, Sequence
+from math import inf
+
+from aqueduct.errors import ConnectError
+from aqueduct.ipc.address import parse, unparse
+from aqueduct.ipc.core.events import Transmit
+from aqueduct.ipc.transports.base import Listener
+from aqueduct.transport.udp import Address, Packet, UdpSocket
+
+MAX_PDU = 60_000
+"""A datagram holds 65,507 bytes at most; a little less fits its buffers better (IPC-UDP-4)."""
+_BATCHES = 64
+"""Reads in one turn, so that the rest of the program gets its turn too."""
+_MAX_UNSENT = 16_384
+"""PDUs kept while the socket is full; more are lost, as datagrams are."""
+_MAX_LOCATED = 4_096
+_NAME_AGE = 60.0
+"""Seconds for which a name of a host means what it was last looked up to mean."""
+_DIAGNOSIS_AGE = 1.0
+"""Seconds for which it is good, as many messages may fail for one reason."""
+_NOTHING = bytes(4)
+
+
+class UdpTransport:
+    """A UDP socket, mostly on loopback: the one that receives is the one that sends (IPC-UDP-3)."""
+
+    id_trust: float | None = None
+    reports_sent = False
+    max_pdu = MAX_PDU
+
+    def __init__(self, sock: socket.socket, listener: Listener) -> None:
+        self._socket = UdpSocket(sock)
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._full = False
+        self._diagnosis = ""
+        self._diagnosed: Hashable = None
+        self._diagnosed_at = 0.0
+        self._readable_size = bytearray(_NOTHING)
+        self._located: dict[str, tuple[Address, float]] = {}
+        host, port = sock.getsockname()[:2]
+        self.address = unparse("udp", host, port)
+        # The other side has the same kernel, and most likely a buffer of the same size.
+        self.window = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    async def locate(self, address: str) -> Hashable:
+        """The IP address and port of an address."""
+        found, until = self._located.get(address, (None, 0.0))
+        if found is None or self._loop.time() >= until:
+            place = parse(address)
+            if place.scheme != "udp" or not place.host or not place.port:
+                raise ConnectError(
+                    f"an endpoint at {self.address} cannot send to {address}; "
+                    "it sends to udp://host:port"
+                )
+            found, fixed = await _resolve(place.host, place.port, self._socket.socket.family)
+            if ipaddress.ip_address(found[0]).is_unspecified:
+                raise ConnectError(
+                    f"{address} says where an endpoint listens, at all addresses of its host; "
+                    "send to one of them, such as 127.0.0.1"
+                )
+            if len(self._located) >= _MAX_LOCATED:
+                self._located.clear()
+            until = inf if fixed else self._loop.time() + _NAME_AGE
+            self._located[address] = found, until
+        return found
+
+    def name(self, remote: Hashable) -> str:
+        """A remote as ``udp://host:port``."""
+        assert isinstance(remote, tuple)
+        return unparse("udp", remote[0], remote[1])
+
+    def send(self, transmits: Sequence[Transmit]) -> None:
+        """Send PDUs; those that find the socket full wait, up to a number."""
+        packets: list[Packet] = [
+            (head + data if data else head, remote)  # type: ignore[misc]  # an Address
+            for remote, head, data, _ in transmits
+        ]
+        if self._full:
+            if self._socket.waiting + len(packets) <= _MAX_UNSENT:
+                self._socket.send(packets)
+            return
+        if not self._socket.send(packets):
+            self._full = True
+            self._loop.add_writer(self._socket.socket.fileno(), self._writable)
+
+    def diagnose(self, remote: Hashable) -> str:
+        """Ask the kernel whether anybody has a remote's port (IPC-UDP-5).
+
+        A socket of its own is told so, for a datagram that means nothing to whoever is there. The
+        endpoint's own would have to be asked for errors all the time, and uvloop stops reading from
+        a socket that has one.
+        """
+        assert isinstance(remote, tuple)
+        now = self._loop.time()
+        if self._diagnosed != remote or now >= self._diagnosed_at + _DIAGNOSIS_AGE:
+            self._diagnosed, self._diagnosed_at = remote, now
+            self._diagnosis = _probe(self._socket.socket.family, remote)
+        return self._diagnosis
+
+    async def close(self) -> None:
+        """Close the socket; what it had taken goes."""
+        fileno = self._socket.socket.fileno()
+        if fileno >= 0:
+            self._loop.remove_reader(fileno)
+            self._loop.remove_writer(fileno)
+            self._socket.close()
+
+    def _readable(self) -> None:
+        for _ in range(_BATCHES):
+            batch = self._socket.receive()
+            if batch is None:
+                return
+            data, size, remote = batch
+            if len(data) <= size:
+                self._listener.handle_pdus((data,), remote)
+            else:
+                pdus = [data[at : at + size] for at in range(0, len(data), size)]
+                self._listener.handle_pdus(pdus, remote)
+            # Much cheaper than a read that finds nothing.
+            if not self._has_more():
+                return
+
+    def _has_more(self) -> bool:
+        """Whether there is another datagram; an empty one may be found in the next turn."""
+        fileno = self._socket.socket.fileno()
+        if fileno < 0:
+            return False
+        fcntl.ioctl(fileno, termios.FIONREAD, self._readable_size)
+        return self._readable_size != _NOTHING
+
+    def _writable(self) -> None:
+        if self._socket.send(()):
+            self._full = False
+            self._loop.remove_writer(self._socket.socket.fileno())
+
+
+async def open_udp(address: str, listener: Listener) -> UdpTransport:
+    """Bind a socket; to loopback unless another host is named, which is warned of (IPC-UDP-2)."""
+    place = parse(address)
+    loop = asyncio.get_running_loop()
+    host = place.host or "127.0.0.1"
+    try:
+        found = await loop.getaddrinfo(host, place.port, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
+    family, kind, protocol, _, where = found[0]
+    if not ipaddress.ip_address(str(where[0])).is_loopback:
+        warnings.warn(
+            f"{address}: ScalableIPC over UDP is for one host; what comes over a network is "
+            "neither encrypted nor authenticated. Use tls:// between hosts",
+            stacklevel=2,
+        )
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.bind(where)
+    except OSError as error:
+        sock.close()
+        raise ConnectError(f"cannot listen at {address}: {error.strerror}") from None
+    return UdpTransport(sock, listener)
+
+
+async def _resolve(host: str, port: int, family: int) -> tuple[Address, bool]:
+    """Where that is, and whether it was said in numbers."""
+    fixed = True
+    try:
+        found = socket.getaddrinfo(
+            host, port, family, socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )
+    except socket.gaierror:
+        fixed = False
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM)
+        except socket.gaierror as error:
+            raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
+    return (str(found[0][4][0]), int(found[0][4][1])), fixed
+
+
+def _probe(family: int, remote: tuple[str, int]) -> str:
+    """What the kernel says of a datagram to a remote, if that is bad."""
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(remote)
+            sock.send(b"")
+            sock.recv(1)
+        except BlockingIOError:
+            return ""
+        except OSError as error:
+            return f"nothing answers there ({os.strerror(error.errno or 0).lower()})"
+    return ""

@@ -1,0 +1,1 @@
+"""What observes a connection: traces and metrics."""

@@ -1,0 +1,5 @@
+"""Records what endpoints do, as Parquet files that Spark, Arrow and `aqueduct trace` read."""
+
+from aqueduct.observe.trace.writer import Trace
+
+__all__ = ["Trace"]

@@ -1,0 +1,516 @@
+"""Listens beside one connection: to the bytes its core writes and reads, and to its events.
+
+The core knows nothing of it. Payloads and the values of headers are never recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol
+
+from aqueduct.errors import RemoteProtocolError
+from aqueduct.observe.trace.batch import Connection, frame_code, signed
+from aqueduct.observe.trace.kinds import FIN, FRAME_CODES, FRAME_SHIFT, NULL, Kind, space
+from aqueduct.observe.trace.scan import Found, PlainMessages, RichMessage, Scanner
+from aqueduct.observe.trace.writer import Trace, logger, release
+from aqueduct.protocol.config import INITIAL_LIMITS
+from aqueduct.protocol.events import (
+    ConnectionEnded,
+    Delivered,
+    End,
+    Event,
+    PeerHeaders,
+    ReceiverEnded,
+    SenderEnded,
+    Undelivered,
+)
+from aqueduct.protocol.greeting import split_limits
+from aqueduct.wire.chanid import ENTRYPOINT, Side
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    ConnectionHeaders,
+    Dequeued,
+    FinishSender,
+    Frame,
+    Message,
+    MessageRun,
+    SentUnreliable,
+)
+from aqueduct.wire.ranges import RangeSet
+
+P = ParamSpec("P")
+
+MAX_NAMES = 32
+"""Header names recorded of one frame."""
+MAX_NAME = 64
+"""Characters recorded of one name."""
+MAX_HELD = 16 * 1024 * 1024
+"""Bytes of unfinished frames kept over all streams."""
+MAX_FOLLOWED = 1 << 17
+"""Channels whose arrivals are remembered until they are taken."""
+MAX_ARRIVALS = 1 << 14
+"""Stretches of arrivals remembered for one of them."""
+
+_RULE = re.compile(r"AQ-[A-Z]+-[0-9]+")
+_FATES = {End.LOST: Kind.MESSAGE_LOST, End.CONNECTION: Kind.MESSAGE_OPEN}
+_SENT = [frame_code(Kind.FRAME_SENT, Message, reliable) for reliable in (False, True)]
+_RECEIVED = [frame_code(Kind.FRAME_RECEIVED, Message, reliable) for reliable in (False, True)]
+
+
+class Counts(Protocol):
+    """A port of a channel, as far as a tap looks at it."""
+
+    def statistics(self) -> dict[str, int]:
+        """Counters; ``sent`` is how many messages the application gave a sender."""
+
+
+Stretch = tuple[bool, int, int]
+"""Whether messages are reliable, the number of the first, and that after the last."""
+
+
+class Sending:
+    """What a tap keeps of a sender: the numbers that left, and those whose fate is known."""
+
+    __slots__ = ("fated", "next", "unreliable")
+
+    def __init__(self) -> None:
+        self.next = [0, 0]
+        self.fated = [RangeSet(), RangeSet()]
+        self.unreliable = False
+
+
+class Receiving:
+    """What a tap keeps of a receiver: what arrived and was not taken, in order, by space."""
+
+    __slots__ = ("arrived",)
+
+    def __init__(self) -> None:
+        self.arrived: deque[list[int]] = deque()
+
+    def arrive(self, reliable: bool, first: int, count: int) -> None:
+        """Messages arrived; the core may still ignore them."""
+        arrived = self.arrived
+        if arrived:
+            last = arrived[-1]
+            if last[0] == reliable and last[2] == first:
+                last[2] = first + count
+                return
+            if len(arrived) >= MAX_ARRIVALS:
+                arrived.popleft()
+        arrived.append([reliable, first, first + count])
+
+    def take(self, first: int, count: int) -> list[Stretch]:
+        """The spaces of messages that were taken: in the order they arrived, some left out."""
+        taken: list[Stretch] = []
+        arrived = self.arrived
+        stop = first + count
+        while first < stop and arrived:
+            last = arrived[0]
+            if not last[1] <= first < last[2]:
+                arrived.popleft()
+                continue
+            until = min(stop, last[2])
+            taken.append((bool(last[0]), first, until))
+            first = last[1] = until
+            if last[1] == last[2]:
+                arrived.popleft()
+        if first < stop:
+            taken.append((True, first, stop))
+        return taken
+
+
+def harmless(method: Callable[Concatenate[Tap, P], None]) -> Callable[Concatenate[Tap, P], None]:
+    """A fault of the tap is the end of its record, never of the connection."""
+
+    @wraps(method)
+    def call(tap: Tap, /, *arguments: P.args, **named: P.kwargs) -> None:
+        if tap.broken:
+            return
+        try:
+            method(tap, *arguments, **named)
+        except Exception:  # noqa: BLE001 -- whatever it is, the connection goes on
+            tap.broken = True
+            logger.exception("the trace of a connection ends here, by a fault of its own")
+
+    return call
+
+
+class Tap:
+    """The recorder of one connection at one side."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        connection: bytes,
+        side: Side,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.trace = trace
+        self.broken = False
+        self._clock = clock
+        self._connection: Connection = (connection.hex(), side.name.lower())
+        self._written: dict[int, Scanner] = {}
+        self._read: dict[int, Scanner] = {}
+        self._held = 0
+        self._sending: dict[int, Sending] = {}
+        self._receiving: dict[int, Receiving] = {}
+        self._closed: set[int] = set()
+        self._rescued: dict[int, deque[list[Stretch]]] = {}
+        """Of each channel, what the port took when the connection ended; the application may ask
+        for it after that."""
+        self._ended = False
+        with trace.lock:
+            now = self._clock()
+            self._add(now, Kind.CONNECTION_OPENED)
+            self._add(now, Kind.CHANNEL_BORN, ENTRYPOINT)
+
+    # -- the bytes --------------------------------------------------------------------------------
+
+    @harmless
+    def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
+        """The core wrote to a stream."""
+        self._pass(self._written, Kind.FRAME_SENT, stream, data, fin)
+
+    @harmless
+    def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
+        """Bytes of a stream arrived for the core."""
+        self._pass(self._read, Kind.FRAME_RECEIVED, stream, data, fin)
+
+    @harmless
+    def datagram_written(self, data: bytes) -> None:
+        """The core sent a datagram."""
+        self._pass({}, Kind.FRAME_SENT, NULL, data, False)
+
+    @harmless
+    def datagram_read(self, data: bytes) -> None:
+        """A datagram arrived for the core."""
+        self._pass({}, Kind.FRAME_RECEIVED, NULL, data, False)
+
+    @harmless
+    def reset_written(self, stream: int, code: int) -> None:
+        """The core reset a stream."""
+        self._reset(self._written, Kind.STREAM_RESET, stream, code)
+
+    @harmless
+    def reset_read(self, stream: int, code: int) -> None:
+        """The peer reset a stream."""
+        self._reset(self._read, Kind.STREAM_RESET_RECEIVED, stream, code)
+
+    # -- the application --------------------------------------------------------------------------
+
+    @harmless
+    def born(
+        self,
+        carrier: int,
+        number: int,
+        reliable: bool,
+        channels: Sequence[int],
+        modes: Sequence[str],
+    ) -> None:
+        """Channels were made for a message that is being sent; the modes are of those we send."""
+        with self.trace.lock:
+            now = self._clock()
+            for channel, mode in zip(channels, modes, strict=True):
+                rare = _carried(carrier, number, reliable)
+                if channel >> 1 & 1 == (self._connection[1] == "server"):
+                    rare["mode"] = mode
+                    sending = self._sending[channel] = Sending()
+                    sending.unreliable = mode == "unreliable"
+                self._add(now, Kind.CHANNEL_BORN, channel, rare=rare)
+            self.trace.check()
+
+    @harmless
+    def taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+        """The application's port took messages from the core's queue, to hand them out."""
+        with self.trace.lock:
+            now = self._clock()
+            rescued = self._rescued.get(channel)
+            for entry in batch:
+                stretches = rescued.popleft() if rescued else self._take(now, channel, entry)
+                for reliable, first, stop in stretches:
+                    self._add(
+                        now, Kind.MESSAGE_TAKEN | space(reliable), channel, first, stop - first
+                    )
+            self.trace.check()
+
+    @harmless
+    def rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+        """The connection ends: the port took what there was, and the application may ask for it."""
+        with self.trace.lock:
+            now = self._clock()
+            kept = self._rescued.setdefault(channel, deque())
+            kept.extend(self._take(now, channel, entry) for entry in batch)
+            self.trace.check()
+
+    @harmless
+    def closed(self, channel: int) -> None:
+        """The application closed a receiver: the last it hears of it."""
+        if channel in self._closed or self._ended:
+            return
+        with self.trace.lock:
+            self._closed.add(channel)
+            self._receiving.pop(channel, None)
+            self._add(self._clock(), Kind.CHANNEL_ENDED, channel, rare={"how": "closed"})
+            self.trace.check()
+
+    @harmless
+    def saw(self, events: Sequence[Event], ports: Mapping[int, Counts]) -> None:
+        """The core told the application something."""
+        with self.trace.lock:
+            now = self._clock()
+            for event in events:
+                if isinstance(event, Delivered):
+                    self._settle(now, Kind.MESSAGE_DELIVERED, event)
+                elif isinstance(event, Undelivered):
+                    self._settle(now, Kind.MESSAGE_UNDELIVERED, event)
+                elif isinstance(event, SenderEnded):
+                    self._end_sender(now, event, ports)
+                elif isinstance(event, ReceiverEnded):
+                    self._end_receiver(now, event)
+                elif isinstance(event, ConnectionEnded):
+                    self._end(now, event)
+                elif isinstance(event, PeerHeaders):
+                    continue  # the frame that brought them was recorded
+            self.trace.check()
+
+    async def release(self) -> None:
+        """The connection is over: what it recorded is written, if nobody else records there."""
+        await asyncio.get_running_loop().run_in_executor(None, release, self.trace)
+
+    # -- inside, with the lock held ---------------------------------------------------------------
+
+    def _add(
+        self,
+        now: int,
+        code: int,
+        channel: int = NULL,
+        message: int = NULL,
+        count: int = 1,
+        stream: int = NULL,
+        value: int = NULL,
+        rare: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.trace.batch.add(
+            now, self._connection, code, channel, message, count, stream, value, rare
+        )
+
+    def _take(self, now: int, channel: int, entry: Message | MessageRun) -> list[Stretch]:
+        """What left the core's queue, and with it the channels in it."""
+        receiving = self._receiving.get(channel) or Receiving()
+        if isinstance(entry, MessageRun):
+            return receiving.take(entry.first, len(entry.payloads))
+        stretches = receiving.take(entry.number, 1)
+        rare = _carried(channel, entry.number, stretches[0][0])
+        for attachment in entry.attachments:
+            self._add(now, Kind.CHANNEL_BORN, attachment.channel, rare=rare)
+        return stretches
+
+    def _pass(
+        self, streams: dict[int, Scanner], kind: Kind, stream: int, data: bytes, fin: bool
+    ) -> None:
+        scanner = streams.get(stream)
+        if scanner is None:
+            if self._ended and kind is Kind.FRAME_RECEIVED:
+                return  # the core reads nothing any more, but may have more to say
+            scanner = Scanner()
+        held = scanner.held
+        problem: RemoteProtocolError | None = None
+        try:
+            found = scanner.feed(data)
+        except RemoteProtocolError as error:
+            found, problem = [], error
+        self._held += scanner.held - held
+        with self.trace.lock:
+            now = self._clock()
+            last = len(found) - 1
+            for at, one in enumerate(found):
+                self._note(now, kind, stream, scanner.channel, one, fin and at == last)
+            if problem is not None:
+                self._add(now, Kind.UNREADABLE, stream=stream, rare={"rule": problem.rule})
+            elif fin and not found:
+                ending = (
+                    Kind.STREAM_FINISHED if kind is Kind.FRAME_SENT else Kind.STREAM_FINISH_RECEIVED
+                )
+                self._add(now, ending, _or_null(scanner.channel), stream=stream)
+            self.trace.check()
+        if fin or problem is not None or self._held > MAX_HELD:
+            self._held -= scanner.held
+            streams.pop(stream, None)
+        elif stream != NULL:
+            streams[stream] = scanner
+
+    def _note(
+        self, now: int, kind: Kind, stream: int, channel: int, found: Found, fin: bool
+    ) -> None:
+        """Record one frame, or a run of messages."""
+        end = FIN if fin else 0
+        sent = kind is Kind.FRAME_SENT
+        if isinstance(found, PlainMessages | RichMessage):
+            reliable = stream != NULL
+            code = _SENT[reliable] if sent else _RECEIVED[reliable]
+            if isinstance(found, PlainMessages):
+                first, count = found.first, len(found.sizes)
+                self._note_run(now, code, end, channel, found, stream)
+            else:
+                first, count = found.number, 1
+                self.trace.batch.add_sizes(array("q", (found.size,)))
+                self._add(now, code | end, channel, first, 1, stream, rare=_describe_rich(found))
+            self._follow(sent, channel, reliable, first, count)
+        else:
+            code = kind | FRAME_CODES[type(found)] << FRAME_SHIFT | end
+            value, rare = _describe_frame(found)
+            self._add(now, code, _or_null(channel), stream=stream, value=value, rare=rare)
+
+    def _note_run(
+        self, now: int, code: int, end: int, channel: int, found: PlainMessages, stream: int
+    ) -> None:
+        batch = self.trace.batch
+        count = len(found.sizes)
+        batch.add_sizes(found.sizes)
+        if end and count > 1:
+            # The end of the stream comes with the last alone.
+            batch.add(now, self._connection, code, channel, found.first, count - 1, stream)
+            batch.add(
+                now, self._connection, code | end, channel, found.first + count - 1, 1, stream
+            )
+        else:
+            batch.add(now, self._connection, code | end, channel, found.first, count, stream)
+
+    def _follow(self, sent: bool, channel: int, reliable: bool, first: int, count: int) -> None:
+        if sent:
+            sending = self._sending.get(channel)
+            if sending is None:
+                sending = self._sending[channel] = Sending()
+            sending.next[reliable] = max(sending.next[reliable], first + count)
+            return
+        if channel in self._closed:
+            return
+        receiving = self._receiving.get(channel)
+        if receiving is None:
+            if len(self._receiving) >= MAX_FOLLOWED:
+                del self._receiving[next(iter(self._receiving))]
+            receiving = self._receiving[channel] = Receiving()
+        receiving.arrive(reliable, first, count)
+
+    def _reset(self, streams: dict[int, Scanner], kind: Kind, stream: int, code: int) -> None:
+        scanner = streams.pop(stream, None)
+        if scanner is not None:
+            self._held -= scanner.held
+        with self.trace.lock:
+            channel = _or_null(scanner.channel) if scanner is not None else NULL
+            self._add(self._clock(), kind, channel, stream=stream, rare={"code": code})
+            self.trace.check()
+
+    def _settle(self, now: int, kind: Kind, event: Delivered | Undelivered) -> None:
+        sending = self._sending.get(event.channel)
+        if sending is None:
+            sending = self._sending[event.channel] = Sending()
+        fated = sending.fated[event.reliable]
+        for start, stop in event.ranges:
+            fated.add(start, stop)
+            self._add(now, kind | space(event.reliable), event.channel, start, stop - start)
+
+    def _end_sender(self, now: int, event: SenderEnded, ports: Mapping[int, Counts]) -> None:
+        channel = event.channel
+        sending = self._sending.pop(channel, None) or Sending()
+        port = ports.get(channel)
+        given = port.statistics().get("sent", 0) if port is not None else 0
+        rare: dict[str, Any] = {"how": event.how.value}
+        if event.lineage:
+            rare["lineage"] = [signed(above) for above in event.lineage]
+        self._add_open_fates(now, event, sending, given, rare)
+        self._add(now, Kind.CHANNEL_ENDED, channel, value=given, rare=rare)
+
+    def _add_open_fates(
+        self, now: int, event: SenderEnded, sending: Sending, given: int, rare: dict[str, Any]
+    ) -> None:
+        """What has no fate yet shares that of its channel, also what never left."""
+        known = [max(sending.next[each], sending.fated[each].max) for each in (False, True)]
+        unseen = given - sum(known)
+        if unseen > 0:
+            known[not (sending.unreliable or sending.next[False])] += unseen
+        kind = _FATES.get(event.how, Kind.MESSAGE_UNDELIVERED)
+        for reliable in (True, False):
+            for start, stop in sending.fated[reliable].missing(0, known[reliable]):
+                code = kind | space(reliable)
+                self._add(now, code, event.channel, start, stop - start, rare=rare)
+
+    def _end_receiver(self, now: int, event: ReceiverEnded) -> None:
+        self._receiving.pop(event.channel, None)
+        if event.channel in self._closed:
+            return
+        rare: dict[str, Any] = {"how": event.how.value}
+        if event.lineage:
+            rare["lineage"] = [signed(above) for above in event.lineage]
+        self._add(now, Kind.CHANNEL_ENDED, event.channel, rare=rare)
+
+    def _end(self, now: int, event: ConnectionEnded) -> None:
+        # The reason is the application's text, and may say anything; the rule in it is ours.
+        rule = _RULE.match(event.reason)
+        rare: dict[str, Any] = {"code": event.code, "by_peer": event.by_peer}
+        if rule is not None:
+            rare["rule"] = rule[0]
+        self._add(now, Kind.CONNECTION_ENDED, rare=rare)
+        self._ended = True
+        self._sending.clear()
+        self._receiving.clear()
+        self._closed.clear()
+        self._read.clear()
+
+
+def _or_null(channel: int) -> int:
+    return channel if channel >= 0 else NULL
+
+
+def _carried(carrier: int, number: int, reliable: bool) -> dict[str, Any]:
+    return {
+        "carrier": signed(carrier),
+        "carrier_message": signed(number),
+        "carrier_reliable": reliable,
+    }
+
+
+def _names(names: Sequence[bytes]) -> list[str]:
+    return [name.decode(errors="backslashreplace")[:MAX_NAME] for name in names[:MAX_NAMES]]
+
+
+def _describe_rich(message: RichMessage) -> dict[str, Any]:
+    rare: dict[str, Any] = {"payload_size": message.payload_size}
+    if message.header_names:
+        rare["header_names"] = _names(message.header_names)
+    if message.attachments:
+        rare["attachments"] = [signed(channel) for channel in message.attachments]
+    return rare
+
+
+def _describe_frame(frame: Frame) -> tuple[int, dict[str, Any] | None]:
+    """The value of a frame, and its rare columns."""
+    if isinstance(frame, AckReliable):
+        return NULL, {"ranges": [signed(edge) for pair in frame.ranges for edge in pair]}
+    if isinstance(frame, AckNackUnreliable):
+        return NULL, {"ranges": [signed(length) for length in frame.lengths]}
+    if isinstance(frame, Dequeued):
+        return frame.num_bytes, None
+    if isinstance(frame, SentUnreliable):
+        return frame.count, None
+    if isinstance(frame, FinishSender):
+        return frame.sent_reliable, None
+    if isinstance(frame, ConnectionHeaders):
+        rare: dict[str, Any] = {"header_names": _names([name for name, _ in frame.headers])}
+        try:
+            limits = split_limits(frame.headers, INITIAL_LIMITS)[1]
+        except RemoteProtocolError as error:
+            rare["rule"] = error.rule
+        else:
+            rare["limits"] = json.dumps(asdict(limits))
+        return NULL, rare
+    return NULL, None

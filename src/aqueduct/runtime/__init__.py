@@ -1,0 +1,1 @@
+"""asyncio: the driver of one connection, its send and receive ports, local channels and waiters."""

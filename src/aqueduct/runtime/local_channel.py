@@ -1,0 +1,200 @@
+"""An in-process channel: the state two handles share until one of them is sent away."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from aqueduct.errors import (
+    ChannelCancelled,
+    ChannelClosed,
+    EndOfChannel,
+    ReceiverClosed,
+    WouldBlock,
+)
+from aqueduct.runtime.headers import Headers
+from aqueduct.runtime.ports import NOTHING, Message, Outcome, Parcel, Receipt
+from aqueduct.runtime.waiters import Waiters
+from aqueduct.wire.primitives import Headers as Pairs
+
+
+class LocalChannel:
+    """A bounded queue of messages with the same ends as a networked channel."""
+
+    def __init__(self, capacity: int, *, oneshot: bool) -> None:
+        if capacity < 1:
+            raise ValueError("a channel has room for at least one message")
+        self.capacity = capacity
+        self.oneshot = oneshot
+        self.queue: deque[Parcel] = deque()
+        self.finished = False
+        self.cancelled = False
+        self.closed = False
+        self.sent = 0
+        self.taken = 0
+        self.room = Waiters()
+        self.arrived = Waiters()
+        self.emptied = Waiters()
+
+    def wake_all(self) -> None:
+        """Everybody looks again: an end came, or the port was swapped."""
+        self.room.wake_all()
+        self.arrived.wake_all()
+        self.emptied.wake_all()
+
+    def hand_over(self) -> deque[Parcel]:
+        """What is queued, for the port that takes this channel's place."""
+        parcels, self.queue = self.queue, deque()
+        return parcels
+
+    def drop(self) -> None:
+        """Nobody will take what is queued."""
+        while self.queue:
+            self.queue.popleft().settle(Outcome.LOST)
+        self.wake_all()
+
+
+class LocalSendPort:
+    """The sending side."""
+
+    def __init__(self, channel: LocalChannel) -> None:
+        self.channel = channel
+        self.oneshot = channel.oneshot
+
+    def offer(self, value: Any) -> bool:
+        try:
+            self.send(value, (), None)
+        except WouldBlock:
+            return False
+        return True
+
+    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+        channel = self.channel
+        if channel.finished or channel.cancelled:
+            raise ChannelClosed("this sender was finished or cancelled")
+        if channel.closed:
+            raise ReceiverClosed("the receiver was closed")
+        if len(channel.queue) >= channel.capacity:
+            raise WouldBlock(f"{channel.capacity} messages wait to be received")
+        channel.queue.append(Parcel(value, headers, receipt))
+        channel.sent += 1
+        channel.finished = channel.oneshot
+        channel.arrived.wake()
+
+    async def wait(self) -> None:
+        await self.channel.room.wait()
+
+    def give_up(self) -> None:
+        pass
+
+    def is_pressed(self) -> bool:
+        return False
+
+    def finish(self) -> None:
+        channel = self.channel
+        if not channel.cancelled:
+            channel.finished = True
+            channel.wake_all()
+
+    def cancel(self) -> None:
+        channel = self.channel
+        if not channel.finished and not channel.cancelled:
+            channel.cancelled = True
+            channel.drop()
+
+    async def flush(self) -> None:
+        channel = self.channel
+        while channel.queue and not channel.closed:
+            await channel.emptied.wait()
+        if channel.closed and channel.taken < channel.sent:
+            raise ReceiverClosed("the receiver was closed before it took everything")
+        if channel.cancelled and channel.taken < channel.sent:
+            raise ChannelClosed("this sender was cancelled before everything was taken")
+
+    def is_over(self) -> bool:
+        """Whether this half was ended, and cannot be sent away."""
+        return self.channel.finished or self.channel.cancelled
+
+    def is_open(self) -> bool:
+        channel = self.channel
+        return not (channel.finished or channel.cancelled or channel.closed)
+
+    def abandon(self) -> None:
+        self.cancel()
+
+    def statistics(self) -> dict[str, int]:
+        return {"sent": self.channel.sent, "queued": len(self.channel.queue)}
+
+
+class LocalReceivePort:
+    """The receiving side."""
+
+    def __init__(self, channel: LocalChannel) -> None:
+        self.channel = channel
+        self.oneshot = channel.oneshot
+        self.ready: list[Any] = []
+
+    def pop(self) -> Any:
+        parcel = self._take()
+        return NOTHING if parcel is None else parcel.value
+
+    def pop_message(self) -> Any:
+        parcel = self._take()
+        if parcel is None:
+            return NOTHING
+        return Message(parcel.value, Headers(parcel.headers), self.channel.taken - 1)
+
+    def pop_many(self, limit: int) -> list[Any]:
+        first = self._take()
+        if first is None:
+            return []
+        values = [first.value]
+        while len(values) < limit and self.channel.queue:
+            parcel = self._take()
+            assert parcel is not None
+            values.append(parcel.value)
+        return values
+
+    async def wait(self) -> None:
+        await self.channel.arrived.wait()
+
+    def close(self) -> None:
+        channel = self.channel
+        if not channel.closed:
+            channel.closed = True
+            channel.drop()
+
+    def is_over(self) -> bool:
+        """Whether this half was ended, and cannot be sent away."""
+        return self.channel.closed
+
+    def is_open(self) -> bool:
+        channel = self.channel
+        ended = (channel.finished and not channel.queue) or channel.cancelled
+        return not (channel.closed or ended)
+
+    def abandon(self) -> None:
+        self.close()
+
+    def statistics(self) -> dict[str, int]:
+        return {"received": self.channel.taken, "queued": len(self.channel.queue)}
+
+    def _take(self) -> Parcel | None:
+        channel = self.channel
+        if channel.closed:
+            raise ChannelClosed("this receiver was closed")
+        if not channel.queue:
+            if channel.cancelled:
+                raise ChannelCancelled("the sender gave up")
+            if channel.finished:
+                raise EndOfChannel("the channel was finished, and everything was received")
+            return None
+        parcel = channel.queue.popleft()
+        channel.taken += 1
+        parcel.settle(Outcome.DELIVERED)
+        channel.room.wake()
+        if channel.queue:
+            channel.arrived.wake()
+        else:
+            channel.emptied.wake_all()
+        return parcel

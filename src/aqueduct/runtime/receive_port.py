@@ -1,0 +1,329 @@
+"""The receiving port of a networked channel: the core on one side, a handle on the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from aqueduct.codec import ChannelHalf, Codec, codec_for
+from aqueduct.errors import (
+    AqueductError,
+    ChannelCancelled,
+    ChannelClosed,
+    ChannelError,
+    ChannelLostInTransit,
+    EndOfChannel,
+)
+from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.events import End, ReceiverEnded
+from aqueduct.runtime.forked import FORKED, ForkedCore
+from aqueduct.runtime.headers import Headers
+from aqueduct.runtime.ports import NOTHING, Message, Outcome, Parcel
+from aqueduct.runtime.waiters import Waiters
+from aqueduct.wire.chanid import describe, is_oneshot
+from aqueduct.wire.frames import Message as WireMessage
+from aqueduct.wire.frames import MessageRun
+from aqueduct.wire.primitives import Headers as Pairs
+
+if TYPE_CHECKING:
+    from aqueduct.runtime.connection_driver import Line, Port
+
+EVERYTHING = 1 << 62
+_BATCH = 256
+_BATCH_BYTES = 256 * 1024
+"""What a receiver takes from the core at a time: enough to be fast, little enough to pace."""
+
+
+class NetworkReceivePort:
+    """A receiver whose sender is at the peer."""
+
+    __slots__ = (
+        "_batch",
+        "_failed",
+        "_is_readable",
+        "_limit",
+        "_passed",
+        "_ready_stop",
+        "_rescued",
+        "arrived",
+        "channel",
+        "closed",
+        "codec",
+        "core",
+        "ended",
+        "leftover",
+        "line",
+        "oneshot",
+        "ready",
+    )
+
+    def __init__(self, line: Line, channel: int, kind: Any) -> None:
+        self.line = line
+        self.core: Core | ForkedCore = line.core
+        self.channel = channel
+        self.oneshot = is_oneshot(channel)
+        self.codec: Codec[Any] | None = codec_for(kind)
+        self.ended: ReceiverEnded | None = None
+        self.closed = False
+        self.arrived = Waiters()
+        self.leftover: deque[Parcel] | None = None
+        """What was queued while the channel was local."""
+        self.ready: list[Any] = []
+        """Values of plain messages that were taken from the core, the next one last."""
+        self._ready_stop = 0
+        """The number behind those."""
+        self._failed: AqueductError | None = None
+        """What is wrong with the message behind them."""
+        self._batch: list[WireMessage | MessageRun] = []
+        """What was taken from the core and comes after that, the next one last."""
+        self._rescued: deque[WireMessage | MessageRun] | None = None
+        """What was taken from the core because the connection ended, and nobody has asked for."""
+        self._is_readable = True
+        """Whether the core may have more."""
+        self._passed = 0
+        """Messages that were handed out, or are ready to be."""
+        self._limit = _BATCH
+
+    @property
+    def received(self) -> int:
+        """How many messages were handed out."""
+        return self._passed - len(self.ready)
+
+    def set_type(self, kind: Any) -> None:
+        """What the handle receives, known when somebody claims it."""
+        self.codec = codec_for(kind)
+
+    def fork(self) -> None:
+        """This is a child process: raise at once what would hang."""
+        self.ended = ReceiverEnded(self.channel, End.CONNECTION)
+        self.core = FORKED
+        self._drop()  # the parent hands it out
+
+    # -- for the handle ---------------------------------------------------------------------------
+
+    def pop(self) -> Any:
+        return self.ready.pop() if self.ready else self._pop_slowly(False)
+
+    def pop_message(self) -> Any:
+        return self._pop_slowly(True)
+
+    def pop_many(self, limit: int) -> list[Any]:
+        values: list[Any] = []
+        while len(values) < limit:
+            if self.ready:
+                cut = max(0, len(self.ready) - (limit - len(values)))
+                values += self.ready[cut:][::-1]
+                del self.ready[cut:]
+                continue
+            try:
+                value = self.pop()
+            except AqueductError as error:
+                if not values:
+                    raise
+                if self.ended is None or not isinstance(error, ChannelError | EndOfChannel):
+                    self._failed = error  # for the next one who asks
+                break
+            if value is NOTHING:
+                break
+            values.append(value)
+        return values
+
+    async def wait(self) -> None:
+        if self.ended is None and not self.closed:
+            await self.arrived.wait()
+            if self.arrived and (self._is_readable or self.ready or self._batch):
+                self.arrived.wake()  # there may be enough for the next in line, too
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for entry in (*self._batch, *(self._rescued or ())):
+            if isinstance(entry, WireMessage):
+                self.line.abandon(entry)
+        for parcel in self.leftover or ():
+            parcel.settle(Outcome.LOST)
+        self._drop()
+        if self.line.tap is not None and self.ended is None:
+            self.line.tap.closed(self.channel)
+        self.core.close(self.channel, self.line.time)
+        self.line.forget_port(self)  # the core raises no more events for a closed receiver
+        self.line.touch()
+        self.arrived.wake_all()
+
+    def is_open(self) -> bool:
+        if self.closed or (self.oneshot and self.received) or self.line.ended is not None:
+            return False
+        return self.ended is None or bool(self._batch) or bool(self.ready)
+
+    def abandon(self) -> None:
+        self.close()
+
+    def statistics(self) -> dict[str, int]:
+        here = (*self._batch, *(self._rescued or ()))
+        queued = sum(len(e.payloads) if isinstance(e, MessageRun) else 1 for e in here)
+        queued += len(self.ready) + len(self.leftover or ())
+        return {"received": self.received, "queued": queued}
+
+    # -- for the line -----------------------------------------------------------------------------
+
+    def handle_readable(self) -> None:
+        """The core has messages."""
+        self._is_readable = True
+        self.arrived.wake()
+
+    def handle_end(self, event: ReceiverEnded) -> None:
+        """The last word of the core."""
+        self.ended = event
+        self.arrived.wake_all()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        """Forget what was taken and not handed out."""
+        self._passed -= len(self.ready)
+        self._batch = []
+        self.ready.clear()
+        self._rescued = self.leftover = self._failed = None
+
+    def _pop_slowly(self, whole: bool) -> Any:
+        if self.closed:
+            raise ChannelClosed("this receiver was closed", channel=self.channel)
+        if self.leftover:
+            parcel = self.leftover.popleft()
+            parcel.settle(Outcome.DELIVERED)
+            self._passed += 1
+            return self._present(parcel.value, parcel.headers, self._passed - 1, whole)
+        while not self.ready:
+            if self._failed is not None:
+                error, self._failed = self._failed, None
+                raise error
+            if not self._batch and not self._refill():
+                if self.ended is not None:
+                    raise self._end()
+                return NOTHING
+            entry = self._batch.pop()
+            if not isinstance(entry, MessageRun):
+                return self._pop_rich(entry, whole)
+            self._unroll(entry)
+        number = self._ready_stop - len(self.ready)
+        return self._present(self.ready.pop(), (), number, whole)
+
+    def _pop_rich(self, entry: WireMessage, whole: bool) -> Any:
+        """A message with headers or channels."""
+        self._passed += 1
+        if whole and self.codec is None and entry.attachments:
+            attached = self.line.attached(entry)
+            return Message(entry.payload, Headers(entry.headers), entry.number, attached)
+        return self._present(self._decode(entry), entry.headers, entry.number, whole)
+
+    def _unroll(self, run: MessageRun) -> None:
+        """Make the values of plain messages ready, up to one that cannot be decoded."""
+        values = run.payloads
+        if self.codec is not None:
+            values, self._failed = self.codec.decode_many(run.payloads)
+        done = len(values)
+        self.ready[:] = values[::-1]
+        self._ready_stop = run.first + done
+        self._passed += done
+        if self._failed is not None:
+            self._passed += 1
+            rest = run.payloads[done + 1 :]
+            if rest:
+                self._batch.append(MessageRun(run.first + done + 1, rest, sum(map(len, rest))))
+
+    def rescue(self) -> list[Port]:
+        """The connection is about to end: take what arrived. Returns the ports in it."""
+        batch = self.core.take(self.channel, EVERYTHING, self.line.time)
+        if batch and self.line.tap is not None:
+            self.line.tap.rescued(self.channel, batch)
+        self._open_ports(batch)
+        self._rescued = deque(batch)
+        return [
+            self.line.ports[attachment.channel]
+            for entry in batch
+            if isinstance(entry, WireMessage)
+            for attachment in entry.attachments
+            if attachment.channel in self.line.ports
+        ]
+
+    def _open_ports(self, batch: list[WireMessage | MessageRun]) -> None:
+        for entry in batch:
+            if isinstance(entry, WireMessage) and entry.attachments:
+                self.line.open_ports(entry)
+
+    def _refill(self) -> bool:
+        """Take a batch from the core, not larger than the application should have to wait for."""
+        line = self.line
+        if self._rescued:
+            self._batch = [self._rescued.popleft()]
+            if line.tap is not None:
+                line.tap.taken(self.channel, self._batch)
+            return True
+        if not self._is_readable:
+            return False
+        limit = self._limit
+        batch = self.core.take(self.channel, limit, line.time)
+        size = count = 0
+        for entry in batch:
+            size += entry.size
+            count += len(entry.payloads) if isinstance(entry, MessageRun) else 1
+        self._is_readable = count >= limit  # else that was all, and it tells of the next
+        if not batch:
+            return False
+        if line.tap is not None:
+            line.tap.taken(self.channel, batch)
+        self._open_ports(batch)
+        if size > _BATCH_BYTES:
+            self._limit = max(1, limit // 2)
+        elif 4 * size < _BATCH_BYTES:
+            self._limit = min(_BATCH, limit * 2)
+        batch.reverse()
+        self._batch = batch
+        line.touch()
+        return True
+
+    @staticmethod
+    def _present(value: Any, headers: Pairs, number: int, whole: bool) -> Any:
+        return Message(value, Headers(headers), number) if whole else value
+
+    def _decode(self, message: WireMessage) -> Any:
+        """Decode a message with channels; those that nobody claims are closed (AQ-CLOSE-4)."""
+        if self.codec is None:
+            self.line.abandon(message)
+            return message.payload
+
+        claimed: dict[int, ChannelHalf] = {}
+        """Held, so that none looks forgotten when the rest of the message is wrong."""
+
+        def claim(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
+            if not 0 <= index < len(message.attachments):
+                raise ValueError(f"there is no attachment {index}")
+            attachment = message.attachments[index]
+            handle = claimed[attachment.channel] = self.line.claim(attachment, half, kind)
+            return handle
+
+        try:
+            return self.codec.decode(message.payload, claim)
+        except AqueductError:
+            for channel in claimed:
+                self.line.give_up(channel)
+            raise
+        finally:
+            self.line.abandon(message)
+
+    def _end(self) -> AqueductError:
+        ended = self.ended
+        assert ended is not None
+        name = describe(self.channel)
+        if ended.how is End.FINISHED:
+            return EndOfChannel("the channel was finished, and everything was received")
+        if ended.how is End.CANCELLED:
+            return ChannelCancelled(f"the peer cancelled {name}", channel=self.channel)
+        if ended.how is End.LOST:
+            return ChannelLostInTransit(
+                f"the message that carried {name} was lost",
+                channel=self.channel,
+                lineage=ended.lineage,
+            )
+        return self.line.lost(self.channel)

@@ -1,0 +1,388 @@
+"""The sending port of a networked channel: a handle on one side, the core on the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aqueduct.codec import ChannelHalf, Codec, codec_for, name_of
+from aqueduct.errors import (
+    AqueductError,
+    ChannelClosed,
+    ChannelLostInTransit,
+    EncodeError,
+    LocalProtocolError,
+    MessageTooLarge,
+    ReceiverClosed,
+    WouldBlock,
+)
+from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
+from aqueduct.protocol.sender import Mode
+from aqueduct.runtime.forked import FORKED, ForkedCore
+from aqueduct.runtime.ports import Outcome, Parcel, Receipt
+from aqueduct.runtime.waiters import Waiters
+from aqueduct.wire.chanid import describe, is_oneshot
+from aqueduct.wire.primitives import Headers as Pairs
+
+if TYPE_CHECKING:
+    from aqueduct.runtime.connection_driver import Line
+
+TURN_BYTES = 256 * 1024
+"""What one turn of the loop may queue before the loop gets to send it."""
+_WEIGHTS = {Mode.ORDERED: 64, Mode.UNORDERED: 1_024, Mode.UNRELIABLE: 128}
+"""Bytes that a message counts for in a turn besides its own, by its cost: 256 messages with a
+stream each, or 4,000 short ones in order, take some milliseconds."""
+MAX_UNSETTLED = 8_192
+"""Unordered messages of one sender without an ack, each with a stream of its own. The receiver can
+end them all with one frame; more of them would stop the event loop for tens of milliseconds."""
+
+
+class NetworkSendPort:
+    """A sender whose receiver is at the peer."""
+
+    __slots__ = (
+        "_ending",
+        "_forgone",
+        "_is_told",
+        "_is_unordered",
+        "_refused",
+        "_send_plain",
+        "_weight",
+        "cancelled",
+        "channel",
+        "codec",
+        "core",
+        "delivered",
+        "ended",
+        "finished",
+        "line",
+        "oneshot",
+        "receipts",
+        "room",
+        "sent",
+        "settled",
+        "undelivered",
+        "waiting",
+    )
+
+    def __init__(self, line: Line, channel: int, kind: Any) -> None:
+        self.line = line
+        self.core: Core | ForkedCore = line.core
+        self.channel = channel
+        self.oneshot = is_oneshot(channel)
+        self.codec: Codec[Any] | None = codec_for(kind)
+        self.ended: SenderEnded | None = None
+        self.finished = False
+        self.cancelled = False
+        self.sent = 0
+        self.delivered = 0
+        self.undelivered = 0
+        self.waiting: deque[Parcel] | None = None
+        """What was queued while the channel was local, and has no credit yet."""
+        self._send_plain: Callable[[bytes, float], int] | None = None
+        """Sends payloads without a look at anything else, once one went."""
+        self._weight = 0
+        """Bytes that a message counts for in a turn besides its own, once one was sent."""
+        self._is_unordered = False
+        """Whether the channel is known to be unordered, once a message was sent."""
+        self._ending = False
+        """Whether something was lost that is never lost but by an end, which is told later."""
+        self._refused: AqueductError | None = None
+        """Why something that was queued while the channel was local could not be sent."""
+        self._is_told = False
+        """Whether somebody was told that."""
+        self._forgone = 0
+        """Unreliable messages that were lost on the way, as such messages may be."""
+        self.room = Waiters()
+        self.settled = Waiters()
+        self.receipts: dict[tuple[bool, int], Receipt] = {}
+
+    def set_type(self, kind: Any) -> None:
+        """What the handle sends, known when somebody claims it."""
+        self.codec = codec_for(kind)
+
+    def fork(self) -> None:
+        """This is a child process: raise at once what would hang."""
+        self.core = FORKED
+        self.ended = SenderEnded(self.channel, End.CONNECTION)
+        self.waiting = None  # the parent sends it
+        self._send_plain = None
+
+    # -- for the handle ---------------------------------------------------------------------------
+
+    def offer(self, value: Any) -> bool:
+        line = self.line
+        if line.unflushed > TURN_BYTES or self.waiting:
+            return False
+        send = self._send_plain
+        try:
+            if send is not None and self.codec is None and type(value) is bytes:
+                send(value, line.time)
+                line.unflushed += len(value) + self._weight
+            else:
+                self._send_any(value, (), None)
+        except WouldBlock:
+            return False
+        except MessageTooLarge:
+            if line.peer_headers is not None:
+                raise
+            return False  # AQ-EARLY-4: it has to wait for the server's limits
+        self.sent += 1
+        if not line.turn_due:
+            line.touch()
+        return True
+
+    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+        if self.waiting:
+            if self.finished:
+                raise self._closed()
+            raise WouldBlock("messages queued before the channel was sent away go first")
+        self._send_any(value, headers, receipt)
+        self.sent += 1
+        self.line.touch()
+
+    async def wait(self) -> None:
+        if self.ended is None:
+            try:
+                await self.room.wait()
+            finally:
+                self.give_up()
+
+    def give_up(self) -> None:
+        # Else those who wait for the connection window would wait behind a message nobody sends.
+        if not self.room and not self.waiting and self.core.give_up(self.channel):
+            self.line.touch()
+
+    def is_pressed(self) -> bool:
+        return self.line.unflushed > TURN_BYTES
+
+    def finish(self) -> None:
+        if self._refused is not None and not self._is_told:
+            raise self._refusal(self._refused)
+        if not self.finished and not self.cancelled:
+            self.finished = True
+            if not self.waiting:
+                self._finish()
+
+    def cancel(self) -> None:
+        if not self.finished and not self.cancelled:
+            self.cancelled = True
+            self._lose_waiting()
+            self.core.cancel(self.channel, self.line.time)
+            self.line.touch()
+            self.room.wake_all()
+
+    async def flush(self) -> None:
+        while (
+            self.ended is None
+            and self._refused is None
+            and (self.waiting or self._ending or self.delivered + self.undelivered < self.sent)
+        ):
+            await self.settled.wait()
+        if self._refused is not None:
+            raise self._refusal(self._refused)
+        if self.cancelled and self.delivered + self._forgone < self.sent:
+            raise ChannelClosed(
+                "this sender was cancelled before everything had arrived", channel=self.channel
+            )
+        if self.ended is not None and self._is_lost(self.ended.how):
+            raise self._error()
+
+    def is_open(self) -> bool:
+        return self.ended is None and not self.finished and not self.cancelled
+
+    def abandon(self) -> None:
+        self.cancel()
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "sent": self.sent,
+            "delivered": self.delivered,
+            "undelivered": self.undelivered,
+            "queued": len(self.waiting or ()),
+        }
+
+    # -- for the line -----------------------------------------------------------------------------
+
+    def adopt(self, parcels: deque[Parcel], finished: bool) -> None:
+        """Take over what was queued while the channel was local."""
+        self.waiting = parcels
+        self.finished = finished
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what waits, as far as there is credit; then wake who wants to send more."""
+        while self.waiting:
+            parcel = self.waiting[0]
+            try:
+                self._send_any(parcel.value, parcel.headers, parcel.receipt)
+            except WouldBlock:
+                return
+            except AqueductError as error:
+                self._refuse(error)
+                return
+            self.sent += 1
+            self.waiting.popleft()
+            self.line.touch()
+        if self.finished and self.ended is None:
+            self._finish()
+        # Wake all tasks: the core reports room once, however many of them wait for it.
+        self.room.wake_all()
+
+    def _refuse(self, error: AqueductError) -> None:
+        """What is next in line cannot be sent: the peer must not take what follows for the next."""
+        self._refused = error
+        self._send_plain = None
+        self.finished = False
+        self.cancel()
+        self.settled.wake_all()
+
+    def handle_fate(self, event: Delivered | Undelivered) -> None:
+        """Acks and nacks."""
+        was_full = self._is_full()
+        good = isinstance(event, Delivered)
+        if event.reliable and not good:
+            self._ending = True
+        for start, stop in event.ranges:
+            if good:
+                self.delivered += stop - start
+            else:
+                self.undelivered += stop - start
+                if not event.reliable and not self.cancelled:
+                    self._forgone += stop - start
+            if self.receipts:
+                self._settle(event.reliable, start, stop, good)
+        if self.settled and self.delivered + self.undelivered >= self.sent:
+            self.settled.wake_all()
+        if was_full and not self._is_full():
+            self.pump()
+
+    def handle_end(self, event: SenderEnded) -> None:
+        """The last word of the core."""
+        self.ended = event
+        self._send_plain = None
+        self._lose_waiting()
+        for receipt in self.receipts.values():
+            if not receipt.done():
+                receipt.set_result(Outcome.LOST)
+        self.receipts.clear()
+        self.room.wake_all()
+        self.settled.wake_all()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _send_any(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+        if self._refused is not None:
+            raise self._refusal(self._refused)
+        if self.ended is not None:
+            raise self._error()
+        if self._is_full():
+            raise WouldBlock(f"{MAX_UNSETTLED} unordered messages have not been acknowledged")
+        if self.codec is None:
+            payload = as_bytes(value)
+            halves: list[ChannelHalf] = []
+        else:
+            payload, halves = self.codec.encode(value)
+        try:
+            if halves or headers or receipt is not None:
+                sent = self.line.send(self.channel, payload, headers, halves)
+                if receipt is not None:
+                    self.receipts[sent.reliable, sent.number] = receipt
+            elif self._send_plain is not None:
+                self._send_plain(payload, self.line.time)
+            else:
+                send = self.line.core.plain_sender(self.channel)
+                send(payload, self.line.time)
+                unordered = self.line.core.mode_of(self.channel) is Mode.UNORDERED
+                if not self.oneshot and not unordered:
+                    self._send_plain = send
+        except (MessageTooLarge, LocalProtocolError) as error:
+            raise self.line.too_much(error) from None
+        if not self._weight:
+            mode = self.line.core.mode_of(self.channel)
+            self._weight = _WEIGHTS[mode]
+            self._is_unordered = mode is Mode.UNORDERED
+        self.line.unflushed += len(payload) + self._weight
+        self.finished = self.finished or self.oneshot
+
+    def _is_full(self) -> bool:
+        """Return whether an unordered sender has to wait for acks."""
+        return self._is_unordered and self.sent - self.delivered - self.undelivered >= MAX_UNSETTLED
+
+    def _is_lost(self, end: End) -> bool:
+        """Whether an end is bad news for whoever wants everything to have arrived."""
+        if end is End.FINISHED or end is End.CANCELLED:
+            return False
+        if end is End.RECEIVER_CLOSED:
+            return self.delivered < self.sent
+        return True
+
+    def _finish(self) -> None:
+        self.core.finish(self.channel, self.line.time)
+        self.line.touch()
+
+    def _settle(self, reliable: bool, start: int, stop: int, good: bool) -> None:
+        outcome = Outcome.DELIVERED if good else Outcome.LOST
+        if stop - start <= len(self.receipts):
+            keys = [(reliable, number) for number in range(start, stop)]
+        else:
+            keys = [k for k in self.receipts if k[0] == reliable and start <= k[1] < stop]
+        for key in keys:
+            receipt = self.receipts.pop(key, None)
+            if receipt is not None and not receipt.done():
+                receipt.set_result(outcome)
+
+    def _lose_waiting(self) -> None:
+        if self.waiting is not None:
+            for parcel in self.waiting:
+                parcel.settle(Outcome.LOST)
+            self.sent += len(self.waiting)
+            self.undelivered += len(self.waiting)
+            self.waiting = None
+
+    def error(self) -> AqueductError | None:
+        """Why nothing can be sent, if so."""
+        if self._refused is not None:
+            return self._refused
+        if self.ended is not None:
+            return self._error()
+        if self.finished or self.cancelled:
+            return self._closed()
+        return None
+
+    def _refusal(self, error: AqueductError) -> AqueductError:
+        self._is_told = True
+        return error
+
+    def _closed(self) -> ChannelClosed:
+        return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
+
+    def _error(self) -> AqueductError:
+        ended = self.ended
+        assert ended is not None
+        name = describe(self.channel)
+        if ended.how is End.RECEIVER_CLOSED:
+            return ReceiverClosed(f"the peer stopped receiving on {name}", channel=self.channel)
+        if ended.how is End.LOST:
+            return ChannelLostInTransit(
+                f"the message that carried {name} was lost",
+                channel=self.channel,
+                lineage=ended.lineage,
+            )
+        if ended.how is End.CONNECTION:
+            return self.line.lost(self.channel)
+        return self._closed()
+
+
+def as_bytes(value: Any) -> bytes:
+    """A payload for a channel of bytes."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise EncodeError(
+        f"a channel of bytes cannot send {name_of(type(value))}; "
+        "give the channel a type: aqueduct.channel(SomeType)"
+    )

@@ -1,0 +1,1 @@
+"""The Spark sink: writes rows exactly once."""

@@ -1,0 +1,1 @@
+"""The Spark source: plans offset ranges and reads them."""

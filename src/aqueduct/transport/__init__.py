@@ -1,0 +1,1 @@
+"""What carries a connection: the transport protocols, and their implementations."""

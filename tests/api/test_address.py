@@ -1,0 +1,41 @@
+"""Addresses as people write them."""
+
+import socket
+
+import pytest
+
+from aqueduct.api.address import resolve, split_address
+from aqueduct.errors import ConnectError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:4433", ("localhost", 4433)),
+        ("localhost", ("localhost", 4433)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:99", ("::1", 99)),
+        ("[::1]", ("::1", 4433)),
+        ("aqueduct://example.test:5/", ("example.test", 5)),
+        ("aqueduct://example.test", ("example.test", 4433)),
+        (":4433", ("", 4433)),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -> None:
+    assert split_address(text) == expected
+
+
+@pytest.mark.parametrize("text", ["host:port", "host:65536", "host:-1", "host:"])
+def test_what_is_no_port_is_told_with_the_address(text: str) -> None:
+    with pytest.raises(ConnectError, match=f"not an address: '{text}'"):
+        split_address(text)
+
+
+async def test_an_address_has_the_family_of_its_socket() -> None:
+    assert await resolve("127.0.0.1", 7) == [(socket.AF_INET, ("127.0.0.1", 7))]
+    assert (socket.AF_INET6, ("::1", 7)) in await resolve("::1", 7)
+
+
+async def test_a_host_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConnectError, match=r"cannot find 'no-such-host\.invalid'"):
+        await resolve("no-such-host.invalid", 1)

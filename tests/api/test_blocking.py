@@ -1,0 +1,437 @@
+"""Channels for threads: `aqueduct.blocking`."""
+
+import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import aqueduct
+from aqueduct import DELIVERED, blocking
+from aqueduct.blocking import Receiver, Sender
+
+SECONDS = 60
+
+
+class Sum(msgspec.Struct):
+    numbers: Receiver[int]
+    reply: Sender[int]
+
+
+class Shared(msgspec.Struct):
+    """What asynchronous code declares; threads use the same class."""
+
+    numbers: aqueduct.Receiver[int]
+    reply: aqueduct.Sender[int]
+
+
+@pytest.fixture(autouse=True)
+def own_certificates(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path_factory.getbasetemp() / "certificates"
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(directory))
+
+
+def add_up(connection: "blocking.Connection[Any]") -> None:
+    for request in connection.entrypoint:
+        with request.numbers, request.reply:
+            request.reply.send(sum(request.numbers))
+
+
+def serve_in_process(pipe: Pipe) -> None:
+    with blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as server:
+        pipe.send(server.address)
+        server.run(add_up)
+
+
+@pytest.fixture
+def address(own_certificates: None) -> Iterator[str]:
+    """A server in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve_in_process, args=(there,), daemon=True)
+    process.start()
+    there.close()
+    yield here.recv()
+    here.close()
+    process.terminate()
+    process.join()
+
+
+def connected(address: str, kind: Any = Sum) -> "blocking.Connection[Any]":
+    return blocking.connect(address, kind, trust=aqueduct.dev_trust())
+
+
+# -- local channels --------------------------------------------------------------------------------
+
+
+def test_messages_go_from_thread_to_thread_in_order() -> None:
+    tx, rx = blocking.channel(int, capacity=3)
+
+    def send() -> None:
+        with tx:
+            for number in range(100):
+                tx.send(number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert list(rx) == list(range(100))
+    thread.join()
+
+
+def test_a_timeout_sends_nothing_and_receives_nothing() -> None:
+    tx, rx = blocking.channel(int, capacity=1)
+    with tx, rx:
+        with pytest.raises(TimeoutError):
+            rx.receive(timeout=0.05)
+        tx.send(1)
+        with pytest.raises(TimeoutError):
+            tx.send(2, timeout=0.05)
+        with pytest.raises(aqueduct.WouldBlock):
+            tx.send_nowait(2)
+        assert rx.receive() == 1
+        with pytest.raises(aqueduct.WouldBlock):
+            rx.receive_nowait()
+
+
+def test_batches_go_with_few_hops() -> None:
+    tx, rx = blocking.channel(int, capacity=10_000)
+    with rx:
+        assert tx.send_many(range(5_000)) == 5_000
+        tx.finish()
+        assert rx.receive_many(10) == list(range(10))
+        assert rx.receive() == 10  # brings others along, which stay in order
+        assert rx.receive_many(5) == [11, 12, 13, 14, 15]
+        assert rx.statistics() == {"received": 16, "queued": 4_984}
+        assert list(rx) == list(range(16, 5_000))
+        with pytest.raises(aqueduct.EndOfChannel):
+            rx.receive_many()
+
+
+def test_a_batch_that_fails_says_how_much_of_it_was_sent() -> None:
+    tx, rx = blocking.channel(int, capacity=7)
+    with pytest.raises(TimeoutError) as caught:
+        tx.send_many(iter(range(10)), timeout=0.05)
+    assert caught.value.__notes__ == ["7 messages were sent before"]
+    rx.close()
+    with pytest.raises(aqueduct.ReceiverClosed):
+        tx.send(1)
+    tx.cancel()
+
+
+def test_messages_that_one_thread_brought_along_are_there_for_all() -> None:
+    tx, rx = blocking.channel(int, capacity=1_000)
+    taken: list[list[int]] = [[] for _ in range(4)]
+    barrier = threading.Barrier(4)
+
+    def work(mine: list[int]) -> None:
+        first = rx.receive(timeout=SECONDS)
+        mine.append(first)
+        barrier.wait(SECONDS)  # nobody goes on before each has got one
+        mine.extend(rx)
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in taken]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    tx.send_many(range(500))
+    tx.finish()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert sorted(itertools.chain(*taken)) == list(range(500))
+
+
+def test_leaving_a_sender_with_an_exception_cancels_it() -> None:
+    tx, rx = blocking.channel(int)
+    tx.send(1)
+    with pytest.raises(ZeroDivisionError), tx:
+        raise ZeroDivisionError
+    with pytest.raises(aqueduct.ChannelCancelled):
+        rx.receive()
+    rx.close()
+
+
+def test_a_forgotten_half_warns_and_is_ended() -> None:
+    tx, rx = blocking.channel(int)
+    with pytest.warns(ResourceWarning, match="a Sender was forgotten while open; use `with`"):
+        del tx
+    with pytest.raises(aqueduct.ChannelCancelled):
+        rx.receive(timeout=SECONDS)
+
+
+def test_a_call_on_the_background_thread_raises_instead_of_waiting_for_itself() -> None:
+    tx, rx = blocking.channel(int)
+    with tx, rx, pytest.raises(RuntimeError, match="would wait for itself"):
+        tx._background.do(rx.receive)
+
+
+# -- over the network ------------------------------------------------------------------------------
+
+
+def test_channels_are_fields_of_messages(address: str) -> None:
+    with connected(address) as connection:
+        tx, rx = blocking.channel(int)
+        reply, answer = blocking.oneshot(int)
+        connection.entrypoint.send(Sum(rx, reply))
+        with tx:
+            tx.send_many(range(10_000))
+        assert answer.receive(timeout=SECONDS) == sum(range(10_000))
+        with pytest.raises(aqueduct.ChannelMoved):
+            rx.receive()
+
+
+def test_a_call_makes_the_channel_for_its_answer(address: str) -> None:
+    with connected(address) as connection:
+        tx, rx = blocking.channel(int)
+        tx.send_many([1, 2, 3])
+        tx.finish()
+        assert connection.entrypoint.call(Sum, numbers=rx, timeout=SECONDS) == 6
+        hanging, rx = blocking.channel(int)
+        with hanging, pytest.raises(TimeoutError):
+            connection.entrypoint.call(Sum, numbers=rx, timeout=0.1)
+
+
+def test_types_declared_for_asynchronous_code_work_in_threads(address: str) -> None:
+    def add_shared(connection: "blocking.Connection[Any]") -> None:
+        for request in connection.entrypoint:
+            with Receiver(request.numbers) as numbers, Sender(request.reply) as reply:
+                reply.send(sum(numbers))
+
+    with blocking.serve("127.0.0.1:0", Shared, tls=aqueduct.dev_tls()) as server:
+        thread = threading.Thread(target=server.run, args=(add_shared,))
+        thread.start()
+        with connected(server.address, Shared) as connection:
+            tx, rx = blocking.channel(int)
+            tx.send_many([4, 5])
+            tx.finish()
+            assert connection.entrypoint.call(Shared, numbers=rx, timeout=SECONDS) == 9
+    thread.join(SECONDS)
+
+
+def test_flush_and_receipts_tell_what_arrived(address: str) -> None:
+    with connected(address) as connection:
+        tx, rx = blocking.channel(int)
+        reply, answer = blocking.oneshot(int)
+        connection.entrypoint.send(Sum(rx, reply))
+        with tx, answer:
+            receipt = tx.send(1, receipt=True)
+            assert receipt is not None
+            assert receipt.result(SECONDS) is DELIVERED
+            tx.flush(SECONDS)
+            assert tx.statistics()["delivered"] == 1
+            assert connection.statistics()["channels"] >= 2
+
+
+def test_the_server_turns_clients_away_by_their_headers(own_certificates: None) -> None:
+    def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
+        if headers.text("password") != "secret":
+            raise aqueduct.Refuse("who are you?", unauthenticated=True)
+        return {"welcome": "yes"}
+
+    trust = aqueduct.dev_trust()
+    with blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls(), accept=accept) as server:
+        with pytest.raises(aqueduct.Unauthenticated, match="who are you"):
+            blocking.connect(server.address, Sum, trust=trust)
+        with blocking.connect(
+            server.address, Sum, trust=trust, headers={"password": "secret"}
+        ) as connection:
+            assert connection.headers.text("welcome") == "yes"
+            with server.accept(timeout=SECONDS) as other:
+                assert other.headers.text("password") == "secret"
+            connection.wait_closed(timeout=SECONDS)
+            with pytest.raises(aqueduct.ConnectionLost):
+                connection.entrypoint.send(None)  # type: ignore[arg-type]
+
+
+def test_a_handler_that_fails_ends_its_connection_and_no_other() -> None:
+    def fail_at_odd(connection: "blocking.Connection[Any]") -> None:
+        for number in connection.entrypoint:
+            if number % 2:
+                raise ValueError(number)
+
+    with blocking.serve("127.0.0.1:0", int, tls=aqueduct.dev_tls()) as server:
+        server._background.loop.set_exception_handler(lambda loop, context: None)
+        thread = threading.Thread(target=server.run, args=(fail_at_odd,))
+        thread.start()
+        with connected(server.address, int) as good, connected(server.address, int) as bad:
+            bad.entrypoint.send(1)
+            bad.wait_closed(timeout=SECONDS)
+            good.entrypoint.send(2)
+            good.entrypoint.flush(SECONDS)
+            assert good.is_open
+    server._background.loop.set_exception_handler(None)
+    thread.join(SECONDS)
+
+
+def test_a_handler_that_loses_another_connection_ends_its_own() -> None:
+    def lose(connection: "blocking.Connection[Any]") -> None:
+        for _ in connection.entrypoint:
+            raise aqueduct.ConnectionLost("of another connection")
+
+    reported: list[Any] = []
+    with blocking.serve("127.0.0.1:0", int, tls=aqueduct.dev_tls()) as server:
+        loop = server._background.loop
+        loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+        thread = threading.Thread(target=server.run, args=(lose,))
+        thread.start()
+        with connected(server.address, int) as client:
+            client.entrypoint.send(1)
+            client.wait_closed(timeout=SECONDS)
+    loop.set_exception_handler(None)
+    thread.join(SECONDS)
+    assert [type(one) for one in reported] == [aqueduct.ConnectionLost]
+
+
+def test_ctrl_c_ends_a_server_whose_handlers_wait_for_clients(own_certificates: None) -> None:
+    script = """
+        import os, signal, threading
+        import aqueduct
+        from aqueduct import blocking
+
+        def handle(connection):
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            for _ in connection.entrypoint:
+                pass
+
+        with blocking.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+            client = blocking.connect(server.address, trust=aqueduct.dev_trust())
+            try:
+                server.run(handle, threads=1)  # the only thread is taken: waiting for it ends too
+            except KeyboardInterrupt:
+                client.wait_closed(timeout=10)
+    """
+    ran_well(script)
+
+
+def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None) -> None:
+    done = threading.Event()
+
+    def handle(connection: "blocking.Connection[Any]") -> None:
+        done.wait(SECONDS)
+
+    with blocking.serve("127.0.0.1:0", int, tls=aqueduct.dev_tls()) as server:
+        thread = threading.Thread(target=server.run, args=(handle,), kwargs={"threads": 2})
+        thread.start()
+        clients = [connected(server.address, int) for _ in range(4)]
+        time.sleep(0.1)
+        assert len(server._server._ready) == 2
+        done.set()
+        for client in clients:
+            client.wait_closed(timeout=SECONDS)
+    thread.join(SECONDS)
+
+
+def test_a_receiver_that_is_sent_away_takes_all_that_was_not_received_along() -> None:
+    class Carry(msgspec.Struct):
+        numbers: Receiver[int]
+
+    with (
+        blocking.serve("127.0.0.1:0", Carry, tls=aqueduct.dev_tls()) as server,
+        connected(server.address, Carry) as client,
+        server.accept(timeout=SECONDS) as other,
+    ):
+        tx, rx = blocking.channel(int)
+        tx.send_many(range(5))
+        assert rx.receive() == 0
+        client.entrypoint.send(Carry(rx))
+        tx.send(5)
+        tx.finish()
+        with other.entrypoint.receive(SECONDS).numbers as numbers:
+            assert list(numbers) == [1, 2, 3, 4, 5]
+        with pytest.raises(aqueduct.ChannelMoved):
+            rx.receive(SECONDS)
+
+
+def test_nobody_listening_is_an_error_at_once(own_certificates: None) -> None:
+    with pytest.raises(aqueduct.ConnectError, match="nobody listens"):
+        connected("127.0.0.1:9")
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_whole_message_may_be_taken_without_waiting() -> None:
+    tx, rx = blocking.channel(int)
+    with pytest.raises(aqueduct.WouldBlock):
+        rx.receive_message_nowait()
+    for number in range(3):
+        tx.send(number, headers={"n": str(number)})
+    assert rx.receive() == 0
+    for number in (1, 2):
+        message = rx.receive_message_nowait()
+        assert (message.payload, message.number) == (number, number)
+        assert message.headers.text("n") == str(number)
+    with pytest.raises(aqueduct.WouldBlock):
+        rx.receive_message_nowait()
+    tx.finish()
+    rx.close()
+
+
+def test_after_fork_the_parents_connection_raises_and_a_new_one_works(address: str) -> None:
+    script = """
+        import os, sys
+        import aqueduct
+        from aqueduct import blocking
+        from tests.api.test_blocking import Sum, connected
+
+        def ask(connection):
+            tx, rx = blocking.channel(int)
+            with tx:
+                tx.send_many([1, 2])
+            return connection.entrypoint.call(Sum, numbers=rx, timeout=60)
+
+        connection = connected(sys.argv[1])
+        assert ask(connection) == 3
+        child = os.fork()
+        if child == 0:
+            try:
+                connection.entrypoint.send(None)
+            except aqueduct.ForkedConnectionError:
+                with connected(sys.argv[1]) as fresh:
+                    os._exit(7 if ask(fresh) == 3 else 1)
+            os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7, status
+        assert ask(connection) == 3
+    """
+    ran_well(script, address)
+
+
+def test_a_program_that_ends_without_closing_tells_the_server(own_certificates: None) -> None:
+    with blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as server:
+        script = """
+            import sys
+            from tests.api.test_blocking import connected
+            connection = connected(sys.argv[1])
+        """
+        ran_well(script, server.address)
+        with server.accept(timeout=SECONDS) as connection:
+            connection.wait_closed(timeout=SECONDS)
+
+
+def ran_well(script: str, *arguments: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ran = subprocess.run(
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments],
+            cwd=Path(__file__).parent.parent.parent,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ran.returncode == 0, ran.stderr
+    assert "Error" not in ran.stderr

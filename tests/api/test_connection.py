@@ -1,0 +1,295 @@
+"""A connection: what it counts, how it ends, and who hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import aqueduct
+from aqueduct import CloseCode, ConnectionLost, EndOfChannel
+from aqueduct.api import connection as connections
+from aqueduct.api.connection import close_all
+from aqueduct.testing.relay import Relay, Way, Weather
+from tests.api.joined import SECONDS, GiveReceiver, joined
+from tests.processes.peers import eventually
+
+
+@pytest.fixture(autouse=True)
+def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[aqueduct.Server[bytes], Relay]]:
+    """A server, and a network before it."""
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        Relay(server.address, Weather(), seed=1) as relay,
+    ):
+        yield server, relay
+
+
+async def connect(address: str) -> aqueduct.ClientConnection[bytes]:
+    return await aqueduct.connect(address, trust=aqueduct.dev_trust(), timeout=SECONDS)
+
+
+# -- what it counts --------------------------------------------------------------------------------
+
+
+async def test_statistics_have_round_trips_bytes_packets_losses_and_channels() -> None:
+    async with joined() as (client, server):
+        before = client.statistics()
+        assert before["packets_sent"] >= 1
+        assert before["bytes_sent"] >= 1_200  # the first packet is padded
+        for _ in range(100):
+            await client.entrypoint.send(bytes(1_000))
+        await client.entrypoint.flush()
+        numbers, theirs = client.statistics(), server.statistics()
+        assert 0 < numbers["rtt"] < 10
+        assert 100_000 <= numbers["bytes_sent"] - before["bytes_sent"] < 200_000
+        assert 1 <= numbers["packets_sent"] - before["packets_sent"] <= 200
+        assert before["packets_received"] < numbers["packets_received"]
+        assert before["bytes_received"] < numbers["bytes_received"] < 50_000
+        assert numbers["lost_packets"] >= 0
+        assert numbers["channels"] == theirs["channels"] == 1
+        # What one side sent, the other received; nothing is lost on loopback.
+        assert 100_000 <= theirs["bytes_received"] <= client.statistics()["bytes_sent"]
+        assert theirs["packets_received"] <= client.statistics()["packets_sent"]
+
+
+async def test_both_sides_count_the_same_packets_when_all_is_quiet() -> None:
+    async with joined() as (client, server):
+        for _ in range(50):
+            await client.entrypoint.send(bytes(10_000))
+        await client.entrypoint.flush()
+
+        def agree() -> bool:
+            ours, theirs = client.statistics(), server.statistics()
+            return all(
+                one[f"{what}_sent"] == other[f"{what}_received"]
+                for one, other in ((ours, theirs), (theirs, ours))
+                for what in ("bytes", "packets")
+            )
+
+        await eventually(agree, "what was sent was received")
+
+
+async def test_statistics_count_live_channels_and_bytes_that_wait() -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel()
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        await sender.send(bytes(1_000))
+        await sender.flush()
+        assert client.statistics()["channels"] == server.statistics()["channels"] == 2
+        assert server.statistics()["held_bytes"] >= 1_000
+        sender.finish()
+        assert len([payload async for payload in theirs]) == 1
+        await eventually(lambda: client.statistics()["channels"] == 1, "the channel is over")
+        assert server.statistics()["held_bytes"] == 0
+
+
+async def test_statistics_can_be_asked_for_when_the_connection_is_over() -> None:
+    async with joined() as (client, _):
+        await client.close()
+        assert client.statistics()["channels"] == 0
+        assert client.statistics()["packets_sent"] > 0
+
+
+# -- how it ends -----------------------------------------------------------------------------------
+
+
+async def test_close_delivers_what_was_sent_before_it() -> None:
+    async with joined() as (client, server):
+        sent = [b"%03d" % number + bytes(10_000) for number in range(50)]
+        for payload in sent:
+            await client.entrypoint.send(payload)
+        await client.close()
+        assert not client.is_open
+        assert [await server.entrypoint.receive() for _ in sent] == sent
+        with pytest.raises(ConnectionLost):
+            await server.entrypoint.receive()
+
+
+@pytest.mark.parametrize("finish", [False, True])
+async def test_close_waits_for_what_was_lost_on_the_way_and_sent_again(finish: bool) -> None:
+    async with served() as (server, relay):
+        client = await connect(relay.address)
+        accepted = await server.accept()
+        assert accepted is not None
+        await client.entrypoint.send(b"first")
+        await client.entrypoint.flush()
+        relay.drop_next(2)
+        await client.entrypoint.send(b"second")
+        if finish:
+            client.entrypoint.finish()
+        await client.close()
+        assert await accepted.entrypoint.receive() == b"first"
+        assert await accepted.entrypoint.receive() == b"second"
+        with pytest.raises(EndOfChannel if finish else ConnectionLost):
+            await accepted.entrypoint.receive()
+
+
+async def test_close_rests_while_the_peer_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LINGER", 0.5)
+    async with served() as (_, relay):
+        client = await connect(relay.address)
+        relay.blackout()
+        for _ in range(15):
+            await client.entrypoint.send(bytes(60_000))
+        turns = 0
+        turn = client.driver._turn
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+            turn()
+
+        monkeypatch.setattr(client.driver, "_turn", counted)
+        before = time.perf_counter()
+        await client.close()
+        assert 0.4 < time.perf_counter() - before < 5
+        assert turns < 100
+        relay.end_blackout()
+
+
+async def test_a_close_that_is_cancelled_leaves_no_socket_and_tells_the_peer() -> None:
+    async with served() as (server, relay):
+        client = await connect(relay.address)
+        accepted = await server.accept()
+        assert accepted is not None
+        relay.blackout(ways=(Way.DOWN,))
+        await client.entrypoint.send(b"not acked")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.close()
+        assert client.driver.endpoint.udp.socket.fileno() == -1
+        assert not client.is_open
+        await accepted.wait_closed()
+
+
+async def test_close_does_not_wait_for_a_peer_that_goes_on_sending() -> None:
+    async with joined(aqueduct.Sender[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes, capacity=10)
+        await client.entrypoint.send(sender)
+
+        async def pour() -> None:
+            async with await server.entrypoint.receive() as theirs:
+                while True:
+                    await theirs.send(bytes(10_000))
+
+        async def swallow() -> None:
+            async for _ in receiver:
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(pour()), asyncio.create_task(swallow())]
+        await asyncio.sleep(0.1)
+        before = time.perf_counter()
+        await client.close()
+        assert time.perf_counter() - before < 2
+        for task in tasks:
+            with pytest.raises(ConnectionLost):
+                await task
+        receiver.close()
+
+
+async def test_close_says_why_and_both_sides_hear_who_closed() -> None:
+    async with joined() as (client, server):
+        waiting = asyncio.create_task(server.entrypoint.receive())
+        closed = asyncio.create_task(server.wait_closed())
+        await asyncio.sleep(0)
+        assert not closed.done()
+        await client.close(CloseCode.INTERNAL, "broken")
+        with pytest.raises(ConnectionLost, match=r"the peer closed .* broken") as caught:
+            await waiting
+        assert (caught.value.code, caught.value.by_peer) == (CloseCode.INTERNAL, True)
+        await closed
+        await client.wait_closed()
+        with pytest.raises(ConnectionLost, match="this side closed") as caught:
+            await client.entrypoint.send(b"x")
+        assert not caught.value.by_peer
+
+
+async def test_a_wait_for_the_end_that_is_cancelled_leaves_the_connection_alone() -> None:
+    async with joined() as (client, server):
+        waiting = asyncio.create_task(client.wait_closed())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await client.entrypoint.send(b"x")
+        assert await server.entrypoint.receive() == b"x"
+        later = asyncio.create_task(client.wait_closed())
+        await server.close()
+        await later
+
+
+async def test_drain_waits_for_channels_and_then_closes() -> None:
+    async with joined(GiveReceiver[int]) as (client, server):
+        sender, receiver = aqueduct.channel(int)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        client.entrypoint.finish()
+        theirs = (await server.entrypoint.receive()).half
+        with pytest.raises(EndOfChannel):
+            await server.entrypoint.receive()
+        draining = asyncio.create_task(client.drain(30))
+        await sender.send(1)
+        await asyncio.sleep(0.05)
+        assert not draining.done()
+        assert client.is_open
+        sender.finish()
+        assert [number async for number in theirs] == [1]
+        began = time.monotonic()
+        await draining
+        assert time.monotonic() - began < 15
+        await server.wait_closed()
+        assert server.ended is not None
+        assert (server.ended.code, server.ended.reason) == (CloseCode.GOING_AWAY, "drained")
+
+
+async def test_drain_gives_up_when_the_grace_is_over() -> None:
+    async with joined() as (client, server):
+        began = time.monotonic()
+        await client.drain(0.05)
+        assert 0.05 <= time.monotonic() - began < 15
+        await server.wait_closed()
+
+
+async def test_drain_ends_when_the_peer_closes() -> None:
+    async with joined() as (client, server):
+        draining = asyncio.create_task(client.drain(600))
+        await asyncio.sleep(0)
+        await server.close()
+        await draining
+
+
+async def test_drain_ends_when_the_socket_is_closed() -> None:
+    async with joined() as (_, server):
+        draining = asyncio.create_task(server.drain(60))
+        await asyncio.sleep(0)
+        server.driver.endpoint.close()
+        async with asyncio.timeout(10):
+            await draining
+
+
+async def test_a_connection_tells_who_it_is_with_and_what_they_said() -> None:
+    async with joined(headers={"user": "me"}) as (client, server):
+        assert server.headers.text("user") == "me"
+        assert list(client.headers) == []
+        assert server.peer[0] == client.peer[0] == "127.0.0.1"
+        assert client.is_ready
+        assert not client.early_data
+        await client.wait_ready()
+
+
+async def test_all_connections_of_a_loop_can_be_closed_at_once() -> None:
+    async with joined() as (one, _), joined() as (two, _):
+        await close_all()
+        assert not one.is_open
+        assert not two.is_open

@@ -1,0 +1,41 @@
+"""Records on their way: where each goes, and what those who wait are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aqueduct.ingest.client.batch import Batch, Stored
+from aqueduct.ingest.partitioning import partition_of
+
+
+def filled(*partitions: int | None) -> Batch:
+    batch = Batch(1, partitions[0])
+    for number, partition in enumerate(partitions, 1):
+        batch.add(b"value", 0, b"%d" % number, None, partition, 4)
+    return batch
+
+
+def test_only_what_differs_is_told_of_each() -> None:
+    keyed = [partition_of(b"%d" % number, number, 4) for number in (1, 2, 3)]
+    for partitions, one, each in (
+        ((None, None), None, None),
+        ((2, 2, 2), 2, None),
+        ((2, 2, 3), None, [2, 2, 3]),
+        ((2, None, 2), None, [2, keyed[1], 2]),
+        ((None, None, 1), None, [*keyed[:2], 1]),
+    ):
+        message = filled(*partitions).message()
+        assert (message.partition, message.partitions) == (one, each)
+
+
+async def test_a_receipt_tells_no_offset_of_what_had_been_stored_before() -> None:
+    batch = Batch(1, None)
+    batch.values, batch.timestamps = [b"1", b"2", b"3"], [0, 0, 0]
+    receipts = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    batch.receipts = dict(enumerate(receipts))
+    batch.settle({0: 7}, 2, 1)
+    assert [receipt.result() for receipt in receipts] == [
+        Stored(0, None),
+        Stored(0, None),
+        Stored(0, 7),
+    ]

@@ -1,0 +1,385 @@
+"""What is new of the rows of a job: exactly what is wanted, however often parts and runs repeat."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aqueduct.ingest.dedup.once import (
+    MAX_ENDED,
+    Fingerprint,
+    Job,
+    Ledger,
+    Once,
+    OnceFault,
+    Plan,
+    StepFault,
+    check_replay,
+    check_stored,
+    cut_ids,
+    ended_steps,
+    fingerprint_of,
+    parse_producer_id,
+    plan,
+    record_ended,
+)
+from aqueduct.ingest.dedup.spill import SpilledIds
+from tests.ingest.jobbing import RUNS, ids_of, shared_out, unique_ids_of
+
+PLENTY = 1_000_000
+SEEDS = st.integers(0, 2**32)
+
+
+class Model:
+    """A server with nothing but decisions: rows in a list, and a ledger that may be lost."""
+
+    def __init__(self, unique: bool, directory: Path, max_recalled: int) -> None:
+        self.unique = unique
+        self.directory = directory
+        self.max_recalled = max_recalled
+        self.rows: list[tuple[int, bytes, bytes]] = []
+        self.job: Job | None = None
+        self.ledger: Ledger | None = None
+
+    def open(self, once: Once) -> bool:
+        """Whether something is to be sent."""
+        what = plan(self.job, once)
+        if what is Plan.NOTHING:
+            return False
+        if what is Plan.NEW_STEP:
+            self.job = Job(once.step, [once.run], once.unique, {}, 0)
+        elif what is Plan.NEW_RUN:
+            assert self.job is not None
+            self.job = Job(once.step, [*self.job.runs, once.run], once.unique, {}, 0)
+        if what is not Plan.GO_ON:
+            self.ledger = None
+        if self.ledger is None or not self.ledger.knows(once.part):
+            self.remember(once.part, is_new=what is not Plan.GO_ON)
+        return True
+
+    def remember(self, asked: int, is_new: bool) -> None:
+        assert self.job is not None
+        is_first = len(self.job.runs) == 1
+        ledger = Ledger(
+            unique=self.unique,
+            is_first_run=is_first,
+            is_new_run=is_new,
+            max_recalled=self.max_recalled,
+            spill=lambda ids: SpilledIds(self.directory, ids),
+        )
+        if not is_new and not ledger.can_be_made_again:
+            raise OnceFault("a new run is needed")
+        for part, row_id, _ in self.rows:
+            if ledger.is_by_part and part != asked:
+                ledger.forget(part)
+                ledger.count([row_id])
+            else:
+                ledger.recall(part, [row_id])
+        if self.ledger is None:
+            self.ledger = ledger
+        self.ledger.adopt(asked, ledger)
+
+    def make_room(self, chance: random.Random) -> None:
+        """Free the ids of a part, though somebody may be sending it, or put all in a file."""
+        if self.ledger is not None and chance.random() < 0.1:
+            self.ledger.spill()
+        if self.ledger is not None and self.ledger.is_by_part and self.ledger.parts():
+            self.ledger.forget(chance.choice(self.ledger.parts())[0])
+
+    def send(self, once: Once, values: list[bytes], ids: list[bytes], fails: bool) -> None:
+        if plan(self.job, once) is Plan.NOTHING:
+            return
+        if self.ledger is None or not self.ledger.knows(once.part):
+            raise OnceFault("open it again")
+        new = self.ledger.admit(once.part, ids)
+        if fails:
+            self.ledger = None
+            raise OnceFault("could not be stored")
+        self.rows += [(once.part, ids[at], values[at]) for at in new]
+
+    def complete(self, once: Once) -> None:
+        if self.ledger is None:
+            raise OnceFault("open it again")
+        assert self.job is not None
+        parts = sorted({*self.job.parts, once.part})
+        self.job = Job(self.job.step, self.job.runs, self.unique, {}, 0, parts)
+        self.ledger.complete(once.part)
+
+    @property
+    def stored(self) -> Counter[bytes]:
+        return Counter(value for _, _, value in self.rows)
+
+
+class Driver:
+    """Runs a step, and runs it again, with everything that goes wrong on the way."""
+
+    def __init__(
+        self, wanted: list[bytes], unique: bool, chance: random.Random, directory: Path
+    ) -> None:
+        self.wanted = wanted
+        self.unique = unique
+        self.chance = chance
+        self.server = Model(unique, directory, chance.choice((1, PLENTY, PLENTY, PLENTY)))
+        self.left = iter(RUNS)
+        self.zombies: list[tuple[Once, list[bytes], list[bytes]]] = []
+        """Attempts that nobody waits for any more, and what they still have to send."""
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        self.run = next(self.left)
+        count = self.chance.randint(1, 4)
+        rows = self.chance.sample(self.wanted, len(self.wanted))
+        choices = [self.chance.randrange(count) for _ in rows]
+        self.parts = shared_out(rows, choices, count)
+
+    def attempt(self, part: int, dies: bool) -> bool:
+        """Send a part in any order, or some of it; whether it is complete."""
+        once = Once("job", 1, self.run, part, self.unique)
+        values = self.chance.sample(self.parts[part], len(self.parts[part]))
+        ids = unique_ids_of(values) if self.unique else ids_of(values)
+        if not self.server.open(once):
+            return True
+        end = self.chance.randint(0, len(values)) if dies else len(values)
+        at = 0
+        while at < end:
+            size = self.chance.randint(1, 4)
+            fails = dies and self.chance.random() < 0.1
+            stop = min(at + size, end)
+            self.server.send(once, values[at:stop], ids[at:stop], fails)
+            at = stop
+            if dies and self.chance.random() < 0.1:
+                self.server.ledger = None  # the server was restarted
+            if dies and self.chance.random() < 0.1:
+                self.server.make_room(self.chance)
+        if dies:
+            self.zombies.append((once, values[end:], ids[end:]))
+            return False
+        self.server.complete(once)
+        return True
+
+    def trouble(self) -> None:
+        """One thing that goes wrong."""
+        if self.chance.random() < 0.2:
+            self.begin_run()
+        if self.chance.random() < 0.2:
+            self.server.ledger = None
+        if self.chance.random() < 0.3:
+            self.server.make_room(self.chance)
+        try:
+            if self.zombies and self.chance.random() < 0.3:
+                self.server.send(*self.chance.choice(self.zombies), fails=False)
+            part = self.chance.randrange(len(self.parts))
+            self.attempt(part, dies=self.chance.random() < 0.7)
+        except OnceFault:
+            if self.chance.random() < 0.5:
+                self.begin_run()
+
+    def finish(self) -> None:
+        """All parts of one run, and nothing goes wrong; then the run may end the step."""
+        self.write_all()
+        ids = unique_ids_of(self.wanted) if self.unique else ids_of(self.wanted)
+        rows, once = fingerprint_of(b"".join(ids)), Once("job", 1, self.run, 0)
+        ledger = self.server.ledger
+        if ledger is not None:
+            assert ledger.left in (0, None)
+            assert ledger.stored == rows
+            check_stored(once, ledger.stored, ledger.left, rows, unique=self.unique)
+
+    def write_all(self) -> None:
+        for _ in range(2):
+            try:
+                for part in self.chance.sample(range(len(self.parts)), len(self.parts)):
+                    assert self.attempt(part, dies=False)
+                return
+            except OnceFault:
+                self.begin_run()
+        raise AssertionError("a new run has to work")
+
+
+@given(st.lists(st.integers(0, 4), max_size=24), st.booleans(), SEEDS.map(random.Random))
+@settings(max_examples=1_000, deadline=None)
+def test_what_is_stored_is_what_is_wanted(
+    tmp_path_factory: pytest.TempPathFactory,
+    contents: list[int],
+    unique: bool,
+    chance: random.Random,
+) -> None:
+    if unique:
+        contents = sorted(set(contents))
+    wanted = [b"row %d" % each for each in contents]
+    driver = Driver(wanted, unique, chance, tmp_path_factory.getbasetemp() / "spilled")
+    for _ in range(chance.randint(0, 20)):
+        driver.trouble()
+        assert driver.server.stored <= Counter(wanted)
+    driver.finish()
+    assert driver.server.stored == Counter(wanted)
+    driver.begin_run()
+    driver.finish()
+    assert driver.server.stored == Counter(wanted)
+
+
+ONCE = Once("job", 5, RUNS[1], 3)
+
+
+@pytest.mark.parametrize(
+    ("job", "what"),
+    [
+        (None, Plan.NEW_STEP),
+        (Job(4, [RUNS[0]], False, {}, 0), Plan.NEW_STEP),
+        (Job(4, [RUNS[0]], False, {}, 0, is_over=True), Plan.NEW_STEP),
+        (Job(5, [RUNS[0]], False, {}, 0), Plan.NEW_RUN),
+        (Job(5, [RUNS[0], RUNS[1]], False, {}, 0), Plan.GO_ON),
+        (Job(5, [RUNS[1]], False, {}, 0, [2, 4]), Plan.GO_ON),
+        (Job(5, [RUNS[1]], False, {}, 0, [2, 3]), Plan.NOTHING),
+        (Job(5, [RUNS[0]], False, {}, 0, [3]), Plan.NEW_RUN),
+        (Job(5, [RUNS[0]], False, {}, 0, is_over=True), Plan.NOTHING),
+        (Job(5, [RUNS[1], RUNS[0]], True, {}, 0, is_over=True), Plan.NOTHING),
+    ],
+)
+def test_what_is_to_be_done_follows_from_what_is_written_down(job: Job | None, what: Plan) -> None:
+    assert plan(job, ONCE) is what
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        (Job(6, [RUNS[1]], False, {}, 0), "step 5 of job 'job' came after its step 6 had begun"),
+        (Job(6, [RUNS[1]], False, {}, 0, is_over=True), "came after its step 6"),
+        (Job(5, [RUNS[1], RUNS[0]], False, {}, 0), "was superseded: run 00000001 has begun"),
+        (Job(5, [RUNS[1]], True, {}, 0), "was begun with ids that are unique"),
+    ],
+)
+def test_those_whose_place_was_taken_are_refused(job: Job, sentence: str) -> None:
+    with pytest.raises(OnceFault, match=sentence):
+        plan(job, ONCE)
+
+
+@pytest.mark.parametrize(
+    ("once", "sentence"),
+    [
+        (Once("job", -1, RUNS[0], 0), "steps are numbered from 0 on"),
+        (Once("job", 2**63, RUNS[0], 0), "steps are numbered from 0 on"),
+        (Once("job", 0, RUNS[0], -1), "parts are numbered from 0 to 99,999"),
+        (Once("job", 0, RUNS[0], 100_000), "parts are numbered"),
+        (Once("job", 0, "short", 0), "'short' cannot tell a run from others"),
+        (Once("job", 0, "x" * 32, 0), "cannot tell a run from others"),
+        (Once("job", 0, "a" * 65, 0), "take 8 to 64 hexadecimal digits"),
+    ],
+)
+def test_what_cannot_be_is_refused(once: Once, sentence: str) -> None:
+    with pytest.raises(OnceFault, match=sentence):
+        once.check()
+
+
+def test_a_producer_id_tells_where_a_row_is_from() -> None:
+    once = Once("a.job.with-dots", 17, RUNS[2], 4)
+    assert once.producer_id == "a.job.with-dots.17.00000003.4"
+    assert parse_producer_id(once.producer_id) == ("a.job.with-dots", 17, "00000003", 4)
+    for other in ("p", "a.b.c.d", "job.1.00000003.x", "job.1.003.4", "job.²." + "0" * 8 + ".4"):
+        assert parse_producer_id(other) is None
+
+
+def test_ids_that_are_recalled_are_put_in_a_file_once_they_are_too_many(tmp_path: Path) -> None:
+    ids = ids_of([b"%d" % number for number in range(10)])
+    for is_first in (True, False):
+        ledger = Ledger(
+            unique=False,
+            is_first_run=is_first,
+            max_recalled=3,
+            spill=lambda known: SpilledIds(tmp_path, known),
+        )
+        ledger.recall(0, ids[:3])
+        assert (ledger.size, ledger.is_spilled) == (3, False)
+        ledger.recall(0, ids[3:6])
+        assert (ledger.size, ledger.is_spilled) == (0, True)
+        assert list(ledger.admit(0, [*ids[4:8], ids[7]])) == [2, 3]
+        assert list(ledger.admit(0, ids)) == [8, 9]
+        assert ledger.stored == fingerprint_of(b"".join(ids))
+        assert ledger.left == 0
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), max_size=40), st.integers(0, 40), SEEDS)
+def test_a_fingerprint_does_not_depend_on_order_parts_and_occurrences(
+    contents: list[bytes], cut: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    ids = [each + chance.randbytes(4) for each in contents]
+    whole = fingerprint_of(b"".join(ids))
+    total = sum(int.from_bytes(each, "little") for each in contents) % 2**128
+    assert whole == Fingerprint(len(ids), total.to_bytes(16, "little"))
+    mixed = [each + chance.randbytes(4) for each in chance.sample(contents, len(contents))]
+    parts = fingerprint_of(b"".join(mixed[:cut])) + fingerprint_of(b"".join(mixed[cut:]))
+    assert parts == whole
+
+
+def test_a_fingerprint_tells_how_often_a_row_is_there() -> None:
+    once, twice, thrice = (fingerprint_of(count * bytes(range(20))) for count in (1, 2, 3))
+    assert len({once.digest, twice.digest, thrice.digest}) == 3
+    many = fingerprint_of(10_001 * bytes(range(20)))
+    assert many == sum((fingerprint_of(73 * bytes(range(20))) for _ in range(137)), Fingerprint())
+
+
+@pytest.mark.parametrize("wrong", [Fingerprint(-1), Fingerprint(2**63), Fingerprint(1, b"short")])
+def test_what_cannot_be_a_fingerprint_is_refused(wrong: Fingerprint) -> None:
+    with pytest.raises(OnceFault, match="invalid fingerprint: the count is"):
+        wrong.check()
+
+
+def test_the_last_steps_that_ended_are_known_by_their_rows() -> None:
+    ended = b""
+    for step in range(200):
+        ended = record_ended(ended, step, Fingerprint(step) if step % 2 else None)
+    known = ended_steps(ended)
+    assert list(known) == list(range(200 - MAX_ENDED, 200))
+    assert (known[198], known[199]) == (None, Fingerprint(199))
+    job = Job(200, [RUNS[0]], False, {}, 0, ended=ended)
+    assert plan(job, Once("job", 151, RUNS[5], 0)) is Plan.NOTHING
+    assert plan(job, Once("job", 200, RUNS[0], 0)) is Plan.GO_ON
+    for step in (10, 150):  # forgotten, and ended without a fingerprint: neither can be compared
+        with pytest.raises(OnceFault, match=f"step {step} of job 'job' came after its step 200"):
+            plan(job, Once("job", step, RUNS[5], 0))
+
+
+ROWS = fingerprint_of(b"".join(ids_of([b"1", b"2"])))
+OTHERS = fingerprint_of(b"".join(ids_of([b"1", b"3"])))
+
+
+def test_a_step_that_comes_back_has_to_have_the_same_rows() -> None:
+    check_replay("query", 7, ROWS, ROWS)
+    for rows, words in ((OTHERS, "2 different rows"), (Fingerprint(), "0"), (ROWS + OTHERS, "4")):
+        sentence = f"step 7 of job 'query' ended with 2 rows and was replayed with {words}:"
+        with pytest.raises(StepFault, match=sentence):
+            check_replay("query", 7, ROWS, rows)
+
+
+@pytest.mark.parametrize(
+    ("stored", "left", "rows", "unique", "sentence"),
+    [
+        (ROWS, 0, ROWS, False, ""),
+        (ROWS, None, ROWS, True, ""),
+        (ROWS, 0, OTHERS, False, "has 2 stored rows, but run 00000002 ends it with 2 other"),
+        (ROWS + OTHERS, 0, ROWS, False, "has 4 stored rows, but run 00000002 ends it with 2:"),
+        (ROWS, 0, ROWS + ROWS, False, "the server has lost rows"),
+        (ROWS, 0, ROWS + ROWS, True, ""),
+        (ROWS, None, ROWS + OTHERS, True, ""),
+        (ROWS, 1, ROWS + OTHERS, True, "ends it with 4: an earlier run or attempt had other rows"),
+        (ROWS + OTHERS, None, ROWS, True, "failOnExtraRows=false"),
+    ],
+)
+def test_a_step_ends_with_the_rows_that_are_stored(
+    stored: Fingerprint, left: int | None, rows: Fingerprint, unique: bool, sentence: str
+) -> None:
+    with pytest.raises(StepFault, match=sentence) if sentence else nullcontext():
+        check_stored(ONCE, stored, left, rows, unique=unique)
+
+
+def test_ids_are_cut_from_what_they_were_joined_to() -> None:
+    ids = ids_of([b"1", b"1", b"2"])
+    assert list(cut_ids(b"".join(ids))) == ids
+    assert not cut_ids(b"")

@@ -1,0 +1,87 @@
+"""Ids in a file: the same answers as from memory, and nothing left behind."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aqueduct.ingest.dedup.once import MemoryIds
+from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault, clear
+
+KEYS = [bytes([number]) * 20 for number in range(12)]
+
+
+@given(st.integers(0, 2**32).map(random.Random))
+@settings(max_examples=100, deadline=None)
+def test_a_file_answers_as_memory_does(
+    tmp_path_factory: pytest.TempPathFactory, chance: random.Random
+) -> None:
+    directory = tmp_path_factory.getbasetemp() / "spilled"
+    memory, copied = MemoryIds(), MemoryIds()
+    spilled: Any = None
+    for number in range(chance.randint(1, 30)):
+        if number == 5:
+            spilled = SpilledIds(directory, copied)
+        keys = chance.choices(KEYS, k=chance.randint(0, 8))
+        place = chance.randrange(2)
+        for ids in (memory, spilled or copied):
+            memory_is_asked = ids is memory
+            state = chance.getstate()
+            kind = chance.randrange(4)
+            if kind == 0:
+                fresh, added = ids.add(place, keys)
+                found: Any = set(fresh), added
+            elif kind == 1:
+                found = ids.credit(keys)
+            elif kind == 2:
+                found = ids.claim(keys)
+            elif chance.random() < 0.3:
+                found = ids.discard(place)
+            else:
+                found = sorted(each for some in ids.of(place) for each in some)
+            if memory_is_asked:
+                wanted = found
+                chance.setstate(state)
+        assert found == wanted
+
+
+def test_a_file_has_no_name_and_belongs_to_the_server_alone(tmp_path: Path) -> None:
+    directory = tmp_path / ".spill"
+    ids = SpilledIds(directory)
+    ids.add(0, KEYS)
+    assert list(directory.iterdir()) == []
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    (directory / "ids-left").touch()
+    clear(directory)
+    assert list(directory.iterdir()) == []
+    clear(tmp_path / "nowhere")
+
+
+def test_many_ids_at_once_are_asked_for_in_turns(tmp_path: Path) -> None:
+    ids = [number.to_bytes(20, "big") for number in range(5_000)]
+    spilled = SpilledIds(tmp_path)
+    assert spilled.add(0, ids[:3_000])[1] == 3_000
+    fresh, added = spilled.add(0, ids)
+    assert (sorted(fresh), added) == (ids[3_000:], 2_000)
+    spilled.credit(ids)
+    assert spilled.claim(ids * 2) == [True] * 5_000 + [False] * 5_000
+    assert spilled.size == 0
+
+
+def test_what_goes_wrong_with_a_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(sqlite3, "connect", broken)
+    with pytest.raises(SpillFault, match="disk is full; free disk space on the server"):
+        SpilledIds(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,147 @@
+"""Serving readers: who may know what, and who has to make room."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from aqueduct.api.handles import Receiver, Sender, channel, oneshot
+from aqueduct.ingest.errors import UnknownTopic
+from aqueduct.ingest.protocol import Advance, Done, Fetch, Refusal, Request
+from aqueduct.ingest.records import STORED
+from aqueduct.ingest.server import reading
+from aqueduct.ingest.server import topic as topics
+from aqueduct.ingest.server.permissions import Grant, Permissions
+from aqueduct.ingest.storage.local.manifest import write_checked
+from tests.ingest.lab import Lab, eventually
+from tests.ingest.storing import opened
+
+
+async def test_an_unknown_topic_names_ten_others_and_none_that_may_not_be_read(lab: Lab) -> None:
+    grant = Grant(write=["*"], read=["mine.*"])
+    async with lab.serve(permissions=Permissions({"sesame": grant}), partitions=1) as server:
+        for name in ("yours.1", *(f"mine.{number:02}" for number in range(12))):
+            async with lab.producer(server, name, token="sesame"):
+                pass
+        async with lab.reader(server, token="sesame") as reader:
+            with pytest.raises(UnknownTopic) as caught:
+                await reader.topics("mine.none")
+    ten = ", ".join(f"mine.{number:02}" for number in range(10))
+    assert str(caught.value) == f"there is no topic 'mine.none'; topics: {ten} and 2 more"
+
+
+class Client:
+    """A connection that fetches, and takes rows when it likes."""
+
+    def __init__(self, entrypoint: Sender[Request]) -> None:
+        self._entrypoint = entrypoint
+
+    async def fetch(self, start: int, end: int) -> tuple[Receiver[bytes], Receiver[Any]]:
+        rows, incoming = channel(bytes)
+        reply, answer = oneshot(Done | Refusal)
+        await self._entrypoint.send(Fetch("topic", 0, start, end, rows, reply))
+        return incoming, answer
+
+
+def counted(values: list[bytes]) -> int:
+    return sum(pa.ipc.read_record_batch(pa.py_buffer(data), STORED).num_rows for data in values)
+
+
+async def test_readers_that_take_nothing_keep_no_slot_from_one_who_wants_one_row(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are counted: the row is there after one read, while 32 others have theirs half read."""
+    slots = 8
+    async with lab.serve(max_fetches=slots, max_connection_fetches=slots, partitions=1) as server:
+        async with lab.producer(server) as producer:
+            for _ in range(16):
+                await producer.send(bytes(100_000))
+        reads: list[int] = []
+        read = reading._Range.read
+
+        def note(wanted: reading._Range) -> None:
+            reads.append(wanted.end)
+            read(wanted)
+
+        monkeypatch.setattr(reading._Range, "read", note)
+        async with lab.connect(server) as first, lab.connect(server) as second:
+            slow = [await Client(first.entrypoint).fetch(0, 16) for _ in range(32)]
+            await eventually(lambda: len(server._reading._slots._idle) == slots, "all drip")
+            rest = server._reading._slots
+            await eventually(lambda: not rest.free and len(reads) >= 32, "all have begun")
+            before = len(reads)
+            rows, answer = await Client(second.entrypoint).fetch(7, 8)
+            assert counted([data async for data in rows]) == 1
+            assert await answer.receive() == Done()
+            assert reads[before:].count(8) == 1
+            assert len(reads) - before <= 1 + slots
+
+            async def take(rows: Receiver[bytes], answer: Receiver[Any]) -> None:
+                assert counted([data async for data in rows]) == 16
+                assert await answer.receive() == Done()
+
+            await asyncio.gather(*(take(*each) for each in slow))  # none has lost anything
+        await eventually(lambda: server._reading._slots.free == slots, "all slots are free")
+
+
+async def test_a_reader_keeps_what_it_has_open_for_as_long_as_nobody_else_waits(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab.serve(max_fetches=1, partitions=1) as server:
+        async with lab.producer(server) as producer:
+            for _ in range(40):
+                await producer.send(bytes(100_000))
+        evicted: list[reading._Range] = []
+        evict = reading._Range.evict
+
+        def count(self: reading._Range) -> None:
+            if self.next < self.end:
+                evicted.append(self)
+            evict(self)
+
+        monkeypatch.setattr(reading._Range, "evict", count)
+        async with lab.connect(server) as connection:
+            slow, outcome = await Client(connection.entrypoint).fetch(0, 40)
+            await eventually(lambda: bool(server._reading._slots._idle), "it drips")
+            await asyncio.sleep(0.05)
+            assert counted([data async for data in slow]) == 40
+            assert await outcome.receive() == Done()
+        assert evicted == []
+
+
+async def test_moves_of_readers_are_written_together_and_not_by_the_writer(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 moves take a few writes, and none in the thread that stores records."""
+    writes: list[str] = []
+
+    def note(path: Path, content: object) -> None:
+        writes.append(threading.current_thread().name)
+        write_checked(path, content)
+
+    async with lab.serve(partitions=1) as server:
+        async with lab.producer(server) as producer:
+            for _ in range(300):
+                await producer.send(b"x")
+        monkeypatch.setattr(topics, "write_checked", note)
+        async with lab.connect(server) as connection:
+            answers = []
+            for number in range(300):
+                reply, answer = oneshot(Done | Refusal)
+                move = Advance("topic", f"r{number % 3}", {0: number}, reply)
+                await connection.entrypoint.send(move)
+                answers.append(answer)
+            wrong, refused = oneshot(Done | Refusal)
+            await connection.entrypoint.send(Advance("topic", "r0", {0: 301}, wrong))
+            assert {type(await answer.receive()) for answer in answers} == {Done}
+            assert isinstance(await refused.receive(), Refusal)
+        assert server.topics()[0].readers == {"r0": {0: 297}, "r1": {0: 298}, "r2": {0: 299}}
+        assert len(writes) < 150
+        assert {name.rsplit("_", 1)[0] for name in writes} == {"aqueduct-readers"}
+    with opened(lab.directory) as store:
+        assert store.topics["topic"].readers["r2"] == {0: 299}

@@ -1,0 +1,581 @@
+"""All topics under one directory: limits, room, time, retention, and faults kept apart."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aqueduct.ingest.errors import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
+from aqueduct.ingest.server.store import LOCK, Store, group_by_topic
+from aqueduct.ingest.server.topic import Submission
+from aqueduct.ingest.storage.local import manifest, partition, segments
+from aqueduct.ingest.storage.local.manifest import NAME
+from tests.ingest.storing import (
+    LIMITS,
+    Crash,
+    crash,
+    fill,
+    opened,
+    put,
+    records,
+    rolled,
+    rows_of,
+    sequences,
+    spread,
+    stored,
+    submit,
+)
+
+# The directory
+
+
+def test_a_directory_is_for_one_server(tmp_path: Path) -> None:
+    taken = f"another server has {tmp_path}; a directory is for one"
+    with opened(tmp_path), pytest.raises(IngestError, match=taken):
+        Store(tmp_path, LIMITS)
+    with opened(tmp_path):
+        pass
+
+
+def test_a_directory_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "below"):
+        with pytest.raises(IngestError, match=f"cannot store anything in {place}: .*; give a dir"):
+            Store(place, LIMITS)
+
+    def read_only(*_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(IngestError, match=f"cannot store anything in {tmp_path}: Read-only"):
+        Store(tmp_path, LIMITS)
+
+
+def test_what_is_no_topic_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "a file").touch()
+    with opened(tmp_path) as store:
+        assert (store.topics, store.faults) == ({}, {})
+    assert {path.name for path in tmp_path.iterdir()} == {"lost+found", "a file", LOCK}
+    assert "lost+found is not a topic, and is left alone" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["mkdir", "fsync", "replace"])
+def test_a_topic_whose_making_a_crash_cut_short_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with opened(tmp_path) as store:
+        if step == "mkdir":
+            (tmp_path / "t").mkdir()
+        else:
+            monkeypatch.setattr(os, step, crash)
+            with pytest.raises(Crash):
+                store.topic_to_write("t", 3)
+            monkeypatch.undo()
+    with opened(tmp_path) as store:
+        assert (store.topics, store.faults) == ({}, {})
+        assert len(store.topic_to_write("t", 2).partitions) == 2
+        stored(store, spread(1, 5))
+    with opened(tmp_path) as store:
+        assert sequences(store.topics["t"]) == [1, 2, 3, 4, 5]
+
+
+def test_a_topic_that_cannot_be_made_is_an_error_that_names_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with opened(tmp_path) as store:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(IngestError, match=f"topic t could not be made in {tmp_path}: No space"):
+            store.topic_to_write("t", None)
+        monkeypatch.undo()
+        stored(store, records(1))
+
+
+def test_a_directory_that_is_gone_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: object) -> None:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    with opened(tmp_path) as store:
+        stored(store, records(1))
+        monkeypatch.setattr(os, "statvfs", gone)
+        assert f"{tmp_path} is not there: No such file" in str(put(store, records(2)).fault)
+
+
+# Faults of one topic
+
+
+@pytest.mark.parametrize("name", ["topic.json", f"part=0/{NAME}", "log", "segment"])
+def test_damage_to_one_topic_leaves_the_others_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    with opened(tmp_path) as store:
+        for topic in ("bad", "good"):
+            stored(store, spread(1, 40), topic)
+        rolled(store)
+        for topic in ("bad", "good"):
+            stored(store, spread(41, 20), topic)
+            stored(store, spread(61, 20), topic)
+            store.topics[topic].advance("r", {0: 1})
+    place = tmp_path / "bad"
+    wanted = {"log": "part=0/*.wal", "segment": "part=0/*.parquet"}.get(name, name)
+    (path,) = place.glob(wanted)
+    data = path.read_bytes()
+    fill(path, data[:20] + bytes((data[20] ^ 4,)) + data[21:])
+    with opened(tmp_path) as store:
+        assert sequences(store.topics["good"]) == list(range(1, 81))
+        stored(store, spread(81, 1), "good")
+        rolled(store)
+        if name == "segment":  # found when it is read
+            with pytest.raises(CorruptFile, match=str(path)):
+                rows_of(store.topics["bad"].partitions[0])
+            return
+        assert f"{path}, byte 0" in caplog.text
+        with pytest.raises(IngestError, match=f"topic bad is out of use: .*{path}, byte 0"):
+            store.topic_to_write("bad", None)
+        if name.endswith(".json") and "part" not in name:
+            with pytest.raises(IngestError, match="topic bad is out of use"):
+                store.topic_to_read("bad")
+        else:
+            with pytest.raises(IngestError, match="bad partition 0 is out of use"):
+                store.topic_to_read("bad").partitions[0].check_range("bad", 0, 1)
+
+
+def test_damage_that_a_roll_finds_stops_the_topic_and_not_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20), "bad")
+        stored(store, spread(1, 20), "good")
+        path = next(iter((tmp_path / "bad").rglob("part=0/*.wal")))
+        with path.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes((last[0] ^ 1,)))
+        assert rolled(store) == 3
+        assert path.exists()
+        assert f"{path}, byte 0" in store.topics["bad"].fault
+        assert f"{path}, byte 0" in caplog.text
+        assert "out of use" in str(
+            submit(store, store.topics["bad"], ("p", spread(21, 1)))[0].fault
+        )
+        stored(store, spread(21, 20), "good")
+
+
+def test_a_roll_that_finds_no_room_goes_on_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = segments.write_segment
+
+    def full(path: Path, batches: object) -> tuple[int, int]:
+        if "part=0" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, batches)  # type: ignore[arg-type]
+
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        monkeypatch.setattr(partition, "write_segment", full)
+        assert rolled(store) == 1
+        assert rolled(store) == 0
+        assert caplog.text.count("is not a segment yet") == 1
+        monkeypatch.undo()
+        assert store.roll() == 1
+        assert sequences(store.topics["t"]) == list(range(1, 21))
+
+
+# Limits
+
+
+def test_each_limit_refuses_with_its_name(tmp_path: Path) -> None:
+    limits = replace(LIMITS, max_topics=2, max_partitions=8, max_producers=2)
+    with opened(tmp_path, limits) as store:
+        topic = store.topic_to_write("a", 3)
+        assert store.topic_to_write("a", None) is store.topic_to_write("a", 3) is topic
+        with pytest.raises(RefusedRecords, match="topic a has 3 partitions, not 4; that cannot be"):
+            store.topic_to_write("a", 4)
+        for count in (0, -1, 9):
+            with pytest.raises(RefusedRecords, match=f"from 1 to 8 partitions, not {count}"):
+                store.topic_to_write("b", count)
+        assert len(store.topic_to_write("b", None).partitions) == 2
+        with pytest.raises(RefusedRecords, match=r"there are 2 topics already \(max_topics\)"):
+            store.topic_to_write("c", None)
+        for producer in ("p", "q"):
+            submit(store, topic, (producer, records(1)))
+        with pytest.raises(RefusedRecords, match=r"remembers 2 producers already \(max_producers"):
+            store.register(topic, "r")
+        assert store.register(topic, "p") == 1
+
+
+def test_a_producer_that_is_not_seen_for_long_makes_room(tmp_path: Path) -> None:
+    times = [1_000.0]
+    limits = replace(LIMITS, max_producers=2, producer_memory=100)
+    with opened(tmp_path, limits, lambda: times[0]) as store:
+        topic = store.topic_to_write("t", 1)
+        for producer in ("old", "new"):
+            assert store.register(topic, producer) == 0
+            submit(store, topic, (producer, records(1, 3)))
+            times[0] += 90
+        assert store.register(topic, "next") == 0
+        assert set(topic.producers) == {"new", "next"}
+        rolled(store)
+    with opened(tmp_path, limits, lambda: times[0]) as store:
+        topic = store.topics["t"]
+        assert set(topic.producers) == {"new"}
+        assert store.register(topic, "old") == 0
+
+
+def test_producers_that_registered_and_stored_nothing_make_room(tmp_path: Path) -> None:
+    with opened(tmp_path, replace(LIMITS, max_producers=3)) as store:
+        topic = store.topic_to_write("t", 1)
+        submit(store, topic, ("kept", records(1)))
+        for number in range(50):
+            assert store.register(topic, f"idle-{number}") == 0
+            assert len(topic.producers) <= 3
+        assert store.register(topic, "kept") == 1
+
+
+def test_little_room_refuses_writes_and_keeps_reads(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        store.limits = replace(LIMITS, low_water=10**18)
+        fault = put(store, spread(21, 20)).fault
+        assert isinstance(fault, DiskLow)
+        assert f"{tmp_path} has " in str(fault)
+        assert "less than 1,000,000,000,000,000,000 (low_water)" in str(fault)
+        with pytest.raises(DiskLow):
+            store.topic_to_write("another", None)
+        assert sequences(store.topic_to_read("t")) == list(range(1, 21))
+        store.limits = LIMITS
+        stored(store, spread(21, 20))
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from tests.ingest.storing import opened, put, rolled, sequences, spread, stored
+
+with opened(Path(sys.argv[1])) as store:
+    stored(store, spread(1, 100))
+    size = max(path.stat().st_size for path in Path(sys.argv[1]).rglob("*.wal"))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 700, hard))
+    fault = put(store, spread(101, 100)).fault
+    assert "nothing of these records was stored: [Errno 27]" in str(fault), fault
+    assert sequences(store.topics["t"]) == list(range(1, 101))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    stored(store, spread(101, 100))
+with opened(Path(sys.argv[1])) as store:
+    assert sequences(store.topics["t"]) == list(range(1, 201))
+"""
+
+
+def test_a_write_that_the_system_cuts_short_is_taken_back_and_later_goes_on(
+    tmp_path: Path,
+) -> None:
+    run = [sys.executable, "-c", FULL, str(tmp_path)]
+    paths = os.pathsep.join(path for path in sys.path if path) + os.pathsep + os.getcwd()
+    subprocess.run(run, check=True, env={**os.environ, "PYTHONPATH": paths}, timeout=60)
+
+
+def test_an_unknown_topic_is_refused_with_those_that_are_there(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        with pytest.raises(UnknownTopic, match="there is no topic 'a'; topics: there are none"):
+            store.topic_to_read("a")
+        store.topic_to_write("b", None)
+        with pytest.raises(UnknownTopic, match="there is no topic 'a'; topics: b"):
+            store.topic_to_read("a")
+
+
+# Time
+
+
+def test_a_clock_that_jumps_back_does_not_take_the_rows_with_it(tmp_path: Path) -> None:
+    times = [2_000.0]
+    for is_rolled in (False, True):
+        with opened(tmp_path, clock=lambda: times[0]) as store:
+            known = store.topics["t"].producers["p"][0] if "t" in store.topics else 0
+            for at, now in enumerate((2_000.0, 1_000.0, 2_500.0 + is_rolled, 0.0)):
+                times[0] = now
+                stored(store, spread(known + 1 + at * 10, 10))
+            if is_rolled:
+                rolled(store)
+    with opened(tmp_path, clock=lambda: 0.0) as store:
+        stored(store, spread(81, 10))
+        for part in store.topics["t"].partitions:
+            row = rows_of(part)[-1]  # which checks that the times of all rows do not decrease
+            assert row["ingest_time"].timestamp() == 2_501.0
+
+
+def test_logs_become_segments_by_size_and_by_age(tmp_path: Path) -> None:
+    with opened(tmp_path, replace(LIMITS, roll_size=1, roll_age=10_000)) as store:
+        stored(store, records(1, partition=0))
+        assert store.roll() == 1
+    with opened(tmp_path, replace(LIMITS, roll_age=10_000)) as store:
+        stored(store, records(2, partition=0))
+        store.rotate_old()
+        assert store.roll() == 0
+        store.limits = replace(LIMITS, roll_age=0)
+        store.rotate_old()
+        assert store.roll() == 1
+        assert sequences(store.topics["t"]) == [1, 2]
+
+
+# Retention
+
+
+def three_segments(store: Store, times: list[float]) -> partition.Partition:
+    for number in range(3):
+        times[0] = 1_000.0 + number
+        stored(store, records(1 + number * 10, 10, partition=0))
+        rolled(store)
+    stored(store, records(31, 10, partition=0))
+    return store.topics["t"].partitions[0]
+
+
+def test_old_segments_go_and_logs_stay(tmp_path: Path) -> None:
+    times = [0.0]
+    with opened(tmp_path, replace(LIMITS, retention_age=50), lambda: times[0]) as store:
+        part = three_segments(store, times)
+        assert store.retain() == 0
+        times[0] = 1_051.5
+        size = sum(segment.size for segment in part.manifest.segments[:2])
+        assert store.retain() == size
+        assert part.manifest.first == 20
+        times[0] = 10**6
+        assert store.retain() > 0
+        assert store.retain() == 0
+        assert [row["producer_sequence"] for row in rows_of(part)] == list(range(31, 41))
+        assert not list(tmp_path.rglob("*.parquet"))
+    with opened(tmp_path, replace(LIMITS, retention_age=50), lambda: times[0]) as store:
+        assert len(rows_of(store.topics["t"].partitions[0])) == 10
+        assert store.register(store.topics["t"], "p") == 40
+
+
+def test_segments_past_a_size_go_oldest_first(tmp_path: Path) -> None:
+    times = [0.0]
+    with opened(tmp_path, clock=lambda: times[0]) as store:
+        part = three_segments(store, times)
+        assert store.retain() == 0
+        sizes = [segment.size for segment in part.manifest.segments]
+        store.limits = replace(LIMITS, retention_size=sum(sizes) - 1)
+        assert store.retain() == sizes[0]
+        store.limits = replace(LIMITS, retention_size=1)
+        assert store.retain() == sizes[1] + sizes[2]
+        assert part.manifest.first == 30
+
+
+def test_a_named_reader_holds_back_what_it_has_not_read_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    times = [0.0]
+    limits = replace(LIMITS, retention_age=1, retention_size=1)
+    with opened(tmp_path, clock=lambda: times[0]) as store:
+        part = three_segments(store, times)
+        store.limits = limits
+        times[0] = 10**6
+        topic = store.topics["t"]
+        topic.advance("fast", {0: part.next_offset})
+        topic.advance("slow", {1: 0})
+        assert store.retain() == 0
+        topic.advance("slow", {0: 19})
+        store.retain()
+        assert part.manifest.first == 10
+        store.limits = replace(limits, retention_past_readers=True)
+        store.retain()
+        assert part.manifest.first == 30
+
+
+def test_a_crash_in_retention_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [0.0]
+    limits = replace(LIMITS, retention_age=1)
+    with opened(tmp_path, clock=lambda: times[0]) as store:
+        three_segments(store, times)
+        store.limits = limits
+        times[0] = 10**6
+        monkeypatch.setattr(partition, "remove_files", crash)
+        with pytest.raises(Crash):
+            store.retain()
+        monkeypatch.undo()
+        assert len(list(tmp_path.rglob("*.parquet"))) == 3
+    with opened(tmp_path, limits, lambda: times[0]) as store:
+        part = store.topics["t"].partitions[0]
+        assert part.fault == ""
+        assert not list(tmp_path.rglob("*.parquet"))
+        assert (part.manifest.first, len(rows_of(part))) == (30, 10)
+
+
+# Many at once
+
+
+def test_submissions_are_grouped_by_topic_in_order(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        one, other = store.topic_to_write("a", 1), store.topic_to_write("b", 1)
+        made = [Submission("p", records(each)) for each in (1, 2, 3)]
+        groups = group_by_topic([(one, made[0]), (other, made[1]), (one, made[2])])
+        assert groups == {one: [made[0], made[2]], other: [made[1]]}
+
+
+def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_path: Path) -> None:
+    limits = replace(LIMITS, roll_size=4_000, retention_size=20_000)
+    with opened(tmp_path, limits) as store:
+        stored(store, spread(1, 10))
+        topic = store.topics["t"]
+        done = threading.Event()
+        faults: list[BaseException] = []
+
+        def read() -> None:
+            while not done.is_set():
+                for part in topic.partitions:
+                    end = part.next_offset
+                    start = max(part.manifest.first, end - 60)
+                    with suppress(UnknownTopic):  # it was removed meanwhile
+                        batches = list(part.read(start, end))
+                        found = [row["offset"] for each in batches for row in each.to_pylist()]
+                        assert found == list(range(start, end))
+
+        def keep_up() -> None:
+            while not done.is_set():
+                store.roll()
+                store.retain()
+
+        def noting(work: object) -> None:
+            try:
+                work()  # type: ignore[operator]
+            except BaseException as error:  # noqa: BLE001 -- shown below
+                faults.append(error)
+
+        threads = [threading.Thread(target=noting, args=(each,)) for each in (read, read, keep_up)]
+        for thread in threads:
+            thread.start()
+        for first in range(11, 1_500, 10):
+            stored(store, spread(first, 10))
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert not faults
+        assert any(part.manifest.first for part in topic.partitions)
+        assert topic.producers["p"][0] == 1_500
+    with opened(tmp_path, limits) as store:
+        for part in store.topics["t"].partitions:
+            rows_of(part)
+
+
+# What one topic or partition does to another
+
+
+def test_an_unforeseen_error_is_told_to_its_topic_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        names = "first", "bad", "last"
+        topics = {name: store.topic_to_write(name, 1) for name in names}
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("unforeseen")
+
+        monkeypatch.setattr(topics["bad"], "_arrange", broken)
+        groups = {topics[name]: [Submission("p", records(1))] for name in names}
+        store.commit(groups)
+        assert [groups[topics[name]][0].fault is None for name in names] == [True, False, True]
+        assert "unforeseen" in str(groups[topics["bad"]][0].fault)
+        assert sequences(topics["last"]) == [1]
+
+
+def test_a_log_that_cannot_be_finished_changes_nothing_of_what_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with opened(tmp_path, replace(LIMITS, roll_size=1)) as store:
+        monkeypatch.setattr(partition.Partition, "rotate", broken)
+        assert stored(store, records(1)).is_done
+        monkeypatch.undo()
+
+
+def test_retention_goes_on_while_one_partition_fails_and_others_are_rolled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path, replace(LIMITS, retention_size=1)) as store:
+        stored(store, spread(1, 20))
+        drop = partition.Partition.drop
+
+        def failing(part: partition.Partition, count: int) -> int:
+            if part.number == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return drop(part, count)
+
+        monkeypatch.setattr(partition.Partition, "drop", failing)
+        assert rolled(store) == 2
+        topic = store.topics["t"]
+        assert [len(part.manifest.segments) for part in topic.partitions] == [1, 0]
+        assert "could not be removed" in caplog.text
+
+
+def test_damaged_notes_of_readers_stop_retention_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = replace(LIMITS, retention_size=1)
+    with opened(tmp_path, limits) as store:
+        stored(store, spread(1, 20))
+        store.topics["t"].advance("r", {0: 0})
+    fill(tmp_path / "t" / "readers.json", b"{}")
+    with opened(tmp_path, limits) as store:
+        assert "readers.json, byte 0" in caplog.text
+        stored(store, spread(21, 20))
+        rolled(store)
+        assert store.retain() == 0
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+        with pytest.raises(IngestError, match="no reader can be noted"):
+            store.topics["t"].advance("r", {0: 1})
+
+
+def test_a_producer_that_is_open_is_not_forgotten(tmp_path: Path) -> None:
+    times = [1_000.0]
+    limits = replace(LIMITS, max_producers=2, producer_memory=10)
+    with opened(tmp_path, limits, lambda: times[0]) as store:
+        stored(store, spread(1, 20), producer="open")
+        stored(store, spread(1, 20), producer="gone")
+        times[0] = 2_000.0
+        topic = store.topics["t"]
+        assert store.register(topic, "new", keep={"open"}) == 0
+        assert set(topic.producers) == {"open", "new"}
+        with pytest.raises(RefusedRecords, match="max_producers"):
+            store.register(topic, "other", keep={"open", "new"})
+
+
+def test_who_looks_for_a_moment_does_not_stop_a_server_from_starting(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        pass
+    with (tmp_path / LOCK).open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        timer = threading.Timer(0.05, lambda: fcntl.flock(file, fcntl.LOCK_UN))
+        timer.start()
+        with opened(tmp_path):
+            timer.join()
+
+
+def test_directories_that_are_made_are_there_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(manifest, "sync_directory", synced.append)
+    with opened(tmp_path / "a" / "b"):
+        assert synced == [tmp_path, tmp_path / "a"]

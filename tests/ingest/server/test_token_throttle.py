@@ -1,0 +1,128 @@
+"""Wrong tokens: slowed down by address, counted, and logged without the token."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from aqueduct.api.server import Refuse
+from aqueduct.ingest.server import token_throttle as doorman
+from aqueduct.ingest.server.token_throttle import (
+    FIRST_PAUSE,
+    FREE,
+    LAST_PAUSE,
+    LONGEST,
+    Doorman,
+    network_of,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def fail(door: Doorman, count: int, host: str = "192.0.2.1") -> None:
+    for _ in range(count):
+        door.fail(host, has_token=True)
+
+
+def test_a_few_wrong_tokens_cost_nothing(clock: Clock) -> None:
+    door = Doorman(clock)
+    assert door.pause("192.0.2.1") == 0
+    fail(door, FREE - 1)
+    assert door.pause("192.0.2.1") == 0
+
+
+def test_each_further_one_doubles_the_pause_and_others_do_not_wait(clock: Clock) -> None:
+    door = Doorman(clock)
+    fail(door, FREE)
+    pauses = []
+    for _ in range(8):
+        pause = door.pause("192.0.2.1")
+        pauses.append(pause)
+        clock.now += pause
+        fail(door, 1)
+        assert door.pause("192.0.2.2") == 0
+    assert pauses[0] == pytest.approx(FIRST_PAUSE)
+    assert pauses[1] == pytest.approx(2 * FIRST_PAUSE, rel=0.1)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LAST_PAUSE
+
+
+def test_those_who_come_at_once_wait_one_behind_the_other_up_to_a_limit(clock: Clock) -> None:
+    door = Doorman(clock)
+    fail(door, FREE + 10)
+    waits = [door.pause("192.0.2.1") for _ in range(int(LONGEST / LAST_PAUSE))]
+    assert waits == [LAST_PAUSE * (number + 1) for number in range(len(waits))]
+    with pytest.raises(Refuse, match=r"too many wrong tokens came from this address; correct the"):
+        door.pause("192.0.2.1")
+    assert door.turned_away == 1
+
+
+def test_tokens_that_were_good_are_known_by_address_and_so_many_of_them(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorman, "MAX_ADDRESSES", 3)
+    door = Doorman(clock)
+    for number in range(4):
+        door.welcome(f"192.0.2.{number}", b"digest")
+    assert [door.knows(f"192.0.2.{number}", b"digest") for number in range(5)] == [
+        False, True, True, True, False,
+    ]  # fmt: skip
+    assert not door.knows("192.0.2.1", b"another")
+
+
+def test_time_forgives(clock: Clock) -> None:
+    door = Doorman(clock)
+    fail(door, FREE)
+    assert door.pause("192.0.2.1") > 0
+    clock.now += 2 * doorman.FORGIVEN
+    assert door.pause("192.0.2.1") == 0
+
+
+def test_the_table_of_addresses_is_bounded_and_the_silent_make_room(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorman, "MAX_ADDRESSES", 10)
+    door = Doorman(clock)
+    for number in range(100):
+        fail(door, 1, f"192.0.2.{number}")
+        fail(door, 1, "198.51.100.7")
+    assert len(door) == 10
+    assert door.pause("198.51.100.7") > 0
+    assert door.refused == 200
+
+
+def test_one_client_does_not_pass_for_many_with_addresses_of_six() -> None:
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::"
+    assert network_of("2001:db8:0:1::1") != network_of("2001:db8::1")
+    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") == "192.0.2.1"
+    assert network_of("fe80::1%eth0") == "fe80::"
+    assert network_of("not an address") == "not an address"
+
+
+def test_the_log_tells_of_the_first_and_then_ever_more_seldom(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = Doorman(clock)
+    with caplog.at_level(logging.WARNING):
+        fail(door, 1_000)
+        door.fail("192.0.2.2", has_token=False)
+    assert len(caplog.records) == 10
+    assert "rejected a client at 192.0.2.1: it sent a wrong token (1 from" in caplog.text
+    clock.now += 5
+    door.fail("192.0.2.3", has_token=False)
+    assert "at 192.0.2.3: it sent no token (1 from this address so far; 1 such" in (caplog.text)
+    for number in range(4, 200):
+        fail(door, 1, f"192.0.2.{number}")
+    assert len(caplog.records) < 20

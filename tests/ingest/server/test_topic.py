@@ -1,0 +1,555 @@
+"""One topic: groups that are whole or not there, and each record stored once."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords
+from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import make_batch
+from aqueduct.ingest.server import topic as topics
+from aqueduct.ingest.server.arranging import split
+from aqueduct.ingest.server.topic import Topic, check_name
+from aqueduct.ingest.storage.local import partition
+from aqueduct.ingest.storage.local.manifest import NAME, read_manifest
+from aqueduct.ingest.storage.local.partition import Partition
+from tests.ingest.storing import (
+    Crash,
+    fill,
+    killed,
+    opened,
+    put,
+    records,
+    rolled,
+    rows_of,
+    sequences,
+    spread,
+    stored,
+    submit,
+)
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "..", "../t", "a/b", "/a", "a\\b", ".hidden", "-a", "_a", "a" * 101, "a\0"),
+        *("a\n", "\u00fc", "a b", "a:b", "a*", "\ud800", "\u0661"),
+    ],
+)
+def test_a_name_that_could_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RefusedRecords, match="cannot be the name of a topic; take up to 100"):
+        check_name(name)
+    with opened(tmp_path) as store:
+        with pytest.raises(RefusedRecords, match="cannot be the name of a topic"):
+            store.topic_to_write(name, 1)
+        topic = store.topic_to_write("t", 1)
+        with pytest.raises(RefusedRecords, match="cannot be the name of a producer"):
+            store.register(topic, name)
+        with pytest.raises(RefusedRecords, match="cannot be the name of a reader"):
+            topic.advance(name, {0: 1})
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A.b-c_d", "a" * 100, "a..b"])
+def test_a_plain_name_is_taken(name: str) -> None:
+    check_name(name)
+
+
+# Duplicates and gaps
+
+
+def test_records_sent_again_are_answered_and_not_stored_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        assert stored(store, spread(1, 10)).skipped == 0
+        again = stored(store, spread(1, 10))
+        assert (again.skipped, again.offsets) == (10, {})
+        part = stored(store, spread(6, 10))
+        assert part.skipped == 5
+        assert sum(len(rows_of(each)) for each in store.topics["t"].partitions) == 15
+    with opened(tmp_path) as store:
+        assert stored(store, spread(1, 15)).skipped == 15
+        assert stored(store, spread(15, 2)).skipped == 1
+        rolled(store)
+    with opened(tmp_path) as store:
+        assert store.register(store.topics["t"], "p") == 16
+        assert stored(store, spread(10, 8)).skipped == 7
+        assert sequences(store.topics["t"]) == list(range(1, 18))
+
+
+def test_the_offsets_in_an_answer_are_those_of_the_first_new_record(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", 2)
+        first, second, third = submit(
+            store,
+            topic,
+            ("p", records(1, 3, partition=0)),
+            ("q", records(1, 2, partition=0)),
+            ("p", records(2, 4, partition=0)),
+        )
+        assert (first.offsets, second.offsets, third.offsets) == ({0: 0}, {0: 3}, {0: 5})
+        assert third.skipped == 2
+        assert [row["producer_sequence"] for row in rows_of(topic.partitions[0])] == [
+            *(1, 2, 3),
+            *(1, 2),
+            *(4, 5),
+        ]
+
+
+def test_a_gap_is_refused_and_others_in_the_group_are_stored(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", 2)
+        gap, after, other = submit(
+            store, topic, ("p", records(2)), ("p", records(3)), ("q", spread(1, 4))
+        )
+        for fault in (gap.fault, after.fault):
+            assert isinstance(fault, RefusedRecords)
+            assert "came after 0: those between were not sent" in str(fault)
+        assert other.fault is None
+        assert sequences(topic) == []
+        assert sequences(topic, "q") == [1, 2, 3, 4]
+        assert "came after 4" in str(put(store, records(6), producer="q").fault)
+
+
+def test_records_without_any_change_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        assert stored(store, Records(1, [], [])).offsets == {}
+        assert not list(tmp_path.rglob("*.wal"))
+
+
+def test_a_time_that_is_none_is_refused_for_its_producer_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", 2)
+        for time in (2**64 - 1, 2**63, -(2**63), 253_402_300_800_000_000):
+            bad, good = submit(
+                store,
+                topic,
+                ("bad", Records(1, [b"x"], [time])),
+                ("p", records(topic.producers.get("p", (0, 0))[0] + 1)),
+            )
+            assert "not within the years 1 to 9999" in str(bad.fault)
+            assert good.fault is None
+        assert sequences(topic) == [1, 2, 3, 4]
+
+
+def test_records_go_where_they_say_or_where_their_key_says(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", 4)
+        stored(store, records(1, 3, partition=3, keys=[b"a", None, b"b"]))
+        assert [row["key"] for row in rows_of(topic.partitions[3])] == [b"a", None, b"b"]
+        stored(store, records(4, 2, keys=[b"device-1", b"device-2"], headers=[[("h", b"v")], []]))
+        (row,) = rows_of(topic.partitions[1])
+        assert (row["key"], row["headers"]) == (b"device-1", [{"name": "h", "value": b"v"}])
+
+
+# A crash between the partitions of a group
+
+
+def crash_in(number: int, what: str) -> Callable[[Partition], None]:
+    """A step of a partition that does not come about in one of them."""
+    step = getattr(Partition, what)
+
+    def stepping(part: Partition) -> None:
+        if part.number == number:
+            raise Crash
+        step(part)
+
+    return stepping
+
+
+@pytest.mark.parametrize("is_rolled", [False, True])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_group_that_a_crash_cut_short_is_gone_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int, is_rolled: bool
+) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        if is_rolled:
+            part = store.topics["t"].partitions[missing]
+            part.rotate()
+            part.roll()
+        wal = next(iter(tmp_path.rglob(f"part={1 - missing}/*.wal")))
+        before = wal.stat().st_size
+        monkeypatch.setattr(Partition, "write", crash_in(missing, "write"))
+        if missing == 0:  # partition 1 is written first then
+            monkeypatch.setattr(Topic, "_stage", reversed_parts(Topic._stage))
+        with pytest.raises(Crash):
+            put(store, spread(21, 20))
+        monkeypatch.undo()
+        assert wal.stat().st_size > before
+    with opened(tmp_path) as store:
+        topic = store.topics["t"]
+        assert wal.stat().st_size == before
+        assert sequences(topic) == list(range(1, 21))
+        assert store.register(topic, "p") == 20
+        assert stored(store, spread(15, 26)).skipped == 6
+        assert sequences(topic) == list(range(1, 41))
+    with opened(tmp_path) as store:
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
+def reversed_parts(stage: Callable[..., Any]) -> Callable[..., Any]:
+    def staged(self: Topic, arranged: list[Any], now: int, clock: int) -> Any:
+        return dict(sorted(stage(self, arranged, now, clock).items(), reverse=True))
+
+    return staged
+
+
+def test_a_group_torn_in_one_partition_is_gone_in_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        stored(store, spread(21, 20), producer="p")
+        submit(store, store.topics["t"], ("q", spread(1, 20)), ("p", spread(41, 5)))
+    path = next(iter(tmp_path.rglob("part=1/*.wal")))
+    fill(path, path.read_bytes()[:-1])
+    killed(tmp_path)
+    with opened(tmp_path) as store:
+        topic = store.topics["t"]
+        assert sequences(topic) == list(range(1, 41))
+        assert sequences(topic, "q") == []
+        assert (store.register(topic, "p"), store.register(topic, "q")) == (40, 0)
+
+
+def test_a_group_whose_cutting_was_cut_short_is_cut_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        topic = store.topic_to_write("t", None)
+        submit(store, topic, ("p", spread(21, 20)))
+    path = next(iter(tmp_path.rglob("part=1/*.wal")))
+    fill(path, path.read_bytes()[:-1])
+    killed(tmp_path)
+    monkeypatch.setattr(Partition, "cut_last", crash_in(0, "cut_last"))
+    with pytest.raises(Crash), opened(tmp_path):
+        pass
+    monkeypatch.undo()
+    with opened(tmp_path) as store:
+        assert sequences(store.topics["t"]) == list(range(1, 21))
+
+
+def test_a_group_that_is_whole_in_logs_and_segments_stays(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        part = store.topics["t"].partitions[1]
+        part.rotate()
+        part.roll()
+    with opened(tmp_path) as store:
+        assert sequences(store.topics["t"]) == list(range(1, 21))
+
+
+# What the disk does
+
+
+def failing(
+    call: Callable[..., Any], code: int, first: int, count: int = 10**6
+) -> Callable[..., Any]:
+    """A call of the system that fails some times, from one time on."""
+    numbers = iter(range(10**6))
+
+    def fails(*arguments: Any) -> Any:
+        if first <= next(numbers) < first + count:
+            raise OSError(code, os.strerror(code))
+        return call(*arguments)
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    "failure", ["short then full", "second write", "first sync", "second sync"]
+)
+def test_a_full_disk_refuses_the_group_and_later_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        topic = store.topics["t"]
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*.wal")}
+        write, sync = os.pwritev, os.fdatasync
+        if failure == "short then full":
+
+            def short(file: int, views: list[memoryview], position: int) -> int:
+                return write(file, [views[0][:9]], position)
+
+            monkeypatch.setattr(os, "pwritev", failing(short, errno.ENOSPC, 3))
+        elif failure == "second write":
+            monkeypatch.setattr(os, "pwritev", failing(write, errno.ENOSPC, 1))
+        else:
+            number = 0 if failure == "first sync" else 1
+            monkeypatch.setattr(os, "fdatasync", failing(sync, errno.ENOSPC, number))
+        fault = put(store, spread(21, 20)).fault
+        monkeypatch.undo()
+        assert type(fault) is IngestError
+        assert "topic t could not be written in" in str(fault)
+        assert "nothing of these records was stored" in str(fault)
+        assert "No space left on device" in str(fault)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*.wal")} == before
+        assert sequences(topic) == list(range(1, 21))
+        assert stored(store, spread(21, 20)).skipped == 0
+        assert sequences(topic) == list(range(1, 41))
+    with opened(tmp_path) as store:
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
+@pytest.mark.parametrize("what", ["pwritev", "fsync", "fdatasync"])
+def test_a_full_disk_at_the_first_record_leaves_a_topic_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with opened(tmp_path) as store:
+        store.topic_to_write("t", None)
+        monkeypatch.setattr(os, what, failing(getattr(os, what), errno.ENOSPC, 0, 1))
+        assert "No space left" in str(put(store, spread(1, 20)).fault)
+        monkeypatch.undo()
+        stored(store, spread(1, 20))
+        rolled(store)
+        assert sequences(store.topics["t"]) == list(range(1, 21))
+    with opened(tmp_path) as store:
+        assert sequences(store.topics["t"]) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_sync_that_fails_puts_the_topic_out_of_use_until_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        stored(store, records(1), "other")
+        topic = store.topics["t"]
+        monkeypatch.setattr(os, "fdatasync", failing(os.fdatasync, errno.EIO, number))
+        fault = put(store, spread(21, 20)).fault
+        monkeypatch.undo()
+        assert "out of use until the server starts again" in str(fault)
+        assert "Input/output error" in str(fault)
+        again = submit(store, topic, ("p", spread(21, 20)))[0].fault
+        assert "topic t is out of use" in str(again)
+        with pytest.raises(IngestError, match="topic t is out of use"):
+            store.topic_to_write("t", None)
+        assert all("could not be synced" in part.fault for part in topic.info().partitions)
+        assert sequences(topic) == list(range(1, 21))
+        stored(store, records(2), "other")
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", None)
+        known = store.register(topic, "p")
+        assert known in (20, 40)
+        stored(store, spread(21, 20))
+        assert sequences(topic) == list(range(1, 41))
+
+
+def test_a_group_that_cannot_be_taken_back_puts_the_topic_out_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        monkeypatch.setattr(os, "pwritev", failing(os.pwritev, errno.ENOSPC, 1))
+        monkeypatch.setattr(os, "ftruncate", failing(os.ftruncate, errno.EIO, 0))
+        assert "could not be cut back" in str(put(store, spread(21, 20)).fault)
+        monkeypatch.undo()
+        assert store.topics["t"].fault
+    with opened(tmp_path) as store:
+        stored(store, spread(21, 20))
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
+def test_a_group_that_an_unforeseen_error_cuts_short_puts_the_topic_out_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Partition) -> None:
+        raise RuntimeError("unforeseen")
+
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        monkeypatch.setattr(Partition, "seal", broken)
+        assert "unforeseen" in str(put(store, spread(21, 20)).fault)
+        monkeypatch.undo()
+        with pytest.raises(IngestError, match="nobody knows what is on disk of the last group"):
+            put(store, spread(21, 20))
+    with opened(tmp_path) as store:
+        assert stored(store, spread(21, 20)).skipped == 20
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
+# Damage
+
+
+def test_a_flipped_byte_in_what_describes_a_topic_is_found(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        store.topics["t"].advance("r", {0: 5, 1: 3})
+    path = tmp_path / "t" / "topic.json"
+    good = path.read_bytes()
+    for at in range(len(good)):
+        fill(path, good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :])
+        with pytest.raises(CorruptFile) as caught:
+            Topic(path.parent, read_only=True)
+        assert caught.value.path == path
+    fill(path, good)
+    assert Topic(path.parent, read_only=True).readers == {"r": {0: 5, 1: 3}}
+
+
+def test_a_partition_whose_directory_is_missing_is_damage(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.topic_to_write("t", 2)
+    (tmp_path / "t" / "part=1").rmdir()
+    with pytest.raises(CorruptFile, match="the directory of a partition is missing"):
+        Topic(tmp_path / "t")
+
+
+def test_one_damaged_partition_refuses_writes_and_the_others_can_be_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        rolled(store)
+    (tmp_path / "t" / "part=0" / NAME).write_bytes(b"{}")
+    with opened(tmp_path) as store:
+        topic = store.topics["t"]
+        with pytest.raises(IngestError, match=r"manifest\.json, byte 0: not a manifest"):
+            rows_of(topic.partitions[0])
+        assert len(rows_of(topic.partitions[1])) > 0
+        fault = submit(store, topic, ("p", spread(21, 1)))[0].fault
+        assert "topic t is out of use" in str(fault)
+
+
+# Producers and readers
+
+
+def test_the_later_memory_of_a_producer_counts(tmp_path: Path) -> None:
+    times = [1_000.0]
+    with opened(tmp_path, clock=lambda: times[0]) as store:
+        topic = store.topic_to_write("t", 2)
+        stored(store, records(1, 100, partition=0))
+        rolled(store)
+        times[0] = 2_000.0
+        topic.forget_producers(1_500 * 10**6)
+        assert store.register(topic, "p") == 0
+        stored(store, records(1, 3, partition=1))
+    with opened(tmp_path, clock=lambda: times[0]) as store:
+        topic = store.topics["t"]
+        assert store.register(topic, "p") == 3
+        stored(store, records(4, 1, partition=1))
+        assert len(rows_of(topic.partitions[1])) == 4
+
+
+def test_a_forgotten_producer_is_gone_from_all_partitions(tmp_path: Path) -> None:
+    times = [1_000.0]
+    with opened(tmp_path, clock=lambda: times[0]) as store:
+        topic = store.topic_to_write("t", 2)
+        stored(store, spread(1, 20), producer="old")
+        rolled(store)
+        times[0] = 2_000.0
+        stored(store, spread(1, 20), producer="new")
+        topic.forget_producers(1_500 * 10**6)
+        rolled(store)
+        for part in topic.partitions:
+            assert set(part.producers) == {"new"}
+            assert set(read_manifest(part.directory).producers) == {"new"}
+    with opened(tmp_path) as store:
+        assert set(store.topics["t"].producers) == {"new"}
+
+
+def test_named_readers_are_remembered_and_go_where_they_say(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 40))
+        topic = store.topics["t"]
+        topic.advance("r", {0: 5})
+        topic.advance("r", {0: 3, 1: 1})
+        topic.advance("s", {0: 1})
+        topic.advance("gone", {1: 1})
+        topic.advance("gone", {})
+        topic.advance("never-there", {})
+        with pytest.raises(RefusedRecords, match="t has no partition 2"):
+            topic.advance("r", {2: 1})
+        end = topic.partitions[0].next_offset
+        for offset in (end + 1, -1):
+            with pytest.raises(RefusedRecords, match=f"has offsets up to {end}, so that no"):
+                topic.advance("r", {0: offset})
+        topic.advance("s", {0: end})
+        assert topic.info().readers == {"r": {0: 3, 1: 1}, "s": {0: end}}
+    with opened(tmp_path) as store:
+        assert store.topics["t"].readers == {"r": {0: 3, 1: 1}, "s": {0: end}}
+
+
+def test_there_is_a_limit_to_named_readers(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", 2)
+        topic.advance("a", {0: 0}, 2)
+        topic.advance("b", {0: 0}, 2)
+        topic.advance("a", {1: 0}, 2)
+        with pytest.raises(RefusedRecords, match="topic t has 2 readers already"):
+            topic.advance("c", {0: 0}, 2)
+        topic.advance("b", {}, 2)
+        topic.advance("c", {0: 0}, 2)
+
+
+def test_a_reader_that_cannot_be_noted_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        topic = store.topics["t"]
+        topic.advance("a", {0: 1})
+        monkeypatch.setattr(os, "fsync", failing(os.fsync, errno.ENOSPC, 0))
+        with pytest.raises(IngestError, match=r"readers\.json could not be written"):
+            topic.advance("a", {0: 2})
+        monkeypatch.undo()
+        assert topic.readers == {"a": {0: 1}}
+
+
+def test_the_last_group_is_left_out_everywhere_if_asked(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        stored(store, spread(1, 20))
+        stored(store, spread(21, 20))
+        looking = Topic(tmp_path / "t", read_only=True)
+        looking.leave_last_group()
+        assert sequences(looking) == list(range(1, 21))
+        assert sequences(store.topics["t"]) == list(range(1, 41))
+
+
+@pytest.mark.parametrize("guilty", range(4))
+@pytest.mark.parametrize("where", ["split", "stage"])
+def test_a_fault_in_one_submission_fails_that_one_and_what_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guilty: int, where: str
+) -> None:
+    """Whatever no check foresaw, and wherever it shows, the rest of the group is stored."""
+    names = ["a", "b", "a", "c"]
+    firsts = [1, 1, 3, 1]
+    poison = f"value {firsts[guilty]}".encode() + names[guilty].encode()
+
+    def failing(call: Any) -> Any:
+        def checked(*arguments: Any, **more: Any) -> Any:
+            found = arguments[0] if where == "stage" else [arguments[1]]
+            if any(poison in each.values for each in found):
+                raise OverflowError("int too big to convert")
+            return call(*arguments, **more)
+
+        return checked
+
+    def made(name: str, first: int) -> Records:
+        values = [f"value {number}{name}".encode() for number in (first, first + 1)]
+        return Records(first, values, [0, 0], partitions=[0, 1])
+
+    with opened(tmp_path) as store:
+        topic = store.topic_to_write("t", None)
+        if where == "stage":
+            monkeypatch.setattr(partition, "make_batch", failing(make_batch))
+            monkeypatch.setattr(topics, "make_batch", failing(make_batch))
+        else:
+            monkeypatch.setattr(topics, "split", failing(split))
+        wanted = [(name, made(name, first)) for name, first in zip(names, firsts, strict=True)]
+        results = submit(store, topic, *wanted)
+        failed = [at for at, each in enumerate(results) if each.fault is not None]
+        assert failed == ([0, 2] if guilty == 0 else [guilty])
+        assert not any(results[at].offsets for at in failed)
+        good = [(name, at) for at, name in enumerate(names) if at not in failed]
+        rows = [row for part in topic.partitions for row in rows_of(part)]
+        assert len(rows) == 2 * len(good)
+        for name, at in good:
+            for number, offset in results[at].offsets.items():
+                assert rows_of(topic.partitions[number])[offset]["producer_id"] == name
+        monkeypatch.undo()
+        again = submit(store, topic, *(wanted[at] for at in failed))
+        assert not any(each.fault for each in again)
+    with opened(tmp_path) as store:
+        assert len([row for part in store.topics["t"].partitions for row in rows_of(part)]) == 8

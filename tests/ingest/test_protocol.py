@@ -1,0 +1,51 @@
+"""What goes over the wire between producers, readers and servers: its form, and its size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from aqueduct.ingest.protocol import (
+    Answer,
+    Committed,
+    Done,
+    Found,
+    Listing,
+    Opened,
+    PartitionInfo,
+    Records,
+    Refusal,
+    TopicInfo,
+)
+
+CASES: list[tuple[Any, Any]] = [
+    (Records(1, [b"x"], [5]), Records),
+    (Records(7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], 3), Records),
+    (Opened(4, 17, 1_000), Answer),
+    (Committed(1, 2, {0: 5, 3: 7}), Answer),
+    (Refusal("refused", "why"), Answer),
+    (Listing([TopicInfo("t", [PartitionInfo(0, 1, 2, 3, 4, 5, "f")], {"r": {0: 1}})]), Listing),
+    (Found({0: 1}), Found | Refusal),
+    (Done(), Done | Refusal),
+]
+
+
+@pytest.mark.parametrize(("message", "kind"), CASES)
+def test_a_message_is_the_same_on_the_other_side(message: Any, kind: Any) -> None:
+    data = msgspec.msgpack.encode(message)
+    assert msgspec.msgpack.decode(data, type=kind) == message
+
+
+@pytest.mark.parametrize(("message", "kind"), CASES)
+def test_a_message_that_is_cut_short_is_an_error_and_nothing_else(message: Any, kind: Any) -> None:
+    data = msgspec.msgpack.encode(message)
+    for size in range(len(data)):
+        with pytest.raises(msgspec.MsgspecError):
+            msgspec.msgpack.decode(data[:size], type=kind)
+
+
+def test_records_are_columns_so_that_a_small_one_costs_little() -> None:
+    records = Records(1, [b"12345678"] * 1_000, [1_700_000_000_000_000] * 1_000)
+    assert len(msgspec.msgpack.encode(records)) < 1_000 * (8 + 2 + 9) + 50

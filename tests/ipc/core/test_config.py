@@ -1,0 +1,81 @@
+"""The limits and delays of an endpoint, and which of them cannot be."""
+
+from typing import Any
+
+import pytest
+
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.pdu import MAX_INT32
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    """IPC-CONF-3; nobody can negotiate them, since nobody can change them."""
+    config = Config()
+    assert config.max_message == 16 * 1024 * 1024
+    assert (config.owner_id_lifetime, config.receive_timeout, config.ack_timeout) == (6, 6, 5)
+    assert (config.min_backoff, config.max_backoff, config.held_backoff) == (0.05, 0.2, 1)
+    assert config.id_trust == 1
+    with pytest.raises(AttributeError):
+        config.max_message = 1  # type: ignore[misc]
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"max_message": 65_535},  # IPC-CONF-1
+    {"max_pdu": 511},  # IPC-CONF-1
+    {"max_message": MAX_INT32 + 1, "max_received": MAX_INT32 + 1},
+    {"max_pdu": -1},
+    {"owner_id_lifetime": 0},
+    {"owner_id_lifetime": 0.099},
+    {"held_backoff": 0},
+    {"ack_timeout": 0},
+    {"receive_timeout": 4.999},  # IPC-CONF-2
+    {"min_backoff": -0.1},
+    {"min_backoff": 0.3},
+    {"min_backoff": 0, "max_backoff": 0},
+    {"id_trust": -1},
+    {"window": -1},
+    {"max_sends": 0},
+    {"max_remotes": 0},
+    {"max_receives": 0},
+    {"max_received": 16 * 1024 * 1024 - 1},
+    {"max_processed": 0},
+    {"owner_id_lifetime": float("inf")},
+    {"receive_timeout": 2e9},
+    {"id_trust": float("nan")},
+]
+
+
+@pytest.mark.parametrize("changes", REFUSED, ids=str)
+def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="this configuration cannot work: "):
+        Config(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_sends": 1.5}, {"max_pdu": 1.5e6}, {"ack_timeout": "1"}, {"id_trust": None}]
+)
+def test_what_is_no_number_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Config(**changes)
+
+
+ALLOWED: list[dict[str, Any]] = [
+    {"max_message": 65_536},  # IPC-CONF-1
+    {"max_message": MAX_INT32, "max_received": MAX_INT32},
+    {"max_pdu": 512},  # IPC-CONF-1
+    {"receive_timeout": 5, "ack_timeout": 5},  # IPC-CONF-2
+    {"min_backoff": 0, "max_backoff": 0.001},
+    {"id_trust": 0},
+    {"owner_id_lifetime": 0.1},
+    {"max_sends": 1, "max_remotes": 1, "max_receives": 1, "max_processed": 1},
+]
+
+
+@pytest.mark.parametrize("changes", ALLOWED, ids=str)
+def test_the_bounds_themselves_are_allowed(changes: dict[str, Any]) -> None:
+    assert Config(**changes) == Config(**changes)
+
+
+def test_a_pdu_holds_42_bytes_besides_its_data() -> None:
+    """IPC-PDU-2."""
+    assert Config(max_pdu=512).max_data == 470

@@ -1,0 +1,93 @@
+"""The core of an endpoint in a test: bytes go in, PDUs come out, and the test tells the time."""
+
+from collections.abc import Hashable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.events import Arrived, Ended, Event
+from aqueduct.ipc.core.exchange import Exchange
+from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.pdu import Data, Header, HeaderAck, Pdu, decode
+
+THEM = "them"
+"""Where the other endpoint is."""
+
+CONFIG = Config(max_pdu=512)
+DATA = CONFIG.max_data
+"""The most data in a PDU of these tests: 470 bytes."""
+
+ID = b"message id 16 by"
+WRONG = b"nobody's own id."
+
+
+class Core:
+    """An exchange at a time of its own, which begins at 0."""
+
+    def __init__(self, *, seed: int = 1, reports_sent: bool = False, **changes: Any) -> None:
+        self.config = replace(CONFIG, **changes)
+        self.now = 0.0
+        self.exchange = Exchange(self.config, Random(seed), 0.0, reports_sent=reports_sent)
+        self.sendings: list[Outgoing] = []
+
+    def hear(self, *pdus: Pdu, remote: Hashable = THEM) -> list[Pdu]:
+        """What it answers to some PDUs."""
+        for pdu in pdus:
+            self.exchange.handle_pdu(pdu.encode(), remote, self.now)
+        return self.said()
+
+    def said(self) -> list[Pdu]:
+        """What it has sent since it was last asked."""
+        return [pdu for pdu, _ in self.said_to()]
+
+    def said_to(self) -> list[tuple[Pdu, Hashable]]:
+        transmits = self.exchange.poll_transmits()
+        self.sendings = [each.sending for each in transmits if each.sending is not None]
+        return [(decode(each.head + each.data), each.remote) for each in transmits]
+
+    def wait(self, seconds: float) -> list[Pdu]:
+        """Let time pass, each timer at its time; returns what it sent meanwhile."""
+        until = self.now + seconds
+        while (at := self.exchange.next_timer()) <= until:
+            self.now = max(at, self.now)
+            self.exchange.handle_timer(self.now)
+        self.now = until
+        return self.said()
+
+    def send(self, payload: bytes, remote: Hashable = THEM) -> bytes:
+        return self.exchange.send(remote, payload, self.now)
+
+    def take(self, message_id: bytes = ID) -> list[Pdu]:
+        assert self.exchange.take(message_id)
+        return self.said()
+
+    def events(self) -> list[Event]:
+        return self.exchange.poll_events()
+
+    def arrived(self) -> list[bytes]:
+        """The contents of the messages that became whole."""
+        return [each.payload for each in self.events() if isinstance(each, Arrived)]
+
+    def ended(self) -> Ended:
+        """The one thing that happened: a send ended."""
+        (event,) = self.events()
+        assert isinstance(event, Ended)
+        return event
+
+    # What a peer would say to it.
+
+    def header(self, length: int, payload: bytes = b"", message_id: bytes = ID) -> Header:
+        return Header(message_id, self.exchange.owner, length, payload)
+
+    def data(self, sequence: int, payload: bytes = b"", message_id: bytes = ID) -> Data:
+        return Data(message_id, self.exchange.owner, sequence, payload)
+
+    def knows(self, owner: bytes, remote: Hashable = THEM) -> None:
+        """Let it learn a remote's owner id by an empty message, which is delivered."""
+        message_id = self.send(b"", remote)
+        self.said()
+        self.exchange.handle_pdu(HeaderAck(message_id, 2, owner).encode(), remote, self.now)
+        self.exchange.handle_pdu(HeaderAck(message_id).encode(), remote, self.now)
+        self.said()
+        self.events()

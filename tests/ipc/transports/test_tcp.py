@@ -1,0 +1,402 @@
+"""PDUs over TCP with TLS, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aqueduct.errors import ConnectError, TLSError
+from aqueduct.ipc.core.framing import frame_head
+from aqueduct.ipc.core.pdu import Code, Header
+from aqueduct.ipc.transports.tcp import TcpLimits, open_tls
+from aqueduct.security import ServerTLS
+from tests.ipc.tls_peers import (
+    AUTHORITY,
+    HERE,
+    PAIR,
+    TRUST,
+    Peer,
+    Start,
+    by_hand,
+    dial,
+    free_port,
+    peers,
+    until,
+)
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    async with peers() as begin:
+        yield begin
+
+
+# Messages
+
+
+async def test_a_message_arrives_and_the_sender_knows(start: Start) -> None:
+    server, client = await start(HERE), await start()
+    ended = await client.send(server.address, b"hello")
+    assert ended.code == Code.SUCCESS
+    assert (await server.arrived.get()).payload == b"hello"
+    assert client.troubles == server.troubles == []
+
+
+async def test_many_messages_share_one_connection_and_arrive_in_batches(start: Start) -> None:
+    """IPC-TCP-7."""
+    server, client = await start(HERE), await start()
+    remote = await client.transport.locate(server.address)
+    ends = await asyncio.gather(*(client.start(remote, b"%d" % n) for n in range(500)))
+    assert {end.code for end in ends} == {Code.SUCCESS}
+    assert server.arrived.qsize() == 500
+    assert server.transport.accepted == client.transport.opened == 1
+    assert max(server.calls) > 50
+    assert client.exchange.leftovers() == {}
+
+
+async def test_whoever_connected_is_sent_to_over_its_connection(start: Start) -> None:
+    """IPC-TCP-5."""
+    server, client = await start(HERE), await start()
+    assert client.address == "tls://"
+    await client.send(server.address, b"question")
+    remote = (await server.arrived.get()).remote
+    name = server.transport.name(remote)
+    assert await server.transport.locate(name) == remote
+    assert (await server.send(name, b"answer")).code == Code.SUCCESS
+    assert (await client.arrived.get()).payload == b"answer"
+    assert server.transport.opened == client.transport.accepted == 0
+
+
+async def test_what_connected_is_never_taken_for_an_address(start: Start) -> None:
+    server, client = await start(HERE), await start()
+    await client.send(server.address, b"question")
+    remote = (await server.arrived.get()).remote
+    address = server.transport.name(remote).partition("#")[0]
+    assert await server.transport.locate(address) != remote
+
+
+async def test_two_that_listen_send_to_each_other(start: Start) -> None:
+    one, two = await start(HERE), await start(HERE)
+    ends = await asyncio.gather(
+        *(one.send(two.address, bytes(n)) for n in range(50)),
+        *(two.send(one.address, bytes(n)) for n in range(50)),
+    )
+    assert {end.code for end in ends} == {Code.SUCCESS}
+    assert one.arrived.qsize() == two.arrived.qsize() == 50
+
+
+async def test_a_name_with_two_addresses_listens_at_one_port(start: Start) -> None:
+    server, client = await start("tls://localhost:0"), await start()
+    assert server.address.startswith("tls://localhost:")
+    assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+
+
+async def test_a_huge_message_arrives_whole(start: Start) -> None:
+    server, client = await start(HERE), await start()
+    payload = bytes(range(256)) * 62_500
+    assert (await client.send(server.address, payload)).code == Code.SUCCESS
+    assert (await server.arrived.get()).payload == payload
+
+
+async def test_a_receiver_with_smaller_pdus_is_obeyed_and_not_cut_off(start: Start) -> None:
+    """IPC-RECV-5."""
+    server, client = await start(HERE, max_pdu=512), await start()
+    payload = bytes(range(250)) * 80
+    assert (await client.send(server.address, payload)).code == Code.SUCCESS
+    assert (await server.arrived.get()).payload == payload
+    assert client.troubles == []
+
+
+async def test_it_works_the_same_on_uvloop() -> None:
+    def run() -> list[int]:
+        import uvloop
+
+        async def talk() -> list[int]:
+            server = await Peer().open(HERE, tls=PAIR, trust=TRUST)
+            client = await Peer().open(trust=TRUST)
+            remote = await client.transport.locate(server.address)
+            ends = await asyncio.gather(*(client.start(remote, bytes(99_999)) for _ in range(100)))
+            await client.close()
+            await server.close()
+            return [end.code for end in ends]
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(talk())
+
+    assert await asyncio.to_thread(run) == [Code.SUCCESS] * 100
+
+
+# Connections that come and go
+
+
+async def test_a_connection_is_opened_again_after_the_server_restarted(start: Start) -> None:
+    """IPC-TCP-8."""
+    port = free_port()
+    address = f"tls://127.0.0.1:{port}"
+    first, client = await start(address), await start()
+    await client.send(address, b"one")
+    await first.close()
+    await until(lambda: client.troubles)
+    second = await start(address)
+    assert (await client.send(address, b"two")).code == Code.SUCCESS
+    assert (await second.arrived.get()).payload == b"two"
+    assert "lost" in client.troubles[0][1]
+
+
+async def test_a_server_may_start_late(start: Start) -> None:
+    port = free_port()
+    client = await start()
+    sending = asyncio.ensure_future(client.send(f"tls://127.0.0.1:{port}", b"early"))
+    await until(lambda: len(client.troubles) > 1)
+    server = await start(f"tls://127.0.0.1:{port}")
+    assert (await sending).code == Code.SUCCESS
+    assert (await server.arrived.get()).payload == b"early"
+    assert "refused" in client.troubles[0][1]
+    assert client.errors == []
+
+
+async def test_many_messages_for_a_remote_that_is_not_there_make_few_attempts(start: Start) -> None:
+    client = await start(ack_timeout=1.0)
+    remote = await client.transport.locate(f"tls://127.0.0.1:{free_port()}")
+    ends = await asyncio.gather(*(client.start(remote, b"x") for _ in range(300)))
+    assert {end.code for end in ends} == {Code.SEND_TIMEOUT}
+    assert {end.exposed for end in ends} == {False}
+    assert all("cannot reach" in end.reason for end in ends)
+    assert 2 <= len(client.troubles) <= 45
+
+
+async def test_a_host_that_cannot_be_found_is_trouble(start: Start) -> None:
+    client = await start(ack_timeout=0.5)
+    ended = await client.send("tls://no-such-host.invalid:5000", b"x")
+    assert ended.code == Code.SEND_TIMEOUT
+    assert "cannot find tls://no-such-host.invalid:5000" in ended.reason
+
+
+async def test_whoever_connected_and_is_gone_cannot_be_sent_to(start: Start) -> None:
+    """IPC-TCP-5: it fails at once, as nobody but that one can connect again."""
+    server, client = await start(HERE), await start()
+    await client.send(server.address, b"x")
+    remote = (await server.arrived.get()).remote
+    await client.close()
+    await until(lambda: not server.transport.accepted)
+    ended = await asyncio.wait_for(server.send(remote, b"are you there?"), 1)
+    assert ended.code == Code.APPLICATION
+    assert not ended.exposed
+    assert "gone with its connection" in ended.reason
+    assert server.transport.opened == 0
+
+
+async def test_an_idle_connection_is_closed_and_opened_when_it_is_needed(start: Start) -> None:
+    """IPC-TCP-6."""
+    server = await start(HERE)
+    client = await start(limits=TcpLimits(idle_timeout=0.2))
+    await client.send(server.address, b"one")
+    await until(lambda: not client.transport.opened and not server.transport.accepted)
+    assert any("idle" in why for _, why in client.troubles)
+    assert (await client.send(server.address, b"two")).code == Code.SUCCESS
+
+
+async def test_the_connection_idle_for_longest_makes_room(start: Start) -> None:
+    """IPC-TCP-6."""
+    servers = [await start(HERE) for _ in range(3)]
+    client = await start(limits=TcpLimits(max_connections=2))
+    for server in [*servers, servers[0]]:
+        assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+        assert client.transport.opened <= 2
+        await asyncio.sleep(0.01)
+    await until(lambda: not servers[1].transport.accepted)
+    assert servers[0].transport.accepted == servers[2].transport.accepted == 1
+
+
+async def test_connections_over_the_limit_are_closed_at_once_while_all_are_in_use(
+    start: Start,
+) -> None:
+    """IPC-TCP-6."""
+    server = await start(HERE, limits=TcpLimits(max_connections=2, idle_grace=100.0))
+    clients = [await start(ack_timeout=0.5) for _ in range(3)]
+    for client in clients[:2]:
+        assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+    ended = await clients[2].send(server.address, b"x")
+    assert ended.code == Code.SEND_TIMEOUT
+    assert "before it was up" in ended.reason
+    assert server.transport.accepted == 2
+    await clients[0].close()
+    assert (await clients[2].send(server.address, b"x")).code == Code.SUCCESS
+
+
+async def test_an_accepted_connection_that_is_idle_makes_room(start: Start) -> None:
+    """IPC-TCP-6: whoever lost it opens it again."""
+    server = await start(HERE, limits=TcpLimits(max_connections=2, idle_grace=0.01))
+    clients = [await start() for _ in range(4)]
+    for client in [*clients, *clients]:
+        assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+        assert server.transport.accepted <= 2
+        await asyncio.sleep(0.02)
+    assert server.transport._per_address == {"127.0.0.1": 2}
+
+
+async def test_connections_that_move_no_message_on_keep_nobody_out(start: Start) -> None:
+    """IPC-TCP-6: silent ones, and those that ask and never send."""
+    server = await start(HERE, limits=TcpLimits(max_connections=8, idle_grace=100.0))
+    client = await start()
+    assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+    question = Header(b"m" * 16, b"d" * 16, 0).encode()
+    strangers = [await dial(server.address) for _ in range(10)]
+    for _ in range(10):
+        stranger = await dial(server.address, by_hand())
+        stranger.sendall(frame_head(len(question)) + question)
+        strangers.append(stranger)
+    newcomer = await start()
+    assert (await newcomer.send(server.address, b"x")).code == Code.SUCCESS
+    assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+    assert client.troubles == newcomer.troubles == []
+    assert server.transport.accepted == 8
+    for stranger in strangers:
+        stranger.close()
+
+
+async def test_an_address_with_more_connections_makes_room_for_another(start: Start) -> None:
+    """IPC-TCP-6: even if all of them are in use."""
+    limits = TcpLimits(max_connections=3, idle_grace=100.0)
+    server = await start("tls://0.0.0.0:0", limits=limits)
+    address = server.address.replace("0.0.0.0", "127.0.0.1")
+    for _ in range(3):
+        assert (await (await start()).send(address, b"x")).code == Code.SUCCESS
+    other = socket.socket()
+    other.bind(("127.0.0.2", 0))
+    await asyncio.to_thread(other.connect, ("127.0.0.1", int(address.rpartition(":")[2])))
+    await until(lambda: "127.0.0.2" in server.transport._per_address)
+    assert server.transport._per_address == {"127.0.0.1": 2, "127.0.0.2": 1}
+    other.close()
+
+
+# Strangers
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x40\x00" + bytes(20_000), bytes(500)],
+    ids=["plain text", "half of a hello", "zeros"],
+)
+async def test_garbage_instead_of_tls_harms_nobody(start: Start, sent: bytes) -> None:
+    limits = TcpLimits(handshake_timeout=0.5)
+    server, client = await start(HERE, limits=limits), await start()
+    with await dial(server.address) as stranger:
+        stranger.sendall(sent)
+        assert (await client.send(server.address, b"x")).code == Code.SUCCESS
+        await until(lambda: server.transport.accepted == 1)
+    assert server.troubles == []
+
+
+async def test_a_client_that_never_begins_tls_is_given_up(start: Start) -> None:
+    """IPC-TCP-6."""
+    server = await start(HERE, limits=TcpLimits(handshake_timeout=0.2))
+    with await dial(server.address):
+        await until(lambda: server.transport.accepted)
+        await until(lambda: not server.transport.accepted)
+
+
+async def test_a_server_that_never_begins_tls_is_given_up(start: Start) -> None:
+    client = await start(limits=TcpLimits(handshake_timeout=0.2), ack_timeout=0.6)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        ended = await client.send(f"tls://127.0.0.1:{sock.getsockname()[1]}", b"x")
+    assert ended.code == Code.SEND_TIMEOUT
+    assert "did not answer within 0.2 s" in ended.reason
+
+
+# Opening and closing
+
+
+async def test_closing_lets_what_was_sent_go_out(start: Start) -> None:
+    server, client = await start(HERE), await start()
+    await client.send(server.address, b"first")
+    remote = await client.transport.locate(server.address)
+    for _ in range(30):
+        client.start(remote, bytes(100_000))
+    await client.close()
+    await until(lambda: server.arrived.qsize() >= 3)
+
+
+async def test_closing_waits_for_nobody_for_long(start: Start) -> None:
+    server, client = await start(HERE), await start()
+    unborn = await client.transport.locate("tls://127.0.0.1:9")
+    await client.send(server.address, b"first")
+    (accepted,) = server.transport._up.values()
+    assert accepted._transport is not None
+    accepted._transport.pause_reading()
+    remote = await client.transport.locate(server.address)
+    for _ in range(100):
+        client.start(remote, bytes(200_000))
+    client.start(unborn, b"x")
+    begun = asyncio.get_running_loop().time()
+    await client.close()
+    assert asyncio.get_running_loop().time() - begun < 2
+    accepted._transport.resume_reading()
+
+
+async def test_closing_ends_an_attempt_to_connect(start: Start) -> None:
+    client = await start()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        remote = await client.transport.locate(f"tls://127.0.0.1:{sock.getsockname()[1]}")
+        client.start(remote, b"x")
+        await asyncio.sleep(0.05)
+        await client.close()
+    assert client.troubles == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tls://",
+        "tls://host",
+        "tls://host:",
+        "tls://:1",
+        "tls://host:0",
+        "tls://host:99999",
+        "tls://host:1#x",
+        "tls://host:1/path",
+        "tls://a host:1",
+        "tls://::1:1",
+        "udp://host:1",
+        "host:1",
+    ],
+)
+async def test_an_address_that_means_nobody_is_refused(start: Start, address: str) -> None:
+    client = await start()
+    with pytest.raises(ConnectError, match="not a"):
+        await client.transport.locate(address)
+
+
+@pytest.mark.parametrize("address", ["tls://0.0.0.0:5000", "tls://[::]:5000"])
+async def test_where_an_endpoint_listens_at_all_addresses_nobody_sends(
+    start: Start, address: str
+) -> None:
+    client = await start()
+    with pytest.raises(ConnectError, match="send to one of them"):
+        await client.transport.locate(address)
+
+
+async def test_addresses_are_named_as_they_are_written(start: Start) -> None:
+    transport = (await start()).transport
+    for address in ("tls://example.org:5000", "tls://[::1]:5000", "tls://10.0.0.1:7#12"):
+        assert transport.name(await transport.locate(address)) == address
+
+
+async def test_a_port_in_use_is_told(start: Start) -> None:
+    server = await start(HERE)
+    with pytest.raises(ConnectError, match="cannot listen at tls://127"):
+        await start(server.address)
+
+
+async def test_a_key_that_is_not_the_certificates_is_told(start: Start) -> None:
+    wrong = ServerTLS(PAIR.certificate, AUTHORITY.key)
+    with pytest.raises(TLSError, match="does not belong"):
+        await open_tls(HERE, Peer(), tls=wrong)
+
+
+def test_limits_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="invalid limits"):
+        TcpLimits(idle_timeout=0)

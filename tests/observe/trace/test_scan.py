@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aqueduct.errors import RemoteProtocolError
+from aqueduct.observe.trace.scan import MAX_HELD, Found, PlainMessages, RichMessage, Scanner
+from aqueduct.wire.frames import Frame, Message, RouteTo, message_head
+from aqueduct.wire.primitives import encode_varint
+from tests.wire.strategies import cut, sequences
+
+
+def flat(found: list[Found]) -> list[object]:
+    """Runs taken apart, so that it does not matter how they were cut."""
+    result: list[object] = []
+    for one in found:
+        if isinstance(one, PlainMessages):
+            result += [(one.first + at, size) for at, size in enumerate(one.sizes)]
+        else:
+            result.append(one)
+    return result
+
+
+def expected(frames: list[Frame]) -> list[object]:
+    result: list[object] = []
+    for frame in frames:
+        if not isinstance(frame, Message):
+            result.append(frame)
+        elif frame.headers or frame.attachments:
+            result.append(
+                RichMessage(
+                    frame.number,
+                    frame.size,
+                    len(frame.payload),
+                    tuple(name for name, _ in frame.headers),
+                    tuple(one.channel for one in frame.attachments),
+                )
+            )
+        else:
+            result.append((frame.number, len(frame.payload)))
+    return result
+
+
+@given(sequences(), st.lists(st.integers(0, 5_000), max_size=12))
+def test_it_finds_what_was_written_however_it_is_cut(
+    frames: list[Frame], places: list[int]
+) -> None:
+    data = b"".join(frame.encode() for frame in frames)
+    scanner = Scanner()
+    found = [one for piece in cut(data, places) for one in scanner.feed(piece)]
+    assert flat(found) == expected(frames)
+    assert scanner.held == 0
+
+
+@pytest.mark.parametrize("first", [0, 100, 127, 128, 16_300, 2**40])
+@pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 20_000])
+def test_many_messages_of_one_size_are_each_found(first: int, size: int) -> None:
+    payload = bytes(size)
+    data = RouteTo(8).encode() + b"".join(
+        message_head(number, size) + payload for number in range(first, first + 300)
+    )
+    (route, run) = Scanner().feed(data)
+    assert route == RouteTo(8)
+    assert isinstance(run, PlainMessages)
+    assert run.first == first
+    assert run.sizes == array("q", [size]) * 300
+
+
+def test_a_stretch_of_one_size_ends_where_another_begins() -> None:
+    sizes = [10] * 50 + [11] * 50 + [10, 300] * 20 + [5] * 30
+    data = RouteTo(0).encode() + b"".join(
+        message_head(number, size) + bytes([4]) * size for number, size in enumerate(sizes)
+    )
+    (_, run) = Scanner().feed(data)
+    assert isinstance(run, PlainMessages)
+    assert run.sizes.tolist() == sizes
+
+
+def test_payloads_are_not_held() -> None:
+    scanner = Scanner()
+    scanner.feed(RouteTo(0).encode() + message_head(0, 10_000_000))
+    for _ in range(9):
+        assert scanner.feed(bytes(1_000_000)) == []
+    assert scanner.held == 0
+    (run,) = scanner.feed(bytes(1_000_000))
+    assert isinstance(run, PlainMessages)
+    assert run.sizes.tolist() == [10_000_000]
+
+
+def test_headers_without_an_end_are_given_up() -> None:
+    scanner = Scanner()
+    scanner.feed(RouteTo(0).encode() + b"\x04\x00" + encode_varint(2**60))
+    scanner.feed(bytes(MAX_HELD - 100))
+    with pytest.raises(RemoteProtocolError, match="AQ-SEQ-7"):
+        scanner.feed(bytes(101))
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        (b"\x0d", "AQ-FRAME-2"),
+        (b"\x04\x00\x00\x00\x00", "AQ-SEQ-3"),
+        (b"\xef\x00", "AQ-FRAME-3"),
+        (b"\x03\x80\x00", "AQ-VARINT-2"),
+    ],
+)
+def test_what_is_no_frame_is_refused_with_its_rule(data: bytes, rule: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        Scanner().feed(data)
+    assert caught.value.rule == rule

@@ -1,0 +1,631 @@
+"""Sending to a peer: what waits, what is told, and what becomes of each message."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import aqueduct
+from aqueduct import (
+    DELIVERED,
+    LOST,
+    ChannelClosed,
+    ConnectionLost,
+    EncodeError,
+    EndOfChannel,
+    Limits,
+    MessageTooLarge,
+    Mode,
+    Receiver,
+    ReceiverClosed,
+    Sender,
+    WouldBlock,
+)
+from aqueduct.runtime import send_port as outlet
+from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
+from tests.api.joined import GiveReceiver, GiveSender, joined, sending
+from tests.processes.peers import eventually
+
+NARROW = Limits(channel_window=10_000)
+PIECE = bytes(1_000)
+LIMIT = 64
+"""Unordered messages without an ack, in these tests."""
+COUNT = 10 * LIMIT
+
+
+@pytest.fixture(autouse=True)
+def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
+
+
+def fill(sender: Sender[bytes]) -> int:
+    """Send until there is no room; returns how many went."""
+    for count in range(1_000):
+        try:
+            sender.send_nowait(PIECE)
+        except WouldBlock:
+            return count
+    raise AssertionError("nothing bounds it")
+
+
+def port(sender: Sender[Any]) -> NetworkSendPort:
+    assert isinstance(sender._port, NetworkSendPort)
+    return sender._port
+
+
+async def to_the_end(receiver: Receiver[Any]) -> None:
+    async for _ in receiver:
+        pass
+
+
+async def has_ended(sender: Sender[Any]) -> None:
+    await eventually(lambda: port(sender).ended is not None, "the sender hears of it")
+
+
+# -- room ------------------------------------------------------------------------------------------
+
+
+async def test_a_full_window_blocks_until_the_receiver_takes_messages() -> None:
+    async with sending(limits=NARROW) as (sender, receiver):
+        count = fill(sender)
+        assert 1 <= count <= 10
+        waiting = asyncio.create_task(sender.send(b"last"))
+        await sender.flush()  # all have arrived, and nobody took any
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        with pytest.raises(WouldBlock):
+            sender.send_nowait(PIECE)
+        assert sender.statistics()["sent"] == count
+        assert [await receiver.receive() for _ in range(count)] == [PIECE] * count
+        await waiting
+        assert await receiver.receive() == b"last"
+
+
+async def test_room_wakes_every_task_that_waits_for_it() -> None:
+    async with sending(limits=NARROW) as (sender, receiver):
+        count = fill(sender)
+        waiting = [asyncio.create_task(sender.send(b"%d" % n)) for n in range(5)]
+        await asyncio.sleep(0)
+        assert [await receiver.receive() for _ in range(count)] == [PIECE] * count
+        assert sorted([await receiver.receive() for _ in range(5)]) == [b"%d" % n for n in range(5)]
+        await asyncio.gather(*waiting)
+
+
+async def test_a_send_that_is_cancelled_while_it_waits_has_sent_nothing() -> None:
+    async with sending(limits=NARROW) as (sender, receiver):
+        count = fill(sender)
+        waiting = [asyncio.create_task(sender.send(one)) for one in (b"never", b"last")]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        assert [await receiver.receive() for _ in range(count)] == [PIECE] * count
+        await waiting[1]
+        sender.finish()
+        assert [payload async for payload in receiver] == [b"last"]
+        assert waiting[0].cancelled()
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel"])
+async def test_an_end_wakes_a_send_that_waits(end: str) -> None:
+    async with sending(limits=NARROW) as (sender, _):
+        fill(sender)
+        waiting = asyncio.create_task(sender.send(b"late"))
+        await asyncio.sleep(0)
+        getattr(sender, end)()
+        async with asyncio.timeout(5):
+            with pytest.raises(ChannelClosed):
+                await waiting
+
+
+async def test_one_task_that_sends_much_lets_the_loop_send_it() -> None:
+    async with sending() as (sender, receiver):
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        pieces = 3 * TURN_BYTES // len(PIECE)
+        for _ in range(pieces):
+            await sender.send(PIECE)
+        counting.cancel()
+        assert turns >= 2
+        assert len(await receiver.receive_many(pieces)) > 0
+
+
+@pytest.mark.parametrize("mode", [Mode.UNORDERED, Mode.UNRELIABLE])
+async def test_a_message_that_takes_long_to_send_counts_for_more_of_a_turn(mode: Mode) -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(mode=mode)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        await sender.send(b"first")
+        await asyncio.sleep(0)
+        sent = 0
+        while not port(sender).is_pressed():
+            sender.send_nowait(b"x")
+            sent += 1
+        assert sent <= {Mode.UNORDERED: 256, Mode.UNRELIABLE: 2_048}[mode]
+        theirs.close()
+
+
+class Several(msgspec.Struct):
+    halves: list[Receiver[bytes]]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "nowait"])
+async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
+    limits = Limits(connection_window=1_000_000, channel_window=1_000_000)
+    async with joined(Several, limits=limits) as (client, server):
+        channels = [aqueduct.channel() for _ in range(4)]
+        full, taken, gone, last = (one.sender for one in channels)
+        await client.entrypoint.send(Several([one.receiver for one in channels]))
+        theirs = (await server.entrypoint.receive()).halves
+        await full.send(bytes(600_000))
+        await taken.send(bytes(300_000))
+        if how == "nowait":
+            with pytest.raises(WouldBlock):
+                gone.send_nowait(bytes(500_000))
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(gone.send(bytes(500_000)), 0.05)
+        assert not client.core._link.turns.sizes
+        waiting = asyncio.create_task(last.send(bytes(200_000)))
+        await theirs[1].receive()
+        await asyncio.wait_for(waiting, 5)
+        for one in channels:
+            one.sender.cancel()
+        for half in theirs:
+            half.close()
+
+
+async def test_channels_that_nobody_reads_do_not_keep_other_channels_waiting() -> None:
+    """AQ-FLOW-10."""
+    limits = Limits(connection_window=2 * 1024 * 1024, channel_window=128 * 1024)
+    async with joined(Several, limits=limits) as (client, server):
+        channels = [aqueduct.channel() for _ in range(21)]
+        *unread, other = (one.sender for one in channels)
+        await client.entrypoint.send(Several([one.receiver for one in channels]))
+        theirs = (await server.entrypoint.receive()).halves
+        for size in (32 * 1024, 64, 1):
+            for sender in unread:
+                with contextlib.suppress(WouldBlock):
+                    while True:
+                        sender.send_nowait(bytes(size))
+        for payload in (b"answer", bytes(16 * 1024)):
+            await asyncio.wait_for(other.send(payload), 10)
+            assert await asyncio.wait_for(theirs[-1].receive(), 10) == payload
+        for one in channels:
+            one.sender.cancel()
+        for half in theirs:
+            half.close()
+
+
+async def test_a_message_that_fits_does_not_make_a_larger_one_wait_for_ever() -> None:
+    async with sending(limits=NARROW) as (sender, receiver):
+        await sender.send(bytes(6_000))
+        large = asyncio.create_task(sender.send(bytes(5_000)))
+        await asyncio.sleep(0)
+        await sender.send(bytes(1_000))
+        assert [len(await receiver.receive()) for _ in range(2)] == [6_000, 1_000]
+        await asyncio.wait_for(large, 5)
+
+
+# -- fates -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_receipt_is_for_its_own_message(mode: Mode) -> None:
+    async with sending(int, mode=mode) as (sender, receiver):
+        await sender.send(0)
+        first = await sender.send(1, receipt=True)
+        second = await sender.send(2, receipt=True, headers={"a": "b"})
+        assert first is not None
+        assert second is not None
+        assert [await first, await second] == [DELIVERED, DELIVERED]
+        assert sorted([await receiver.receive() for _ in range(3)]) == [0, 1, 2]
+        assert port(sender).receipts == {}
+
+
+async def test_without_a_receipt_there_is_none() -> None:
+    async with sending(int) as (sender, _):
+        assert await sender.send(0) is None
+        assert await sender.send(1, headers={"a": "b"}) is None
+
+
+async def test_what_a_closed_receiver_had_not_got_is_lost_and_flush_says_so() -> None:
+    async with sending() as (sender, receiver):
+        receipt = await sender.send(b"under way", receipt=True)
+        flushing = asyncio.create_task(sender.flush())
+        receiver.close()
+        assert receipt is not None
+        assert await receipt is LOST
+        with pytest.raises(ReceiverClosed, match="the peer stopped receiving"):
+            await flushing
+        assert sender.statistics()["undelivered"] == 1
+
+
+async def test_the_end_of_the_connection_settles_receipts() -> None:
+    async with joined() as (client, _):
+        receipt = await client.entrypoint.send(b"x", receipt=True)
+        flushing = asyncio.create_task(client.entrypoint.flush())
+        await asyncio.sleep(0)
+        await client.close()
+        assert receipt is not None
+        assert await receipt is LOST
+        with pytest.raises(ConnectionLost, match="this side closed the connection"):
+            await flushing
+        with pytest.raises(ConnectionLost) as caught:
+            await client.entrypoint.send(b"y")
+        assert caught.value.payload == b"y"
+        assert not caught.value.by_peer
+
+
+async def test_flush_waits_for_all_acks_and_statistics_count_them() -> None:
+    async with sending(int) as (sender, receiver):
+        await sender.flush()
+        for number in range(20):
+            await sender.send(number)
+        assert sender.statistics()["delivered"] < 20
+        await sender.flush()
+        assert sender.statistics() == {
+            "sent": 20,
+            "delivered": 20,
+            "undelivered": 0,
+            "queued": 0,
+        }
+        assert await receiver.receive_many() == list(range(20))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_flush_says_that_a_cancelled_channel_did_not_deliver_everything(mode: Mode) -> None:
+    async with sending(mode=mode) as (sender, _):
+        for _ in range(3):
+            await sender.send(bytes(300_000))
+        await sender.send(b"small")
+        flushing = asyncio.create_task(sender.flush())
+        await asyncio.sleep(0)
+        sender.cancel()
+        with pytest.raises(ChannelClosed, match="cancelled before everything had arrived"):
+            await asyncio.wait_for(flushing, 5)
+        await has_ended(sender)
+        with pytest.raises(ChannelClosed, match="cancelled before everything had arrived"):
+            await sender.flush()
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_flush_is_content_when_everything_arrived_before_the_cancel(mode: Mode) -> None:
+    async with sending(mode=mode) as (sender, _):
+        await sender.send(b"x")
+        await sender.flush()
+        sender.cancel()
+        await sender.flush()
+        await has_ended(sender)
+        await sender.flush()
+
+
+async def test_flush_says_that_a_channel_was_cancelled_before_it_was_sent_away() -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        await sender.send(b"x")
+        sender.cancel()
+        await client.entrypoint.send(GiveReceiver(receiver))
+        with pytest.raises(ChannelClosed, match="cancelled before everything"):
+            await sender.flush()
+        (await server.entrypoint.receive()).half.close()
+
+
+async def test_flush_is_content_when_everything_arrived_before_the_receiver_closed() -> None:
+    async with sending() as (sender, receiver):
+        await sender.send(b"x")
+        assert await receiver.receive() == b"x"
+        receipt = await sender.send(b"y", receipt=True)
+        assert receipt is not None
+        assert await receipt is DELIVERED
+        assert await receiver.receive() == b"y"
+        receiver.close()
+        await has_ended(sender)
+        await sender.flush()
+
+
+async def test_a_send_to_a_closed_receiver_says_so_and_gives_the_message_back() -> None:
+    async with sending() as (sender, receiver):
+        receiver.close()
+        await has_ended(sender)
+        with pytest.raises(ReceiverClosed, match="the peer stopped receiving") as caught:
+            await sender.send(b"mine")
+        assert caught.value.payload == b"mine"
+        assert caught.value.channel == port(sender).channel
+        with pytest.raises(ReceiverClosed) as caught:
+            sender.send_nowait(b"mine, too")
+        assert caught.value.payload == b"mine, too"
+        sender.finish()
+        sender.cancel()
+
+
+async def test_a_close_wakes_a_send_that_waits() -> None:
+    async with sending(limits=NARROW) as (sender, receiver):
+        fill(sender)
+        waiting = asyncio.create_task(sender.send(b"late"))
+        await asyncio.sleep(0)
+        receiver.close()
+        with pytest.raises(ReceiverClosed) as caught:
+            await waiting
+        assert caught.value.payload == b"late"
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["finish", "cancel"])
+async def test_the_first_end_of_a_sender_counts_and_the_others_do_nothing(first: str) -> None:
+    async with sending() as (sender, receiver):
+        await sender.send(b"x")
+        await sender.flush()
+        for end in (first, "finish", "cancel", "finish", "cancel"):
+            getattr(sender, end)()
+        with pytest.raises(ChannelClosed) as caught:
+            await sender.send(b"y")
+        assert caught.value.payload == b"y"
+        with pytest.raises(ChannelClosed):
+            sender.send_nowait(b"y")
+        if first == "finish":
+            assert [payload async for payload in receiver] == [b"x"]
+        else:
+            with pytest.raises(aqueduct.ChannelCancelled):
+                await to_the_end(receiver)
+
+
+async def test_a_oneshot_sends_once() -> None:
+    async with joined(GiveReceiver[int]) as (client, server):
+        sender, receiver = aqueduct.oneshot(int)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        await sender.send(1)
+        with pytest.raises(ChannelClosed):
+            await sender.send(2)
+        await sender.flush()
+        assert await theirs.receive() == 1
+        with pytest.raises(EndOfChannel):
+            await theirs.receive()
+
+
+async def test_a_oneshot_that_came_in_a_message_sends_once() -> None:
+    async with joined(GiveSender[int]) as (client, server):
+        sender, receiver = aqueduct.oneshot(int)
+        await client.entrypoint.send(GiveSender(sender))
+        theirs = (await server.entrypoint.receive()).half
+        theirs.send_nowait(1)
+        with pytest.raises(ChannelClosed):
+            theirs.send_nowait(2)
+        assert [value async for value in receiver] == [1]
+
+
+# -- what was queued before ------------------------------------------------------------------------
+
+
+async def test_what_was_queued_goes_first_and_in_order() -> None:
+    async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        for number in range(30):
+            await sender.send(b"%02d" % number + PIECE, headers={"n": str(number)})
+        await client.entrypoint.send(GiveReceiver(receiver))
+        statistics = sender.statistics()
+        assert statistics["queued"] > 0
+        assert statistics["sent"] + statistics["queued"] == 30
+        with pytest.raises(WouldBlock, match="go first"):
+            sender.send_nowait(b"30")
+        late = asyncio.create_task(sender.send(b"30"))
+        theirs = (await server.entrypoint.receive()).half
+        for number in range(30):
+            message = await theirs.receive_message()
+            assert (message.payload[:2], message.number) == (b"%02d" % number, number)
+            assert message.headers.text("n") == str(number)
+        assert await theirs.receive() == b"30"
+        await late
+        sender.finish()
+        theirs.close()
+
+
+async def test_a_finished_sender_ends_behind_what_was_queued() -> None:
+    async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        for _ in range(30):
+            await sender.send(PIECE)
+        sender.finish()
+        await client.entrypoint.send(GiveReceiver(receiver))
+        with pytest.raises(ChannelClosed):
+            sender.send_nowait(b"more")
+        theirs = (await server.entrypoint.receive()).half
+        assert [payload async for payload in theirs] == [PIECE] * 30
+
+
+async def test_a_flush_that_began_before_the_channel_was_sent_away_waits_for_the_peer() -> None:
+    async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        for _ in range(30):
+            await sender.send(PIECE)
+        flushing = asyncio.create_task(sender.flush())
+        await asyncio.sleep(0)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        assert not flushing.done()
+        for _ in range(30):
+            await theirs.receive()
+        await flushing
+        assert sender.statistics()["delivered"] == 30
+        sender.finish()
+        theirs.close()
+
+
+async def test_receipts_of_what_was_queued_are_settled_by_the_peer() -> None:
+    async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        receipts = [await sender.send(PIECE, receipt=True) for _ in range(30)]
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        assert receipts[0] is not None
+        assert await receipts[0] is DELIVERED
+        theirs.close()
+        outcomes = [await receipt for receipt in receipts if receipt is not None]
+        assert outcomes[-1] is LOST
+        with pytest.raises(ReceiverClosed):
+            await sender.flush()
+
+
+async def ask(sender: Sender[Any], what: str) -> None:
+    """Use a sender in one of the ways in which it can say what went wrong."""
+    if what == "finish":
+        sender.finish()
+    elif what == "flush":
+        await sender.flush()
+    elif what == "send":
+        await sender.send("more")
+    else:
+        sender.send_nowait("more")
+
+
+@pytest.mark.parametrize("asked", ["send", "send_nowait", "flush", "finish"])
+@pytest.mark.parametrize("finished", [False, True])
+async def test_a_queued_message_that_cannot_be_sent_cancels_its_channel(
+    asked: str, finished: bool
+) -> None:
+    async with joined(GiveReceiver[Any]) as (client, server):
+        sender: Sender[Any]
+        sender, receiver = aqueduct.channel(Any)
+        await sender.send("fine")
+        lost = [await sender.send(one, receipt=True) for one in (object(), "behind it")]
+        if finished:
+            sender.finish()
+        await client.entrypoint.send(GiveReceiver(receiver))
+        assert [await receipt for receipt in lost if receipt is not None] == [LOST, LOST]
+        with pytest.raises(EncodeError, match="cannot encode object"):
+            await ask(sender, asked)
+        sender.finish()  # somebody was told
+        with pytest.raises(EncodeError, match="cannot encode object"):
+            await sender.flush()
+        theirs = (await server.entrypoint.receive()).half
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await to_the_end(theirs)
+        assert theirs.statistics()["received"] <= 1
+
+
+async def test_a_queued_message_that_is_too_large_leaves_no_gap() -> None:
+    async with joined(GiveReceiver[bytes], limits=Limits(max_message=10_000)) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        for size in (1, 10_001, 3):
+            await sender.send(bytes(size))
+        await client.entrypoint.send(GiveReceiver(receiver))
+        with pytest.raises(MessageTooLarge, match="at most 10000"):
+            async with sender:
+                pass
+        theirs = (await server.entrypoint.receive()).half
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await to_the_end(theirs)
+
+
+async def test_cancelling_drops_what_was_queued() -> None:
+    async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        receipts = [await sender.send(PIECE, receipt=True) for _ in range(30)]
+        await client.entrypoint.send(GiveReceiver(receiver))
+        sender.cancel()
+        assert receipts[-1] is not None
+        assert await receipts[-1] is LOST
+        theirs = (await server.entrypoint.receive()).half
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await to_the_end(theirs)
+
+
+@pytest.fixture
+def few_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlet, "MAX_UNSETTLED", LIMIT)
+
+
+async def test_an_unordered_sender_waits_for_acks_of_what_it_sent(few_unsettled: None) -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(mode=Mode.UNORDERED)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        most = 0
+
+        async def send_all() -> None:
+            nonlocal most
+            for number in range(COUNT):
+                await sender.send(b"%d" % number)
+                statistics = sender.statistics()
+                most = max(most, statistics["sent"] - statistics["delivered"])
+            sender.finish()
+
+        sending_all = asyncio.create_task(send_all())
+        received = {message async for message in theirs}
+        await sending_all
+        assert received == {b"%d" % number for number in range(COUNT)}
+        assert most <= LIMIT
+
+
+async def test_an_unordered_sender_that_does_not_wait_is_told_so(few_unsettled: None) -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(mode=Mode.UNORDERED)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        for _ in range(LIMIT):
+            sender.send_nowait(b"x")
+        with pytest.raises(WouldBlock, match="have not been acknowledged"):
+            sender.send_nowait(b"one too many")
+        await sender.flush()
+        sender.send_nowait(b"there is room again")
+        sender.cancel()
+        (await server.entrypoint.receive()).half.close()
+
+
+async def test_busy_connections_share_what_a_turn_may_queue() -> None:
+    async with joined() as (client, _):
+        endpoint = client.driver.endpoint
+        for due, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
+            before, endpoint.turns_due = endpoint.turns_due, due
+            client.turned()
+            endpoint.turns_due = before
+            assert TURN_BYTES - client.unflushed == TURN_BYTES // share
+
+
+# -- what is sent ----------------------------------------------------------------------------------
+
+
+async def test_headers_of_a_message_come_with_it_in_order() -> None:
+    async with sending() as (sender, receiver):
+        await sender.send(b"x", headers=[("a", "1"), (b"b", b"\xff"), ("a", "2")])
+        await sender.send(b"y")
+        message = await receiver.receive_message()
+        assert list(message.headers) == [(b"a", b"1"), (b"b", b"\xff"), (b"a", b"2")]
+        assert list((await receiver.receive_message()).headers) == []
+
+
+async def test_a_channel_of_bytes_takes_what_is_bytes_and_teaches_what_is_not() -> None:
+    async with sending() as (sender, receiver):
+        changing = bytearray(b"abc")
+        await sender.send(changing)
+        await sender.send(memoryview(b"def")[::2])
+        changing[:] = b"xyz"
+        assert [await receiver.receive() for _ in range(2)] == [b"abc", b"df"]
+        with pytest.raises(EncodeError, match=r"cannot send str; give the channel a type"):
+            await sender.send("text")
+        await sender.send(b"the channel lives on")
+        assert sender.statistics()["sent"] == 3
+
+
+async def test_a_message_over_the_peers_limits_is_refused_and_the_channel_lives_on() -> None:
+    async with sending(limits=Limits(max_message=10_000, max_headers=100)) as (sender, receiver):
+        with pytest.raises(MessageTooLarge, match="at most 10000"):
+            await sender.send(bytes(10_001))
+        with pytest.raises(MessageTooLarge, match="at most 100 bytes of headers"):
+            await sender.send(b"x", headers={"long": "h" * 100})
+        await sender.send(b"small")
+        assert await receiver.receive() == b"small"
+        assert sender.statistics()["sent"] == 1

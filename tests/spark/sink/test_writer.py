@@ -1,0 +1,508 @@
+"""Writing with a real Spark: batches, streams, restarts, round trips and errors."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from aqueduct.ingest.dedup.once import Fingerprint
+from aqueduct.ingest.server.permissions import Grant, Permissions
+from aqueduct.security import ServerTLS, trust
+from aqueduct.spark.backend import Place
+from aqueduct.spark.errors import SinkError, WrongOption
+from aqueduct.spark.sink.columns import Columns
+from aqueduct.spark.sink.task_writer import Sink, Step, write_part
+from aqueduct.spark.sink.writer import BatchWriter, StreamWriter, Written, step_of
+from tests.spark.landing import Landing, stored_rows, stored_values
+
+SECONDS = 60
+TOKEN = "a-long-random-token"
+VALUE = StructType([StructField("value", StringType())])
+
+
+@pytest.fixture
+def place(landing: Landing, tls: ServerTLS, authority: ServerTLS) -> Iterator[Place]:
+    with landing.served(tls) as server:
+        yield Place(server=server.address, trust=trust(authority.certificate))
+
+
+@pytest.fixture
+def there(place: Place, trust_ca: str) -> dict[str, str]:
+    """The options that say where a server is."""
+    return {"servers": place.server, "trustCa": trust_ca}
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
+    """Values of which each is there twice, in different tasks."""
+    return spark.range(0, 2 * count, 1, tasks).select((f.col("id") % count).cast("string"))
+
+
+def write(frame: DataFrame, **options: str) -> None:
+    frame.write.format("aqueduct").mode("append").options(**options).save()
+
+
+def twice(count: int) -> Counter[bytes]:
+    return Counter({b"%d" % each: 2 for each in range(count)})
+
+
+def test_a_batch_is_stored_with_all_its_columns(
+    spark: SparkSession, place: Place, there: dict[str, str]
+) -> None:
+    frame = spark.range(100).select(
+        f.concat(f.lit("v"), "id").alias("value"),
+        f.col("id").cast("string").cast("binary").alias("key"),
+        f.create_map(f.lit("n"), f.col("id").cast("string").cast("binary")).alias("headers"),
+        f.timestamp_micros(f.lit(1_700_000_000_123_457) + f.col("id")).alias("timestamp"),
+    )
+    write(frame, topic="logs", partitions="3", **there)
+    rows = sorted(stored_rows(place, "logs"), key=lambda row: int(row["key"]))
+    assert [row["value"] for row in rows] == [b"v%d" % each for each in range(100)]
+    assert [row["key"] for row in rows] == [b"%d" % each for each in range(100)]
+    assert all({"name": "n", "value": row["key"]} in row["headers"] for row in rows)
+    moment = datetime(2023, 11, 14, 22, 13, 20, 123457, UTC)
+    assert rows[0]["timestamp"] == moment
+    assert rows[99]["timestamp"] == moment.replace(microsecond=123556)
+    assert {row["partition"] for row in rows} == {0, 1, 2}
+
+
+def test_columns_of_other_names_are_written(
+    spark: SparkSession, place: Place, there: dict[str, str]
+) -> None:
+    frame = spark.range(10).select(
+        f.col("id").cast("string").alias("name"), f.lit("x").alias("text")
+    )
+    write(frame, topic="logs", key="name", value="text", **there)
+    assert {row["key"] for row in stored_rows(place, "logs")} == {b"%d" % at for at in range(10)}
+
+
+def test_each_write_is_one_of_its_own_unless_it_has_a_name(
+    spark: SparkSession, place: Place, there: dict[str, str]
+) -> None:
+    frame = numbers(spark, 50).toDF("value")
+    for tasks in (2, 3):
+        write(frame.repartition(tasks), topic="named", writeId="copy", **there)
+        write(frame, topic="unnamed", **there)
+    assert stored_values(place, "named") == twice(50)
+    assert stored_values(place, "unnamed").total() == 200
+    for number in ("1", "2", "2"):
+        write(frame, topic="named", writeId="copy", writeStep=number, **there)
+    assert stored_values(place, "named").total() == 300
+
+
+def test_rows_go_where_a_column_says(
+    spark: SparkSession, place: Place, there: dict[str, str]
+) -> None:
+    even = f.when(f.col("value") % 2 == 0, "even").otherwise("odd").alias("topic")
+    frame = numbers(spark, 40).toDF("value").select("value", even)
+    for _ in range(2):
+        write(frame, writeId="sorted", **there)
+    assert stored_values(place, "even") + stored_values(place, "odd") == twice(40)
+    assert stored_values(place, "even").total() == 40
+
+
+def test_rows_with_the_same_id_are_stored_once(
+    spark: SparkSession, place: Place, there: dict[str, str]
+) -> None:
+    frame = numbers(spark, 50).toDF("value").withColumn("order", f.col("value"))
+    write(frame, topic="logs", idColumn="order", **there)
+    assert stored_values(place, "logs") == Counter({b"%d" % each: 1 for each in range(50)})
+
+
+def test_a_table_without_rows_is_written_too(
+    spark: SparkSession, place: Place, there: dict[str, str]
+) -> None:
+    frame = numbers(spark, 10).toDF("value")
+    write(frame.limit(0), topic="logs", **there)
+    write(frame.where("false"), topic="logs", writeId="none", **there)
+    assert stored_values(place, "logs").total() == 0
+    write(frame.select("value", f.lit("logs").alias("topic")).limit(0), **there)
+
+
+class Query:
+    """Copies a topic to another, as far as there is something."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path, there: dict[str, str]) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._there = there
+
+    def run(self, **options: str) -> None:
+        stream = (
+            self._spark.readStream.format("aqueduct")
+            .options(subscribe="logs", startingOffsets="earliest", includeHeaders="true")
+            .options(maxOffsetsPerTrigger="40", minPartitions="3", **self._there)
+            .load()
+        )
+        query = (
+            stream.select("key", "value", "headers", "timestamp")
+            .writeStream.format("aqueduct")
+            .options(topic="copy", **{**self._there, **options})
+            .option("checkpointLocation", str(self._checkpoint))
+            .queryName(f"q{uuid.uuid4().hex}")
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(SECONDS)
+        finally:
+            query.stop()
+
+    def forget_commit(self) -> None:
+        """As if the driver had died before it wrote down that its last batch was done."""
+        self._forget("commits")
+
+    def go_back(self, batches: int = 1) -> None:
+        """Restore the checkpoint of some batches before."""
+        for _ in range(batches):
+            self._forget("commits")
+            self._forget("offsets")
+
+    def _forget(self, what: str) -> None:
+        files = (self._checkpoint / what).glob("[0-9]*")
+        last = max(files, key=lambda path: int(path.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+    def copy(self, checkpoint: Path) -> Query:
+        """Return the query of a copied checkpoint."""
+        shutil.copytree(self._checkpoint, checkpoint)
+        return Query(self._spark, checkpoint, self._there)
+
+
+def content(place: Place, topic: str) -> Counter[tuple[Any, ...]]:
+    rows = stored_rows(place, topic)
+    return Counter(
+        (
+            row["key"],
+            row["value"],
+            row["timestamp"],
+            tuple(
+                (header["name"], header["value"])
+                for header in row["headers"] or ()
+                if header["name"] != "aqueduct-id"
+            ),
+        )
+        for row in rows
+    )
+
+
+def test_a_stream_stores_each_row_once_over_restarts(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 100, headers=[[("n", b"h")]] * 100)
+    with landing.served(tls) as server:
+        address = server.address
+        there = {"servers": address, "trustCa": trust_ca}
+        place = Place(server=address, trust=trust(trust_ca.encode()))
+        query = Query(spark, tmp_path / "checkpoint", there)
+        query.run()
+        wanted = content(place, "logs")
+        assert wanted.total() == 100
+        assert content(place, "copy") == wanted
+        # The step is over on the server, and Spark does not know: the batch is run again.
+        query.forget_commit()
+        query.run()
+        assert content(place, "copy") == wanted
+        producers = {row["producer_id"].split(".")[1] for row in stored_rows(place, "copy")}
+        assert producers == {"0", "1", "2"}
+    landing.write("logs", 30)
+    with landing.served(tls, address):
+        query.forget_commit()
+        query.run()
+        wanted = content(place, "logs")
+        assert wanted.total() == 130
+        assert content(place, "copy") == wanted
+
+
+def test_a_batch_that_comes_back_with_other_rows_ends_the_query_and_stores_nothing(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 60)
+    with landing.served(tls) as server:
+        address = server.address
+        there = {"servers": address, "trustCa": trust_ca}
+        place = Place(server=address, trust=trust(trust_ca.encode()))
+        blue = Query(spark, tmp_path / "blue", there)
+        blue.run()
+        before = content(place, "copy")
+        assert before == content(place, "logs")
+        green = blue.copy(tmp_path / "green")
+    landing.write("logs", 10)
+    with landing.served(tls, address):
+        blue.go_back()
+        fault = "step 1 of job '[0-9a-f-]+' ended with 20 rows and was replayed with 30:"
+        with pytest.raises(Exception, match=fault):
+            blue.run()
+        assert content(place, "copy") == before
+        # Of two copies that go on in turn, the second has to have the rows of the first.
+        green.run()
+        wanted = content(place, "logs")
+        assert content(place, "copy") == wanted
+        late = green.copy(tmp_path / "late")
+        late.go_back()
+    landing.write("logs", 5)
+    with landing.served(tls, address):
+        with pytest.raises(Exception, match="ended with 10 rows and was replayed with 15:"):
+            late.run()
+        assert content(place, "copy") == wanted
+        green.run()
+        assert content(place, "copy") == content(place, "logs")
+
+
+def test_a_checkpoint_restored_some_batches_back_replays_the_same_rows(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 60)
+    with landing.served(tls) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+        place = Place(server=server.address, trust=trust(trust_ca.encode()))
+        query = Query(spark, tmp_path / "checkpoint", there)
+        query.run()
+        query.go_back(2)
+        query.run()
+        assert content(place, "copy") == content(place, "logs")
+
+
+def test_a_batch_that_was_interrupted_and_is_planned_anew_is_not_mixed_silently(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 10)
+    with landing.served(tls) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+        place = Place(server=server.address, trust=trust(trust_ca.encode()))
+        query = Query(spark, tmp_path / "checkpoint", there)
+        query.run()
+        # Another driver of the same query has begun the next batch, and died.
+        name = stored_rows(place, "copy")[0]["producer_id"].split(".")[0]
+        sink = Sink((place,), Columns("value"), "copy")
+        write_part(sink, Step(name, 1, uuid.uuid4().hex), 0, [pa.record_batch({"value": ["x"]})])
+        address = server.address
+    landing.write("logs", 5)
+    with landing.served(tls, address):
+        fault = (
+            "step 1 of job '[0-9a-f-]+' has 6 stored rows, but run .* ends it with 5: .*Rows=false"
+        )
+        with pytest.raises(Exception, match=fault):
+            query.run()
+        query.run(failOnExtraRows="false")
+        assert stored_values(place, "copy") == stored_values(place, "logs") + Counter([b"x"])
+
+
+@pytest.mark.parametrize("id_column", [None, "name"])
+def test_a_write_whose_name_is_used_again_for_other_rows_fails(
+    spark: SparkSession, place: Place, there: dict[str, str], id_column: str | None
+) -> None:
+    options = {"topic": "logs", "writeId": "copy", "writeStep": "4", **there}
+    frame = numbers(spark, 30).toDF("value")
+    if id_column is not None:
+        frame = frame.distinct().withColumn(id_column, f.concat("value", f.lit(" id")))
+        options["idColumn"] = id_column
+    write(frame, **options)
+    write(frame.repartition(3), **options)
+    before = stored_values(place, "logs")
+    count = frame.count()
+    fault = f"step 4 of job 'copy' ended with {count} rows and was replayed with"
+    for other, found in (
+        (frame.where("value != '7'"), frame.where("value != '7'").count()),
+        (frame.where("false"), 0),
+    ):
+        with pytest.raises(Exception, match=f"{fault} {found}:"):
+            write(other, **options)
+    assert stored_values(place, "logs") == before
+
+
+def test_a_batch_within_a_stream_is_known_by_the_name_it_is_given(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 50)
+    with landing.served(tls) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+
+        def copy(batch: DataFrame, number: int) -> None:
+            for _ in range(2):
+                write(
+                    batch.select("value"),
+                    topic="copy",
+                    writeId="copy-logs",
+                    writeStep=str(number),
+                    **there,
+                )
+
+        stream = spark.readStream.format("aqueduct").options(
+            subscribe="logs", startingOffsets="earliest", maxOffsetsPerTrigger="30", **there
+        )
+        query = stream.load().writeStream.foreachBatch(copy).trigger(availableNow=True).start()
+        assert query.awaitTermination(SECONDS)
+        place = Place(server=server.address, trust=trust(trust_ca.encode()))
+        assert stored_values(place, "copy") == stored_values(place, "logs")
+
+
+def jobs(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "fault"),
+    [
+        (["value"], {"topik": "x"}, "there is no option 'topik'"),
+        (["value"], {"partitions": "many"}, "option partitions is a whole number"),
+        (["value", "id"], {}, "column 'id' would not be stored"),
+        (["id"], {}, "there is no column value"),
+        (["id"], {"value": "id"}, r"column 'id' \(value\) is bigint, and has to be string"),
+        (["value"], {"partitions": "500"}, "'logs' on server .* cannot be written: .*partitions"),
+        (["value"], {"trustCa": "none.pem"}, "option trustCa: "),
+    ],
+)
+def test_what_is_wrong_is_told_before_there_is_a_job(
+    spark: SparkSession,
+    there: dict[str, str],
+    columns: list[str],
+    options: dict[str, str],
+    fault: str,
+) -> None:
+    frame = spark.range(1).select("id", f.col("id").cast("string").alias("value")).select(columns)
+    before = jobs(spark)
+    with pytest.raises(Exception, match=fault):
+        write(frame, **{**there, "topic": "logs", **options})
+    assert jobs(spark) == before
+
+
+@pytest.mark.parametrize("kind", [BatchWriter, StreamWriter])
+def test_a_server_that_is_not_there_is_told_at_once(kind: type[BatchWriter | StreamWriter]) -> None:
+    began = time.monotonic()
+    with pytest.raises(SinkError, match=r"server 127.0.0.1:9 cannot be reached: .* UDP port"):
+        kind({"servers": "127.0.0.1:9", "topic": "logs"}, VALUE, False)
+    assert time.monotonic() - began < 20
+
+
+def test_a_topic_is_never_replaced(spark: SparkSession, there: dict[str, str]) -> None:
+    frame = numbers(spark, 1).toDF("value")
+    writer = frame.write.format("aqueduct").mode("overwrite").options(topic="logs", **there)
+    with pytest.raises(Exception, match=r"never replaced: write with mode\('append'\)"):
+        writer.save()
+
+
+def test_a_token_that_may_not_write_is_told_before_there_is_a_job(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str
+) -> None:
+    permissions = Permissions({TOKEN: Grant(["logs"], [])})
+    with landing.served(tls, permissions=permissions) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+        frame = numbers(spark, 5).toDF("value")
+        write(frame, topic="logs", token=TOKEN, **there)
+        before = jobs(spark)
+        with pytest.raises(Exception, match=r"may not write to topic 'other'; give one that may"):
+            write(frame, topic="other", token=TOKEN, **there)
+        with pytest.raises(Exception, match="wants a token that it knows"):
+            write(frame, topic="logs", **there)
+        assert jobs(spark) == before
+
+
+def test_what_is_wrong_with_a_stream_stops_it_before_a_task_runs(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
+) -> None:
+    landing.write("logs", 5)
+    with landing.served(tls) as server:
+        there = {"servers": server.address, "trustCa": trust_ca}
+        query = Query(spark, tmp_path / "checkpoint", there)
+        for options, fault in (
+            ({"writeId": "x"}, "option writeId is for a batch only"),
+            ({"key": "none"}, "option key: there is no column 'none'"),
+            ({"trustCa": "none.pem"}, "option trustCa: "),
+        ):
+            shutil.rmtree(tmp_path / "checkpoint", ignore_errors=True)
+            with pytest.raises(Exception, match=fault):
+                query.run(**options)
+
+
+def test_a_row_that_is_refused_fails_the_write_with_its_reason(
+    spark: SparkSession, there: dict[str, str]
+) -> None:
+    null = f.when(f.col("id") != 7, f.col("id").cast("string")).alias("value")
+    frame = spark.range(0, 10, 1, 1).select(null, f.col("id").cast("string").alias("key"))
+    with pytest.raises(Exception, match=r"row 8 of this task, with key '7': column value is null"):
+        write(frame, topic="logs", **there)
+
+
+def test_a_writer_is_sent_to_tasks_and_tells_what_was_written(there: dict[str, str]) -> None:
+    writer = BatchWriter({"topic": "logs", **there}, VALUE, False)
+    again = pickle.loads(pickle.dumps(writer))
+    assert again._step == writer._step
+    with pytest.raises(SinkError, match="written by tasks of Spark, and this is none"):
+        again.write(iter([]))
+    again.abort([None])
+    rows = {(there["servers"], "logs"): Fingerprint()}
+    again.commit([pickle.loads(pickle.dumps(Written(writer._step, rows))), None])
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_write_that_failed_is_over_if_nobody_can_try_it_again(
+    there: dict[str, str], named: bool
+) -> None:
+    options = {"topic": "logs", **there, **({"writeId": "copy"} if named else {})}
+    writer = BatchWriter(options, VALUE, False)
+    pickle.loads(pickle.dumps(writer)).abort([None])
+    assert writer._home is not None
+    producer = writer._sink.producer("logs", writer._home, writer._step, 1)
+    producer.abandon()
+    assert producer.is_done is not named
+
+
+def test_a_write_that_was_done_before_says_so(
+    there: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"topic": "logs", "writeId": "copy", **there}
+    BatchWriter(options, VALUE, False).commit([])
+    assert "done before" not in caplog.text
+    BatchWriter(options, VALUE, False)
+    assert "write 'copy' was done before" in caplog.text
+
+
+def test_a_stream_is_committed_by_what_its_tasks_tell(there: dict[str, str]) -> None:
+    writer = StreamWriter({"topic": "logs", **there}, VALUE, False)
+    step = Step("query", 4, uuid.uuid4().hex)
+    writer.commit([], 4)
+    writer.commit([Written(step, {(there["servers"], "logs"): Fingerprint()}), Written(step)], 4)
+    lost = Written(step, {(there["servers"], "logs"): Fingerprint(3)})
+    with pytest.raises(SinkError, match="the topic does not exist: it was removed meanwhile"):
+        writer.commit([lost], 4)
+    writer.abort([None], 5)
+    with pytest.raises(WrongOption, match="never replaced"):
+        StreamWriter({"topic": "logs", **there}, VALUE, True)
+
+
+class Context:
+    """A task, as far as it is asked which batch it is of."""
+
+    def __init__(self, *found: str | None) -> None:
+        names = ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
+        self._found = dict(zip(names, found, strict=True))
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 -- Spark's name
+        return self._found[name]
+
+
+def test_a_batch_is_known_by_its_query_and_run() -> None:
+    run = uuid.uuid4()
+    context: Any = Context("query", "7", str(run))
+    assert step_of(context) == Step("query", 7, run.hex)
+    for found, fault in (
+        ((None, "7", str(run)), "does not tell which batch of which query"),
+        (("query", "7", "mine"), "do not set a job group"),
+    ):
+        context = Context(*found)
+        with pytest.raises(SinkError, match=fault):
+            step_of(context)

@@ -1,0 +1,231 @@
+"""Reading a range: over lost connections and slow readers, and loss is never silent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pytest
+
+from aqueduct.errors import AqueductError, ConnectionLost, ConnectTimeout
+from aqueduct.ingest.errors import IngestError, UnknownTopic
+from aqueduct.ingest.identity import TopicPosition
+from aqueduct.ingest.protocol import PartitionInfo, TopicInfo
+from aqueduct.security import ServerTLS
+from aqueduct.spark.backend import Place, places
+from aqueduct.spark.errors import DataLoss, SourceError
+from aqueduct.spark.source import fetch as fetching
+from aqueduct.spark.source.fetch import fetch
+from aqueduct.spark.source.options import read_options
+from aqueduct.spark.source.plan import OffsetRange
+from tests.spark.landing import Landing
+
+WANTED = OffsetRange("logs", 0, 10, 20)
+Step = list[int] | AqueductError
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits between attempts, which are not waited for."""
+    waited: list[float] = []
+    monkeypatch.setattr("aqueduct.spark.source.fetch.time.sleep", waited.append)
+    return waited
+
+
+class Scripted(Place):
+    """Gives the rows, and the errors, of a script: one list for each time it is asked."""
+
+    def __init__(
+        self, *script: list[Step], held: tuple[int, int] = (0, 100), path: str = ""
+    ) -> None:
+        super().__init__(path=path or None, server="host:1")
+        self.__dict__.update(asked=[], forgotten=[], script=list(script), held=held)
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        position: TopicPosition | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        self.__dict__["asked"].append((start, end))
+        for step in self.__dict__["script"].pop(0):
+            if isinstance(step, AqueductError):
+                raise step
+            yield pa.record_batch({"offset": pa.array(step, pa.int64())})
+
+    def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        return [TopicInfo("logs", [PartitionInfo(0, *self.__dict__["held"])])]
+
+    def forget(self) -> None:
+        self.__dict__["forgotten"].append(True)
+
+    @property
+    def asked(self) -> list[tuple[int, int]]:
+        return self.__dict__["asked"]  # type: ignore[no-any-return]
+
+
+def offsets(place: Place, fail: bool = True) -> list[int]:
+    return [
+        offset
+        for batch in fetch(place, WANTED, fail)
+        for offset in batch.column("offset").to_pylist()
+    ]
+
+
+ALL = list(range(10, 20))
+
+
+def test_rows_come_in_order() -> None:
+    assert offsets(Scripted([ALL[:4], ALL[4:]])) == ALL
+
+
+def test_a_lost_connection_is_made_again_and_reading_goes_on_where_it_was(
+    pauses: list[float],
+) -> None:
+    place = Scripted([ALL[:4], ConnectionLost("gone")], [ConnectTimeout("no")], [ALL[4:]])
+    assert offsets(place) == ALL
+    assert place.asked == [(10, 20), (14, 20), (14, 20)]
+    assert len(place.__dict__["forgotten"]) == len(pauses) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (ConnectTimeout("no answer"), "server host:1 cannot be reached: no answer"),
+        (ConnectionLost("gone"), "offsets 10 up to 20 on server host:1 failed at offset 10: gone"),
+    ],
+)
+def test_a_server_that_stays_away_is_an_error(error: AqueductError, fault: str) -> None:
+    with pytest.raises(SourceError, match=fault):
+        offsets(Scripted([error], [error], [error], [error]))
+
+
+def test_a_server_that_was_silent_for_long_is_not_asked_again(
+    pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_PATIENCE", 0.0)
+    with pytest.raises(SourceError, match="cannot be reached: nothing was heard"):
+        offsets(Scripted([ConnectTimeout("nothing was heard")]))
+    assert pauses == []
+
+
+def test_a_reader_that_was_too_slow_asks_again() -> None:
+    place = Scripted([ALL[:4], IngestError("no rows were taken for 30 s")], [ALL[4:]])
+    assert offsets(place) == ALL
+
+
+def test_what_fails_twice_at_the_same_row_is_an_error() -> None:
+    place = Scripted(
+        [ALL[:4], IngestError("x.parquet, byte 7: bad")], [IngestError("x, byte 7: bad")]
+    )
+    with pytest.raises(SourceError, match=r"failed at offset 14: x, byte 7: bad; docs/ingest\.md"):
+        offsets(place)
+
+
+@pytest.mark.parametrize(
+    "rows", [[11, 12], [10, 12], [10, 10], list(range(10, 21)), [9, 10]], ids=str
+)
+def test_rows_that_are_not_dense_are_a_loss(rows: list[int]) -> None:
+    with pytest.raises(
+        DataLoss, match=r"logs partition 0, offsets 10 up to 20: .* where 10 is next"
+    ):
+        offsets(Scripted([rows]), fail=False)
+
+
+def test_rows_that_end_too_soon_are_a_loss() -> None:
+    with pytest.raises(DataLoss, match="nothing came from offset 14 on"):
+        offsets(Scripted([ALL[:4]]))
+
+
+def test_what_retention_removed_is_a_loss_that_names_it() -> None:
+    place = Scripted([UnknownTopic("logs partition 0 has offsets from 15")], held=(15, 100))
+    fault = "logs partition 0: offsets 10 up to 20 should be read, .* has offsets from 15"
+    with pytest.raises(DataLoss, match=fault):
+        offsets(place)
+
+
+def test_or_reading_goes_on_behind_it_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    place = Scripted([UnknownTopic("gone")], [ALL[5:]], held=(15, 100))
+    with caplog.at_level(logging.WARNING, "aqueduct.spark"):
+        assert offsets(place, fail=False) == ALL[5:]
+    assert "logs partition 0: offsets 10 up to 15 are not there and are left out" in caplog.text
+
+
+def test_it_may_be_removed_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
+    place = Scripted([ALL[:2], UnknownTopic("gone")], [ALL[5:]], held=(15, 100))
+    assert offsets(place, fail=False) == ALL[:2] + ALL[5:]
+    assert "offsets 12 up to 15" in caplog.text
+
+
+def test_it_may_be_the_end_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    place = Scripted([UnknownTopic("gone")], [ALL[:3]], held=(0, 13))
+    assert offsets(place, fail=False) == ALL[:3]
+    assert "offsets 13 up to 20" in caplog.text
+
+
+def test_what_is_said_to_be_there_and_never_comes_is_an_error() -> None:
+    with pytest.raises(DataLoss, match="are not all there: strange"):
+        offsets(Scripted([UnknownTopic("strange")]), fail=False)
+
+
+def test_the_files_of_a_server_that_has_just_started_are_looked_at_again(
+    pauses: list[float],
+) -> None:
+    place = Scripted([UnknownTopic("not yet")], [ALL], held=(0, 12), path="data")
+    assert offsets(place) == ALL
+    assert len(pauses) == 1
+
+
+@pytest.fixture(params=["directory", "server"])
+def place(
+    request: pytest.FixtureRequest, landing: Landing, tls: ServerTLS, trust_ca: str
+) -> Iterator[Callable[[], Place]]:
+    """Where a landing is, asked for once it is as it should be."""
+    with ExitStack() as stack:
+
+        def make() -> Place:
+            if request.param == "directory":
+                return Place(path=landing.path)
+            server = stack.enter_context(landing.served(tls))
+            given = {"servers": server.address, "subscribe": "logs", "trustCa": trust_ca}
+            return places(read_options(given))[0]
+
+        yield make
+
+
+def test_rows_are_read_from_segments_and_logs(landing: Landing, place: Callable[[], Place]) -> None:
+    landing.write("logs", 50)
+    landing.write("logs", 50, roll=False)
+    end = landing.ends("logs")[0]
+    batches = fetch(place(), OffsetRange("logs", 0, 3, end), True)
+    rows = pa.Table.from_batches(list(batches)).to_pylist()
+    assert [row["offset"] for row in rows] == list(range(3, end))
+    assert all(row["value"] == b"value %d" % row["producer_sequence"] for row in rows)
+
+
+def test_a_damaged_segment_is_named(landing: Landing, place: Callable[[], Place]) -> None:
+    landing.write("logs", 50)
+    (segment,) = (landing.directory / "logs" / "part=0").glob("*.parquet")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    fault = f"logs partition 0, offsets 0 up to 10 on .* failed at offset 0: .*{segment.name}"
+    with pytest.raises(SourceError, match=fault):
+        list(fetch(place(), OffsetRange("logs", 0, 0, 10), True))
+
+
+def test_a_range_that_was_removed_is_a_loss(landing: Landing, place: Callable[[], Place]) -> None:
+    landing.write("logs", 50)
+    first = landing.ends("logs")[0]
+    landing.write("logs", 50)
+    landing.drop("logs", 0)
+    wanted = OffsetRange("logs", 0, 0, landing.ends("logs")[0])
+    chosen = place()
+    with pytest.raises(DataLoss, match=f"offsets 0 up to {wanted.end} should be read"):
+        list(fetch(chosen, wanted, True))
+    left = pa.Table.from_batches(list(fetch(chosen, wanted, False))).column("offset").to_pylist()
+    assert left == list(range(first, wanted.end))

@@ -1,0 +1,114 @@
+"""Offsets in checkpoints: one text for equal offsets, old forms readable, new ones refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aqueduct.spark.errors import SourceError
+from aqueduct.spark.source.offsets import (
+    TopicMark,
+    TopicPartition,
+    from_json,
+    parse,
+    positions_from_json,
+    text,
+    to_json,
+)
+
+FIXTURES = Path(__file__).with_name("fixtures")
+PLACES = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 70))
+OFFSETS = st.dictionaries(PLACES, st.integers(0, 2**62))
+
+
+@given(OFFSETS)
+def test_what_was_written_is_read(offsets: dict[TopicPartition, int]) -> None:
+    assert parse(text(offsets)) == offsets
+
+
+@given(OFFSETS, st.randoms())
+def test_equal_offsets_have_equal_texts(offsets: dict[TopicPartition, int], chance: object) -> None:
+    items = list(offsets.items())
+    chance.shuffle(items)  # type: ignore[attr-defined]
+    assert text(dict(items)) == text(offsets)
+    assert json.dumps(to_json(parse(text(offsets)))) == text(offsets)
+
+
+def test_the_text_of_version_1_never_changes() -> None:
+    kept = (FIXTURES / "offsets-1.json").read_text()
+    offsets = parse(kept)
+    assert offsets == {
+        TopicPartition("logs", 0): 12,
+        TopicPartition("logs", 1): 0,
+        TopicPartition("logs", 10): 3,
+        TopicPartition("metrics", 0): 7,
+    }
+    assert positions_from_json(json.loads(kept))[1] == {}
+
+
+def test_the_text_of_version_2_never_changes() -> None:
+    kept = (FIXTURES / "offsets-2.json").read_text()
+    offsets, marks = positions_from_json(json.loads(kept))
+    assert offsets == parse((FIXTURES / "offsets-1.json").read_text())
+    assert marks == {"logs": TopicMark("0f8fad5bd9cb469fa16570867728950e", "7c9e6679a7f54b1d")}
+    assert text(dict(reversed(offsets.items())), marks) == kept
+
+
+def test_the_form_without_a_version_is_readable() -> None:
+    assert parse((FIXTURES / "offsets-0.json").read_text()) == {
+        TopicPartition("logs", 0): 12,
+        TopicPartition("logs", 1): 0,
+        TopicPartition("metrics", 0): 7,
+    }
+
+
+def test_a_version_of_later_times_is_refused() -> None:
+    with pytest.raises(SourceError, match="offsets of version 3 were written by a newer Aqueduct"):
+        parse((FIXTURES / "offsets-3.json").read_text())
+
+
+def test_a_topic_may_be_called_version() -> None:
+    assert from_json({"version": {"0": 3}}) == {TopicPartition("version", 0): 3}
+    offsets = {TopicPartition("version", 0): 3}
+    assert parse(text(offsets)) == offsets
+
+
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        ([], "a JSON object, not"),
+        ({"version": "1", "topics": {}}, "version '1'"),
+        ({"version": True, "topics": {}}, "version True"),
+        ({"version": 1}, "not offsets of version 1"),
+        ({"version": 1, "topics": {}, "more": 1}, "not offsets of version 1"),
+        ({"version": 2}, "not offsets of version 2"),
+        ({"version": 2, "topics": {"logs": {"0": 1}}}, "not its id, epoch and offsets"),
+        ({"version": 2, "topics": {"logs": {"id": "a", "offsets": {}}}}, "topic 'logs' has"),
+        (
+            {"version": 2, "topics": {"logs": {"id": "a", "epoch": 1, "offsets": {"0": 1}}}},
+            "topic 'logs' has the id",
+        ),
+        ({"version": 2, "topics": {"logs": {"offsets": {"0": -3}}}}, "-3 is not an offset"),
+        ({"logs": 3}, "topic 'logs' has 3"),
+        ({"logs": {"one": 3}}, "'one' is not the number of a partition of topic 'logs'"),
+        ({"logs": {"01": 3}}, "'01' is not the number"),
+        ({"logs": {"-1": 3}}, "'-1' is not the number"),
+        ({"logs": {"0": "3"}}, "topic 'logs' partition 0: '3' is not an offset"),
+        ({"logs": {"0": True}}, "True is not an offset"),
+        ({"logs": {"0": -3}}, "-3 is not an offset"),
+        ({"logs": {"0": 1.5}}, "1.5 is not an offset"),
+    ],
+)
+def test_what_cannot_be_offsets_is_refused(document: object, fault: str) -> None:
+    with pytest.raises(SourceError, match=fault):
+        from_json(document)
+
+
+@pytest.mark.parametrize("bad", ["", "{", "nonsense", "[" * 100_000])
+def test_what_is_not_json_is_refused(bad: str) -> None:
+    with pytest.raises(SourceError, match="not JSON"):
+        parse(bad)

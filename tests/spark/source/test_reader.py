@@ -1,0 +1,308 @@
+"""Readers as Spark calls them, without Spark: batches depend on their offsets alone."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
+from pyspark.sql.types import StringType, StructField, StructType
+
+from aqueduct.spark.errors import DataLoss, SourceError, WrongOption
+from aqueduct.spark.source import fetch
+from aqueduct.spark.source.reader import BatchReader, StreamReader
+from aqueduct.spark.source.rows import row_schema
+from tests.spark.landing import Landing
+
+ROWS = row_schema(include_headers=True)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "PAUSES", (0.0, 0.0))
+
+
+def batch(landing: Landing, **more: str) -> BatchReader:
+    return BatchReader({"path": landing.path, "subscribe": "logs", **more}, ROWS)
+
+
+def stream(landing: Landing, **more: str) -> StreamReader:
+    given = {"path": landing.path, "startingOffsets": "earliest", **more}
+    given |= {} if "subscribePattern" in more else {"subscribe": "logs"}
+    return StreamReader(given, ROWS)
+
+
+def rows(reader: BatchReader | StreamReader, pieces: Any) -> list[tuple[str, int, int]]:
+    """What tasks read, each with what was sent to it alone."""
+    return [
+        (row["topic"], row["partition"], row["offset"])
+        for piece in pickle.loads(pickle.dumps(pieces))
+        for read in pickle.loads(pickle.dumps(reader)).read(piece)
+        for row in read.to_pylist()
+    ]
+
+
+def everything(landing: Landing, *topics: str) -> list[tuple[str, int, int]]:
+    return [
+        (topic, partition, offset)
+        for topic in topics
+        for partition, end in landing.ends(topic).items()
+        for offset in range(end)
+    ]
+
+
+def positions(landing: Landing, **ends: int) -> str:
+    return json.dumps({"logs": {name.removeprefix("p"): at for name, at in ends.items()}})
+
+
+def test_a_batch_has_every_row_once(landing: Landing) -> None:
+    landing.write("logs", 40)
+    landing.write("logs", 40, roll=False)
+    reader = batch(landing)
+    assert rows(reader, reader.partitions()) == everything(landing, "logs")
+    many = batch(landing, minPartitions="7")
+    pieces = many.partitions()
+    assert len(pieces) == 7
+    assert rows(many, pieces) == everything(landing, "logs")
+
+
+def test_a_batch_may_begin_and_end_anywhere(landing: Landing) -> None:
+    landing.write("logs", 80)
+    reader = batch(
+        landing,
+        startingOffsets=positions(landing, p0=3, p1=-2),
+        endingOffsets=positions(landing, p0=5, p1=-1),
+    )
+    end = landing.ends("logs")[1]
+    expected = [("logs", 0, 3), ("logs", 0, 4)] + [("logs", 1, at) for at in range(end)]
+    assert rows(reader, reader.partitions()) == expected
+
+
+def test_a_batch_may_begin_at_a_time(landing: Landing) -> None:
+    landing.write("logs", 40)
+    before = landing.ends("logs")
+    landing.write("logs", 40)
+    reader = batch(landing, startingTimestamp="1001500")
+    expected = [row for row in everything(landing, "logs") if row[2] >= before[row[1]]]
+    assert rows(reader, reader.partitions()) == expected
+    later = batch(landing, startingTimestamp="99000000")
+    assert rows(later, later.partitions()) == []
+
+
+def test_a_task_without_anything_to_read_reads_nothing(landing: Landing) -> None:
+    assert list(batch(landing).read(InputPartition(None))) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ({"startingOffsets": '{"logs": {"0": 1}}'}, "none for logs partition 1; -2 is the earl"),
+        ({"startingOffsets": '{"x": {"0": 1}}'}, "names x partition 0, which is not to be read"),
+        ({"endingOffsets": '{"logs": {"0": 1, "1": 1, "2": 1}}'}, "names logs partition 2"),
+    ],
+)
+def test_offsets_are_for_the_partitions_that_are_read(
+    landing: Landing, more: dict[str, str], fault: str
+) -> None:
+    landing.write("logs", 10)
+    with pytest.raises(WrongOption, match=fault):
+        batch(landing, **more).partitions()
+
+
+def test_a_batch_of_a_pattern_that_fits_nothing_is_an_error(landing: Landing) -> None:
+    landing.write("logs", 10)
+    reader = BatchReader({"path": landing.path, "subscribePattern": "log"}, ROWS)
+    with pytest.raises(SourceError, match=r"option subscribePattern: no topic on .* fits 'log'"):
+        reader.partitions()
+
+
+def test_rows_that_are_gone_are_a_loss_before_a_job_begins(landing: Landing) -> None:
+    landing.write("logs", 40)
+    gone = landing.ends("logs")[0]
+    landing.write("logs", 40)
+    landing.drop("logs", 0)
+    start = positions(landing, p0=1, p1=0)
+    with pytest.raises(DataLoss, match=f"logs partition 0: offsets 1 up to .* offsets {gone} up"):
+        batch(landing, startingOffsets=start).partitions()
+    reader = batch(landing, startingOffsets=start, failOnDataLoss="false")
+    expected = [row for row in everything(landing, "logs") if row[1] == 1 or row[2] >= gone]
+    assert rows(reader, reader.partitions()) == expected
+    beyond = positions(landing, p0=-1, p1=1_000)
+    with pytest.raises(DataLoss, match="logs partition 1: offsets 0 up to 1000"):
+        batch(landing, endingOffsets=beyond).partitions()
+
+
+@pytest.mark.parametrize("file", ["part=0/manifest.json", "topic.json"])
+def test_a_topic_that_is_damaged_is_named_before_a_job_begins(landing: Landing, file: str) -> None:
+    landing.write("logs", 10)
+    path = landing.directory / "logs" / file
+    path.write_text("{}")
+    with pytest.raises(SourceError, match=file):
+        batch(landing).partitions()
+
+
+def test_columns_that_are_not_ours_are_refused(landing: Landing) -> None:
+    wrong = StructType([StructField("name", StringType())])
+    given = {"path": landing.path, "subscribe": "logs"}
+    with pytest.raises(SourceError, match="there is no column 'name'"):
+        BatchReader(given, wrong)
+    with pytest.raises(SourceError, match="there is no column 'name'"):
+        StreamReader(given, wrong).initialOffset()
+
+
+def run(
+    reader: StreamReader, start: dict[str, Any], limit: ReadLimit | None = None
+) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
+    """One batch: where it ends, and its rows."""
+    end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+    return end, rows(reader, reader.partitions(start, end))
+
+
+def test_a_stream_reads_what_is_new_and_nothing_when_nothing_is(landing: Landing) -> None:
+    landing.write("logs", 40)
+    reader = stream(landing)
+    at, first = run(reader, reader.initialOffset())
+    assert first == everything(landing, "logs")
+    assert run(reader, at) == (at, [])
+    landing.write("logs", 40, roll=False)
+    at, second = run(reader, at)
+    assert sorted(first + second) == everything(landing, "logs")
+    assert reader.reportLatestOffset() == at
+
+
+def test_a_stream_begins_at_the_end_unless_told(landing: Landing) -> None:
+    landing.write("logs", 40)
+    reader = stream(landing, startingOffsets="latest")
+    start = reader.initialOffset()
+    assert run(reader, start) == (start, [])
+
+
+def test_a_planned_batch_is_the_same_in_another_process_later(landing: Landing) -> None:
+    landing.write("logs", 40)
+    reader = stream(landing, minPartitions="5")
+    start = reader.initialOffset()
+    end, first = run(reader, start)
+    landing.write("logs", 40)
+    again = stream(landing, minPartitions="5")
+    kept = json.loads(json.dumps(start)), json.loads(json.dumps(end))
+    assert again.partitions(*kept) == reader.partitions(start, end)
+    assert rows(again, again.partitions(*kept)) == first
+
+
+def test_a_limit_of_rows_is_kept_and_shared(landing: Landing) -> None:
+    landing.write("logs", 40)
+    reader = stream(landing, maxOffsetsPerTrigger="10")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10)
+    at, seen = reader.initialOffset(), []
+    sizes = []
+    while (batch_ := run(reader, at))[1]:
+        at, more = batch_
+        sizes.append(len(more))
+        seen += more
+        if len(sizes) == 1:
+            assert [sum(row[1] == part for row in more) for part in (0, 1)] == [5, 5]
+    assert sizes == [10, 10, 10, 10]
+    assert sorted(seen) == everything(landing, "logs")
+
+
+def test_a_limit_of_bytes_is_kept_as_well_as_that_of_rows(landing: Landing) -> None:
+    landing.write("logs", 400)
+    reader = stream(landing, maxBytesPerTrigger="2000")
+    assert reader.getDefaultReadLimit() == ReadMaxBytes(2_000)
+    _, some = run(reader, reader.initialOffset())
+    assert 0 < len(some) < 400
+    both = stream(landing, maxBytesPerTrigger="2000", maxOffsetsPerTrigger="399")
+    assert run(both, both.initialOffset())[1] == some
+    one = stream(landing, maxBytesPerTrigger="1")
+    assert len(run(one, one.initialOffset())[1]) == 1
+
+
+def test_a_limit_that_spark_lifts_is_lifted(landing: Landing) -> None:
+    landing.write("logs", 40)
+    reader = stream(landing, maxOffsetsPerTrigger="10", maxBytesPerTrigger="10")
+    assert len(run(reader, reader.initialOffset(), ReadAllAvailable())[1]) == 40
+
+
+def test_what_comes_after_available_now_is_not_read(landing: Landing) -> None:
+    landing.write("logs", 40)
+    reader = stream(landing, maxOffsetsPerTrigger="30")
+    reader.prepareForTriggerAvailableNow()
+    landing.write("logs", 40)
+    at, first = run(reader, reader.initialOffset())
+    at, second = run(reader, at)
+    assert len(first + second) == 40
+    assert run(reader, at) == (at, [])
+
+
+def test_a_topic_that_appears_is_read_from_its_beginning(landing: Landing) -> None:
+    landing.write("other", 10)
+    reader = stream(landing, subscribePattern="log.*")
+    at, nothing = run(reader, reader.initialOffset())
+    assert nothing == []
+    landing.write("logs", 10)
+    at, some = run(reader, at)
+    landing.write("logs2", 10)
+    at, more = run(reader, at)
+    assert some + more == everything(landing, "logs", "logs2")
+
+
+def test_a_stream_that_retention_overtook_says_so(landing: Landing) -> None:
+    landing.write("logs", 40)
+    gone = landing.ends("logs")[0]
+    reader = stream(landing)
+    start = reader.initialOffset()
+    landing.write("logs", 40)
+    landing.drop("logs", 0)
+    with pytest.raises(DataLoss, match="logs partition 0: offsets 0 up to"):
+        run(reader, start)
+    _, left = run(stream(landing, failOnDataLoss="false"), start)
+    assert left == [row for row in everything(landing, "logs") if row[1] == 1 or row[2] >= gone]
+
+
+def test_a_topic_that_was_made_anew_is_a_loss(landing: Landing) -> None:
+    landing.write("logs", 10)
+    far = {"version": 1, "topics": {"logs": {"0": 500, "1": 0}}}
+    with pytest.raises(DataLoss, match=r"logs partition 0: offsets .* up to 500 .* read before"):
+        run(stream(landing), far)
+    careless = stream(landing, failOnDataLoss="false")
+    at, _ = run(careless, far)
+    assert at["topics"]["logs"]["offsets"]["0"] == landing.ends("logs")[0]
+
+
+def test_a_topic_that_comes_back_is_not_read_again(
+    landing: Landing, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("logs", "other"):
+        landing.write(topic, 5)
+    reader = stream(landing, subscribePattern=".*", failOnDataLoss="false")
+    limit = ReadAllAvailable()
+    read = reader.latestOffset(reader.initialOffset(), limit)
+    away = (landing.directory / "other").rename(tmp_path / "away")
+    for _ in range(2):
+        assert reader.latestOffset(read, limit) == read
+    assert caplog.text.count("other partition 0: offsets 0 up to") == 1
+    away.rename(landing.directory / "other")
+    assert reader.latestOffset(read, limit) == read
+    landing.write("other", 3)
+    more = reader.latestOffset(read, limit)
+    assert len(rows(reader, reader.partitions(read, more))) == 3
+    away = (landing.directory / "other").rename(tmp_path / "away")
+    with pytest.raises(DataLoss, match="other partition 0"):
+        stream(landing, subscribePattern=".*").latestOffset(more, limit)
+
+
+def test_what_is_wrong_with_options_of_a_stream_is_said_when_it_begins(landing: Landing) -> None:
+    landing.write("logs", 10)
+    with pytest.raises(WrongOption, match="option endingOffsets is for a batch only"):
+        stream(landing, endingOffsets="latest").initialOffset()
+    with pytest.raises(SourceError, match="no topic 'nothing'"):
+        StreamReader({"path": landing.path, "subscribe": "nothing"}, ROWS).initialOffset()

@@ -1,0 +1,72 @@
+"""The budgets in docs/security.md are those of the code, and none is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ipc.core.config import Config as IpcConfig
+from aqueduct.ipc.transports.tcp import TcpLimits
+from aqueduct.protocol.config import Config, Limits
+from aqueduct.transport.quic.endpoint import QuicOptions
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
+ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+?) \| ([^|]+?) \|$", re.M)
+UNITS = {"": 1, "KiB": 1024, "MiB": 1024 * 1024, "GiB": 1024**3, "s": 1, "MB": 1_000_000}
+CLASSES = (Limits, Config, QuicOptions, IngestLimits, IpcConfig, TcpLimits)
+
+
+def rows() -> dict[str, str]:
+    """The default of each limit, as the page states it."""
+    return {name: default for name, default, _ in ROW.findall(PAGE.read_text())}
+
+
+def stated(default: str) -> object:
+    """A default as a value."""
+    if default == "None":
+        return None
+    number, _, unit = default.partition(" ")
+    if number == "mode":
+        return int(unit, 8)
+    if "**" in number:
+        base, _, exponent = number.partition("**")
+        return int(base) ** int(exponent)
+    return float(number.replace(",", "")) * UNITS[unit]
+
+
+def actual(name: str) -> Any:
+    """What the code says: a constant of a module, or a field of a class with defaults."""
+    *path, last = name.split(".")
+    if path[-1][0].isupper():
+        module = importlib.import_module("aqueduct." + ".".join(path[:-1]))
+        return getattr(getattr(module, path[-1])(), last)
+    return getattr(importlib.import_module("aqueduct." + ".".join(path)), last)
+
+
+def test_there_are_budgets() -> None:
+    assert len(rows()) > 50
+
+
+@pytest.mark.parametrize(("name", "default"), rows().items(), ids=list(rows()))
+def test_a_limit_has_the_default_that_the_page_states(name: str, default: str) -> None:
+    assert actual(name) == stated(default), f"docs/security.md is wrong about {name}"
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_limit_of_the_code_is_on_the_page(kind: Any) -> None:
+    prefix = f"{kind.__module__.removeprefix('aqueduct.')}.{kind.__name__}"
+    limits = [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.name.startswith(("max_", "min_")) and field.name not in ("max_datagram",)
+    ]
+    missing = [name for name in limits if f"{prefix}.{name}" not in rows()]
+    if kind is QuicOptions:
+        missing = [name for name in missing if name != "max_packet"]
+    assert not missing, f"give docs/security.md a row for {', '.join(missing)} of {prefix}"

@@ -1,0 +1,106 @@
+"""Who may begin a connection, and who gives way."""
+
+from __future__ import annotations
+
+import pytest
+
+from aqueduct.protocol.budget import Share
+from aqueduct.protocol.config import Config
+from aqueduct.transport.quic.admission import Accounts, HalfOpen, Hidden, neighbourhood
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_an_address_is_one_of_ipv4_or_a_network_of_ipv6(host: str, name: str) -> None:
+    assert neighbourhood(host) == name
+
+
+def crowd(**counts: int) -> HalfOpen[str]:
+    """So many of each address, one a second, in this order."""
+    half_open: HalfOpen[str] = HalfOpen()
+    now = 0
+    for address, count in counts.items():
+        for number in range(count):
+            half_open.add(f"{address}{number}", address, now)
+            now += 1
+    return half_open
+
+
+def test_the_oldest_of_the_greediest_gives_way() -> None:
+    half_open = crowd(modest=2, greedy=5)
+    assert half_open.makes_way("new", 7.0, 100.0) == "greedy0"
+    half_open.remove("greedy0")
+    assert half_open.makes_way("modest", 7.0, 100.0) == "greedy1"
+
+
+def test_one_of_its_own_or_of_its_equals_gives_way_only_after_some_time() -> None:
+    half_open = crowd(a=3, b=3)
+    assert half_open.makes_way("b", 6.0, 10.0) is None
+    assert half_open.makes_way("a", 10.0, 10.0) == "a0"
+    alone = crowd(a=1)
+    assert alone.makes_way("b", 0.5, 1.0) is None
+    assert alone.makes_way("b", 1.0, 1.0) == "a0"
+
+
+def test_nobody_gives_way_where_there_is_nobody() -> None:
+    assert crowd().makes_way("a", 1_000.0, 1.0) is None
+
+
+def test_those_that_are_open_or_over_count_no_more() -> None:
+    half_open = crowd(a=2, b=1)
+    assert (len(half_open), half_open.count("a"), half_open.count("c")) == (3, 2, 0)
+    for name in ("a0", "a0", "b0", "a1", "never"):
+        half_open.remove(name)
+    assert len(half_open) == 0
+    assert not half_open._by_address
+
+
+def test_an_address_has_one_account_while_it_has_connections() -> None:
+    """AQ-COST-4."""
+    config = Config(max_address_bytes=1_000, address_allowance=10)
+    accounts = Accounts(config)
+    one, two = accounts.enter("a"), accounts.enter("a")
+    assert one is two
+    assert accounts.enter("b") is not one
+    assert Share(one.accepted).hold(1_010)
+    assert not Share(two.accepted).hold(11)
+    assert one.early.limit * config.early_share == config.max_early_total
+    for address in ("a", "b", "a"):
+        accounts.leave(address)
+    assert len(accounts) == 0
+
+
+def test_the_connection_with_the_most_hidden_state_of_its_address_is_closed() -> None:
+    """AQ-COST-3."""
+    hidden: Hidden[str] = Hidden(Config(max_address_hidden=100))
+    assert hidden.hold("honest", "a", 10) is None
+    assert hidden.hold("greedy", "a", 60) is None
+    assert hidden.hold("another", "b", 90) is None
+    assert hidden.hold("honest", "a", 40) is None
+    assert hidden.hold("honest", "a", 41) == "greedy"
+    hidden.remove("greedy", "a")
+    assert hidden.hold("honest", "a", 42) is None
+    hidden.remove("greedy", "a")
+    hidden.remove("honest", "a")
+    hidden.remove("another", "b")
+    assert (hidden.total, hidden._by_address, hidden._totals) == (0, {}, {})
+
+
+def test_the_connection_with_the_most_hidden_state_of_all_addresses_is_closed() -> None:
+    """AQ-COST-3: an address at its own bound leaves room to others."""
+    hidden: Hidden[str] = Hidden(Config(max_address_hidden=100, early_share=3))
+    for address in ("a", "b"):
+        assert hidden.hold(f"{address} small", address, 10) is None
+        assert hidden.hold(f"{address} large", address, 85) is None
+    assert hidden.hold("b small", "b", 15) is None
+    assert hidden.hold("c", "c", 90) is None
+    assert hidden.hold("d", "d", 16) == "b large"
+    assert hidden.hold("d", "d", 15) is None, "what shrinks closes nobody"

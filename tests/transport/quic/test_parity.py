@@ -1,0 +1,138 @@
+"""The simulator's runs over real QUIC: what the fake one promises, the real one keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from aqueduct.protocol.config import Config
+from aqueduct.testing.faults import Faults
+from aqueduct.testing.record import ConnectionLost, FrameArrived, FrameSent, StreamEnded
+from aqueduct.transport.quic.bridge import Bridge
+from tests.transport.quic.virtual import Parity, RealQuic, ScarceStreams
+
+CHUNK = 25
+SEEDS = int(os.environ.get("PARITY_SEEDS", "200"))
+"""`make soak` runs more of them."""
+EARLY_STREAMS = 8
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_a_promise_over_real_quic(start: int) -> None:
+    broken = {}
+    for seed in range(start, start + CHUNK):
+        violations = Parity(seed).run().violations
+        if violations:
+            broken[seed] = [str(violation) for violation in violations][:5]
+    assert broken == {}
+
+
+def test_quic_itself_fails_in_no_run() -> None:
+    failed = {}
+    for seed in range(SEEDS):
+        entries = Parity(seed).run().record.entries
+        losses = [entry for entry in entries if isinstance(entry, ConnectionLost)]
+        faults = [loss.reason for loss in losses if loss.reason.startswith("QUIC failed")]
+        if faults:
+            failed[seed] = faults
+    assert failed == {}
+
+
+def faults_found(seed: int, quic: type[RealQuic]) -> list[str]:
+    """The promises that a run breaks, and the faults of QUIC that end it."""
+    outcome = Parity(seed, quic).run()
+    losses = [entry for entry in outcome.record.entries if isinstance(entry, ConnectionLost)]
+    failures = [loss.reason for loss in losses if loss.reason.startswith("QUIC failed")]
+    return failures + [str(violation) for violation in outcome.violations]
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_a_promise_where_streams_are_scarce(start: int) -> None:
+    """AQ-STREAM-9."""
+    found = {seed: faults_found(seed, ScarceStreams) for seed in range(start, start + CHUNK)}
+    assert {seed: faults for seed, faults in found.items() if faults} == {}
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_no_seed_opens_too_many_streams_before_the_headers(
+    start: int, few_early_streams: None
+) -> None:
+    """AQ-COST-1: a client with more to say waits for the server to accept it."""
+    found = {seed: faults_found(seed, RealQuic) for seed in range(start, start + CHUNK)}
+    assert {seed: faults for seed, faults in found.items() if faults} == {}
+
+
+def opens_any_stream(monkeypatch: pytest.MonkeyPatch) -> type[RealQuic]:
+    monkeypatch.setattr(Bridge, "_may_open", lambda *_: True)
+    return ScarceStreams
+
+
+def ignores_new_stream_credit(monkeypatch: pytest.MonkeyPatch) -> type[RealQuic]:
+    monkeypatch.setattr(Bridge, "_queue_unopened", lambda _: None)
+    return ScarceStreams
+
+
+def opens_early_streams_without_limit(monkeypatch: pytest.MonkeyPatch) -> type[RealQuic]:
+    monkeypatch.setattr(Bridge, "_must_wait", lambda *_: False)
+    return RealQuic
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        opens_any_stream,
+        ignores_new_stream_credit,
+        opens_early_streams_without_limit,
+    ],
+)
+def test_a_planted_fault_of_the_stream_limits_is_found(
+    plant: Callable[[pytest.MonkeyPatch], type[RealQuic]],
+    monkeypatch: pytest.MonkeyPatch,
+    few_early_streams: None,
+) -> None:
+    """AQ-STREAM-9 and AQ-COST-1."""
+    quic = plant(monkeypatch)
+    assert any(faults_found(seed, quic) for seed in range(400))
+
+
+@pytest.fixture
+def few_early_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have both sides go by so few streams before acceptance that runs reach the bound."""
+    monkeypatch.setattr("aqueduct.transport.quic.bridge.MAX_EARLY_STREAMS", EARLY_STREAMS)
+    initialise = Config.__init__
+
+    def with_few(self: Config, *args: object, **changed: object) -> None:
+        initialise(self, *args, **{"max_early_streams": EARLY_STREAMS, **changed})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Config, "__init__", with_few)
+
+
+def test_on_a_good_network_every_frame_arrives_but_those_taken_back() -> None:
+    parity = Parity(3)
+    parity.network.faults = Faults()
+    before = parity.network.packets_lost
+    outcome = parity.run()
+    entries = outcome.record.entries
+    ended = [entry for entry in entries if isinstance(entry, StreamEnded)]
+    taken_back = {(each.side, each.stream) for each in ended if each.reset is not None}
+    sent = [entry for entry in entries if isinstance(entry, FrameSent)]
+    arrived = {id(entry.sent) for entry in entries if isinstance(entry, FrameArrived)}
+    missing = [
+        each
+        for each in sent
+        if (each.side, each.stream) not in taken_back and id(each) not in arrived
+    ]
+    assert missing == []
+    assert outcome.violations == []
+    assert outcome.messages > 50
+    assert len(sent) > 100
+    assert parity.network.packets_lost == before
+
+
+def test_the_same_seed_gives_the_same_run_up_to_what_encryption_decides() -> None:
+    first, second = Parity(5), Parity(5)
+    outcomes = first.run(), second.run()
+    assert outcomes[0].messages == outcomes[1].messages
+    assert outcomes[0].channels == outcomes[1].channels

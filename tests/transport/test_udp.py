@@ -1,0 +1,201 @@
+"""Batched UDP: runs of packets in one call, and the same without help from the kernel."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from aqueduct.transport.udp import Address, UdpSocket
+
+PLAIN, BATCHED = False, True
+
+
+@pytest.fixture(params=[PLAIN, BATCHED], ids=["plain", "batched"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[UdpSocket, UdpSocket, Address]]:
+    """A sender, a receiver and its address."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    sender, receiver = (UdpSocket(each) for each in sockets)
+    if request.param is BATCHED and not (sender.gso and receiver.gro):
+        pytest.skip("the kernel has no GSO or GRO")
+    if request.param is PLAIN:
+        sender.gso = receiver.gro = False
+        # Undo what the constructor asked for: the kernel must not join packets either.
+        sockets[1].setsockopt(socket.IPPROTO_UDP, 104, 0)
+    yield sender, receiver, sockets[1].getsockname()
+    sender.close()
+    receiver.close()
+
+
+def receive_all(receiver: UdpSocket) -> list[bytes]:
+    """The packets that are there, one by one."""
+    packets = []
+    while select.select([receiver.socket], [], [], 0.1)[0]:
+        received = receiver.receive()
+        if received is None:
+            break
+        data, segment, _ = received
+        packets += [data[at : at + segment] for at in range(0, len(data), segment)]
+    return packets
+
+
+def check(pair: tuple[UdpSocket, UdpSocket, Address], sizes: list[int]) -> None:
+    sender, receiver, address = pair
+    packets = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    assert sender.send([(packet, address) for packet in packets])
+    assert receive_all(receiver) == packets
+
+
+Three = tuple[UdpSocket, UdpSocket, Address]
+
+
+def test_equal_packets_arrive_whole_and_in_order(pair: Three) -> None:
+    check(pair, [1_200] * 100)
+
+
+def test_a_short_last_packet_ends_a_run(pair: Three) -> None:
+    check(pair, [1_200] * 10 + [300])
+
+
+def test_sizes_that_go_up_and_down_arrive_as_they_were(pair: Three) -> None:
+    check(pair, [100, 1_200, 1_200, 40, 40, 1_200, 39, 1_452, 1_452, 1])
+
+
+def test_large_packets_arrive(pair: Three) -> None:
+    check(pair, [16_000] * 9)
+
+
+def test_one_packet_alone_arrives(pair: Three) -> None:
+    check(pair, [77])
+
+
+def test_more_than_one_call_can_take_is_cut(pair: Three) -> None:
+    check(pair, [500] * 300)
+
+
+def test_packets_for_several_addresses_in_one_go_reach_each(pair: Three) -> None:
+    sender, receiver, address = pair
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        elsewhere = other.getsockname()
+        queue = [(b"x" * 100, address if n % 3 else elsewhere) for n in range(30)]
+        assert sender.send(queue)
+        assert len(receive_all(receiver)) == 20
+        other.setblocking(False)
+        for _ in range(10):
+            assert other.recv(200) == b"x" * 100
+
+
+def test_the_sender_is_known(pair: Three) -> None:
+    sender, receiver, address = pair
+    sender.send([(b"hello", address)])
+    select.select([receiver.socket], [], [], 1)
+    received = receiver.receive()
+    assert received is not None
+    assert received[2] == sender.socket.getsockname()
+
+
+def test_nothing_there_is_none(pair: Three) -> None:
+    assert pair[1].receive() is None
+
+
+def test_nothing_to_send_is_fine(pair: Three) -> None:
+    assert pair[0].send(())
+
+
+def test_empty_packets_do_no_harm(pair: Three) -> None:
+    sender, receiver, address = pair
+    sender.send([(b"", address), (b"x", address)])
+    assert [packet for packet in receive_all(receiver) if packet] == [b"x"]
+
+
+class FullSocket:
+    """Takes so many calls, then is full."""
+
+    def __init__(self, room: int, error: type[OSError] = BlockingIOError) -> None:
+        self.room = room
+        self.error = error
+        self.sent: list[bytes] = []
+
+    def sendto(self, data: bytes, address: Address) -> None:
+        if self.room <= 0:
+            raise self.error
+        self.room -= 1
+        self.sent.append(data)
+
+    def sendmsg(self, data: list[bytes], control: object, flags: int, address: Address) -> None:
+        self.sendto(b"".join(data), address)
+
+
+def test_what_a_full_socket_did_not_take_goes_first_the_next_time(pair: Three) -> None:
+    sender, _, address = pair
+    real, full = sender.socket, FullSocket(2)
+    sender.socket = full  # type: ignore[assignment]
+    sizes = [10, 20, 30, 40]  # each a run of its own
+    assert not sender.send([(bytes([size]) * size, address) for size in sizes])
+    assert [len(data) for data in full.sent] == [10, 20]
+    full.room = 10
+    assert sender.send([(b"z" * 50, address)])
+    assert [len(data) for data in full.sent] == [10, 20, 30, 40, 50]
+    assert sender.send(())
+    sender.socket = real
+
+
+def test_packets_the_network_refuses_are_lost_and_the_rest_is_sent(pair: Three) -> None:
+    sender, receiver, address = pair
+    too_large = b"x" * 65_508
+    assert sender.send([(too_large, address), (b"fine", address)])
+    assert sender.error is not None
+    assert receive_all(receiver) == [b"fine"]
+
+
+def test_an_interface_that_cannot_batch_is_served_one_by_one(pair: Three) -> None:
+    sender, receiver, address = pair
+    real = sender.socket
+
+    class NoBatches:
+        def sendmsg(self, *_: object) -> None:
+            raise OSError(errno.EIO, "no")
+
+        def sendto(self, data: bytes, to: Address) -> int:
+            return real.sendto(data, to)
+
+    sender.socket = NoBatches()  # type: ignore[assignment]
+    assert sender.send([(b"x" * 100, address)] * 5)
+    sender.socket = real
+    assert receive_all(receiver) == [b"x" * 100] * 5
+    assert not sender.gso
+
+
+def test_a_connected_socket_hears_that_nobody_listens() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = nobody.getsockname()
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.connect(address)
+    udp = UdpSocket(sock)
+    udp.send([(b"anybody?", address)])
+    select.select([sock], [], [], 1)
+    assert udp.receive() is None
+    assert udp.error is not None
+    assert udp.error.errno == errno.ECONNREFUSED
+    udp.close()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_both_families_work(family: socket.AddressFamily) -> None:
+    host = "127.0.0.1" if family == socket.AF_INET else "::1"
+    sockets = [socket.socket(family, socket.SOCK_DGRAM) for _ in range(2)]
+    for each in sockets:
+        each.bind((host, 0))
+    sender, receiver = (UdpSocket(each) for each in sockets)
+    address = sockets[1].getsockname()[:2]
+    sender.send([(b"x" * 900, address)] * 10)
+    assert receive_all(receiver) == [b"x" * 900] * 10
+    sender.close()
+    receiver.close()
