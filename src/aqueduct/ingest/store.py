@@ -17,6 +17,7 @@ from aqueduct.ingest.identity import TopicPosition
 from aqueduct.ingest.jobs import Recollection
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import make_directory
+from aqueduct.ingest.memory import give_back
 from aqueduct.ingest.messages import TopicInfo
 from aqueduct.ingest.modes import DIRECTORY_MODE, check_mode, settle_modes
 from aqueduct.ingest.once import Fingerprint, Once
@@ -404,6 +405,8 @@ class Store:
             self._roll(topic, part)
             rolled += part.rolled - before
             self._retain(topic, part)  # others may have much to roll before all of them have
+            if part.rolled > before:
+                give_back()  # a log was read, and its segment encoded, in this thread
         return rolled
 
     def _parts_to_keep_up(self) -> Iterator[tuple[Topic, Partition]]:
