@@ -23,8 +23,9 @@ from tests.ingest.jobbing import RUNS
 ROWS = int(os.environ.get("JOB_ROWS", "0"))
 SOAKS = ROWS > 0
 LIMITS = "" if SOAKS else ", max_ids=25_000"
-MOST = 250
-"""Megabytes of the process for a step of any size, 102 of which it has when it starts."""
+MOST = 300
+"""Megabytes of the process for a step of any size, 102 of which it has when it starts. Measured:
+203 to 263."""
 MOST_OF_FEW_IDS = 215
 """And if next to no ids are in memory."""
 _SENT = 4_096
