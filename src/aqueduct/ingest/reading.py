@@ -122,9 +122,16 @@ class Reading:
             await self._in_thread(give_back)
 
     async def answer(
-        self, request: Topics | Epochs | Offsets | Advance, grant: Grant, owner: str = ""
+        self,
+        request: Topics | Epochs | Offsets | Advance,
+        grant: Grant,
+        owner: str = "",
+        free: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answer a request that has one answer; ``owner`` is that of the client's token."""
+        """Answer a request that has one answer; ``owner`` is that of the client's token.
+
+        ``free`` is called once the contents of the request are not in memory any more.
+        """
         reply: Sender[Any] = request.reply
         async with reply:
             outcome: Listing | History | Found | Done | Refusal
@@ -139,6 +146,9 @@ class Reading:
                     outcome = await self._advance(request, grant, owner)
             except (IngestError, OSError) as error:
                 outcome = refusal_of(error)
+            if isinstance(request, Advance):  # the client may take its time to receive the answer
+                request.offsets, request.position = {}, None
+                free()
             try:
                 await reply.send(outcome)
             except MessageTooLarge:
@@ -169,13 +179,24 @@ class Reading:
         await self._progress.advance(topic, move)
         return Done()
 
-    async def fetch(self, request: Fetch, grant: Grant, connection: Hashable) -> None:
-        """Send the rows of a range; all ranges of a connection share its slots."""
+    async def fetch(
+        self,
+        request: Fetch,
+        grant: Grant,
+        connection: Hashable,
+        free: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Send the rows of a range; all ranges of a connection share its slots.
+
+        ``free`` is called once the contents of the request are not in memory any more.
+        """
         outcome: Done | Refusal = Done()
         async with request.reply as reply:
             async with request.rows as rows:
                 try:
                     part = self._part(request, grant)
+                    request.position = None  # checked; the client may take rows for days
+                    free()
                     await self._send_rows(
                         _Range(part, request.start, request.end, connection), rows
                     )
