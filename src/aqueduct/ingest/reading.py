@@ -49,6 +49,7 @@ class _Range:
         self._reading: Iterator[pa.RecordBatch] | None = None
         self._piece: tuple[int, bytes] | None = None
         self._source = 0
+        self._fresh = 0
         self.next = start
         self.end = end
         self.connection = connection
@@ -67,16 +68,20 @@ class _Range:
         """Bytes in memory: of the rows that come next, and of what they are cut from."""
         return self._source + (len(self._piece[1]) if self._piece is not None else 0)
 
-    def read(self) -> None:
-        """Read the next rows; called in a thread."""
+    def read(self) -> int:
+        """Read the next rows, and return the bytes that this took; called in a thread."""
+        self._fresh = 0
         if self._reading is None:
             self._reading = in_pieces(self._batches())
         batch = next(self._reading)
-        self._piece = batch.num_rows, batch.serialize().to_pybytes()
+        data = batch.serialize().to_pybytes()
+        self._piece = batch.num_rows, data
+        return self._fresh + len(data)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self._part.read(self.next, self.end):
             self._source = batch.get_total_buffer_size()
+            self._fresh += self._source
             yield batch
 
     def send(self, rows: Sender[bytes]) -> int:
@@ -115,11 +120,16 @@ class Reading:
             limits.max_fetches, limits.max_connection_fetches, limits.max_idle_bytes
         )
 
-    async def trim(self) -> None:
-        """Return free memory to the operating system if much was read since the last time."""
-        if self._read >= WORTH_IT:
-            self._read = 0
-            await self._in_thread(give_back)
+    async def trim(self) -> bool:
+        """Return free memory to the operating system if much was read since the last time.
+
+        Returns whether it did.
+        """
+        if self._read < WORTH_IT:
+            return False
+        self._read = 0
+        await self._in_thread(give_back)
+        return True
 
     async def answer(
         self,
@@ -225,11 +235,12 @@ class Reading:
                 if not wanted.has_slot:
                     await slots.acquire(wanted)
                 if not wanted.has_piece:
-                    await self._in_thread(wanted.read)
-                    self._read += wanted.size
+                    self._read += await self._in_thread(wanted.read)
                 sent = wanted.send(rows)
                 self._metrics.rows_read += sent
                 if not sent:
+                    if not slots.free and await self.trim():
+                        continue  # slow clients pay for it, and there may be credit meanwhile
                     await self._wait_for_client(wanted, rows)
                 elif wanted.turn >= _TURN and slots.is_wanted(wanted):
                     wanted.evict()
