@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -113,6 +115,8 @@ class Reading:
         self._metrics = metrics
         self._in_thread = in_thread
         self._progress = progress
+        self._turns: WeakKeyDictionary[Hashable, asyncio.Lock] = WeakKeyDictionary()
+        """By connection, whose range is being read."""
         self._read = 0
         """Bytes read into memory since `trim` last returned some."""
         limits = store.limits
@@ -235,7 +239,9 @@ class Reading:
                 if not wanted.has_slot:
                     await slots.acquire(wanted)
                 if not wanted.has_piece:
-                    self._read += await self._in_thread(wanted.read)
+                    # One read per connection: others do not queue behind all of its ranges.
+                    async with self._turns.setdefault(wanted.connection, asyncio.Lock()):
+                        self._read += await self._in_thread(wanted.read)
                 sent = wanted.send(rows)
                 self._metrics.rows_read += sent
                 if not sent:
