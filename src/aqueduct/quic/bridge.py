@@ -303,6 +303,7 @@ class Bridge:
         self._forget_waiting()
         self._closing = None
         self._unsent = self._pieces = 0
+        self.before_end = self.when_connected = self.when_ready = self.when_hidden = None
         self.quic.release()
 
     def statistics(self) -> dict[str, float]:
