@@ -99,7 +99,7 @@ class QuicOptions:
     handshakes_before_retry: int = 256
     """Half-open connections above which new clients must validate their address (Retry); a client
     from an address with a quarter of that must, too. Validation costs a round trip."""
-    max_half_open: int = 1_024
+    max_half_open: int = 512
     """Connections not yet accepted, about 80 KB each. Above that, the server drops the oldest one
     of the address with the most."""
     max_connections: int = 10_000
