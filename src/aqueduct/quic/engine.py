@@ -156,6 +156,8 @@ class Engine(QuicConnection):
     ) -> None:
         self._tickets = tickets
         self._issued: list[SessionTicket] = []
+        self.has_lost = False
+        """Whether packets were lost, or seemed to be, on this connection."""
         self._was_early = False
         """Whether the server took early data, once TLS was released."""
         self._probes = 0
@@ -492,6 +494,9 @@ class Engine(QuicConnection):
         without limit. Past ``max_withheld`` events are therefore taken anyway.
         """
         self._is_held_back = False
+        core = self._core
+        if not self.has_lost and core is not None and (core.loss_total or core.pto_total):
+            self.has_lost = True
         if self._may_reserve and self._handshake_complete and self.has_lost:
             if self.bytes_in_flight < self._withheld_at:
                 self.withheld = 0  # the peer acknowledges
@@ -576,12 +581,6 @@ class Engine(QuicConnection):
             if len(transmit[0]) < short:
                 break
         return packets
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether packets were lost, or seemed to be, on this connection."""
-        core = self._core
-        return core is not None and bool(core.loss_total or core.pto_total)
 
     def _create_core(self, remote_addr: Any, initial_dcid: bytes, now: float) -> None:
         configuration = self._configuration
