@@ -62,6 +62,7 @@ soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, attacks, l
 	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_parity.py
 	COMPLEXITY_CHANNELS=100000 LEAK_ROUNDS=$$(($(SEEDS) / 20)) $(BIN)/python -m pytest \
 		tests/protocol/test_complexity.py tests/api/test_leaks.py
+	JOB_ROWS=$$(($(SEEDS) * 100)) $(BIN)/python -m pytest tests/ingest/test_job_growth.py
 	SURVIVAL_SEEDS=$$(($(SEEDS) / 100)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_survival.py
 	CRASH_ROUNDS=$$(($(SEEDS) / 200)) CRASH_SEED=$(SEEDS) $(BIN)/python -m pytest tests/spark/crashes
 

@@ -27,7 +27,7 @@ async def test_a_fate_that_nobody_waits_for_any_more_is_forgotten() -> None:
     assert receipt.cancelled()
 
 
-@pytest.mark.parametrize("use", ["offer", "send", "pop", "pop_message", "pop_many"])
+@pytest.mark.parametrize("use", ["offer", "send", "pop", "pop_message", "pop_many", "next_size"])
 def test_a_moved_half_can_neither_send_nor_receive(use: str) -> None:
     with pytest.raises(ChannelMoved, match="was sent away in a message"):
         getattr(MOVED, use)("anything")

@@ -252,6 +252,15 @@ class Connection(Line, Generic[T]):
         self._told = True
         return type(failure)(*failure.args)
 
+    def discard(self, error: AqueductError) -> None:
+        """Break the reference cycles of a connection that ended before the application saw it.
+
+        Otherwise the garbage collector frees a flood of them at once, and all clients wait.
+        """
+        self.driver.owner = None
+        self.entrypoint = None
+        error.__traceback__ = None
+
     def forked(self) -> None:
         """This is a child process: the connection belongs to the parent, and must not hang here."""
         self.is_forked = True

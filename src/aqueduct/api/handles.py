@@ -333,6 +333,16 @@ async def wait_readable(receiver: Receiver[Any]) -> None:
     await receiver._port.wait()
 
 
+async def wait_for_next(receiver: Receiver[Any]) -> int:
+    """Wait for a message, and return its size without decoding it; 0 for the end of the channel.
+
+    For a server that decodes a message only when it has the memory for it.
+    """
+    while (size := receiver._port.next_size()) is None:
+        await receiver._port.wait()
+    return size
+
+
 def try_send(sender: Sender[T], value: T) -> bool:
     """Send without waiting; return False without credit, then `wait_writable` waits for it."""
     try:

@@ -165,7 +165,8 @@ class Server(Generic[T]):
         try:
             async with asyncio.timeout(self._endpoint.options.handshake_timeout):
                 await connection.wait_ready()
-        except AqueductError:
+        except AqueductError as error:
+            connection.discard(error)
             return
         except TimeoutError:
             connection.core.close_connection(

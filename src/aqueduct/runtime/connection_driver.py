@@ -55,6 +55,8 @@ class MovableHalf(Protocol):
 
 _MOST_BUSY = 4
 """Busy connections among which a turn is divided at most: shorter turns cost throughput."""
+_UNAVAILABLE = [TURN_BYTES - TURN_BYTES // (1 + busy) for busy in range(_MOST_BUSY)]
+"""Bytes of a turn that a connection leaves to others, by how many of those are busy."""
 
 
 class Line:
@@ -89,8 +91,8 @@ class Line:
         self.turn_due = False
         # Connections with a turn due share the bytes of a turn, so that an iteration of the
         # event loop takes as long with several busy connections as with one.
-        busy = min(self.driver.endpoint.turns_due, _MOST_BUSY - 1)
-        self.unflushed = TURN_BYTES - TURN_BYTES // (1 + busy)
+        busy = self.driver.endpoint.turns_due
+        self.unflushed = _UNAVAILABLE[busy if busy < _MOST_BUSY else _MOST_BUSY - 1]
         self.time = self.driver.now()
 
     # -- sending ----------------------------------------------------------------------------------

@@ -155,6 +155,11 @@ class LocalReceivePort:
             values.append(parcel.value)
         return values
 
+    def next_size(self) -> int | None:
+        channel = self.channel
+        is_over = channel.closed or channel.cancelled or channel.finished
+        return 0 if channel.queue or is_over else None
+
     async def wait(self) -> None:
         await self.channel.arrived.wait()
 

@@ -125,6 +125,9 @@ class ReceivePort(Protocol):
     def pop_many(self, limit: int) -> list[Any]:
         """Up to so many values, an empty list, or the end as an exception."""
 
+    def next_size(self) -> int | None:
+        """Bytes that `pop` would decode; 0 for the end, None if there is no message."""
+
     async def wait(self) -> None:
         """Until there may be a message, or the port changed."""
 
@@ -152,7 +155,7 @@ class MovedPort:
     def _moved(self, *_: Any) -> Any:
         raise ChannelMoved("this half was sent away in a message; the peer holds it now")
 
-    offer = send = pop = pop_message = pop_many = _moved
+    offer = send = pop = pop_message = pop_many = next_size = _moved
 
     async def wait(self) -> None:
         """There is nothing to wait for."""

@@ -128,6 +128,14 @@ class NetworkReceivePort:
             values.append(value)
         return values
 
+    def next_size(self) -> int | None:
+        if self.closed or self.leftover or self.ready or self._failed is not None:
+            return 0
+        if not self._batch and not self._refill():
+            return None if self.ended is None else 0
+        entry = self._batch[-1]
+        return entry.size if isinstance(entry, WireMessage) else max(map(len, entry.payloads))
+
     async def wait(self) -> None:
         if self.ended is None and not self.closed:
             await self.arrived.wait()

@@ -15,6 +15,7 @@ from aqueduct.ingest.errors import UnknownTopic
 from aqueduct.ingest.protocol import Advance, Done, Fetch, Refusal, Request
 from aqueduct.ingest.records import STORED
 from aqueduct.ingest.server import reading
+from aqueduct.ingest.server import server as servers
 from aqueduct.ingest.server import topic as topics
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.storage.local.manifest import write_checked
@@ -64,9 +65,9 @@ async def test_readers_that_take_nothing_keep_no_slot_from_one_who_wants_one_row
         reads: list[int] = []
         read = reading._Range.read
 
-        def note(wanted: reading._Range) -> None:
+        def note(wanted: reading._Range) -> int:
             reads.append(wanted.end)
-            read(wanted)
+            return read(wanted)
 
         monkeypatch.setattr(reading._Range, "read", note)
         async with lab.connect(server) as first, lab.connect(server) as second:
@@ -87,6 +88,27 @@ async def test_readers_that_take_nothing_keep_no_slot_from_one_who_wants_one_row
 
             await asyncio.gather(*(take(*each) for each in slow))  # none has lost anything
         await eventually(lambda: server._reading._slots.free == slots, "all slots are free")
+
+
+async def test_memory_of_rows_that_are_read_again_is_returned_while_slow_readers_go_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for upkeep: in half a second slow readers can read hundreds of megabytes."""
+    trims: list[None] = []
+    monkeypatch.setattr(servers, "_UPKEEP", 60.0)
+    monkeypatch.setattr(reading, "WORTH_IT", 4_000_000)
+    monkeypatch.setattr(reading, "give_back", lambda: trims.append(None))
+    async with lab.serve(max_fetches=1, max_connection_fetches=1, partitions=1) as server:
+        async with lab.producer(server) as producer:
+            for _ in range(40):
+                await producer.send(bytes(100_000))
+        async with lab.connect(server) as connection:
+            client = Client(connection.entrypoint)
+            slow = [await client.fetch(0, 40) for _ in range(8)]
+            await eventually(lambda: bool(trims), "memory is returned")
+            for rows, answer in slow:
+                rows.close()
+                answer.close()
 
 
 async def test_a_reader_keeps_what_it_has_open_for_as_long_as_nobody_else_waits(

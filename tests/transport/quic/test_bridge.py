@@ -388,7 +388,7 @@ def test_messages_leave_streams_to_control(monkeypatch: pytest.MonkeyPatch) -> N
     assert not pair.client.events_of(ConnectionEnded)
     ended = {event.channel: event.how for event in pair.client.events_of(SenderEnded)}
     assert [ended[channel] for channel in channels] == [End.FINISHED] * 50 + [End.CANCELLED] * 50
-    assert not bridge._has_more()
+    assert not bridge._has_more
     assert not bridge._dropped
 
 
@@ -412,7 +412,7 @@ def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
             break
         assert bridge.next_timer() == now
     assert flushes > 3
-    assert not bridge._has_more() or bridge._room() <= 0
+    assert not bridge._has_more or bridge._room() <= 0
 
 
 def bridge_of(pair: Pair) -> Bridge:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,13 @@ from qh3.quic.connection import QuicConnection, QuicConnectionError
 
 import aqueduct
 from aqueduct import QuicOptions
-from aqueduct.transport.quic.endpoint import ID_LENGTH, Endpoint, ServerEndpoint, destination_id
+from aqueduct.transport.quic.endpoint import (
+    ID_LENGTH,
+    Door,
+    Endpoint,
+    ServerEndpoint,
+    destination_id,
+)
 from tests.interop.peer import peer_of
 from tests.processes.peers import PATIENCE, eventually
 
@@ -327,7 +334,7 @@ class Reading:
         self.endpoint.udp.receive = self.receive  # type: ignore[method-assign]
         self.endpoint.loop = self  # type: ignore[assignment]
         self.endpoint.clock = lambda: self.now
-        self.queue: list[bytes] = []
+        self.queue: list[tuple[bytes, str]] = []
         self.soon: list[Callable[[], None]] = []
         self.now = 0.0
         self.read: list[tuple[str, bytes]] = []
@@ -338,15 +345,24 @@ class Reading:
     def receive(self) -> tuple[bytes, int, tuple[str, int]] | None:
         if not self.queue:
             return None
-        data = self.queue.pop(0)
-        return data, len(data), ("192.0.2.1", 1)
+        data, host = self.queue.pop(0)
+        return data, len(data), (host, 1)
 
     def add(self, name: str, cost: float) -> None:
         """A connection that takes so many seconds to read a packet."""
         self.endpoint._by_id[name.encode().ljust(ID_LENGTH)] = FakeDriver(self, name, cost)  # type: ignore[assignment]
 
-    def send(self, name: str, data: bytes = b"") -> None:
-        self.queue.append(b"\x40" + name.encode().ljust(ID_LENGTH) + data)
+    def send(self, name: str, data: bytes = b"", host: str = "192.0.2.1") -> None:
+        self.queue.append((b"\x40" + name.encode().ljust(ID_LENGTH) + data, host))
+
+    def greet(self, cost: float) -> None:
+        """Have a packet of an unknown connection take so many seconds to read."""
+
+        def unknown(data: bytes, address: tuple[str, int]) -> None:
+            self.now += cost
+            self.read.append((address[0], data))
+
+        self.endpoint.unknown = unknown  # type: ignore[method-assign]
 
     def turn(self) -> list[str]:
         """One turn of the loop: the socket is readable, then what was due. Who read, in order."""
@@ -424,6 +440,33 @@ async def test_what_waits_for_one_connection_is_bounded() -> None:
     assert reading.endpoint._waiting == 0
 
 
+async def test_handshakes_of_one_address_delay_no_other_address() -> None:
+    reading = Reading()
+    reading.greet(0.003)
+    reading.add("good", 0.0)
+    for number in range(30):
+        reading.send(f"new {number}", host="192.0.2.66")
+    assert reading.turn() == ["192.0.2.66"] * 2
+    assert not reading.queue, "the socket is empty, so that others get through"
+    reading.send("hello", host="192.0.2.2")
+    reading.send("good")
+    assert reading.turn() == ["192.0.2.2", "good", "192.0.2.66", "192.0.2.66"]
+    assert reading.turn() == ["192.0.2.66"] * 2
+
+
+async def test_handshakes_that_wait_are_bounded_for_each_address() -> None:
+    reading = Reading()
+    reading.greet(0.02)
+    for _ in range(60):
+        for number in range(60):
+            reading.send(f"new {number}", bytes(1_200), host="192.0.2.66")
+        reading.turn()
+    assert 100_000 < reading.endpoint._waiting <= 256 * 1024
+    reading.endpoint._closed = True
+    reading.turn()
+    assert not reading.soon, "nothing is read for a closed endpoint"
+
+
 async def test_what_waits_for_a_connection_that_ended_is_dropped() -> None:
     reading = Reading()
     reading.add("flood", 0.02)
@@ -431,6 +474,7 @@ async def test_what_waits_for_a_connection_that_ended_is_dropped() -> None:
         reading.send("flood")
     reading.turn()
     (driver,) = reading.endpoint._inboxes
+    assert not isinstance(driver, Door)
     driver.stop = driver.tell = lambda: None  # type: ignore[method-assign]
     driver.ids = set()
     reading.endpoint.forget(driver)
@@ -563,6 +607,30 @@ async def test_half_open_connections_of_another_address_give_way(
         assert all(connection.is_open for connection in newcomers)
         await asyncio.gather(*(connection.close() for connection in newcomers))
         await eventually(lambda: len(server._tasks) <= 20, "nobody waits for those that gave way")
+
+
+async def test_a_half_open_connection_that_is_dropped_leaves_no_garbage() -> None:
+    """The garbage collector would free a flood of them at once, while all clients wait."""
+    options = QuicOptions(**PATIENT)
+    async with (
+        asyncio.timeout(PATIENCE),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
+    ):
+        endpoint = endpoint_of(server)
+        with udp_client() as sock:
+            for _ in range(20):
+                sock.sendto(first_packet(), endpoint.address)
+            await eventually(lambda: len(endpoint.drivers) == 20, "they are there")
+        gc.collect()
+        gc.disable()
+        try:
+            for driver in list(endpoint.drivers):
+                endpoint._give_up(driver)
+            del driver
+            await eventually(lambda: not server._tasks, "nobody waits for them")
+            assert gc.collect() < 20
+        finally:
+            gc.enable()
 
 
 async def test_half_open_connections_give_way_to_their_own_address_after_a_while() -> None:

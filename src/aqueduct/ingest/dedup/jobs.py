@@ -29,6 +29,7 @@ from aqueduct.ingest.dedup.once import (
     Fingerprint,
     Job,
     Ledger,
+    MemoryIds,
     Once,
     OnceFault,
     Plan,
@@ -48,6 +49,7 @@ from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, StepConflict
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import StepInfo
+from aqueduct.ingest.server.memory import give_back
 from aqueduct.ingest.storage.local.manifest import write_checked
 from aqueduct.ingest.storage.local.partition import Partition
 
@@ -86,6 +88,7 @@ class Recollection:
 
     def read(self, partitions: Sequence[Partition]) -> None:
         """Fill the ledger from the rows of the step."""
+        give_back()  # what was written before has left free memory, as much as this will need
         try:
             for part in partitions:
                 # What retention has removed was stored, and nobody knows by which id.
@@ -102,6 +105,8 @@ class Recollection:
                         pa.default_memory_pool().release_unused()
         except OnceFault as fault:
             raise RefusedRecords(str(fault)) from None
+        finally:
+            give_back()
 
     def _recall(self, batch: pa.RecordBatch) -> None:
         producers = batch.column("producer_id")
@@ -250,8 +255,15 @@ class Jobs:
             is_first_run=len(job.runs) == 1,
             is_new_run=is_new_run,
             max_recalled=limits.max_ids // RECALLERS,
-            spill=lambda ids: SpilledIds(self._spill, ids),
+            spill=self._to_file,
         )
+
+    def _to_file(self, ids: MemoryIds) -> SpilledIds:
+        """Move ids to a spill file, and return their memory."""
+        spilled = SpilledIds(self._spill, ids)
+        ids.clear()
+        give_back()
+        return spilled
 
     def install(self, read: Recollection, now: int) -> None:
         """What was read is what is known from now on, unless something has come in between."""

@@ -362,6 +362,12 @@ class MemoryIds:
         """Remove all ids of a place."""
         self._size -= len(self.places.pop(place, ()))
 
+    def clear(self) -> None:
+        """Remove everything."""
+        self.places.clear()
+        self.credits.clear()
+        self._size = 0
+
     def credit(self, keys: Iterable[bytes]) -> None:
         """Count stored rows that this run has not sent."""
         credits = self.credits

@@ -43,7 +43,7 @@ class SpilledIds:
     """
 
     def __init__(self, directory: Path, ids: MemoryIds | None = None) -> None:
-        """Create the file, and move the given ids into it."""
+        """Create the file, and move the given ids into it: each place is freed once it is there."""
         with _faults():
             directory.mkdir(mode=0o700, exist_ok=True)
             handle, name = tempfile.mkstemp(prefix="ids-", dir=directory)
@@ -67,11 +67,15 @@ class SpilledIds:
         self._database = database
         self._calls = 0
         if ids is not None:
-            for place, known in ids.places.items():
+            while ids.places:
+                place, known = ids.places.popitem()
                 self._insert(place, sorted(known))
+                del known
+            credits = ids.credits
             with _faults():
                 database.executemany(
-                    "INSERT INTO credits VALUES (?, ?)", sorted(ids.credits.items())
+                    "INSERT INTO credits VALUES (?, ?)",
+                    ((key, credits[key]) for key in sorted(credits)),
                 )
 
     @property

@@ -55,7 +55,7 @@ class Slots:
         """Those that were evicted."""
         self._resumed: set[int] = set()
         """By identity, resumed holders that have not become idle since."""
-        self._most_resumed = max(count // 4, 1)
+        self._most_resumed = max(count // 8, 1)
 
     def is_wanted(self, holder: Holder) -> bool:
         """Return whether a waiting holder may take this holder's slot."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -49,6 +51,7 @@ class _Range:
         self._reading: Iterator[pa.RecordBatch] | None = None
         self._piece: tuple[int, bytes] | None = None
         self._source = 0
+        self._fresh = 0
         self.next = start
         self.end = end
         self.connection = connection
@@ -67,16 +70,20 @@ class _Range:
         """Bytes in memory: of the rows that come next, and of what they are cut from."""
         return self._source + (len(self._piece[1]) if self._piece is not None else 0)
 
-    def read(self) -> None:
-        """Read the next rows; called in a thread."""
+    def read(self) -> int:
+        """Read the next rows, and return the bytes that this took; called in a thread."""
+        self._fresh = 0
         if self._reading is None:
             self._reading = in_pieces(self._batches())
         batch = next(self._reading)
-        self._piece = batch.num_rows, batch.serialize().to_pybytes()
+        data = batch.serialize().to_pybytes()
+        self._piece = batch.num_rows, data
+        return self._fresh + len(data)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self._part.read(self.next, self.end):
             self._source = batch.get_total_buffer_size()
+            self._fresh += self._source
             yield batch
 
     def send(self, rows: Sender[bytes]) -> int:
@@ -108,6 +115,8 @@ class Reading:
         self._metrics = metrics
         self._in_thread = in_thread
         self._progress = progress
+        self._turns: WeakKeyDictionary[Hashable, asyncio.Lock] = WeakKeyDictionary()
+        """By connection, whose range is being read."""
         self._read = 0
         """Bytes read into memory since `trim` last returned some."""
         limits = store.limits
@@ -115,16 +124,28 @@ class Reading:
             limits.max_fetches, limits.max_connection_fetches, limits.max_idle_bytes
         )
 
-    async def trim(self) -> None:
-        """Return free memory to the operating system if much was read since the last time."""
-        if self._read >= WORTH_IT:
-            self._read = 0
-            await self._in_thread(give_back)
+    async def trim(self) -> bool:
+        """Return free memory to the operating system if much was read since the last time.
+
+        Returns whether it did.
+        """
+        if self._read < WORTH_IT:
+            return False
+        self._read = 0
+        await self._in_thread(give_back)
+        return True
 
     async def answer(
-        self, request: Topics | Epochs | Offsets | Advance, grant: Grant, owner: str = ""
+        self,
+        request: Topics | Epochs | Offsets | Advance,
+        grant: Grant,
+        owner: str = "",
+        free: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answer a request that has one answer; ``owner`` is that of the client's token."""
+        """Answer a request that has one answer; ``owner`` is that of the client's token.
+
+        ``free`` is called once the contents of the request are not in memory any more.
+        """
         reply: Sender[Any] = request.reply
         async with reply:
             outcome: Listing | History | Found | Done | Refusal
@@ -139,6 +160,9 @@ class Reading:
                     outcome = await self._advance(request, grant, owner)
             except (IngestError, OSError) as error:
                 outcome = refusal_of(error)
+            if isinstance(request, Advance):  # the client may take its time to receive the answer
+                request.offsets, request.position = {}, None
+                free()
             try:
                 await reply.send(outcome)
             except MessageTooLarge:
@@ -169,13 +193,24 @@ class Reading:
         await self._progress.advance(topic, move)
         return Done()
 
-    async def fetch(self, request: Fetch, grant: Grant, connection: Hashable) -> None:
-        """Send the rows of a range; all ranges of a connection share its slots."""
+    async def fetch(
+        self,
+        request: Fetch,
+        grant: Grant,
+        connection: Hashable,
+        free: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Send the rows of a range; all ranges of a connection share its slots.
+
+        ``free`` is called once the contents of the request are not in memory any more.
+        """
         outcome: Done | Refusal = Done()
         async with request.reply as reply:
             async with request.rows as rows:
                 try:
                     part = self._part(request, grant)
+                    request.position = None  # checked; the client may take rows for days
+                    free()
                     await self._send_rows(
                         _Range(part, request.start, request.end, connection), rows
                     )
@@ -204,11 +239,14 @@ class Reading:
                 if not wanted.has_slot:
                     await slots.acquire(wanted)
                 if not wanted.has_piece:
-                    await self._in_thread(wanted.read)
-                    self._read += wanted.size
+                    # One read per connection: others do not queue behind all of its ranges.
+                    async with self._turns.setdefault(wanted.connection, asyncio.Lock()):
+                        self._read += await self._in_thread(wanted.read)
                 sent = wanted.send(rows)
                 self._metrics.rows_read += sent
                 if not sent:
+                    if not slots.free and await self.trim():
+                        continue  # slow clients pay for it, and there may be credit meanwhile
                     await self._wait_for_client(wanted, rows)
                 elif wanted.turn >= _TURN and slots.is_wanted(wanted):
                     wanted.evict()

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from aqueduct.api.handles import Sender
+from aqueduct.api.handles import Sender, wait_for_next
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
-from aqueduct.errors import ChannelError, EndOfChannel, MessageError
+from aqueduct.errors import ChannelError, CloseCode, EndOfChannel, MessageError
 from aqueduct.ingest.dedup.jobs import RECALLERS, Recollection
 from aqueduct.ingest.dedup.once import Once
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_of
@@ -33,6 +33,7 @@ from aqueduct.ingest.protocol import (
     Offsets,
     Open,
     Opened,
+    Refusal,
     Request,
     TopicInfo,
     Topics,
@@ -44,6 +45,7 @@ from aqueduct.ingest.server.permissions import HEADER, Grant, Permissions, diges
 from aqueduct.ingest.server.producer_leases import Places
 from aqueduct.ingest.server.reader_offsets import Progress
 from aqueduct.ingest.server.reading import Reading
+from aqueduct.ingest.server.requests import MAX_REQUEST, Account, Decoded, Reservation
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.stream import Stream
 from aqueduct.ingest.server.token_throttle import Doorman
@@ -104,6 +106,7 @@ class IngestServer:
         self._doorman = Doorman()
         self._owners_key = b""
         self._places = Places()
+        self._decoded = Decoded()
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """By topic and job, who looks at what is known of it."""
         self._sending = 0
@@ -281,38 +284,50 @@ class IngestServer:
     async def _handle(self, connection: ServerConnection[Request]) -> None:
         headers = connection.headers
         owner = self._permissions.owner(headers, self._owners_key)
-        client = _Client(self._permissions.grant(headers), owner)
+        client = _Client(self._permissions.grant(headers), owner, self._decoded.account())
         async with asyncio.TaskGroup() as group:
             while True:
                 await client.requests.acquire()
+                size = await wait_for_next(connection.entrypoint)
+                if size > MAX_REQUEST:
+                    reason = f"a request of {size:,} bytes is larger than {MAX_REQUEST:,}"
+                    _log.warning("%s is closed: %s", connection.peer, reason)
+                    await connection.close(CloseCode.LIMIT_EXCEEDED, reason)
+                    return
+                room = await client.decoded.reserve(size)
                 try:
                     request = await connection.entrypoint.receive()
                 except MessageError as error:
                     _log.warning("a request from %s: %s", connection.peer, error)
+                    room.free()
                     client.requests.release()
                     continue
                 except (EndOfChannel, ChannelError):
+                    room.free()
                     return
-                serving = group.create_task(self._serve(request, client))
-                serving.add_done_callback(lambda _: client.requests.release())
+                serving = group.create_task(self._serve(request, client, room))
+                serving.add_done_callback(partial(client.served, room))
+                del request, serving  # otherwise they live until the next request arrives
 
-    async def _serve(self, request: Request, client: _Client) -> None:
+    async def _serve(self, request: Request, client: _Client, room: Reservation) -> None:
         try:
             if isinstance(request, Open):
-                await self._produce(request, client)
+                await self._produce(request, client, room)
             elif isinstance(request, Fetch):
-                await self._reading.fetch(request, client.grant, client)
+                await self._reading.fetch(request, client.grant, client, room.free)
             elif isinstance(request, EndStep):
-                await self._end_step(request, client)
+                await self._end_step(request, client, room)
             else:
                 async with client.share_of(request):
-                    await self._reading.answer(request, client.grant, client.checked_owner)
+                    await self._reading.answer(
+                        request, client.grant, client.checked_owner, room.free
+                    )
         except ChannelError:
             pass  # who asked is gone
         except Exception:  # noqa: BLE001 -- a request that fails leaves others alone
             _log.exception("a request failed, and others go on: %s", type(request).__name__)
 
-    async def _produce(self, request: Open, client: _Client) -> None:
+    async def _produce(self, request: Open, client: _Client, room: Reservation) -> None:
         async with request.answers as answers, request.records as records:
             try:
                 client.grant.check_write(request.topic)
@@ -323,6 +338,8 @@ class IngestServer:
                     topic = await self._in_turn(
                         client, self._store.topic_to_write, request.topic, request.partitions
                     )
+                    request.position = None  # checked; the stream may be open for days
+                    room.free()
                     once = request.once
                     stream = Stream(
                         topic,
@@ -357,30 +374,35 @@ class IngestServer:
         await request.answers.send(self._opened(topic, 0, is_done))
         await stream.run()
 
-    async def _end_step(self, request: EndStep, client: _Client) -> None:
+    async def _end_step(self, request: EndStep, client: _Client, room: Reservation) -> None:
         async with request.reply as reply:
+            outcome: Done | Refusal = Done()
             try:
-                client.grant.check_write(request.topic)
-                end = partial(
-                    self._store.end_step,
-                    request.topic,
-                    request.job,
-                    request.step,
-                    request.run,
-                    request.rows,
-                    allow_extra=request.allow_extra,
-                    positions=request.positions,
-                    owner=client.checked_owner,
-                )
-                async with self._turn(request.topic, request.job):
-                    missing = await self._in_turn(client, end)
-                    if missing is not None:
-                        await self._recall(missing, self._store.topics[request.topic], client)
-                        await self._in_turn(client, partial(end, read=missing))
+                await self._end(request, client)
             except (IngestError, OSError) as error:
-                await reply.send(refusal_of(error))
-            else:
-                await reply.send(Done())
+                outcome = refusal_of(error)
+            request.positions = []  # the client may take its time to receive the answer
+            room.free()
+            await reply.send(outcome)
+
+    async def _end(self, request: EndStep, client: _Client) -> None:
+        client.grant.check_write(request.topic)
+        end = partial(
+            self._store.end_step,
+            request.topic,
+            request.job,
+            request.step,
+            request.run,
+            request.rows,
+            allow_extra=request.allow_extra,
+            positions=request.positions,
+            owner=client.checked_owner,
+        )
+        async with self._turn(request.topic, request.job):
+            missing = await self._in_turn(client, end)
+            if missing is not None:
+                await self._recall(missing, self._store.topics[request.topic], client)
+                await self._in_turn(client, partial(end, read=missing))
 
     async def _recall(self, missing: Recollection, topic: Topic, client: _Client) -> None:
         """Read what is stored of a step, one at a time for a client."""
@@ -458,7 +480,7 @@ class IngestServer:
 class _Client:
     """A connection: what it may do, and what it has of the server."""
 
-    def __init__(self, grant: Grant, owner: str) -> None:
+    def __init__(self, grant: Grant, owner: str, decoded: Account) -> None:
         self.grant = grant
         self.owner = owner
         """The owner of the names that it uses first; empty without tokens."""
@@ -466,6 +488,8 @@ class _Client:
         self.turn = asyncio.Lock()
         """Held while a message is decoded: one at a time over all streams of the connection."""
         self.requests = asyncio.Semaphore(_REQUESTS)
+        self.decoded = decoded
+        """The memory of its requests."""
         self.writing = asyncio.Lock()
         """Held while something is done for it in the thread that stores records."""
         self.recalling = asyncio.Lock()
@@ -474,6 +498,11 @@ class _Client:
         """Held while offsets are looked up, or topics listed, for it: a listing takes megabytes."""
         self.advancing = asyncio.Semaphore(_ADVANCES)
         """Held while its named readers advance."""
+
+    def served(self, room: Reservation, _: object = None) -> None:
+        """Let the next request take the place of one that is over."""
+        room.free()
+        self.requests.release()
 
     def share_of(self, request: Request) -> contextlib.AbstractAsyncContextManager[None]:
         """Return what to hold while a request is answered, so that others get their turns."""

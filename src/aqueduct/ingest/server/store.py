@@ -20,6 +20,7 @@ from aqueduct.ingest.identity import TopicPosition
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.ingest.server.clock import TOLERANCE, Clock
+from aqueduct.ingest.server.memory import give_back
 from aqueduct.ingest.server.topic import Submission, Topic, check_name, is_begun, replaced
 from aqueduct.ingest.storage.local.file_modes import DIRECTORY_MODE, check_mode, settle_modes
 from aqueduct.ingest.storage.local.manifest import make_directory
@@ -404,6 +405,8 @@ class Store:
             self._roll(topic, part)
             rolled += part.rolled - before
             self._retain(topic, part)  # others may have much to roll before all of them have
+            if part.rolled > before:
+                give_back()  # a log was read, and its segment encoded, in this thread
         return rolled
 
     def _parts_to_keep_up(self) -> Iterator[tuple[Topic, Partition]]:

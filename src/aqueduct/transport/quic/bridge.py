@@ -158,6 +158,8 @@ class Bridge:
         """Writes that wait for stream credit: control, messages."""
         self._stream_limit = self._stream_reserve = 0
         """Streams that the peer allows in total, and those of them reserved for control."""
+        self._has_more = False
+        """Whether the last feed left something that waits for QUIC."""
         self._resets: deque[tuple[int, int]] = deque()
         """Streams to reset, with their error codes."""
         self._streams: dict[int, int] = {}
@@ -239,8 +241,9 @@ class Bridge:
             at = core
         if not self._asked_in_full and (at is None or self._ask_again < at):
             at = self._ask_again
-        if self._debts.is_full and self._has_more() and (at is None or self._debts.look_at < at):
-            at = self._debts.look_at
+        if self._debts.is_full and (at is None or self._debts.look_at < at):
+            if self._waiting or self._resets or any(self._unopened):
+                at = self._debts.look_at
         return at
 
     def flush(self, now: float) -> list[Packet]:
@@ -251,24 +254,26 @@ class Bridge:
             self.quic.max_withheld = MAX_WITHHELD
             if self.when_ready is not None:
                 self.when_ready()
+        debts = self._debts
         try:
-            if self._debts.is_full:
-                self._debts.look_again(now)
+            if debts.is_full:
+                debts.look_again(now)
             self._collect(now)
             fed = self._feed()
             if fed or self._stirred or (now >= self._ask_again and not self._asked_in_full):
                 packets = self._ask(now)
-            while fed and len(packets) < _PACKETS and self._has_more():
+            while fed and self._has_more and len(packets) < _PACKETS:
                 fed = self._feed()
                 packets += self._ask(now)
-            self.has_cut = fed and len(packets) >= _PACKETS and self._has_more()
+            self.has_cut = fed and self._has_more
             self._cut_at = now
-            if self._closing is not None and not self._has_more() and self._is_sent():
+            if self._closing is not None and not self._has_more and self._is_sent():
                 # In full: what has to be sent again counts nowhere (AQ-EARLY-2).
                 packets += self.quic.datagrams_to_send(now)
                 self._close()
                 packets += self.quic.datagrams_to_send(now)
-            if self._debts.look(len(packets), now):
+            debts.news += len(packets)
+            if debts.news >= _LOOK_AFTER and debts.look(0, now):
                 self._collect(now)
                 packets += self._ask(now)
         except FAULTS as fault:
@@ -303,6 +308,7 @@ class Bridge:
         self._forget_waiting()
         self._closing = None
         self._unsent = self._pieces = 0
+        self.before_end = self.when_connected = self.when_ready = self.when_hidden = None
         self.quic.release()
 
     def statistics(self) -> dict[str, float]:
@@ -382,7 +388,7 @@ class Bridge:
     def _collect(self, now: float) -> None:
         """Take the core's actions; resets and closes overtake what waits."""
         for action in self.core.poll_actions():
-            if self.is_closed():
+            if self._closed or self.ended:
                 continue  # QUIC takes nothing any more
             if isinstance(action, WriteStream):
                 self._waiting.append(
@@ -405,7 +411,13 @@ class Bridge:
         qh3 could queue more, but then its acks wait behind that: two sides that both have a full
         queue can wait for each other for ever.
         """
-        if not self._has_more() or self.is_closed():
+        waiting, unopened = self._waiting, self._unopened
+        if (
+            not (waiting or self._resets or unopened[False] or unopened[True])
+            or self._closed
+            or self.ended
+        ):
+            self._has_more = False
             return False
         room = left = self._room()
         pieces = 0
@@ -413,10 +425,10 @@ class Bridge:
             self._reset_now(*self._resets.popleft())
             left -= _RESET_SIZE
             pieces += 1
-        if self._unopened[False] or self._unopened[True]:
+        if unopened[False] or unopened[True]:
             self._queue_unopened()
-        while left > 0 and self._waiting and pieces < _PIECES:
-            entry = self._waiting[0]
+        while left > 0 and waiting and pieces < _PIECES:
+            entry = waiting[0]
             if isinstance(entry, bytes):
                 if not self.connected:
                     break  # AQ-EARLY-3: neither it nor what is behind it
@@ -435,15 +447,18 @@ class Bridge:
         self._unsent += room - left + pieces * _FRAME_HEAD
         self._pieces += pieces
         self._debts.news += pieces
+        self._has_more = bool(waiting or self._resets or unopened[False] or unopened[True])
         return pieces > 0
-
-    def _has_more(self) -> bool:
-        return bool(self._waiting or self._resets or self._unopened[False] or self._unopened[True])
 
     def _take(self) -> None:
         """Remove the first write of the queue."""
         self._waiting.popleft()
         self._taken += 1
+        if self._dropped:
+            self._forget_dropped()
+
+    def _forget_dropped(self) -> None:
+        """Forget the streams whose last write has left the queue."""
         dropped = self._dropped
         while dropped and next(iter(dropped.values())) <= self._taken:
             dropped.popitem(last=False)
@@ -564,7 +579,10 @@ class Bridge:
         if not whole:
             write.sent += room
             return room
-        self._take()
+        self._waiting.popleft()
+        self._taken += 1
+        if self._dropped:
+            self._forget_dropped()
         if write.fin:
             # qh3 forgets a finished stream once it is acked, and objects to a reset then.
             del self._streams[write.stream]
@@ -632,7 +650,7 @@ class Bridge:
                 core.handle_datagram(event.data, now)
             else:
                 self._handle_rare(event, now)
-        if not self.is_closed() and (closed := quic.closed_with) is not None:
+        if not (self._closed or self.ended) and (closed := quic.closed_with) is not None:
             # qh3 itself tells of it when draining is over, and takes nothing until then.
             self._handle_rare(closed, now)
         rtt = quic.core.smoothed_rtt if quic.core is not None else None

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -46,6 +46,8 @@ _MAX_INBOX = 16 * 1024 * 1024
 """Bytes of packets that wait for one connection: more than its flow control lets it send."""
 _MAX_WAITING = 64 * 1024 * 1024
 """The same for all connections of a socket. Past either, packets are lost, as packets are."""
+_MAX_AT_DOOR = 256 * 1024
+"""The same for all unknown connections of one address: 180 handshakes, which take 0.2 s."""
 _COST_OF_WAITING = 256
 """What packets that wait cost besides their bytes."""
 _SMALLEST_INITIAL = 1_200
@@ -97,7 +99,7 @@ class QuicOptions:
     handshakes_before_retry: int = 256
     """Half-open connections above which new clients must validate their address (Retry); a client
     from an address with a quarter of that must, too. Validation costs a round trip."""
-    max_half_open: int = 1_024
+    max_half_open: int = 512
     """Connections not yet accepted, about 80 KB each. Above that, the server drops the oldest one
     of the address with the most."""
     max_connections: int = 10_000
@@ -310,6 +312,18 @@ class Inbox:
         return received, size
 
 
+@dataclass(frozen=True)
+class Door:
+    """Reads packets of unknown connections; those of one address wait in one queue."""
+
+    endpoint: Endpoint = field(compare=False)
+    address: str
+
+    def receive(self, data: bytes, segment: int, address: Address) -> None:
+        """Read a packet that has waited: its connection may be known by now."""
+        self.endpoint.admit(data, segment, address)
+
+
 class Endpoint:
     """A UDP socket on the loop, and the connections that share it."""
 
@@ -323,7 +337,7 @@ class Endpoint:
         """Not the loop's, which may stand still during a turn."""
         self.drivers: dict[Driver, None] = {}
         self._by_id: dict[bytes, Driver] = {}
-        self._inboxes: OrderedDict[Driver, Inbox] = OrderedDict()
+        self._inboxes: OrderedDict[Driver | Door, Inbox] = OrderedDict()
         """Packets that wait; the connection whose turn it is comes first."""
         self._waiting = 0
         self._is_late = False
@@ -429,26 +443,36 @@ class Endpoint:
                 self._is_late = True
 
     def _route(self, data: bytes, segment: int, address: Address) -> None:
-        driver = self._by_id.get(destination_id(data))
-        if driver is None:
-            driver = self.unknown(data, address)
-        if driver is None:
-            return
-        if self._is_late or driver in self._inboxes:
-            self._postpone(driver, (data, segment, address))
+        reader: Driver | Door | None = self._by_id.get(destination_id(data))
+        most = _MAX_INBOX
+        if reader is None:
+            if not self._inboxes and not self._is_late:
+                self.admit(data, segment, address)
+                return
+            # A handshake costs a millisecond: those of one address delay no other address.
+            reader = Door(self, neighbourhood(address[0]))
+            most = _MAX_AT_DOOR
+        if self._is_late or reader in self._inboxes:
+            self._postpone(reader, (data, segment, address), most)
         else:
+            reader.receive(data, segment, address)
+
+    def admit(self, data: bytes, segment: int, address: Address) -> None:
+        """Read a packet of a client that may be new."""
+        driver = self._by_id.get(destination_id(data)) or self.unknown(data, address)
+        if driver is not None:
             driver.receive(data, segment, address)
 
-    def _postpone(self, driver: Driver, received: Received) -> None:
+    def _postpone(self, reader: Driver | Door, received: Received, most: int) -> None:
         """Packets wait until the connections before theirs had a turn."""
         size = len(received[0]) + _COST_OF_WAITING
-        inbox = self._inboxes.get(driver)
+        inbox = self._inboxes.get(reader)
         if inbox is None:
             if not self._turns_due:
                 self._turns_due = True
                 self.loop.call_soon(self._take_turns)
-            inbox = self._inboxes[driver] = Inbox()
-        if inbox.size + size <= _MAX_INBOX and self._waiting + size <= _MAX_WAITING:
+            inbox = self._inboxes[reader] = Inbox()
+        if inbox.size + size <= most and self._waiting + size <= _MAX_WAITING:
             inbox.add(received, size)
             self._waiting += size
 
@@ -456,18 +480,18 @@ class Endpoint:
         """Read packets that had to wait: those of one system call for each connection in turn."""
         inboxes, clock = self._inboxes, self.clock
         until = clock() + _TURN
-        while inboxes:
-            driver, inbox = inboxes.popitem(last=False)
+        while inboxes and not self._closed:
+            reader, inbox = inboxes.popitem(last=False)
             if inbox.runs:
                 received, size = inbox.take()
                 self._waiting -= size
-                driver.receive(*received)
+                reader.receive(*received)
             if inbox.runs:
-                inboxes[driver] = inbox  # behind the others
+                inboxes[reader] = inbox  # behind the others
             if clock() > until:
                 break
-        self._turns_due = bool(inboxes)
-        if inboxes:
+        self._turns_due = bool(inboxes) and not self._closed
+        if self._turns_due:
             self.loop.call_soon(self._take_turns)
 
     def _route_many(self, data: bytes, segment: int, address: Address) -> None:

@@ -156,6 +156,10 @@ class Engine(QuicConnection):
     ) -> None:
         self._tickets = tickets
         self._issued: list[SessionTicket] = []
+        self.has_lost = False
+        """Whether packets were lost, or seemed to be, on this connection."""
+        self._was_early = False
+        """Whether the server took early data, once TLS was released."""
         self._probes = 0
         self._probe_at = 0.0
         self._probe_pause = PROBE_AFTER
@@ -196,8 +200,17 @@ class Engine(QuicConnection):
         return self._core
 
     def release(self) -> None:
-        """Free the native connection after its end; the application may keep this object."""
-        self._core = None
+        """Free the native connection and TLS after the end; the application may keep this object.
+
+        TLS refers to itself, so that only the garbage collector would free it: a tenth of a
+        millisecond each, and all clients wait while it frees a thousand at once.
+        """
+        context = self.tls
+        if context is not None:
+            self._was_early = context.early_data_accepted
+            context.alpn_cb = context.get_session_ticket_cb = context.new_session_ticket_cb = None
+            context.update_traffic_key_cb = None  # type: ignore[assignment]
+        self._core = self._tls = None
         self._events.clear()
         self._ready_packets.clear()
         self._ready_pings.clear()
@@ -261,7 +274,7 @@ class Engine(QuicConnection):
     @property
     def early_data_accepted(self) -> bool:
         """Whether the server took early data; a client knows when the server has answered."""
-        return self.tls is not None and self.tls.early_data_accepted
+        return self._was_early if self.tls is None else self.tls.early_data_accepted
 
     def keep_tickets(self) -> None:
         """The handshake is done: the client is real, and its ticket is worth its place."""
@@ -481,6 +494,9 @@ class Engine(QuicConnection):
         without limit. Past ``max_withheld`` events are therefore taken anyway.
         """
         self._is_held_back = False
+        core = self._core
+        if not self.has_lost and core is not None and (core.loss_total or core.pto_total):
+            self.has_lost = True
         if self._may_reserve and self._handshake_complete and self.has_lost:
             if self.bytes_in_flight < self._withheld_at:
                 self.withheld = 0  # the peer acknowledges
@@ -565,12 +581,6 @@ class Engine(QuicConnection):
             if len(transmit[0]) < short:
                 break
         return packets
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether packets were lost, or seemed to be, on this connection."""
-        core = self._core
-        return core is not None and bool(core.loss_total or core.pto_total)
 
     def _create_core(self, remote_addr: Any, initial_dcid: bytes, now: float) -> None:
         configuration = self._configuration

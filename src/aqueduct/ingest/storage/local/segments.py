@@ -20,7 +20,9 @@ from aqueduct.ingest.storage.local.manifest import removed_on_failure, sync_dire
 
 ROW_GROUP = 65_536
 """Rows that are read together: some megabytes, and enough for columns to be packed well."""
-_ROW_GROUP_BYTES = 16 * 1024 * 1024
+_ROW_GROUP_BYTES = 8 * 1024 * 1024
+_COLUMN_ROWS = 8_192
+"""Rows to decode at once if only some columns are read, so that few of them are in memory."""
 _TEMPORARY = ".tmp"
 _PIECE = 1024 * 1024
 
@@ -40,6 +42,8 @@ def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, i
         ) as writer:
             for group in _row_groups(batches):
                 writer.write_table(group, row_group_size=group.num_rows)
+                del group  # before the next one is read: each is megabytes
+                pa.default_memory_pool().release_unused()
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
@@ -71,9 +75,12 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
+        del batch
         if rows >= ROW_GROUP or size >= _ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(waiting)
+            table = pa.Table.from_batches(waiting)
             waiting, rows, size = [], 0, 0
+            yield table
+            del table
     if waiting:
         yield pa.Table.from_batches(waiting)
 
@@ -81,15 +88,35 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def read_segment(
     path: Path, first: int, start: int, end: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with offsets from ``start`` up to ``end``, of a file that begins at ``first``."""
-    schema = STORED if columns is None else pa.schema([STORED.field(name) for name in columns])
+    """The rows with offsets from ``start`` up to ``end``, of a file that begins at ``first``.
+
+    With ``columns`` they are decoded in small batches by the calling thread alone, which can then
+    return all of the memory: what other threads of Arrow have freed stays with those.
+    """
     with _opened(path) as file:
         for number, begin, stop in _groups(path, file, first, end):
-            if start < stop:
-                group = file.read_row_group(number, None if columns is None else schema.names)
-                group = group if columns is None else group.select(schema.names)
-                rows = group.slice(max(start - begin, 0), min(end, stop) - max(start, begin))
-                yield from rows.cast(schema).to_batches()
+            if start >= stop:
+                continue
+            if columns is not None:
+                yield from _read_columns(file, number, columns, start - begin, end - begin)
+                continue
+            group = file.read_row_group(number)
+            rows = group.slice(max(start - begin, 0), min(end, stop) - max(start, begin))
+            yield from rows.cast(STORED).to_batches()
+
+
+def _read_columns(
+    file: pq.ParquetFile, number: int, columns: Sequence[str], start: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """Columns of the rows of a group from ``start`` up to ``end``, counted within the group."""
+    schema = pa.schema([STORED.field(name) for name in columns])
+    begin = 0
+    for batch in file.iter_batches(_COLUMN_ROWS, [number], schema.names, use_threads=False):
+        stop = begin + batch.num_rows
+        if start < stop and begin < end:
+            rows = batch.slice(max(start - begin, 0), min(end, stop) - max(start, begin))
+            yield rows.select(schema.names).cast(schema)
+        begin = stop
 
 
 def first_stored_at(path: Path, first: int, end: int, timestamp: int) -> int:
