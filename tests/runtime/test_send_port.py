@@ -614,7 +614,7 @@ async def test_a_channel_of_bytes_takes_what_is_bytes_and_teaches_what_is_not() 
         await sender.send(memoryview(b"def")[::2])
         changing[:] = b"xyz"
         assert [await receiver.receive() for _ in range(2)] == [b"abc", b"df"]
-        with pytest.raises(EncodeError, match=r"cannot send str; give the channel a type"):
+        with pytest.raises(EncodeError, match=r"cannot send str; give it a type"):
             await sender.send("text")
         await sender.send(b"the channel lives on")
         assert sender.statistics()["sent"] == 3

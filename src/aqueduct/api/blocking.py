@@ -99,13 +99,13 @@ class Sender(ChannelHalf, Generic[T]):
 
     __slots__ = ("_background", "_half")
 
-    sends = True
+    _sends = True
 
     def __init__(self, half: handles.Sender[T]) -> None:
         self._background = _background_of(half)
         self._half = half
 
-    def to_attach(self) -> ChannelHalf:
+    def _to_attach(self) -> ChannelHalf:
         """The half on the loop is the one that travels."""
         return self._half
 
@@ -192,7 +192,7 @@ class Receiver(ChannelHalf, Generic[T]):
 
     __slots__ = ("_ahead", "_background", "_half", "_waiting")
 
-    sends = False
+    _sends = False
 
     def __init__(self, half: handles.Receiver[T]) -> None:
         self._background = _background_of(half)
@@ -201,7 +201,7 @@ class Receiver(ChannelHalf, Generic[T]):
         """What an earlier hop brought along; the loop puts it there, any thread takes it."""
         self._waiting = 0
 
-    def to_attach(self) -> ChannelHalf:
+    def _to_attach(self) -> ChannelHalf:
         """The half on the loop is the one that travels."""
         return self._half
 

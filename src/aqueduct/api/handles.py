@@ -109,7 +109,7 @@ class Sender(Half, Generic[T]):
 
     __slots__ = ()
 
-    sends = True
+    _sends = True
     give = Give.SENDER
     end_it = "finish() or cancel()"
     _port: SendPort
@@ -228,7 +228,7 @@ class Receiver(Half, Generic[T]):
 
     __slots__ = ()
 
-    sends = False
+    _sends = False
     give = Give.RECEIVER
     end_it = "close()"
     _port: ReceivePort
@@ -461,7 +461,7 @@ def sender_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
     found = []
     for name, hint in get_type_hints(kind).items():
         half = get_origin(hint) or hint
-        if isinstance(half, type) and issubclass(half, ChannelHalf) and half.sends:
+        if isinstance(half, type) and issubclass(half, ChannelHalf) and half._sends:
             arguments = get_args(hint)
             found.append((name, arguments[0] if arguments else bytes))
     return tuple(found)

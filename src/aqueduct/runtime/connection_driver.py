@@ -146,7 +146,7 @@ class Line:
         port = self._unclaimed.get(attachment.channel)
         if port is None:
             raise ValueError("one attachment cannot be two channels")
-        if half is not None and half.sends is not isinstance(port, NetworkSendPort):
+        if half is not None and half._sends is not isinstance(port, NetworkSendPort):
             raise ValueError(f"the attachment is no {half.__name__}, but the other half")
         del self._unclaimed[attachment.channel]
         port.set_type(kind)

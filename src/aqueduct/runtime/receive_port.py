@@ -62,7 +62,7 @@ class NetworkReceivePort:
         self.core: Core | ForkedCore = line.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
-        self.codec: Codec[Any] | None = codec_for(kind)
+        self.codec: Codec[Any] = codec_for(kind)
         self.ended: ReceiverEnded | None = None
         self.closed = False
         self.arrived = Waiters()
@@ -212,16 +212,14 @@ class NetworkReceivePort:
     def _pop_rich(self, entry: WireMessage, whole: bool) -> Any:
         """A message with headers or channels."""
         self._passed += 1
-        if whole and self.codec is None and entry.attachments:
+        if whole and entry.attachments and self.codec.is_identity:
             attached = self.line.attached(entry)
             return Message(entry.payload, Headers(entry.headers), entry.number, attached)
         return self._present(self._decode(entry), entry.headers, entry.number, whole)
 
     def _unroll(self, run: MessageRun) -> None:
         """Make the values of plain messages ready, up to one that cannot be decoded."""
-        values = run.payloads
-        if self.codec is not None:
-            values, self._failed = self.codec.decode_many(run.payloads)
+        values, self._failed = self.codec.decode_many(run.payloads)
         done = len(values)
         self.ready[:] = values[::-1]
         self._ready_stop = run.first + done
@@ -289,7 +287,7 @@ class NetworkReceivePort:
 
     def _decode(self, message: WireMessage) -> Any:
         """Decode a message with channels; those that nobody claims are closed (AQ-CLOSE-4)."""
-        if self.codec is None:
+        if self.codec.is_identity:
             self.line.abandon(message)
             return message.payload
 

@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aqueduct.codec import ChannelHalf, Codec, codec_for, name_of
+from aqueduct.codec import Codec, codec_for
 from aqueduct.errors import (
     AqueductError,
     ChannelClosed,
     ChannelLostInTransit,
-    EncodeError,
     LocalProtocolError,
     MessageTooLarge,
     ReceiverClosed,
@@ -45,6 +44,7 @@ class NetworkSendPort:
     __slots__ = (
         "_ending",
         "_forgone",
+        "_is_raw",
         "_is_told",
         "_is_unordered",
         "_refused",
@@ -72,7 +72,8 @@ class NetworkSendPort:
         self.core: Core | ForkedCore = line.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
-        self.codec: Codec[Any] | None = codec_for(kind)
+        self.codec: Codec[Any] = codec_for(kind)
+        self._is_raw = self.codec.is_identity
         self.ended: SenderEnded | None = None
         self.finished = False
         self.cancelled = False
@@ -102,6 +103,7 @@ class NetworkSendPort:
     def set_type(self, kind: Any) -> None:
         """What the handle sends, known when somebody claims it."""
         self.codec = codec_for(kind)
+        self._is_raw = self.codec.is_identity
 
     def fork(self) -> None:
         """This is a child process: raise at once what would hang."""
@@ -118,7 +120,7 @@ class NetworkSendPort:
             return False
         send = self._send_plain
         try:
-            if send is not None and self.codec is None and type(value) is bytes:
+            if send is not None and self._is_raw and type(value) is bytes:
                 send(value, line.time)
                 line.unflushed += len(value) + self._weight
             else:
@@ -280,11 +282,7 @@ class NetworkSendPort:
             raise self._error()
         if self._is_full():
             raise WouldBlock(f"{MAX_UNSETTLED} unordered messages have not been acknowledged")
-        if self.codec is None:
-            payload = as_bytes(value)
-            halves: list[ChannelHalf] = []
-        else:
-            payload, halves = self.codec.encode(value)
+        payload, halves = self.codec.encode(value)
         try:
             if halves or headers or receipt is not None:
                 sent = self.line.send(self.channel, payload, headers, halves)
@@ -374,15 +372,3 @@ class NetworkSendPort:
         if ended.how is End.CONNECTION:
             return self.line.lost(self.channel)
         return self._closed()
-
-
-def as_bytes(value: Any) -> bytes:
-    """A payload for a channel of bytes."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise EncodeError(
-        f"a channel of bytes cannot send {name_of(type(value))}; "
-        "give the channel a type: aqueduct.channel(SomeType)"
-    )

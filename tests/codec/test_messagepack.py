@@ -1,4 +1,4 @@
-"""Payloads: what goes through a codec, what does not, and what people are told then."""
+"""MessagePack payloads: the contract of a codec, what is encoded, and what errors say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pytest
 
 import aqueduct
 from aqueduct import DecodeError, EncodeError, Receiver, Sender
-from aqueduct.codec import ChannelHalf, Codec, codec_for, name_of, no_channels
+from aqueduct.codec import ChannelHalf, Codec, MessagePackCodec, codec_for, no_channels
+from aqueduct.codec.base import name_of
+from aqueduct.codec.raw import RAW
+from tests.codec.contract import ChannelCodecContract, Refusing
 
 Small = Annotated[int, msgspec.Meta(ge=0, lt=10)]
 
@@ -68,10 +71,30 @@ def halves() -> Iterator[list[ChannelHalf]]:
         receiver.close()
 
 
-def codec(kind: Any) -> Codec[Any]:
-    found = codec_for(kind)
-    assert found is not None
-    return found
+codec = codec_for
+
+
+class TestMessagePackCodec(ChannelCodecContract):
+    content_type = "application/msgpack"
+    samples = (
+        (int, -17),
+        (str, "väter"),
+        (dict[str, set[int]], {"a": {1}}),
+        (bytearray, bytearray(b"kept")),
+        (Refusing, Refusing(4)),
+        (Any, {"a": [1, b"bytes", None]}),
+    )
+    rejected = ((Any, object()), (Any, [1, {2: object()}]), (Any, 1 << 70))
+    malformed = (
+        (int, b""),
+        (int, b"\xa2no"),
+        (list[int], b"\x92\x01"),
+        (Refusing, b"\xc1"),
+        (Any, b"\x01\x02"),
+    )
+
+    def make(self, kind: Any) -> Codec[Any]:
+        return MessagePackCodec(kind)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +126,8 @@ def test_a_value_of_any_type_comes_back(kind: Any, value: Any) -> None:
     assert codec(kind).decode_many([payload, payload]) == ([value, value], None)
 
 
-def test_bytes_need_no_codec() -> None:
-    assert codec_for(bytes) is None
+def test_bytes_are_not_encoded() -> None:
+    assert codec_for(bytes) is RAW
 
 
 def test_a_thread_makes_one_codec_per_type_and_threads_share_none() -> None:
