@@ -69,7 +69,7 @@ def test_every_name_is_there_and_explained(module: ModuleType, name: str) -> Non
 @pytest.mark.parametrize(("module", "name"), NAMES)
 def test_every_method_is_explained(module: ModuleType, name: str) -> None:
     value = getattr(module, name)
-    explained = ("aqueduct.channel", "aqueduct.ingest")
+    explained = ("aqueduct.api", "aqueduct.codec", "aqueduct.ingest", "aqueduct.runtime")
     if not isinstance(value, type) or not value.__module__.startswith(explained):
         return
     missing = [member for member, function in public_members(value) if not inspect.getdoc(function)]
@@ -77,7 +77,7 @@ def test_every_method_is_explained(module: ModuleType, name: str) -> None:
 
 
 def test_the_blocking_twin_has_what_the_original_has() -> None:
-    internal = {"from_port", "prepare_to_move", "move", "incoming", "forked"}
+    internal = {"incoming", "forked"}
     internal |= {"on_headers", "on_end", "turned", "expect", "fail", "leave", "lost"}
     internal |= {"connections"}  # each belongs to the thread that accepted it
     for name in blocking.__all__:

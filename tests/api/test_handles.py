@@ -239,7 +239,8 @@ async def test_a_forgotten_networked_sender_warns_and_is_cancelled() -> None:
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveReceiver(receiver))
         theirs = (await server.entrypoint.receive()).half
-        with pytest.warns(ResourceWarning, match=r"a Sender was forgotten .* finish\(\) or cancel"):
+        warned = r"<Sender .* open> was not closed; .* finish\(\) or cancel\(\)"
+        with pytest.warns(ResourceWarning, match=warned):
             del sender
         with pytest.raises(ChannelCancelled):
             await theirs.receive()
@@ -250,7 +251,7 @@ async def test_a_forgotten_networked_receiver_warns_and_is_closed() -> None:
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveSender(sender))
         theirs = (await server.entrypoint.receive()).half
-        with pytest.warns(ResourceWarning, match=r"a Receiver was forgotten .* close\(\)"):
+        with pytest.warns(ResourceWarning, match=r"<Receiver .* open> was not closed.* close\(\)"):
             del receiver
         await eventually(lambda: not theirs._port.is_open(), "the sender hears of it")
         with pytest.raises(ReceiverClosed):
@@ -427,6 +428,68 @@ async def test_headers_and_mode_of_a_channel_go_with_it() -> None:
         assert theirs.headers.text("name") == sender.headers.text("name") == "täglich"
         sender.finish()
         theirs.close()
+
+
+# -- what a handle shows ---------------------------------------------------------------------------
+
+
+def test_a_local_half_names_its_mode_and_state() -> None:
+    sender, receiver = channel(int, mode=Mode.UNORDERED)
+    assert repr(sender) == "<Sender channel=local mode=unordered open>"
+    assert repr(receiver) == "<Receiver channel=local mode=unordered open>"
+    sender.finish()
+    assert repr(sender) == "<Sender channel=local mode=unordered finished>"
+    assert repr(receiver) == "<Receiver channel=local mode=unordered finished>"
+    receiver.close()
+    assert repr(receiver) == "<Receiver channel=local mode=unordered closed>"
+    sender, receiver = oneshot(int)
+    sender.cancel()
+    assert repr(sender) == "<Sender channel=local mode=ordered cancelled>"
+    assert repr(receiver) == "<Receiver channel=local mode=ordered cancelled>"
+    sender, receiver = channel(int)
+    receiver.close()
+    assert repr(sender) == "<Sender channel=local mode=ordered receiver closed>"
+
+
+async def test_a_networked_half_names_its_channel_mode_and_state() -> None:
+    async with joined(GiveReceiver[int]) as (client, server):
+        assert repr(client.entrypoint) == "<Sender channel=entrypoint mode=ordered open>"
+        assert repr(server.entrypoint) == "<Receiver channel=entrypoint mode=unknown open>"
+        sender, receiver = channel(int, mode=Mode.UNRELIABLE)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        assert repr(sender) == "<Sender channel=client#1> mode=unreliable open>"
+        assert repr(receiver) == "<Receiver channel=client#1> mode=unreliable moved>"
+        assert repr(theirs) == "<Receiver channel=client#1> mode=unknown open>"
+        theirs.close()
+        await eventually(lambda: "receiver closed" in repr(sender), "the sender hears of it")
+        assert repr(sender) == "<Sender channel=client#1> mode=unreliable receiver closed>"
+        assert repr(theirs) == "<Receiver channel=client#1> mode=unknown closed>"
+    assert repr(client.entrypoint) == "<Sender channel=entrypoint mode=unknown connection ended>"
+
+
+async def test_only_the_peer_knows_the_mode_of_a_sender_that_it_holds() -> None:
+    async with joined(GiveSender[int]) as (client, server):
+        sender, receiver = channel(int, mode=Mode.UNORDERED)
+        await client.entrypoint.send(GiveSender(sender))
+        assert repr(receiver) == "<Receiver channel=client#0< mode=unknown open>"
+        assert repr(sender) == "<Sender channel=client#0< mode=unordered moved>"
+        theirs = (await server.entrypoint.receive()).half
+        assert repr(theirs) == "<Sender channel=client#0< mode=ordered open>"
+        theirs.finish()
+        receiver.close()
+
+
+@pytest.mark.parametrize("mode", ["unreliable", "UNRELIABLE", 1, None, Mode])
+def test_a_mode_that_is_not_a_mode_is_a_type_error_at_the_call(mode: Any) -> None:
+    with pytest.raises(TypeError, match=r"mode is a Mode such as .*, not "):
+        channel(int, mode=mode)
+
+
+@pytest.mark.parametrize("kind", [Sender, Receiver])
+def test_a_half_is_made_by_a_channel_and_not_by_its_class(kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"made by channel\(\) or oneshot\(\)"):
+        kind()
 
 
 # -- calls -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aqueduct import ForkedConnectionError
-from aqueduct.runtime.forked import FORKED
+from aqueduct.runtime.ports import FORKED
 from tests.api.test_blocking import ran_well
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")

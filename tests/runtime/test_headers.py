@@ -56,5 +56,5 @@ def test_what_may_be_given_for_headers(given: Any, pairs: Any) -> None:
 
 @pytest.mark.parametrize("bad", [{"a": 3}, {"a": None}, [(3, "a")]])
 def test_what_is_neither_text_nor_bytes_is_an_error(bad: Any) -> None:
-    with pytest.raises(TypeError, match="text or bytes"):
+    with pytest.raises(TypeError, match="str or bytes"):
         to_pairs(bad)
