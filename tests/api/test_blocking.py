@@ -165,7 +165,9 @@ def test_leaving_a_sender_with_an_exception_cancels_it() -> None:
 
 def test_a_forgotten_half_warns_and_is_ended() -> None:
     tx, rx = blocking.channel(int)
-    with pytest.warns(ResourceWarning, match="a Sender was forgotten while open; use `with`"):
+    with pytest.warns(
+        ResourceWarning, match="<blocking.Sender .* open> was not closed; use `with`"
+    ):
         del tx
     with pytest.raises(aqueduct.ChannelCancelled):
         rx.receive(timeout=SECONDS)
@@ -174,7 +176,7 @@ def test_a_forgotten_half_warns_and_is_ended() -> None:
 def test_a_call_on_the_background_thread_raises_instead_of_waiting_for_itself() -> None:
     tx, rx = blocking.channel(int)
     with tx, rx, pytest.raises(RuntimeError, match="would wait for itself"):
-        tx._background.do(rx.receive)
+        tx._background.call(rx.receive)
 
 
 # -- over the network ------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None
         thread.start()
         clients = [connected(server.address, int) for _ in range(4)]
         time.sleep(0.1)
-        assert len(server._server._ready) == 2
+        assert len(server._inner._ready) == 2
         done.set()
         for client in clients:
             client.wait_closed(timeout=SECONDS)
