@@ -173,6 +173,17 @@ def test_a_forgotten_half_warns_and_is_ended() -> None:
         rx.receive(timeout=SECONDS)
 
 
+def test_a_half_names_its_mode_and_state() -> None:
+    tx, rx = blocking.channel(int, mode=aqueduct.Mode.UNRELIABLE)
+    assert repr(tx) == "<blocking.Sender channel=local mode=unreliable open>"
+    tx.finish()
+    assert repr(rx) == "<blocking.Receiver channel=local mode=unreliable finished>"
+    wrong: Any = "unreliable"
+    with pytest.raises(TypeError, match="mode is a Mode"):
+        blocking.channel(int, mode=wrong)
+    rx.close()
+
+
 def test_a_call_on_the_background_thread_raises_instead_of_waiting_for_itself() -> None:
     tx, rx = blocking.channel(int)
     with tx, rx, pytest.raises(RuntimeError, match="would wait for itself"):
