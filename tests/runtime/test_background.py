@@ -69,7 +69,7 @@ def test_a_loop_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
     second.stop()
 
 
-def test_coroutines_and_calls_run_on_the_loop_and_give_back_what_they_return(
+def test_coroutines_and_calls_run_on_the_loop_and_return_their_results(
     own: Background,
 ) -> None:
     assert own.run(add(1, 2)) == 3
@@ -80,12 +80,12 @@ def test_coroutines_and_calls_run_on_the_loop_and_give_back_what_they_return(
     assert happened.wait(60)
 
 
-def test_what_fails_on_the_loop_fails_here(own: Background) -> None:
+def test_an_exception_on_the_loop_is_raised_in_the_calling_thread(own: Background) -> None:
     with pytest.raises(ZeroDivisionError):
         own.call(lambda: 1 // 0)
 
 
-def test_what_takes_too_long_is_given_up(own: Background) -> None:
+def test_a_coroutine_is_cancelled_after_its_timeout(own: Background) -> None:
     ended = threading.Event()
 
     async def wait() -> None:
@@ -108,7 +108,7 @@ def test_a_call_on_the_loop_itself_raises_instead_of_waiting_for_itself(own: Bac
         own.call(ask)
 
 
-def test_a_stopped_loop_says_so_and_leaves_no_coroutine_behind(own: Background) -> None:
+def test_a_stopped_loop_raises_and_leaves_no_coroutine_unawaited(own: Background) -> None:
     own.stop()
     with pytest.raises(ConnectionLost, match="the program is ending"):
         own.run(add(1, 2))
