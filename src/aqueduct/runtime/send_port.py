@@ -44,8 +44,8 @@ class NetworkSendPort:
         "_ending",
         "_forgone",
         "_is_raw",
-        "_is_told",
         "_is_unordered",
+        "_refusal_raised",
         "_refused",
         "_send_plain",
         "_weight",
@@ -91,7 +91,7 @@ class NetworkSendPort:
         """Whether a reliable message was nacked: the core reports the end of the channel next."""
         self._refused: AqueductError | None = None
         """Why a message that was queued while the channel was local cannot be sent."""
-        self._is_told = False
+        self._refusal_raised = False
         """Whether a call has raised it."""
         self._forgone = 0
         """Unreliable messages that were lost; `flush` does not raise for them."""
@@ -160,7 +160,7 @@ class NetworkSendPort:
         return self.line.unflushed > TURN_BYTES
 
     def finish(self) -> None:
-        if self._refused is not None and not self._is_told:
+        if self._refused is not None and not self._refusal_raised:
             raise self._refusal(self._refused)
         if not self.finished and not self.cancelled:
             self.finished = True
@@ -351,7 +351,7 @@ class NetworkSendPort:
             self.waiting = None
 
     def _refusal(self, error: AqueductError) -> AqueductError:
-        self._is_told = True
+        self._refusal_raised = True
         return error
 
     def _closed(self) -> ChannelClosed:
