@@ -1,23 +1,18 @@
-"""Channels for threads: what `aqueduct` has, with plain calls instead of awaits.
+"""Channels and connections for threads: the API of `aqueduct` with plain calls instead of awaits.
 
 >>> from aqueduct import blocking
 >>> tx, rx = blocking.channel(int)
 """
 
-from aqueduct.api.blocking import (
-    Channel,
+from aqueduct.api.blocking.connection import (
     ClientConnection,
     Connection,
-    Receipt,
-    Receiver,
-    Sender,
     Server,
     ServerConnection,
-    channel,
     connect,
-    oneshot,
     serve,
 )
+from aqueduct.api.blocking.handles import Channel, Receipt, Receiver, Sender, channel, oneshot
 
 __all__ = [
     "Channel",

@@ -1,4 +1,4 @@
-"""Raw messages: the halves in a message of bytes, taken or left."""
+"""Attachments of messages of bytes: claimed, or closed."""
 
 import asyncio
 import gc
@@ -64,9 +64,7 @@ async def test_the_halves_in_a_message_of_bytes_can_be_used() -> None:
     assert came == [b"hello " + msgspec.msgpack.encode({"ask": 0, "reply": 1})]
 
 
-async def test_halves_that_nobody_asked_for_are_closed_with_the_message_and_without_a_warning() -> (
-    None
-):
+async def test_unclaimed_halves_are_closed_with_the_message_without_a_warning() -> None:
     kept: list[Message[bytes]] = []
 
     async def handle(connection: Connection[bytes]) -> None:
@@ -84,7 +82,7 @@ async def test_halves_that_nobody_asked_for_are_closed_with_the_message_and_with
         await reply.receive()
 
 
-async def test_plain_receiving_closes_them_at_once() -> None:
+async def test_receive_closes_the_halves_of_a_message_of_bytes_at_once() -> None:
     async def handle(connection: Connection[bytes]) -> None:
         await connection.entrypoint.receive()
         await asyncio.sleep(0.1)

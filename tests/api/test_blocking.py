@@ -106,7 +106,7 @@ def test_a_timeout_sends_nothing_and_receives_nothing() -> None:
             rx.receive_nowait()
 
 
-def test_batches_go_with_few_hops() -> None:
+def test_batches_are_sent_and_received_with_few_calls_to_the_loop() -> None:
     tx, rx = blocking.channel(int, capacity=10_000)
     with rx:
         assert tx.send_many(range(5_000)) == 5_000
@@ -131,7 +131,7 @@ def test_a_batch_that_fails_says_how_much_of_it_was_sent() -> None:
     tx.cancel()
 
 
-def test_messages_that_one_thread_brought_along_are_there_for_all() -> None:
+def test_messages_read_ahead_by_one_thread_are_available_to_all() -> None:
     tx, rx = blocking.channel(int, capacity=1_000)
     taken: list[list[int]] = [[] for _ in range(4)]
     barrier = threading.Barrier(4)
@@ -163,18 +163,31 @@ def test_leaving_a_sender_with_an_exception_cancels_it() -> None:
     rx.close()
 
 
-def test_a_forgotten_half_warns_and_is_ended() -> None:
+def test_a_garbage_collected_half_warns_and_is_ended() -> None:
     tx, rx = blocking.channel(int)
-    with pytest.warns(ResourceWarning, match="a Sender was forgotten while open; use `with`"):
+    with pytest.warns(
+        ResourceWarning, match="<blocking.Sender .* open> was not closed; use `with`"
+    ):
         del tx
     with pytest.raises(aqueduct.ChannelCancelled):
         rx.receive(timeout=SECONDS)
 
 
+def test_a_half_names_its_mode_and_state() -> None:
+    tx, rx = blocking.channel(int, mode=aqueduct.Mode.UNRELIABLE)
+    assert repr(tx) == "<blocking.Sender channel=local mode=unreliable open>"
+    tx.finish()
+    assert repr(rx) == "<blocking.Receiver channel=local mode=unreliable finished>"
+    wrong: Any = "unreliable"
+    with pytest.raises(TypeError, match="mode is a Mode"):
+        blocking.channel(int, mode=wrong)
+    rx.close()
+
+
 def test_a_call_on_the_background_thread_raises_instead_of_waiting_for_itself() -> None:
     tx, rx = blocking.channel(int)
     with tx, rx, pytest.raises(RuntimeError, match="would wait for itself"):
-        tx._background.do(rx.receive)
+        tx._background.call(rx.receive)
 
 
 # -- over the network ------------------------------------------------------------------------------
@@ -220,7 +233,7 @@ def test_types_declared_for_asynchronous_code_work_in_threads(address: str) -> N
     thread.join(SECONDS)
 
 
-def test_flush_and_receipts_tell_what_arrived(address: str) -> None:
+def test_flush_and_receipts_report_delivery(address: str) -> None:
     with connected(address) as connection:
         tx, rx = blocking.channel(int)
         reply, answer = blocking.oneshot(int)
@@ -234,7 +247,7 @@ def test_flush_and_receipts_tell_what_arrived(address: str) -> None:
             assert connection.statistics()["channels"] >= 2
 
 
-def test_the_server_turns_clients_away_by_their_headers(own_certificates: None) -> None:
+def test_the_accept_callback_refuses_clients_by_their_headers(own_certificates: None) -> None:
     def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
         if headers.text("password") != "secret":
             raise aqueduct.Refuse("who are you?", unauthenticated=True)
@@ -326,14 +339,14 @@ def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None
         thread.start()
         clients = [connected(server.address, int) for _ in range(4)]
         time.sleep(0.1)
-        assert len(server._server._ready) == 2
+        assert len(server._inner._ready) == 2
         done.set()
         for client in clients:
             client.wait_closed(timeout=SECONDS)
     thread.join(SECONDS)
 
 
-def test_a_receiver_that_is_sent_away_takes_all_that_was_not_received_along() -> None:
+def test_a_receiver_that_is_sent_away_takes_its_queued_messages_along() -> None:
     class Carry(msgspec.Struct):
         numbers: Receiver[int]
 
@@ -354,7 +367,7 @@ def test_a_receiver_that_is_sent_away_takes_all_that_was_not_received_along() ->
             rx.receive(SECONDS)
 
 
-def test_nobody_listening_is_an_error_at_once(own_certificates: None) -> None:
+def test_connecting_where_no_server_listens_fails_at_once(own_certificates: None) -> None:
     with pytest.raises(aqueduct.ConnectError, match="nobody listens"):
         connected("127.0.0.1:9")
 
@@ -363,7 +376,7 @@ def test_nobody_listening_is_an_error_at_once(own_certificates: None) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_whole_message_may_be_taken_without_waiting() -> None:
+def test_receive_message_nowait_returns_headers_and_number() -> None:
     tx, rx = blocking.channel(int)
     with pytest.raises(aqueduct.WouldBlock):
         rx.receive_message_nowait()

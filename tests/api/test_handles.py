@@ -1,4 +1,4 @@
-"""The halves of a channel as people hold them: what is atomic, what is told, what is ended."""
+"""`Sender` and `Receiver`, local and networked: cancellation, ends, moving, `repr` and calls."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_wake_up_of_a_cancelled_receive_goes_to_the_next_one(where: str)
 
 
 @anywhere
-async def test_several_tasks_share_what_comes_at_once(where: str) -> None:
+async def test_messages_that_arrive_together_are_shared_by_the_waiting_tasks(where: str) -> None:
     async with between(where) as (sender, receiver):
         waiting: list[asyncio.Task[Any]] = [
             asyncio.create_task(receiver.receive()),
@@ -124,7 +124,7 @@ async def test_several_tasks_share_what_comes_at_once(where: str) -> None:
 
 
 @anywhere
-async def test_a_loop_that_is_broken_off_goes_on_with_the_next_message(where: str) -> None:
+async def test_iteration_resumes_with_the_next_message_after_a_break(where: str) -> None:
     async with between(where) as (sender, receiver):
         for number in range(6):
             sender.send_nowait(number)
@@ -141,7 +141,7 @@ async def test_a_loop_that_is_broken_off_goes_on_with_the_next_message(where: st
 
 
 @anywhere
-async def test_a_batch_waits_for_one_message_and_takes_what_is_there(where: str) -> None:
+async def test_receive_many_waits_for_one_message_and_returns_those_available(where: str) -> None:
     async with between(where) as (sender, receiver):
         waiting = asyncio.create_task(receiver.receive_many())
         await asyncio.sleep(0)
@@ -154,14 +154,14 @@ async def test_a_batch_waits_for_one_message_and_takes_what_is_there(where: str)
 
 
 @anywhere
-async def test_a_batch_of_nothing_is_refused(where: str) -> None:
+async def test_receive_many_rejects_a_limit_of_zero(where: str) -> None:
     async with between(where) as (_, receiver):
         with pytest.raises(ValueError, match="at least one"):
             await receiver.receive_many(0)
 
 
 @anywhere
-async def test_what_does_not_wait_says_that_nothing_is_here(where: str) -> None:
+async def test_receive_nowait_raises_would_block_without_a_message(where: str) -> None:
     async with between(where) as (sender, receiver):
         with pytest.raises(WouldBlock):
             receiver.receive_nowait()
@@ -177,7 +177,7 @@ async def test_what_does_not_wait_says_that_nothing_is_here(where: str) -> None:
 
 
 @anywhere
-async def test_leaving_a_block_finishes_and_an_exception_cancels_and_is_not_hidden(
+async def test_a_block_finishes_its_sender_and_an_exception_cancels_it_and_propagates(
     where: str,
 ) -> None:
     async with between(where) as (sender, receiver):
@@ -201,7 +201,7 @@ async def test_leaving_a_block_finishes_and_an_exception_cancels_and_is_not_hidd
 
 
 @anywhere
-async def test_ends_are_plain_calls_that_may_be_repeated(where: str) -> None:
+async def test_finish_cancel_and_close_are_idempotent(where: str) -> None:
     async with between(where) as (sender, receiver):
         sender.finish()
         sender.finish()
@@ -234,30 +234,31 @@ async def test_a_cancelled_task_leaves_its_block_with_a_cancelled_channel(where:
             await receiver.receive()
 
 
-async def test_a_forgotten_networked_sender_warns_and_is_cancelled() -> None:
+async def test_a_garbage_collected_networked_sender_warns_and_is_cancelled() -> None:
     async with joined(GiveReceiver[int]) as (client, server):
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveReceiver(receiver))
         theirs = (await server.entrypoint.receive()).half
-        with pytest.warns(ResourceWarning, match=r"a Sender was forgotten .* finish\(\) or cancel"):
+        warned = r"<Sender .* open> was not closed; .* finish\(\) or cancel\(\)"
+        with pytest.warns(ResourceWarning, match=warned):
             del sender
         with pytest.raises(ChannelCancelled):
             await theirs.receive()
 
 
-async def test_a_forgotten_networked_receiver_warns_and_is_closed() -> None:
+async def test_a_garbage_collected_networked_receiver_warns_and_is_closed() -> None:
     async with joined(GiveSender[int]) as (client, server):
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveSender(sender))
         theirs = (await server.entrypoint.receive()).half
-        with pytest.warns(ResourceWarning, match=r"a Receiver was forgotten .* close\(\)"):
+        with pytest.warns(ResourceWarning, match=r"<Receiver .* open> was not closed.* close\(\)"):
             del receiver
         await eventually(lambda: not theirs._port.is_open(), "the sender hears of it")
         with pytest.raises(ReceiverClosed):
             await theirs.send(1)
 
 
-async def test_halves_that_are_over_are_forgotten_in_silence() -> None:
+async def test_halves_that_have_ended_are_garbage_collected_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         async with receiving(int) as (sender, receiver):
@@ -276,7 +277,7 @@ async def test_halves_that_are_over_are_forgotten_in_silence() -> None:
             gc.collect()
 
 
-async def test_a_half_whose_other_half_was_forgotten_before_it_was_sent_is_ended() -> None:
+async def test_a_half_ends_if_its_other_half_was_garbage_collected_before_it_was_sent() -> None:
     async with joined(GiveReceiver[int]) as (client, server):
         sender, receiver = channel(int)
         with pytest.warns(ResourceWarning):
@@ -296,7 +297,7 @@ async def test_a_half_whose_other_half_was_forgotten_before_it_was_sent_is_ended
             await theirs_to_send.send(1)
 
 
-async def test_a_finished_sender_that_is_forgotten_leaves_what_it_sent() -> None:
+async def test_messages_of_a_finished_sender_arrive_after_it_is_garbage_collected() -> None:
     async with joined(GiveReceiver[int]) as (client, server):
         sender, receiver = channel(int)
         await sender.send(1)
@@ -310,7 +311,7 @@ async def test_a_finished_sender_that_is_forgotten_leaves_what_it_sent() -> None
 # -- moving ----------------------------------------------------------------------------------------
 
 
-async def test_a_half_that_was_sent_away_is_of_no_use_here() -> None:
+async def test_a_sender_that_was_sent_away_raises_channel_moved() -> None:
     async with joined(GiveSender[int]) as (client, _):
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveSender(sender))
@@ -329,7 +330,7 @@ async def test_a_half_that_was_sent_away_is_of_no_use_here() -> None:
         receiver.close()
 
 
-async def test_a_receiver_that_was_sent_away_is_of_no_use_here() -> None:
+async def test_a_receiver_that_was_sent_away_raises_channel_moved() -> None:
     async with joined(GiveReceiver[int]) as (client, _):
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveReceiver(receiver))
@@ -345,7 +346,7 @@ async def test_a_receiver_that_was_sent_away_is_of_no_use_here() -> None:
         sender.finish()
 
 
-async def test_who_waits_on_a_half_hears_that_it_was_sent_away() -> None:
+async def test_a_task_that_waits_on_a_half_gets_channel_moved_when_it_is_sent_away() -> None:
     async with joined(GiveReceiver[int]) as (client, _):
         sender, receiver = channel(int)
         waiting = asyncio.create_task(receiver.receive())
@@ -356,7 +357,7 @@ async def test_who_waits_on_a_half_hears_that_it_was_sent_away() -> None:
         sender.finish()
 
 
-async def test_who_waits_on_the_half_that_stays_goes_on_over_the_network() -> None:
+async def test_a_task_that_waits_on_the_remaining_half_continues_over_the_network() -> None:
     async with joined(GiveSender[int]) as (client, server):
         sender, receiver = channel(int)
         waiting = asyncio.create_task(receiver.receive())
@@ -410,7 +411,7 @@ async def test_a_half_that_has_ended_cannot_be_sent() -> None:
         assert await answer.receive() == 1
 
 
-async def test_a_message_that_cannot_be_sent_takes_no_half_with_it() -> None:
+async def test_a_message_that_cannot_be_sent_moves_no_half() -> None:
     async with joined(Ask) as (client, _):
         reply, answer = oneshot(str)
         with pytest.raises(EncodeError):
@@ -427,6 +428,68 @@ async def test_headers_and_mode_of_a_channel_go_with_it() -> None:
         assert theirs.headers.text("name") == sender.headers.text("name") == "täglich"
         sender.finish()
         theirs.close()
+
+
+# -- what a handle shows ---------------------------------------------------------------------------
+
+
+def test_a_local_half_names_its_mode_and_state() -> None:
+    sender, receiver = channel(int, mode=Mode.UNORDERED)
+    assert repr(sender) == "<Sender channel=local mode=unordered open>"
+    assert repr(receiver) == "<Receiver channel=local mode=unordered open>"
+    sender.finish()
+    assert repr(sender) == "<Sender channel=local mode=unordered finished>"
+    assert repr(receiver) == "<Receiver channel=local mode=unordered finished>"
+    receiver.close()
+    assert repr(receiver) == "<Receiver channel=local mode=unordered closed>"
+    sender, receiver = oneshot(int)
+    sender.cancel()
+    assert repr(sender) == "<Sender channel=local mode=ordered cancelled>"
+    assert repr(receiver) == "<Receiver channel=local mode=ordered cancelled>"
+    sender, receiver = channel(int)
+    receiver.close()
+    assert repr(sender) == "<Sender channel=local mode=ordered receiver closed>"
+
+
+async def test_a_networked_half_names_its_channel_mode_and_state() -> None:
+    async with joined(GiveReceiver[int]) as (client, server):
+        assert repr(client.entrypoint) == "<Sender channel=entrypoint mode=ordered open>"
+        assert repr(server.entrypoint) == "<Receiver channel=entrypoint mode=unknown open>"
+        sender, receiver = channel(int, mode=Mode.UNRELIABLE)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        assert repr(sender) == "<Sender channel=client#1> mode=unreliable open>"
+        assert repr(receiver) == "<Receiver channel=client#1> mode=unreliable moved>"
+        assert repr(theirs) == "<Receiver channel=client#1> mode=unknown open>"
+        theirs.close()
+        await eventually(lambda: "receiver closed" in repr(sender), "the sender hears of it")
+        assert repr(sender) == "<Sender channel=client#1> mode=unreliable receiver closed>"
+        assert repr(theirs) == "<Receiver channel=client#1> mode=unknown closed>"
+    assert repr(client.entrypoint) == "<Sender channel=entrypoint mode=unknown connection ended>"
+
+
+async def test_only_the_peer_knows_the_mode_of_a_sender_that_it_holds() -> None:
+    async with joined(GiveSender[int]) as (client, server):
+        sender, receiver = channel(int, mode=Mode.UNORDERED)
+        await client.entrypoint.send(GiveSender(sender))
+        assert repr(receiver) == "<Receiver channel=client#0< mode=unknown open>"
+        assert repr(sender) == "<Sender channel=client#0< mode=unordered moved>"
+        theirs = (await server.entrypoint.receive()).half
+        assert repr(theirs) == "<Sender channel=client#0< mode=ordered open>"
+        theirs.finish()
+        receiver.close()
+
+
+@pytest.mark.parametrize("mode", ["unreliable", "UNRELIABLE", 1, None, Mode])
+def test_a_mode_that_is_not_a_mode_is_a_type_error_at_the_call(mode: Any) -> None:
+    with pytest.raises(TypeError, match=r"mode is a Mode such as .*, not "):
+        channel(int, mode=mode)
+
+
+@pytest.mark.parametrize("kind", [Sender, Receiver])
+def test_a_half_is_made_by_a_channel_and_not_by_its_class(kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"made by channel\(\) or oneshot\(\)"):
+        kind()
 
 
 # -- calls -----------------------------------------------------------------------------------------
@@ -458,9 +521,7 @@ async def test_a_call_that_is_not_answered_in_time_closes_the_answers_channel() 
 @pytest.mark.parametrize(
     ("end", "error"), [(Sender.finish, EndOfChannel), (Sender.cancel, ChannelCancelled)]
 )
-async def test_a_call_that_is_answered_by_an_end_raises_it(
-    end: Any, error: type[Exception]
-) -> None:
+async def test_a_call_raises_the_end_of_its_reply_channel(end: Any, error: type[Exception]) -> None:
     async with joined(Ask) as (client, server):
         calling = asyncio.create_task(client.entrypoint.call(Ask, text="hi"))
         end((await server.entrypoint.receive()).reply)

@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[ingest.IngestServer]:
     def make() -> ingest.IngestServer:
         return ingest.IngestServer("127.0.0.1:0", tmp_path, tls=SHOWN, limits=limits)
 
-    server = background().do(make)
+    server = background().call(make)
     background().run(server.open())
     yield server
     background().run(server.close(0))
@@ -181,7 +181,7 @@ def long_topic(server: ingest.IngestServer) -> ingest.IngestServer:
 
 
 def channels(reader: blocking.Reader) -> float:
-    return background().do(reader._reader._connection.statistics)["channels"]
+    return background().call(reader._inner._connection.statistics)["channels"]
 
 
 @pytest.mark.parametrize("how", ["closed", "collected", "collected on the loop"])
@@ -201,7 +201,7 @@ def test_a_reading_that_is_not_read_to_its_end_leaves_nothing_behind(
         else:
             holder = [rows]
             del rows
-            background().do(holder.clear)
+            background().call(holder.clear)
         wait_for(lambda: channels(reader) == before)
         wait_for(lambda: not blocking._leaving)
         wait_for(lambda: long_topic._reading._slots.free == long_topic.limits.max_fetches)
@@ -259,14 +259,14 @@ def test_an_opening_that_is_interrupted_is_given_up(
     producer = blocking.Producer("127.0.0.1:1", "logs", trust=TRUST)
 
     def interrupted(*_: object) -> None:
-        wait_for(lambda: producer._producer._task is not None)
+        wait_for(lambda: producer._inner._task is not None)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         producer.open()
     monkeypatch.undo()
-    wait_for(lambda: producer._producer._is_closed)
+    wait_for(lambda: producer._inner._is_closed)
 
 
 def test_in_a_child_process_it_says_that_it_was_made_before_the_fork(

@@ -132,7 +132,7 @@ async def test_channels_cannot_travel() -> None:
 
 async def test_what_is_not_bytes_needs_a_type() -> None:
     async with ipc.Endpoint("local://") as endpoint:
-        with pytest.raises(EncodeError, match="give the endpoint their type"):
+        with pytest.raises(EncodeError, match="give it a type"):
             await endpoint.send("local://x", "text")  # type: ignore[arg-type]
 
 

@@ -1,8 +1,9 @@
-"""The loop for everything that blocks: one for a process, made when needed."""
+"""The background event loop of a process, and the blocking twins that use it."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,16 @@ import pytest
 
 from aqueduct import ConnectionLost
 from aqueduct.runtime import background as module
-from aqueduct.runtime.background import Background, background
+from aqueduct.runtime.background import (
+    Attribute,
+    Background,
+    BlockingTwin,
+    background,
+    blocking,
+    blocking_function,
+    on_loop,
+    with_parameters_of,
+)
 from tests.api.test_blocking import ran_well
 
 
@@ -59,23 +69,23 @@ def test_a_loop_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
     second.stop()
 
 
-def test_coroutines_and_calls_run_on_the_loop_and_give_back_what_they_return(
+def test_coroutines_and_calls_run_on_the_loop_and_return_their_results(
     own: Background,
 ) -> None:
     assert own.run(add(1, 2)) == 3
-    assert own.do(threading.current_thread) is own._thread
-    assert own.do(divmod, 7, 2) == (3, 1)
+    assert own.call(threading.current_thread) is own._thread
+    assert own.call(divmod, 7, 2) == (3, 1)
     happened = threading.Event()
-    own.soon(happened.set)
+    own.call_soon(happened.set)
     assert happened.wait(60)
 
 
-def test_what_fails_on_the_loop_fails_here(own: Background) -> None:
+def test_an_exception_on_the_loop_is_raised_in_the_calling_thread(own: Background) -> None:
     with pytest.raises(ZeroDivisionError):
-        own.do(lambda: 1 // 0)
+        own.call(lambda: 1 // 0)
 
 
-def test_what_takes_too_long_is_given_up(own: Background) -> None:
+def test_a_coroutine_is_cancelled_after_its_timeout(own: Background) -> None:
     ended = threading.Event()
 
     async def wait() -> None:
@@ -92,17 +102,17 @@ def test_what_takes_too_long_is_given_up(own: Background) -> None:
 
 def test_a_call_on_the_loop_itself_raises_instead_of_waiting_for_itself(own: Background) -> None:
     def ask() -> None:
-        own.do(int)
+        own.call(int)
 
     with pytest.raises(RuntimeError, match="would wait for itself"):
-        own.do(ask)
+        own.call(ask)
 
 
-def test_a_stopped_loop_says_so_and_leaves_no_coroutine_behind(own: Background) -> None:
+def test_a_stopped_loop_raises_and_leaves_no_coroutine_unawaited(own: Background) -> None:
     own.stop()
     with pytest.raises(ConnectionLost, match="the program is ending"):
         own.run(add(1, 2))
-    own.soon(lambda: None)
+    own.call_soon(lambda: None)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
@@ -113,21 +123,89 @@ def test_a_child_process_has_a_loop_of_its_own() -> None:
         from aqueduct.runtime.background import background
 
         parents = background()
-        assert parents.do(os.getpid) == os.getpid()
+        assert parents.call(os.getpid) == os.getpid()
         child = os.fork()
         if child == 0:
             try:
-                parents.do(int)
+                parents.call(int)
             except aqueduct.ForkedConnectionError as error:
                 assert "make it again in the child process" in str(error)
-                parents.soon(int)
+                parents.call_soon(int)
                 parents.stop()
                 own = background()
                 good = own is not parents and own is background()
-                os._exit(7 if good and own.do(os.getpid) == os.getpid() else 1)
+                os._exit(7 if good and own.call(os.getpid) == os.getpid() else 1)
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert background() is parents
-        assert parents.do(os.getpid) == os.getpid()
+        assert parents.call(os.getpid) == os.getpid()
     """
     ran_well(script)
+
+
+# -- blocking twins -------------------------------------------------------------------------------
+
+
+class Counter:
+    """An asynchronous object."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.ended = ""
+
+    async def add(self, number: int, *, times: int = 1) -> int:
+        """Add a number."""
+        await asyncio.sleep(0)
+        self.total += number * times
+        return self.total
+
+    def thread(self) -> threading.Thread:
+        """Return the thread that runs it."""
+        return threading.current_thread()
+
+
+class BlockingCounter(BlockingTwin[Counter]):
+    total = Attribute[int]("The sum so far.")
+    add = blocking(Counter.add)
+    thread = on_loop(Counter.thread)
+
+    def _leave(self, *, failed: bool) -> None:
+        self._inner.ended = "failed" if failed else "well"
+        raise ConnectionLost("it was closed already")
+
+
+def test_a_twin_waits_for_the_asynchronous_object_on_the_loop(own: Background) -> None:
+    twin = BlockingCounter(Counter(), own)
+    assert twin.add(2, times=3) == 6
+    assert twin.total == 6
+    assert twin.thread() is own._thread
+    with pytest.raises(AttributeError, match="total is read-only"):
+        twin.total = 7
+
+
+def test_a_twin_shows_the_signature_and_documentation_of_the_original() -> None:
+    assert inspect.signature(BlockingCounter.add) == inspect.signature(Counter.add)
+    assert BlockingCounter.add.__doc__ == "Add a number."
+    assert inspect.getdoc(BlockingCounter.total) == "The sum so far."
+
+    @with_parameters_of(Counter.add)
+    def add(**options: int) -> str:
+        """Add."""
+        return ""
+
+    assert list(inspect.signature(add).parameters) == ["self", "number", "times"]
+    assert inspect.signature(add).return_annotation == "str"
+
+
+def test_a_block_ends_the_object_and_an_error_in_it_is_not_replaced(own: Background) -> None:
+    twin = BlockingCounter(Counter(), own)
+    with pytest.raises(ConnectionLost, match="closed already"), twin:
+        pass
+    assert twin._inner.ended == "well"
+    with pytest.raises(ZeroDivisionError), twin:
+        raise ZeroDivisionError
+    assert twin._inner.ended == "failed"
+
+
+def test_a_coroutine_function_becomes_a_plain_one() -> None:
+    assert blocking_function(add)(1, 2) == 3

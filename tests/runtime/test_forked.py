@@ -1,4 +1,4 @@
-"""After fork() the child is told at once, and the parent goes on."""
+"""After fork() calls in the child raise at once, and the parent is not affected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aqueduct import ForkedConnectionError
-from aqueduct.runtime.forked import FORKED
+from aqueduct.runtime.ports import FORKED
 from tests.api.test_blocking import ran_well
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
@@ -19,13 +19,13 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
 
 
-def test_taking_messages_in_the_child_says_what_to_do() -> None:
+def test_receiving_in_the_child_raises_forked_connection_error() -> None:
     with pytest.raises(ForkedConnectionError, match="connect again in the child") as caught:
         FORKED.take(7, 1, 0.0)
     assert caught.value.channel == 7
 
 
-def test_ends_in_the_child_are_the_parents_business() -> None:
+def test_ending_a_channel_in_the_child_is_a_no_op() -> None:
     FORKED.finish(7, 0.0)
     FORKED.cancel(7, 0.0)
     FORKED.close(7, 0.0)
@@ -96,5 +96,5 @@ CHILD = """
 """
 
 
-def test_a_child_hangs_nowhere_gets_nothing_twice_and_leaves_the_parent_alone() -> None:
+def test_a_child_never_waits_and_does_not_affect_the_parent() -> None:
     ran_well(CHILD)

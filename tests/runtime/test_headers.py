@@ -10,7 +10,7 @@ from aqueduct.runtime.headers import to_pairs
 SOME = Headers(((b"a", b"1"), (b"b", b"2"), (b"a", b"\xff")))
 
 
-def test_names_are_text_or_bytes() -> None:
+def test_names_are_str_or_bytes() -> None:
     assert SOME.get("a") == SOME.get(b"a") == b"1"
     assert SOME.get("c") is None
     assert SOME.get("c", b"x") == b"x"
@@ -20,14 +20,14 @@ def test_names_are_text_or_bytes() -> None:
     assert (b"b", b"2") in SOME
 
 
-def test_text_is_read_whatever_it_is() -> None:
+def test_text_replaces_invalid_utf_8() -> None:
     assert SOME.text("b") == "2"
     assert SOME.text("c") is None
     assert SOME.text("c", "x") == "x"
     assert Headers(((b"a", b"\xff"),)).text("a") == "\ufffd"
 
 
-def test_they_are_a_sequence_of_pairs() -> None:
+def test_headers_are_a_sequence_of_pairs() -> None:
     assert len(SOME) == 3
     assert SOME[1] == (b"b", b"2")
     assert SOME[1:] == Headers(((b"b", b"2"), (b"a", b"\xff")))
@@ -50,11 +50,11 @@ def test_they_are_a_sequence_of_pairs() -> None:
         (SOME, SOME.pairs),
     ],
 )
-def test_what_may_be_given_for_headers(given: Any, pairs: Any) -> None:
+def test_mappings_and_pairs_are_accepted_as_headers(given: Any, pairs: Any) -> None:
     assert to_pairs(given) == pairs
 
 
 @pytest.mark.parametrize("bad", [{"a": 3}, {"a": None}, [(3, "a")]])
-def test_what_is_neither_text_nor_bytes_is_an_error(bad: Any) -> None:
-    with pytest.raises(TypeError, match="text or bytes"):
+def test_a_name_or_value_that_is_neither_str_nor_bytes_is_a_type_error(bad: Any) -> None:
+    with pytest.raises(TypeError, match="str or bytes"):
         to_pairs(bad)

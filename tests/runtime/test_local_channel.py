@@ -1,4 +1,4 @@
-"""Channels between tasks of one process: the same promises, without a network."""
+"""Channels between tasks of one process: the guarantees of a channel, without a network."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_an_empty_channel_makes_its_receiver_wait() -> None:
         rx.receive_nowait()
 
 
-async def test_a_cancel_drops_what_was_not_taken() -> None:
+async def test_cancel_discards_queued_messages() -> None:
     tx, rx = channel(int)
     receipt = await tx.send(1, receipt=True)
     assert receipt is not None
@@ -86,7 +86,7 @@ async def test_a_cancel_drops_what_was_not_taken() -> None:
         await rx.receive()
 
 
-async def test_a_close_is_heard_by_the_sender() -> None:
+async def test_a_sender_gets_receiver_closed_after_close() -> None:
     tx, rx = channel(int, capacity=1)
     receipt = await tx.send(1, receipt=True)
     assert receipt is not None
@@ -161,20 +161,20 @@ async def test_leaving_a_block_finishes_and_an_error_cancels() -> None:
         await tx.send(1)
 
 
-async def test_a_half_that_is_forgotten_warns_and_ends_the_channel() -> None:
+async def test_a_garbage_collected_half_warns_and_ends_the_channel() -> None:
     tx, rx = channel(int)
-    with pytest.warns(ResourceWarning, match="Sender was forgotten"):
+    with pytest.warns(ResourceWarning, match="<Sender .* open> was not closed"):
         del tx
     with pytest.raises(ChannelCancelled):
         await rx.receive()
     tx, rx = channel(int)
-    with pytest.warns(ResourceWarning, match="Receiver was forgotten"):
+    with pytest.warns(ResourceWarning, match="<Receiver .* open> was not closed"):
         del rx
     with pytest.raises(ReceiverClosed):
         await tx.send(1)
 
 
-async def test_a_channel_has_room_for_something() -> None:
+async def test_a_capacity_of_zero_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one"):
         channel(int, capacity=0)
 
@@ -203,7 +203,7 @@ async def test_headers_of_a_channel_are_seen_at_both_halves() -> None:
     rx.close()
 
 
-async def test_flush_says_that_a_cancelled_channel_was_not_emptied() -> None:
+async def test_flush_raises_if_a_channel_was_cancelled_with_queued_messages() -> None:
     tx, rx = channel(int)
     await tx.send(1)
     await tx.send(2)

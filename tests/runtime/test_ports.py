@@ -1,4 +1,4 @@
-"""What handles stand on, where it is the same for all ports."""
+"""What all ports share: receipts, moved halves, messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aqueduct import DELIVERED, LOST, ChannelMoved, Headers, Message
 from aqueduct.runtime.ports import MOVED, Outcome, Parcel
 
 
-async def test_a_parcel_tells_of_its_fate_once() -> None:
+async def test_a_receipt_is_settled_once() -> None:
     receipt: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     parcel = Parcel("x", (), receipt)
     parcel.settle(DELIVERED)
@@ -19,7 +19,7 @@ async def test_a_parcel_tells_of_its_fate_once() -> None:
     assert await receipt is DELIVERED
 
 
-async def test_a_fate_that_nobody_waits_for_any_more_is_forgotten() -> None:
+async def test_a_cancelled_receipt_is_not_settled() -> None:
     receipt: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     receipt.cancel()
     Parcel("x", (), receipt).settle(DELIVERED)
@@ -33,14 +33,14 @@ def test_a_moved_half_can_neither_send_nor_receive(use: str) -> None:
         getattr(MOVED, use)("anything")
 
 
-async def test_a_moved_half_has_nothing_to_wait_for() -> None:
+async def test_waiting_on_a_moved_half_raises() -> None:
     with pytest.raises(ChannelMoved):
         await MOVED.wait()
     with pytest.raises(ChannelMoved):
         await MOVED.flush()
 
 
-def test_a_moved_half_is_over_for_whoever_ends_or_forgets_it() -> None:
+def test_ending_a_moved_half_is_a_no_op() -> None:
     MOVED.finish()
     MOVED.cancel()
     MOVED.close()
@@ -51,7 +51,7 @@ def test_a_moved_half_is_over_for_whoever_ends_or_forgets_it() -> None:
     assert MOVED.ready == []
 
 
-def test_a_message_is_a_value_and_its_halves_are_no_part_of_it() -> None:
+def test_messages_compare_by_payload_headers_and_number() -> None:
     class Held:
         def halves(self) -> tuple[Any, ...]:
             return ("a half",)

@@ -1,4 +1,4 @@
-"""Receiving from a peer: every message once, in order, and one that is wrong spoils only itself."""
+"""Receiving from a peer: each message once, in order; a malformed one affects no other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.api.joined import GiveSender, joined, receiving, sending
 from tests.processes.peers import eventually
 
 BAD = b"\xc1"
-"""No msgpack."""
+"""Not a MessagePack value."""
 
 
 class Order(msgspec.Struct):
@@ -84,7 +84,7 @@ MIXED = [
 
 @pytest.mark.parametrize(("sent", "expected"), MIXED)
 @pytest.mark.parametrize("way", ["receive", "message", "many", "few", "loop", "nowait"])
-async def test_a_message_that_cannot_be_decoded_is_told_once_between_its_neighbours(
+async def test_a_malformed_message_raises_once_between_its_neighbours(
     way: str, sent: list[Any], expected: list[Any]
 ) -> None:
     async with sending(bytes, int) as (sender, receiver):
@@ -127,7 +127,7 @@ async def test_a_message_that_cannot_be_decoded_is_told_once_between_its_neighbo
         assert receiver.statistics() == {"received": len(sent), "queued": 0}
 
 
-async def test_a_wrong_message_with_headers_ends_a_batch_and_is_told_next() -> None:
+async def test_a_malformed_message_with_headers_ends_a_batch_and_raises_next() -> None:
     async with sending(bytes, int) as (sender, receiver):
         first, bad, last = packed(1, BAD, 2)
         sender.send_nowait(first)
@@ -140,7 +140,7 @@ async def test_a_wrong_message_with_headers_ends_a_batch_and_is_told_next() -> N
         assert await receiver.receive_many() == [2]
 
 
-async def test_a_wrong_message_ends_the_channels_in_it_without_a_warning() -> None:
+async def test_a_malformed_message_ends_its_channels_without_a_warning() -> None:
     async with joined(Loose, Order) as (client, server):
         reply, answer = aqueduct.oneshot(int)
         await client.entrypoint.send(Loose(reply, "no number"))
@@ -152,7 +152,7 @@ async def test_a_wrong_message_ends_the_channels_in_it_without_a_warning() -> No
         assert server.is_open
 
 
-async def test_an_error_of_a_types_own_code_spoils_that_message_only() -> None:
+async def test_an_error_in_a_types_own_code_affects_that_message_only() -> None:
     async with sending(bytes, Picky) as (sender, receiver):
         await arrive(sender, packed({"number": 1}, {"number": 13}, {"number": 2}))
         assert await receiver.receive() == Picky(1)
@@ -173,7 +173,7 @@ class Picky(msgspec.Struct):
 
 
 @pytest.mark.parametrize("kind", [bytes, int])
-async def test_plain_and_rich_messages_of_one_stream_are_numbered_as_they_were_sent(
+async def test_messages_with_and_without_headers_are_numbered_in_sending_order(
     kind: Any,
 ) -> None:
     async with sending(kind) as (sender, receiver):
@@ -190,7 +190,7 @@ async def test_plain_and_rich_messages_of_one_stream_are_numbered_as_they_were_s
             assert message.headers.text("n") == expected
 
 
-async def test_a_wrong_message_keeps_its_number_to_itself() -> None:
+async def test_a_malformed_message_uses_one_number() -> None:
     async with sending(bytes, int) as (sender, receiver):
         await arrive(sender, packed(10, BAD, 12, 13))
         assert (await receiver.receive_message()).number == 0
@@ -200,7 +200,7 @@ async def test_a_wrong_message_keeps_its_number_to_itself() -> None:
         assert (await receiver.receive_message()).number == 3
 
 
-async def test_statistics_count_what_was_handed_out_and_what_waits() -> None:
+async def test_statistics_count_received_and_queued_messages() -> None:
     async with sending(int) as (sender, receiver):
         assert receiver.statistics() == {"received": 0, "queued": 0}
         await arrive(sender, list(range(5)))
@@ -255,7 +255,7 @@ async def test_no_task_sleeps_while_there_are_messages() -> None:
             assert sorted(await asyncio.gather(*waiting)) == [1, 2, 3]
 
 
-async def test_no_task_sleeps_behind_a_wrong_message() -> None:
+async def test_no_task_sleeps_behind_a_malformed_message() -> None:
     async with sending(bytes, int) as (sender, receiver):
         waiting = [asyncio.create_task(receiver.receive()) for _ in range(4)]
         await asyncio.sleep(0)
@@ -266,7 +266,7 @@ async def test_no_task_sleeps_behind_a_wrong_message() -> None:
         assert {1, 2} < set(results)
 
 
-async def test_the_end_wakes_everybody() -> None:
+async def test_the_end_wakes_all_tasks() -> None:
     async with sending(int) as (sender, receiver):
         waiting = [asyncio.create_task(receiver.receive()) for _ in range(3)]
         await asyncio.sleep(0)
@@ -275,7 +275,7 @@ async def test_the_end_wakes_everybody() -> None:
         assert [type(one) for one in results] == [EndOfChannel] * 3
 
 
-async def test_closing_wakes_who_waits_and_everything_after_it_raises() -> None:
+async def test_close_wakes_waiting_tasks_and_later_calls_raise() -> None:
     async with sending(int) as (_, receiver):
         waiting = asyncio.create_task(receiver.receive())
         await asyncio.sleep(0)
@@ -292,7 +292,7 @@ async def test_closing_wakes_who_waits_and_everything_after_it_raises() -> None:
 # -- ends ------------------------------------------------------------------------------------------
 
 
-async def test_the_end_comes_behind_the_last_message_and_comes_again() -> None:
+async def test_the_end_is_raised_after_the_last_message_and_again() -> None:
     async with receiving(int) as (sender, receiver):
         await arrive(sender, [1, 2])
         sender.finish()
@@ -305,7 +305,7 @@ async def test_the_end_comes_behind_the_last_message_and_comes_again() -> None:
         assert [value async for value in receiver] == []
 
 
-async def test_a_batch_ends_before_the_end_of_the_channel_is_told() -> None:
+async def test_a_batch_returns_before_the_end_of_the_channel_is_raised() -> None:
     async with receiving(int) as (sender, receiver):
         await arrive(sender, [1, 2])
         sender.finish()
@@ -322,7 +322,7 @@ async def test_a_cancelled_channel_says_who_cancelled_it() -> None:
         assert caught.value.channel is not None
 
 
-async def test_what_is_left_of_a_lost_connection_is_received_before_its_error() -> None:
+async def test_messages_of_a_lost_connection_are_received_before_its_error() -> None:
     async with joined(int) as (client, server):
         for number in range(_BATCH + 10):
             await client.entrypoint.send(number)
@@ -341,7 +341,7 @@ async def test_what_is_left_of_a_lost_connection_is_received_before_its_error() 
 # -- what was queued before ------------------------------------------------------------------------
 
 
-async def test_what_was_queued_while_the_channel_was_local_comes_first() -> None:
+async def test_messages_queued_while_the_channel_was_local_come_first() -> None:
     async with joined(GiveSender[int]) as (client, server):
         sender, receiver = aqueduct.channel(int)
         for number in range(3):
@@ -360,7 +360,7 @@ async def test_what_was_queued_while_the_channel_was_local_comes_first() -> None
         assert receiver.statistics() == {"received": 4, "queued": 0}
 
 
-async def test_receipts_of_what_was_queued_before_say_whether_it_was_taken() -> None:
+async def test_receipts_of_messages_queued_before_report_delivery() -> None:
     async with joined(GiveSender[int]) as (client, server):
         sender, receiver = aqueduct.channel(int)
         taken = await sender.send(0, receipt=True)

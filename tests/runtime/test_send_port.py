@@ -1,4 +1,4 @@
-"""Sending to a peer: what waits, what is told, and what becomes of each message."""
+"""Sending to a peer: back pressure, receipts, flush, and the ends of a channel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.processes.peers import eventually
 NARROW = Limits(channel_window=10_000)
 PIECE = bytes(1_000)
 LIMIT = 64
-"""Unordered messages without an ack, in these tests."""
+"""The limit of unacknowledged unordered messages in these tests."""
 COUNT = 10 * LIMIT
 
 
@@ -86,7 +86,7 @@ async def test_a_full_window_blocks_until_the_receiver_takes_messages() -> None:
         assert await receiver.receive() == b"last"
 
 
-async def test_room_wakes_every_task_that_waits_for_it() -> None:
+async def test_credit_wakes_every_task_that_waits_for_it() -> None:
     async with sending(limits=NARROW) as (sender, receiver):
         count = fill(sender)
         waiting = [asyncio.create_task(sender.send(b"%d" % n)) for n in range(5)]
@@ -121,7 +121,7 @@ async def test_an_end_wakes_a_send_that_waits(end: str) -> None:
                 await waiting
 
 
-async def test_one_task_that_sends_much_lets_the_loop_send_it() -> None:
+async def test_a_task_that_sends_much_yields_to_the_loop() -> None:
     async with sending() as (sender, receiver):
         turns = 0
 
@@ -161,7 +161,7 @@ class Several(msgspec.Struct):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "nowait"])
-async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
+async def test_a_cancelled_send_does_not_block_other_channels(how: str) -> None:
     limits = Limits(connection_window=1_000_000, channel_window=1_000_000)
     async with joined(Several, limits=limits) as (client, server):
         channels = [aqueduct.channel() for _ in range(4)]
@@ -186,7 +186,7 @@ async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
             half.close()
 
 
-async def test_channels_that_nobody_reads_do_not_keep_other_channels_waiting() -> None:
+async def test_unread_channels_do_not_block_other_channels() -> None:
     """AQ-FLOW-10."""
     limits = Limits(connection_window=2 * 1024 * 1024, channel_window=128 * 1024)
     async with joined(Several, limits=limits) as (client, server):
@@ -240,7 +240,7 @@ async def test_without_a_receipt_there_is_none() -> None:
         assert await sender.send(1, headers={"a": "b"}) is None
 
 
-async def test_what_a_closed_receiver_had_not_got_is_lost_and_flush_says_so() -> None:
+async def test_messages_undelivered_at_close_are_lost_and_flush_raises() -> None:
     async with sending() as (sender, receiver):
         receipt = await sender.send(b"under way", receipt=True)
         flushing = asyncio.create_task(sender.flush())
@@ -285,7 +285,7 @@ async def test_flush_waits_for_all_acks_and_statistics_count_them() -> None:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-async def test_flush_says_that_a_cancelled_channel_did_not_deliver_everything(mode: Mode) -> None:
+async def test_flush_raises_if_a_cancelled_channel_did_not_deliver_everything(mode: Mode) -> None:
     async with sending(mode=mode) as (sender, _):
         for _ in range(3):
             await sender.send(bytes(300_000))
@@ -301,7 +301,7 @@ async def test_flush_says_that_a_cancelled_channel_did_not_deliver_everything(mo
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-async def test_flush_is_content_when_everything_arrived_before_the_cancel(mode: Mode) -> None:
+async def test_flush_succeeds_if_everything_arrived_before_the_cancel(mode: Mode) -> None:
     async with sending(mode=mode) as (sender, _):
         await sender.send(b"x")
         await sender.flush()
@@ -311,7 +311,7 @@ async def test_flush_is_content_when_everything_arrived_before_the_cancel(mode: 
         await sender.flush()
 
 
-async def test_flush_says_that_a_channel_was_cancelled_before_it_was_sent_away() -> None:
+async def test_flush_raises_if_a_channel_was_cancelled_before_it_was_sent_away() -> None:
     async with joined(GiveReceiver[bytes]) as (client, server):
         sender, receiver = aqueduct.channel(bytes)
         await sender.send(b"x")
@@ -322,7 +322,7 @@ async def test_flush_says_that_a_channel_was_cancelled_before_it_was_sent_away()
         (await server.entrypoint.receive()).half.close()
 
 
-async def test_flush_is_content_when_everything_arrived_before_the_receiver_closed() -> None:
+async def test_flush_succeeds_if_everything_arrived_before_the_receiver_closed() -> None:
     async with sending() as (sender, receiver):
         await sender.send(b"x")
         assert await receiver.receive() == b"x"
@@ -335,7 +335,7 @@ async def test_flush_is_content_when_everything_arrived_before_the_receiver_clos
         await sender.flush()
 
 
-async def test_a_send_to_a_closed_receiver_says_so_and_gives_the_message_back() -> None:
+async def test_a_send_to_a_closed_receiver_raises_with_the_payload() -> None:
     async with sending() as (sender, receiver):
         receiver.close()
         await has_ended(sender)
@@ -365,7 +365,7 @@ async def test_a_close_wakes_a_send_that_waits() -> None:
 
 
 @pytest.mark.parametrize("first", ["finish", "cancel"])
-async def test_the_first_end_of_a_sender_counts_and_the_others_do_nothing(first: str) -> None:
+async def test_ending_a_sender_again_is_a_no_op(first: str) -> None:
     async with sending() as (sender, receiver):
         await sender.send(b"x")
         await sender.flush()
@@ -411,7 +411,7 @@ async def test_a_oneshot_that_came_in_a_message_sends_once() -> None:
 # -- what was queued before ------------------------------------------------------------------------
 
 
-async def test_what_was_queued_goes_first_and_in_order() -> None:
+async def test_queued_messages_are_sent_first_and_in_order() -> None:
     async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
         sender, receiver = aqueduct.channel(bytes)
         for number in range(30):
@@ -434,7 +434,7 @@ async def test_what_was_queued_goes_first_and_in_order() -> None:
         theirs.close()
 
 
-async def test_a_finished_sender_ends_behind_what_was_queued() -> None:
+async def test_a_finished_sender_ends_after_its_queued_messages() -> None:
     async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
         sender, receiver = aqueduct.channel(bytes)
         for _ in range(30):
@@ -465,7 +465,7 @@ async def test_a_flush_that_began_before_the_channel_was_sent_away_waits_for_the
         theirs.close()
 
 
-async def test_receipts_of_what_was_queued_are_settled_by_the_peer() -> None:
+async def test_receipts_of_queued_messages_are_settled_by_the_peer() -> None:
     async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
         sender, receiver = aqueduct.channel(bytes)
         receipts = [await sender.send(PIECE, receipt=True) for _ in range(30)]
@@ -531,7 +531,7 @@ async def test_a_queued_message_that_is_too_large_leaves_no_gap() -> None:
             await to_the_end(theirs)
 
 
-async def test_cancelling_drops_what_was_queued() -> None:
+async def test_cancel_discards_messages_queued_before_the_move() -> None:
     async with joined(GiveReceiver[bytes], limits=NARROW) as (client, server):
         sender, receiver = aqueduct.channel(bytes)
         receipts = [await sender.send(PIECE, receipt=True) for _ in range(30)]
@@ -549,7 +549,7 @@ def few_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlet, "MAX_UNSETTLED", LIMIT)
 
 
-async def test_an_unordered_sender_waits_for_acks_of_what_it_sent(few_unsettled: None) -> None:
+async def test_an_unordered_sender_waits_for_acks(few_unsettled: None) -> None:
     async with joined(GiveReceiver[bytes]) as (client, server):
         sender, receiver = aqueduct.channel(mode=Mode.UNORDERED)
         await client.entrypoint.send(GiveReceiver(receiver))
@@ -571,7 +571,9 @@ async def test_an_unordered_sender_waits_for_acks_of_what_it_sent(few_unsettled:
         assert most <= LIMIT
 
 
-async def test_an_unordered_sender_that_does_not_wait_is_told_so(few_unsettled: None) -> None:
+async def test_send_nowait_of_an_unordered_sender_without_acks_raises_would_block(
+    few_unsettled: None,
+) -> None:
     async with joined(GiveReceiver[bytes]) as (client, server):
         sender, receiver = aqueduct.channel(mode=Mode.UNORDERED)
         await client.entrypoint.send(GiveReceiver(receiver))
@@ -585,7 +587,7 @@ async def test_an_unordered_sender_that_does_not_wait_is_told_so(few_unsettled: 
         (await server.entrypoint.receive()).half.close()
 
 
-async def test_busy_connections_share_what_a_turn_may_queue() -> None:
+async def test_busy_connections_share_the_bytes_of_a_turn() -> None:
     async with joined() as (client, _):
         endpoint = client.driver.endpoint
         for due, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
@@ -607,20 +609,20 @@ async def test_headers_of_a_message_come_with_it_in_order() -> None:
         assert list((await receiver.receive_message()).headers) == []
 
 
-async def test_a_channel_of_bytes_takes_what_is_bytes_and_teaches_what_is_not() -> None:
+async def test_a_channel_of_bytes_accepts_buffers_and_rejects_other_types() -> None:
     async with sending() as (sender, receiver):
         changing = bytearray(b"abc")
         await sender.send(changing)
         await sender.send(memoryview(b"def")[::2])
         changing[:] = b"xyz"
         assert [await receiver.receive() for _ in range(2)] == [b"abc", b"df"]
-        with pytest.raises(EncodeError, match=r"cannot send str; give the channel a type"):
+        with pytest.raises(EncodeError, match=r"cannot send str; give it a type"):
             await sender.send("text")
         await sender.send(b"the channel lives on")
         assert sender.statistics()["sent"] == 3
 
 
-async def test_a_message_over_the_peers_limits_is_refused_and_the_channel_lives_on() -> None:
+async def test_a_message_over_the_peers_limits_is_rejected_and_the_channel_stays_open() -> None:
     async with sending(limits=Limits(max_message=10_000, max_headers=100)) as (sender, receiver):
         with pytest.raises(MessageTooLarge, match="at most 10000"):
             await sender.send(bytes(10_001))

@@ -1,4 +1,4 @@
-"""Tasks that wait: each wake-up reaches somebody."""
+"""A queue of waiting tasks: no wake-up is lost."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ def done(tasks: list[asyncio.Task[None]]) -> list[bool]:
     return [task.done() for task in tasks]
 
 
-async def test_who_waits_longest_is_woken_first() -> None:
+async def test_the_task_that_waited_longest_is_woken_first() -> None:
     waiters = Waiters()
     assert not waiters
     tasks = await asleep(waiters, 3)
@@ -39,7 +39,7 @@ async def test_a_wake_up_that_meets_a_cancellation_goes_to_the_next() -> None:
     await tasks[1]
 
 
-async def test_who_is_cancelled_waits_no_more() -> None:
+async def test_a_cancelled_task_leaves_the_queue() -> None:
     waiters = Waiters()
     tasks = await asleep(waiters, 2)
     tasks[0].cancel()
@@ -50,7 +50,7 @@ async def test_who_is_cancelled_waits_no_more() -> None:
     assert not waiters
 
 
-async def test_a_wake_up_for_nobody_is_forgotten() -> None:
+async def test_a_wake_up_without_waiting_tasks_is_dropped() -> None:
     waiters = Waiters()
     waiters.wake()
     waiters.wake_all()

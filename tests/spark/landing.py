@@ -66,7 +66,7 @@ class Landing:
                 address, self.directory, tls=tls, limits=LIMITS, permissions=permissions
             )
 
-        server = background().do(make)
+        server = background().call(make)
         background().run(server.open())
         try:
             yield server

@@ -1,4 +1,4 @@
-"""The two halves of a channel, as people hold them: the same object, local or networked."""
+"""Channels: `channel()`, `oneshot()`, and the `Sender` and `Receiver` that they return."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, Local
 from aqueduct.runtime.ports import MOVED, NOTHING, Message, Receipt, ReceivePort, SendPort
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import NetworkSendPort
+from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import Headers as Pairs
 
 if TYPE_CHECKING:
@@ -48,37 +49,43 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_CAPACITY = 64
-"""Messages a local channel holds before its sender waits."""
+"""Messages that a local channel holds before its sender waits."""
 
 
 class Origin:
-    """What both halves of a channel made here know: its type, mode, headers, and each other."""
+    """What both halves of a channel made in this process share."""
 
-    __slots__ = ("headers", "kind", "mode", "receiver", "sender")
+    __slots__ = ("channel", "headers", "kind", "mode", "receiver", "sender")
 
     def __init__(self, kind: Any, mode: Mode, headers: Pairs) -> None:
         self.kind = kind
         self.mode = mode
         self.headers = headers
+        self.channel: int | None = None
+        """The id of the channel, once one of the halves was sent away."""
         self.sender: weakref.ref[Sender[Any]] | None = None
         self.receiver: weakref.ref[Receiver[Any]] | None = None
 
 
 class Half(ChannelHalf):
-    """What a sender and a receiver have in common as handles."""
+    """Base class of `Sender` and `Receiver`: a handle on a port that `_move` replaces."""
 
     __slots__ = ("__weakref__", "_headers", "_origin", "_port")
 
-    end_it: ClassVar[str]
-    """What ends it, for the warning of one that was forgotten."""
-    give: ClassVar[Give]
+    _ended_by: ClassVar[str]
+    """The methods that end it, for the warning about an unclosed half."""
+    _give: ClassVar[Give]
     _port: Any
     _origin: Origin | None
     _headers: Pairs
 
+    def __init__(self) -> None:
+        name = type(self).__name__
+        raise TypeError(f"a {name} is made by channel() or oneshot(), or received in a message")
+
     @classmethod
-    def from_port(cls, port: Any, headers: Pairs, origin: Origin | None = None) -> Self:
-        """A handle on a port."""
+    def _from_port(cls, port: Any, headers: Pairs, origin: Origin | None = None) -> Self:
+        """Return a handle on a port."""
         handle = cls.__new__(cls)
         handle._port = port
         handle._headers = headers
@@ -87,37 +94,71 @@ class Half(ChannelHalf):
 
     @property
     def headers(self) -> Headers:
-        """The headers the channel was made with."""
+        """The headers that the channel was made with."""
         return Headers(self._headers)
 
     def statistics(self) -> dict[str, int]:
-        """Counters of this half."""
+        """Return the counters of this half: ``sent`` or ``received``, ``queued``, and others."""
         return self._port.statistics()  # type: ignore[no-any-return]
 
-    def prepare_to_move(self) -> Attach:
-        """What to tell the core when this half goes away."""
-        return _prepare(self, self.give)
+    def _prepare_to_move(self) -> Attach:
+        """Return what the core needs to attach this half; raise if it cannot be sent."""
+        origin = self._origin
+        port = self._port
+        if port is MOVED:
+            raise ChannelMoved("this half was sent away already; a half can be sent once")
+        if origin is None or not isinstance(port, LocalSendPort | LocalReceivePort):
+            raise EncodeError(
+                "a networked half cannot be sent on; make a new channel and copy the messages"
+            )
+        if port.is_over():
+            raise ChannelClosed(
+                "this half was finished, cancelled or closed; send one that is open"
+            )
+        return Attach(self._give, port.oneshot, origin.headers, origin.mode)
+
+    def __repr__(self) -> str:
+        port = getattr(self, "_port", None)
+        if port is None:
+            return object.__repr__(self)
+        channel, mode, state = port.describe()
+        origin = self._origin
+        if origin is not None:
+            if port is MOVED and origin.channel is not None:
+                channel = describe(origin.channel)
+            if mode is None and not isinstance(port, NetworkReceivePort):
+                mode = origin.mode
+        name = "unknown" if mode is None else mode.value
+        return f"<{type(self).__name__} channel={channel} mode={name} {state}>"
 
     def __del__(self) -> None:
         port = getattr(self, "_port", None)
         if port is not None and port.is_open():
-            forget(self, port, self.end_it)
+            _abandon(self, port)
 
 
 class Sender(Half, Generic[T]):
-    """The half that sends. Make one with `channel()` or `oneshot()`, or get one in a message."""
+    """The half of a channel that sends; see `channel` and `oneshot`.
+
+    In ``async with`` it finishes at the end of the block, and cancels if the block raises.
+    """
 
     __slots__ = ()
 
-    sends = True
-    give = Give.SENDER
-    end_it = "finish() or cancel()"
+    _sends = True
+    _give = Give.SENDER
+    _ended_by = "finish() or cancel()"
     _port: SendPort
 
     async def send(
         self, value: T, *, headers: HeadersLike | None = None, receipt: bool = False
     ) -> Receipt | None:
-        """Send a message; waits for room. Cancelled while it waits, it has sent nothing."""
+        """Send a message, waiting for credit; if the task is cancelled, nothing was sent.
+
+        With ``receipt`` this returns a future with the `Outcome` of the message. Raises a
+        `ChannelError` whose ``payload`` is the value if the channel has ended, and a `MessageError`
+        if this message cannot be sent.
+        """
         try:
             if headers is None and not receipt and self._port.offer(value):
                 return None
@@ -137,7 +178,7 @@ class Sender(Half, Generic[T]):
             raise
 
     def send_nowait(self, value: T, *, headers: HeadersLike | None = None) -> None:
-        """Send a message now, or raise `WouldBlock`."""
+        """Send a message without waiting; raises `WouldBlock` without credit."""
         try:
             self._port.send(value, to_pairs(headers), None)
         except WouldBlock:
@@ -148,24 +189,29 @@ class Sender(Half, Generic[T]):
             raise
 
     def finish(self) -> None:
-        """No more messages: the receiver sees the end after the last one.
+        """End the channel: the receiver gets `EndOfChannel` after the last message.
 
-        Raises why a message that was queued before the channel was sent away could not follow it,
-        if nobody was told yet; the receiver then sees `ChannelCancelled`.
+        A no-op if this sender has ended. Raises if a message that was queued before the channel
+        was sent away cannot be sent, and no call has raised that yet; the receiver then gets
+        `ChannelCancelled`.
         """
         self._port.finish()
 
     def cancel(self) -> None:
-        """Give up: what was not received yet need not be."""
+        """Abort the channel: messages that were not received may be lost.
+
+        The receiver gets `ChannelCancelled`. A no-op if this sender has ended.
+        """
         self._port.cancel()
 
     async def flush(self) -> None:
-        """Wait until the peer has everything sent so far, or raise what happened instead.
+        """Wait until the receiver has acknowledged everything sent so far.
 
-        After `cancel` that is `ChannelClosed`, unless everything had arrived by then.
+        Raises the `ChannelError` that prevented it: after `cancel` that is `ChannelClosed`, unless
+        everything was acknowledged before.
         """
         port = None
-        while port is not self._port:  # else the channel was local, and went on as another
+        while port is not self._port:  # a local channel may become networked meanwhile
             port = self._port
             await port.flush()
 
@@ -174,10 +220,15 @@ class Sender(Half, Generic[T]):
         kind: type[Any],
         /,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- what a caller wants to write
+        timeout: float | None = None,  # noqa: ASYNC109 -- a request has a deadline
         **fields: Any,
     ) -> Any:
-        """Send a ``kind`` whose one unfilled `Sender` field is for the answer; returns that."""
+        """Send a request of the given type, and return the reply.
+
+        ``fields`` fill the request but for one `Sender` field, which gets the sender of a oneshot
+        channel for the reply. Raises `TimeoutError` after ``timeout`` seconds, and `TypeError` if
+        there is not exactly one unfilled `Sender` field.
+        """
         name, answer_type = reply_field(kind, fields)
         reply, answer = oneshot(answer_type)
         fields[name] = reply
@@ -203,14 +254,13 @@ class Sender(Half, Generic[T]):
         else:
             self.cancel()
 
-    # -- moving -----------------------------------------------------------------------------------
-
-    def move(self, line: Line, channel: int) -> None:
-        """This half went away; the receiver, still here, becomes networked."""
+    def _move(self, line: Line, channel: int) -> None:
+        """Move this half to the peer: the receiver, which stays, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin
         assert isinstance(port, LocalSendPort)
         assert origin is not None
+        origin.channel = channel
         local = port.channel
         network = line.open_port(channel, origin.kind)
         assert isinstance(network, NetworkReceivePort)
@@ -224,17 +274,25 @@ class Sender(Half, Generic[T]):
 
 
 class Receiver(Half, Generic[T]):
-    """The half that receives."""
+    """The half of a channel that receives; see `channel` and `oneshot`.
+
+    ``async for`` receives until the channel is finished, and raises other ends. ``async with``
+    closes the receiver at the end of the block.
+    """
 
     __slots__ = ()
 
-    sends = False
-    give = Give.RECEIVER
-    end_it = "close()"
+    _sends = False
+    _give = Give.RECEIVER
+    _ended_by = "close()"
     _port: ReceivePort
 
     async def receive(self) -> T:
-        """The next message; `EndOfChannel` after the last one of a finished channel."""
+        """Wait for the next message, and return it.
+
+        Raises `EndOfChannel` after the last message of a finished channel, `ChannelError` if the
+        channel has ended otherwise, and `DecodeError` if this message is not of the channel's type.
+        """
         while True:
             value = self._port.pop()
             if value is not NOTHING:
@@ -242,14 +300,14 @@ class Receiver(Half, Generic[T]):
             await self._port.wait()
 
     def receive_nowait(self) -> T:
-        """The next message if there is one, else `WouldBlock`."""
+        """Return the next message without waiting; raises `WouldBlock` if there is none."""
         value = self._port.pop()
         if value is NOTHING:
-            raise WouldBlock("no message is here")
+            raise WouldBlock("no message is available")
         return value  # type: ignore[no-any-return]
 
     async def receive_message(self) -> Message[T]:
-        """The next message with its headers and number; of `bytes`, also with its halves."""
+        """Wait for the next message, and return it with its headers, number and attachments."""
         while True:
             message = self._port.pop_message()
             if message is not NOTHING:
@@ -257,14 +315,14 @@ class Receiver(Half, Generic[T]):
             await self._port.wait()
 
     def receive_message_nowait(self) -> Message[T]:
-        """The next message with its headers and number if there is one, else `WouldBlock`."""
+        """Return the next `Message` without waiting; raises `WouldBlock` if there is none."""
         message = self._port.pop_message()
         if message is NOTHING:
-            raise WouldBlock("no message is here")
+            raise WouldBlock("no message is available")
         return message  # type: ignore[no-any-return]
 
     async def receive_many(self, limit: int = 1024) -> list[T]:
-        """At least one message, and as many more as are here, up to a limit."""
+        """Wait for a message; return it and those that are available, at most ``limit``."""
         if limit < 1:
             raise ValueError("a batch has room for at least one message")
         while True:
@@ -274,7 +332,7 @@ class Receiver(Half, Generic[T]):
             await self._port.wait()
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        """All messages, until the channel is finished; other ends raise."""
+        """Receive until the channel is finished; raise other ends."""
         while True:
             ready = self._port.ready
             while ready:
@@ -289,7 +347,7 @@ class Receiver(Half, Generic[T]):
                 yield value
 
     def close(self) -> None:
-        """Stop receiving: what is queued is dropped."""
+        """Stop receiving: the sender gets `ReceiverClosed`, and queued messages are discarded."""
         self._port.close()
 
     async def __aenter__(self) -> Receiver[T]:
@@ -303,14 +361,13 @@ class Receiver(Half, Generic[T]):
     ) -> None:
         self.close()
 
-    # -- moving -----------------------------------------------------------------------------------
-
-    def move(self, line: Line, channel: int) -> None:
-        """This half went away; the sender, still here, becomes networked."""
+    def _move(self, line: Line, channel: int) -> None:
+        """Move this half to the peer: the sender, which stays, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin
         assert isinstance(port, LocalReceivePort)
         assert origin is not None
+        origin.channel = channel
         local = port.channel
         network = line.open_port(channel, origin.kind)
         assert isinstance(network, NetworkSendPort)
@@ -363,8 +420,8 @@ async def wait_writable(sender: Sender[Any]) -> None:
 def handle_for(port: Port, headers: Pairs) -> Sender[Any] | Receiver[Any]:
     """Return the handle of a half whose other half is at the peer."""
     if isinstance(port, NetworkSendPort):
-        return Sender.from_port(port, headers)
-    return Receiver.from_port(port, headers)
+        return Sender._from_port(port, headers)
+    return Receiver._from_port(port, headers)
 
 
 class Channel(NamedTuple, Generic[T]):
@@ -375,13 +432,13 @@ class Channel(NamedTuple, Generic[T]):
 
 
 class OneshotOptions(TypedDict, total=False):
-    """What `oneshot` takes besides a type."""
+    """Keyword arguments of `oneshot`."""
 
     headers: HeadersLike | None
 
 
 class ChannelOptions(OneshotOptions, total=False):
-    """What `channel` takes besides a type."""
+    """Keyword arguments of `channel`."""
 
     mode: Mode
     capacity: int
@@ -400,7 +457,17 @@ def channel(
     capacity: int = DEFAULT_CAPACITY,
     headers: HeadersLike | None = None,
 ) -> Channel[Any]:
-    """A channel for messages of a type; local until one of its halves is sent in a message."""
+    """Make a channel for messages of a type.
+
+    The channel is local until one of its halves is sent in a message. ``mode`` is how its sender
+    sends over a network; a local channel is always ordered and reliable. ``capacity`` is the number
+    of messages that a local channel holds before `Sender.send` waits. The peer finds ``headers`` at
+    the half that it receives.
+
+    Raises `TypeError` if ``mode`` is not a `Mode`.
+    """
+    if not isinstance(mode, Mode):
+        raise TypeError(f"mode is a Mode such as Mode.UNRELIABLE, not {mode!r}")
     return _make(kind, mode, capacity, to_pairs(headers), oneshot=False)
 
 
@@ -411,51 +478,33 @@ def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
 @overload
 def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
 def oneshot(kind: Any = bytes, *, headers: HeadersLike | None = None) -> Channel[Any]:
-    """A channel for one message, such as an answer."""
+    """Make a channel for one message, such as the reply to a request."""
     return _make(kind, Mode.ORDERED, 1, to_pairs(headers), oneshot=True)
 
 
 def _make(kind: Any, mode: Mode, capacity: int, headers: Pairs, *, oneshot: bool) -> Channel[Any]:
     local = LocalChannel(capacity, oneshot=oneshot)
     origin = Origin(kind, mode, headers)
-    sender: Sender[Any] = Sender.from_port(LocalSendPort(local), headers, origin)
-    receiver: Receiver[Any] = Receiver.from_port(LocalReceivePort(local), headers, origin)
+    sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)
+    receiver: Receiver[Any] = Receiver._from_port(LocalReceivePort(local), headers, origin)
     origin.sender = weakref.ref(sender)
     origin.receiver = weakref.ref(receiver)
     return Channel(sender, receiver)
 
 
-def _prepare(half: Half, give: Give) -> Attach:
-    origin = half._origin
-    port = half._port
-    if port is MOVED:
-        raise ChannelMoved("this half was sent away already; a half can be sent once")
-    if origin is None or not isinstance(port, LocalSendPort | LocalReceivePort):
-        raise EncodeError(
-            "a networked half cannot be sent on; make a new channel and copy the messages"
-        )
-    if port.is_over():
-        raise ChannelClosed("this half was finished, cancelled or closed; send one that is open")
-    return Attach(give, port.oneshot, origin.headers, origin.mode)
-
-
-def forget(half: object, port: Any, what: str) -> None:
-    """A half was dropped without an end: end it on its loop, and warn, which may raise."""
+def _abandon(half: Half, port: Any) -> None:
+    """End a half that was garbage collected while open, on its loop, and warn."""
+    text = f"{half!r} was not closed; use `async with`, or call {half._ended_by}"
     line = getattr(port, "line", None)
     if line is None:
         port.abandon()
     elif not line.driver.loop.is_closed():
         line.driver.loop.call_soon_threadsafe(port.abandon)
-    warnings.warn(
-        f"a {type(half).__name__} was forgotten while open; use `async with`, or call {what}",
-        ResourceWarning,
-        stacklevel=3,
-        source=half,
-    )
+    warnings.warn(text, ResourceWarning, stacklevel=3, source=half)
 
 
 def reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
-    """The one `Sender` field of a message type that was not filled, and what it sends."""
+    """Return the name and message type of the one `Sender` field that ``fields`` leaves out."""
     open_fields = [field for field in sender_fields(cast(Hashable, kind)) if field[0] not in fields]
     if len(open_fields) != 1:
         raise TypeError(
@@ -467,11 +516,11 @@ def reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
 
 @lru_cache(maxsize=1024)
 def sender_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """The `Sender` fields of a message type, and what each sends."""
+    """Return the names and message types of the `Sender` fields of a message type."""
     found = []
     for name, hint in get_type_hints(kind).items():
         half = get_origin(hint) or hint
-        if isinstance(half, type) and issubclass(half, ChannelHalf) and half.sends:
+        if isinstance(half, type) and issubclass(half, ChannelHalf) and half._sends:
             arguments = get_args(hint)
             found.append((name, arguments[0] if arguments else bytes))
     return tuple(found)

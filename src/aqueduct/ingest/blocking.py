@@ -1,12 +1,13 @@
-"""Producers and readers for threads: what `aqueduct.ingest` has, with plain calls."""
+"""Ingest for threads: the API of `aqueduct.ingest` with plain calls instead of awaits."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Self, TypedDict, Unpack
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -15,30 +16,49 @@ from aqueduct.errors import AqueductError
 from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client import producer as producers
 from aqueduct.ingest.client import reader as readers
-from aqueduct.ingest.client.batch import Stored
 from aqueduct.ingest.dedup.once import Fingerprint, Once
-from aqueduct.ingest.identity import History, TopicPosition
-from aqueduct.ingest.protocol import TopicInfo
-from aqueduct.runtime.background import background, before_stop
+from aqueduct.ingest.identity import TopicPosition
+from aqueduct.runtime.background import (
+    Attribute,
+    BlockingTwin,
+    background,
+    before_stop,
+    blocking,
+    blocking_function,
+    with_parameters_of,
+)
 from aqueduct.security import Trust
 
 __all__ = ["Client", "Producer", "Reader", "end_step"]
 
-T = TypeVar("T")
-
-_HOP = 16_384
-"""Records `send_many` takes over to the loop at a time, of those that come one by one."""
+_SEND_BATCH = 16_384
+"""Records of an iterator that `send_many` submits to the loop at a time."""
 
 _open: WeakSet[producers.Producer] = WeakSet()
 _clients: WeakSet[clients.Client] = WeakSet()
 _leaving: set[asyncio.Task[None]] = set()
 
 
-class Client:
+class SendColumns(TypedDict, total=False):
+    """The columns of `Producer.send_many` besides the values."""
+
+    ids: Sequence[bytes] | None
+    keys: Sequence[bytes | None] | None
+    headers: Sequence[Mapping[str, bytes] | None] | None
+    timestamps: Sequence[float] | None
+    times: Sequence[int] | None
+
+
+class Client(BlockingTwin[clients.Client]):
     """A connection to an ingest server that producers share; any thread may use it.
 
     See `aqueduct.ingest.Client`, which has the same arguments.
     """
+
+    address = Attribute[str]("The ``host:port`` of the server.")
+
+    close = blocking(clients.Client.close)
+    end_step = blocking(clients.Client.end_step)
 
     def __init__(
         self,
@@ -48,64 +68,21 @@ class Client:
         token: str | None = None,
         give_up_after: float = clients.GIVE_UP_AFTER,
     ) -> None:
-        self._background = background()
-        self._client = self._background.do(
-            lambda: clients.Client(address, trust=trust, token=token, give_up_after=give_up_after)
+        where = background()
+        make = partial(
+            clients.Client, address, trust=trust, token=token, give_up_after=give_up_after
         )
-        _clients.add(self._client)
+        super().__init__(where.call(make), where)
+        _clients.add(self._inner)
 
-    @property
-    def address(self) -> str:
-        """Of the server."""
-        return self._client.address
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def _leave(self, *, failed: bool) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Leave the server; producers that still use this fail."""
-        self._background.run(self._client.close())
 
-    def end_step(
-        self,
-        topic: str,
-        job: str,
-        step: int,
-        run: str,
-        *,
-        positions: Sequence[TopicPosition] = (),
-        rows: Fingerprint | None = None,
-        allow_extra: bool = False,
-    ) -> None:
-        """A step of a job is over: whoever opens a producer for it is told that it is done."""
-        self._background.run(
-            self._client.end_step(
-                topic, job, step, run, positions=positions, rows=rows, allow_extra=allow_extra
-            )
-        )
+end_step = blocking_function(clients.end_step)
 
 
-def end_step(
-    address: str,
-    topic: str,
-    job: str,
-    step: int,
-    run: str,
-    *,
-    rows: Fingerprint | None = None,
-    allow_extra: bool = False,
-    trust: Trust | None = None,
-    token: str | None = None,
-) -> None:
-    """A step of a job is over, see `Client.end_step`; over a connection of its own."""
-    with Client(address, trust=trust, token=token) as client:
-        client.end_step(topic, job, step, run, rows=rows, allow_extra=allow_extra)
-
-
-class Producer:
+class Producer(BlockingTwin[producers.Producer]):
     """Sends records to a topic of an ingest server; any thread may use it.
 
     ::
@@ -116,6 +93,31 @@ class Producer:
 
     See `aqueduct.ingest.Producer`, which has the same arguments.
     """
+
+    topic = Attribute[str]("The topic that the producer writes to.")
+    producer_id = Attribute[str]("The id by which the server deduplicates its records.")
+    partitions = Attribute[int]("The number of partitions of the topic.")
+    committed = Attribute[int]("The sequence number of the last stored record, counted from 1.")
+    position = Attribute[TopicPosition | None](
+        "The acknowledged position, for the next producer; None before this one is open."
+    )
+    max_record = Attribute[int]("The size of the largest record that the server accepts, in bytes.")
+    reconnects = Attribute[int]("How often the producer has reconnected.")
+    is_connected = Attribute[bool]("Whether the producer is connected to a server.")
+    trouble = Attribute[str]("Why the producer is not connected, as far as it is known.")
+    once = Attribute[Once | None]("The part of a job whose rows it sends, if rows have ids.")
+    is_done = Attribute[bool](
+        "With ``once``: whether nothing is to be sent, because the part is complete or the step "
+        "has ended."
+    )
+    fingerprint = Attribute[Fingerprint](
+        "With ``once``: the fingerprint of all rows passed to it, for `Client.end_step`."
+    )
+
+    close = blocking(producers.Producer.close)
+    abandon = blocking(producers.Producer.abandon)
+    send = blocking(producers.Producer.send)
+    send_and_wait = blocking(producers.Producer.send_and_wait)
 
     def __init__(
         self,
@@ -133,232 +135,90 @@ class Producer:
         position: TopicPosition | None = None,
         after: int | None = None,
     ) -> None:
-        self._background = background()
-        self._producer = self._background.do(
-            lambda: producers.Producer(
-                address,
-                topic,
-                producer_id=producer_id,
-                trust=trust,
-                token=token,
-                partitions=partitions,
-                max_buffered=max_buffered,
-                give_up_after=give_up_after,
-                once=once,
-                client=None if client is None else client._client,
-                position=position,
-                after=after,
-            )
+        where = background()
+        make = partial(
+            producers.Producer,
+            address,
+            topic,
+            producer_id=producer_id,
+            trust=trust,
+            token=token,
+            partitions=partitions,
+            max_buffered=max_buffered,
+            give_up_after=give_up_after,
+            once=once,
+            client=None if client is None else client._inner,
+            position=position,
+            after=after,
         )
+        super().__init__(where.call(make), where)
 
     def open(self) -> None:
-        """Connect, and learn what is stored; ``with`` does it."""
-        _open.add(self._producer)
-        self._background.run(self._producer.open())
+        """Connect, and learn what is stored. Called by ``with``."""
+        _open.add(self._inner)
+        self._background.run(self._inner.open())
 
-    def close(self) -> None:
-        """Wait until everything is stored, then leave; raises if something cannot be."""
-        self._background.run(self._producer.close())
-
-    def abandon(self) -> None:
-        """Leave at once; what is not stored by now may or may not be."""
-        self._background.run(self._producer.abandon())
-
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         self.open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
+    def _leave(self, *, failed: bool) -> None:
+        if failed:
             self.abandon()
+        else:
+            self.close()
 
-    @property
-    def topic(self) -> str:
-        """The topic that is written to."""
-        return self._producer.topic
-
-    @property
-    def producer_id(self) -> str:
-        """Who this is to the server."""
-        return self._producer.producer_id
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions the topic has."""
-        return self._producer.partitions
-
-    @property
-    def committed(self) -> int:
-        """The number of the last record that is stored; the first record has number 1."""
-        return self._producer.committed
-
-    @property
-    def position(self) -> TopicPosition | None:
-        """The acknowledged position, for the next producer; None before this one is open."""
-        return self._producer.position
-
-    @property
-    def max_record(self) -> int:
-        """The largest record that the server takes."""
-        return self._producer.max_record
-
-    @property
-    def reconnects(self) -> int:
-        """How often the connection was lost."""
-        return self._producer.reconnects
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a server that takes records now."""
-        return self._producer.is_connected
-
-    @property
-    def trouble(self) -> str:
-        """Why there is no connection now, as far as that is known."""
-        return self._producer.trouble
-
-    @property
-    def once(self) -> Once | None:
-        """Whose rows it sends, if they are told apart by ids."""
-        return self._producer.once
-
-    @property
-    def is_done(self) -> bool:
-        """With ``once``: whether nothing is to be sent: the part is complete, or the step over."""
-        return self._producer.is_done
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """With ``once``: the fingerprint of all rows passed to it, for `Client.end_step`."""
-        return self._producer.fingerprint
-
-    def send(
-        self,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        partition: int | None = None,
-        timestamp: float | None = None,
-        sequence: int | None = None,
-        id: bytes | None = None,
-    ) -> None:
-        """Send a record; returns when there is room for it, and `flush` tells that it is stored."""
-        self._background.run(
-            self._producer.send(
-                value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                timestamp=timestamp,
-                sequence=sequence,
-                id=id,
-            )
-        )
-
+    @with_parameters_of(producers.Producer.send_many)
     def send_many(
         self,
         values: Iterable[bytes],
         *,
-        ids: Sequence[bytes] | None = None,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Mapping[str, bytes] | None] | None = None,
-        timestamps: Sequence[float] | None = None,
-        times: Sequence[int] | None = None,
         partition: int | None = None,
+        **columns: Unpack[SendColumns],
     ) -> None:
-        """Send many records, given as columns, in one hop between threads.
+        """Send many records, given as columns, with one call to the loop.
 
-        Values alone may also come from an iterator, and go as they come.
+        Values without other columns may come from an iterator; they are sent in batches of 16,384.
         """
-        others = (ids, keys, headers, timestamps, times)
-        if isinstance(values, Sequence) or any(column is not None for column in others):
-            given = values if isinstance(values, Sequence) else list(values)
-            work = self._producer.send_many(
-                given,
-                ids=ids,
-                keys=keys,
-                headers=headers,
-                timestamps=timestamps,
-                times=times,
-                partition=partition,
-            )
-            self._background.run(work)
+        if isinstance(values, Sequence) or any(column is not None for column in columns.values()):
+            rows = values if isinstance(values, Sequence) else list(values)
+            self._background.run(self._inner.send_many(rows, partition=partition, **columns))
             return
         rest = iter(values)
-        while batch := list(islice(rest, _HOP)):
-            self._background.run(self._producer.send_many(batch, partition=partition))
+        while batch := list(islice(rest, _SEND_BATCH)):
+            self._background.run(self._inner.send_many(batch, partition=partition))
 
     def complete(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent is stored, and the part known to be complete."""
-        self._background.run(self._producer.complete(), timeout)
-
-    def send_and_wait(
-        self,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        partition: int | None = None,
-        timestamp: float | None = None,
-    ) -> Stored:
-        """Send a record, wait until it is stored, and tell where."""
-        work = self._producer.send_and_wait(
-            value, key=key, headers=headers, partition=partition, timestamp=timestamp
-        )
-        return self._background.run(work)
+        """Wait until every record is stored and the part is known to be complete."""
+        self._background.run(self._inner.complete(), timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record that was sent is stored; raises if one cannot be."""
-        self._background.run(self._producer.flush(), timeout)
+        self._background.run(self._inner.flush(), timeout)
 
 
-class Reader:
+class Reader(BlockingTwin[readers.Reader]):
     """Reads from an ingest server; any thread may use it. See `aqueduct.ingest.Reader`."""
+
+    topics = blocking(readers.Reader.topics)
+    offsets_at = blocking(readers.Reader.offsets_at)
+    history = blocking(readers.Reader.history)
+    position = blocking(readers.Reader.position)
+    advance = blocking(readers.Reader.advance)
 
     def __init__(
         self, address: str, *, trust: Trust | None = None, token: str | None = None
     ) -> None:
-        self._background = background()
-        self._reader = self._background.do(
-            lambda: readers.Reader(address, trust=trust, token=token)
-        )
+        where = background()
+        make = partial(readers.Reader, address, trust=trust, token=token)
+        super().__init__(where.call(make), where)
 
-    def __enter__(self) -> Reader:
-        self._run(self._reader.__aenter__())
+    def __enter__(self) -> Self:
+        self._background.run(self._inner.__aenter__())
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._run(self._reader.__aexit__(*error))
-
-    def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """What there is: all topics that may be read, or one."""
-        return self._run(self._reader.topics(topic))
-
-    def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
-        """By partition, the first offset stored at or after a time (seconds since 1970)."""
-        return self._run(self._reader.offsets_at(topic, timestamp))
-
-    def history(self, topic: str) -> History:
-        """Return the identity of a topic: its id, and its epochs."""
-        return self._run(self._reader.history(topic))
-
-    def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
-        """Return offsets together with the identity of their topic."""
-        return self._run(self._reader.position(topic, offsets))
-
-    def advance(
-        self,
-        reader: str,
-        topic: str,
-        offsets: Mapping[int, int],
-        *,
-        position: TopicPosition | None = None,
-    ) -> None:
-        """Say how far a named reader has come."""
-        self._run(self._reader.advance(reader, topic, offsets, position=position))
+        self._background.run(self._inner.__aexit__(*error))
 
     def read(
         self,
@@ -369,19 +229,16 @@ class Reader:
         *,
         position: TopicPosition | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows with offsets from ``start`` up to ``end``, in batches."""
-        batches = self._reader.read(topic, partition, start, end, position=position)
+        """Yield the rows with offsets from ``start`` up to ``end``, in batches."""
+        batches = self._inner.read(topic, partition, start, end, position=position)
         turn = asyncio.Lock()
         try:
-            while (batch := self._run(_next(batches, turn))) is not None:
+            while (batch := self._background.run(_next(batches, turn))) is not None:
                 yield batch
         finally:
-            # Whoever lets go of the iterator may do so anywhere, also where nobody can wait: when
-            # it is collected as garbage, on the loop's own thread or in a child process.
-            self._background.soon(lambda: _leave(batches, turn))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._background.run(work)
+            # The iterator may be dropped where waiting is impossible: by the garbage collector, on
+            # the loop's own thread, or in a child process.
+            self._background.call_soon(lambda: _leave(batches, turn))
 
 
 async def _next(
@@ -392,7 +249,7 @@ async def _next(
 
 
 def _leave(batches: AsyncGenerator[pa.RecordBatch, None], turn: asyncio.Lock) -> None:
-    """End a reading, behind a wait for its next batch that may just be given up."""
+    """Close a reading, after a wait for its next batch that may just be cancelled."""
 
     async def leave() -> None:
         async with turn:
@@ -405,7 +262,7 @@ def _leave(batches: AsyncGenerator[pa.RecordBatch, None], turn: asyncio.Lock) ->
 
 
 async def _close_all() -> None:
-    """Leave what was left open: the program ends."""
+    """Close producers and clients that are open when the program ends."""
     await asyncio.gather(*(each.abandon() for each in list(_open)))
     await asyncio.gather(*(each.close() for each in list(_clients)))
 

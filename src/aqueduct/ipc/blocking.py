@@ -1,4 +1,4 @@
-"""Endpoints for threads: what `aqueduct.ipc` has, with plain calls instead of awaits.
+"""Endpoints for threads: the API of `aqueduct.ipc` with plain calls instead of awaits.
 
 >>> from aqueduct.ipc import blocking
 >>> endpoint = blocking.Endpoint("udp://127.0.0.1:0")
@@ -10,15 +10,20 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 from weakref import WeakSet
 
 from aqueduct.errors import EndpointClosed
 from aqueduct.ipc import endpoint as endpoints
 from aqueduct.ipc.core.config import Config
-from aqueduct.ipc.core.events import Statistics
 from aqueduct.ipc.message import Message
-from aqueduct.runtime.background import background, before_stop
+from aqueduct.runtime.background import (
+    Attribute,
+    BlockingTwin,
+    background,
+    before_stop,
+    on_loop,
+)
 from aqueduct.security import ServerTLS, Trust
 
 __all__ = ["Endpoint"]
@@ -26,17 +31,18 @@ __all__ = ["Endpoint"]
 T = TypeVar("T")
 
 THREADS = 32
-"""Functions that take messages at once, where nobody says otherwise."""
+"""The default number of threads that run ``on_message``."""
 GRACE = 5.0
-"""Seconds that a close gives them to return."""
+"""Seconds that `close` waits for ``on_message`` functions to return."""
 
 _open: WeakSet[_Endpoint] = WeakSet()
 
 
 class _Threads:
-    """Runs a function for each message in a thread of its own pool.
+    """Runs a function for each message in a thread pool.
 
-    Those of the loop look up hosts: functions that wait for that would keep it from happening.
+    The pool is not the loop's: that one resolves host names, and functions that wait for a name
+    would block it.
     """
 
     def __init__(self, function: Callable[[Message[Any]], object], threads: int) -> None:
@@ -56,7 +62,7 @@ class _Threads:
 
 
 class _Endpoint(endpoints.Endpoint[Any]):
-    """An endpoint whose functions cannot be cancelled, since they run in threads."""
+    """An endpoint whose ``on_message`` runs in threads, which cannot be cancelled."""
 
     def __init__(
         self, address: str, type: Any, handlers: _Threads | None, /, **options: Any
@@ -66,11 +72,11 @@ class _Endpoint(endpoints.Endpoint[Any]):
         self.grace = GRACE
 
     def is_handling(self) -> bool:
-        """Whether this thread is running the function for a message."""
+        """Return whether the calling thread runs ``on_message``."""
         return self._handlers is not None and getattr(self._handlers.here, "busy", False)
 
     def close_soon(self) -> None:
-        """Begin to close."""
+        """Start to close without waiting."""
         self._start_closing()
 
     async def _end_handlers(self, tasks: set[asyncio.Task[None]]) -> None:
@@ -82,7 +88,7 @@ class _Endpoint(endpoints.Endpoint[Any]):
         await super()._end_handlers({task for task in tasks if not task.done()})
 
 
-class Endpoint(Generic[T]):
+class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
     """Sends messages to other endpoints and receives theirs; any thread may use it.
 
     ::
@@ -93,9 +99,13 @@ class Endpoint(Generic[T]):
                 endpoint.send(message.source, b"thank you")
 
     See `aqueduct.ipc.Endpoint`, which has the same arguments. ``on_message`` is a plain function
-    here, and runs in one of ``threads`` threads that this endpoint has for it; with all of them
-    busy, messages wait. It may block, and send.
+    here. The endpoint runs it in one of ``threads`` threads, so it may block, and send; messages
+    wait while all threads are busy.
     """
+
+    address = Attribute[str]("The address that others send to.")
+
+    statistics = on_loop(endpoints.Endpoint.statistics)
 
     @overload
     def __init__(
@@ -143,55 +153,47 @@ class Endpoint(Generic[T]):
             handlers = None if on_message is None else _Threads(on_message, threads)
             return _Endpoint(address, type, handlers, tls=tls, trust=trust, config=config)
 
-        self._background = background()
-        self._endpoint = self._background.do(make)
+        where = background()
+        super().__init__(where.call(make), where)
 
     def open(self) -> None:
-        """Be there; ``with`` does it."""
-        self._background.run(self._endpoint.open())
-        _open.add(self._endpoint)
+        """Open the endpoint and bind its address. Called by ``with``."""
+        self._background.run(self._inner.open())
+        _open.add(self._inner)
 
     def close(self) -> None:
-        """End it: what is being sent fails, what was not taken is refused.
+        """Close the endpoint: pending sends fail, and messages that were not received are refused.
 
-        Each ``on_message`` that runs has 5 seconds to return, and its message is taken if it does.
-        One that closes its own endpoint does not wait for itself: the end comes when it has
-        returned.
+        Each running ``on_message`` has 5 seconds to return, and its message counts as received if
+        it does. An ``on_message`` that closes its own endpoint does not wait: the endpoint closes
+        after it has returned.
         """
-        if self._endpoint.is_handling():
-            self._background.do(self._endpoint.close_soon)
+        if self._inner.is_handling():
+            self._background.call(self._inner.close_soon)
         else:
-            self._background.run(self._endpoint.close())
+            self._background.run(self._inner.close())
 
-    def __enter__(self) -> Endpoint[T]:
+    def __enter__(self) -> Self:
         self.open()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def _leave(self, *, failed: bool) -> None:
         self.close()
 
-    @property
-    def address(self) -> str:
-        """Where others send to."""
-        return self._endpoint.address
-
-    def statistics(self) -> Statistics:
-        """Counts since it was opened."""
-        return self._background.do(self._endpoint.statistics)
-
     def __repr__(self) -> str:
-        return repr(self._endpoint)
+        return repr(self._inner)
 
     def send(self, to: str, message: T, *, timeout: float | None = None) -> None:
-        """Send a message, and return when its receiver has taken it.
-
-        Raises what `aqueduct.ipc.Endpoint.send` raises.
-        """
-        self._background.run(self._endpoint.send(to, message, timeout=timeout))
+        """Send a message, and return when its receiver has taken it; see `ipc.Endpoint.send`."""
+        self._background.run(self._inner.send(to, message, timeout=timeout))
 
     def receive(self, timeout: float | None = None) -> Message[T]:
-        """The next message; `EndpointClosed` once closed, `TimeoutError` if none comes in time."""
-        return self._background.run(self._endpoint.receive(), timeout)
+        """Wait for the next message, and return it.
+
+        Raises `EndpointClosed` once the endpoint is closed, and `TimeoutError` after ``timeout``
+        seconds.
+        """
+        return self._background.run(self._inner.receive(), timeout)
 
     def __iter__(self) -> Iterator[Message[T]]:
         while True:
@@ -203,7 +205,7 @@ class Endpoint(Generic[T]):
 
 
 async def _close_all() -> None:
-    """Close every endpoint that was left open: the program ends."""
+    """Close the endpoints that are open when the program ends."""
     left = list(_open)
     for endpoint in left:
         endpoint.grace = 0.0

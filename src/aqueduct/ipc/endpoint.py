@@ -366,7 +366,7 @@ class Endpoint(Generic[T]):
     def _message(self, arrived: Arrived) -> Message[T] | None:
         """What arrived, if it is of the right type; else it is refused."""
         payload: Any = arrived.payload
-        if self._codec is not None:
+        if not self._codec.is_identity:
             try:
                 payload = self._codec.decode(payload, no_channels)
             except DecodeError as error:

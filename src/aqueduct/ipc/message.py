@@ -41,17 +41,10 @@ class Message(Generic[T]):
 Handler = Callable[[Message[T]], Awaitable[object] | object]
 
 
-def encoded(codec: Codec[Any] | None, message: object) -> bytes:
-    """The bytes of a message; without a codec it is bytes already."""
-    if codec is None:
-        if isinstance(message, bytes):
-            return message
-        if not isinstance(message, bytearray | memoryview):
-            raise EncodeError(
-                f"a message is bytes, not {type(message).__name__}; for others give the "
-                "endpoint their type: Endpoint(address, type)"
-            )
-        return bytes(message)
+def encoded(codec: Codec[Any], message: object) -> bytes:
+    """Return the payload of a message; raises `EncodeError` if it has none, or holds channels."""
+    if codec.is_identity and isinstance(message, bytes):
+        return message
     payload, halves = codec.encode(message)
     if halves:
         raise EncodeError("channels cannot travel in messages of aqueduct.ipc")

@@ -26,7 +26,7 @@ from aqueduct.protocol.events import (
     Undelivered,
     Writable,
 )
-from aqueduct.runtime.forked import FORKED_REASON
+from aqueduct.runtime.ports import FORKED_REASON
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
 from aqueduct.transport.quic.endpoint import Driver
@@ -46,10 +46,10 @@ class MovableHalf(Protocol):
 
     _origin: Any
 
-    def prepare_to_move(self) -> Attach:
+    def _prepare_to_move(self) -> Attach:
         """Return what to attach to the message; raise if the half cannot be sent."""
 
-    def move(self, line: Line, channel: int) -> None:
+    def _move(self, line: Line, channel: int) -> None:
         """Continue as a channel of the connection: the message is on its way."""
 
 
@@ -102,7 +102,7 @@ class Line:
         if not halves:
             return self.core.send_message(channel, payload, self.time, headers=headers)
         moving = cast("list[MovableHalf]", halves)
-        attach = [half.prepare_to_move() for half in moving]
+        attach = [half._prepare_to_move() for half in moving]
         if len({half._origin for half in moving}) < len(moving):
             raise EncodeError("a message cannot hold a half twice, nor both halves of a channel")
         sent = self.core.send_message(channel, payload, self.time, headers=headers, attach=attach)
@@ -110,7 +110,7 @@ class Line:
             modes = [one.mode.value for one in attach]
             self.tap.born(channel, sent.number, sent.reliable, sent.channels, modes)
         for half, made in zip(moving, sent.channels, strict=True):
-            half.move(self, made)
+            half._move(self, made)
         return sent
 
     def too_much(self, error: AqueductError) -> AqueductError:
@@ -148,7 +148,7 @@ class Line:
         port = self._unclaimed.get(attachment.channel)
         if port is None:
             raise ValueError("one attachment cannot be two channels")
-        if half is not None and half.sends is not isinstance(port, NetworkSendPort):
+        if half is not None and half._sends is not isinstance(port, NetworkSendPort):
             raise ValueError(f"the attachment is no {half.__name__}, but the other half")
         del self._unclaimed[attachment.channel]
         port.set_type(kind)

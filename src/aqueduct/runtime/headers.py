@@ -1,4 +1,4 @@
-"""Headers: an ordered multimap of byte strings, with a convenient face."""
+"""Headers: an ordered multimap of byte strings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from aqueduct.wire.primitives import Headers as Pairs
 
 Text = str | bytes
 HeadersLike = Mapping[str, Text] | Iterable[tuple[Text, Text]]
-"""What may be given where headers are asked for."""
+"""Types accepted wherever a caller passes headers."""
 
 
 class Headers:
-    """Pairs in the order they came; `get`, `all` and `in` take names as text or bytes.
+    """An immutable sequence of (name, value) pairs; `get`, `all` and `in` take a name.
 
-    A sequence in all but its base class, of which type checkers would conclude that a name cannot
-    be `in` it.
+    Names are str or bytes. This is not a `Sequence`, because type checkers would then reject a name
+    before `in`.
     """
 
     __slots__ = ("pairs",)
@@ -56,23 +56,23 @@ class Headers:
         return f"Headers({list(self.pairs)!r})"
 
     def get(self, name: Text, default: bytes | None = None) -> bytes | None:
-        """The first value of a name."""
+        """Return the first value of a name, or the default."""
         wanted = _bytes(name)
         return next((value for key, value in self.pairs if key == wanted), default)
 
     def text(self, name: Text, default: str | None = None) -> str | None:
-        """The first value of a name as text."""
+        """Return the first value of a name decoded as UTF-8, or the default."""
         value = self.get(name)
         return default if value is None else value.decode("utf-8", "replace")
 
     def all(self, name: Text) -> list[bytes]:
-        """All values of a name, in order."""
+        """Return all values of a name, in order."""
         wanted = _bytes(name)
         return [value for key, value in self.pairs if key == wanted]
 
 
 def to_pairs(headers: HeadersLike | None) -> Pairs:
-    """Headers as the wire has them."""
+    """Return headers as pairs of bytes; raises `TypeError` if one is neither str nor bytes."""
     if not headers:
         return ()
     items = headers.items() if isinstance(headers, Mapping) else headers
@@ -84,4 +84,4 @@ def _bytes(text: Text) -> bytes:
         return text.encode()
     if isinstance(text, bytes | bytearray | memoryview):
         return bytes(text)
-    raise TypeError(f"headers are text or bytes, not {type(text).__name__}")
+    raise TypeError(f"headers are str or bytes, not {type(text).__name__}")

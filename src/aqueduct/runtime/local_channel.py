@@ -1,4 +1,4 @@
-"""An in-process channel: the state two handles share until one of them is sent away."""
+"""A channel within one process: the state of two handles until one of them is sent away."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from aqueduct.errors import (
     WouldBlock,
 )
 from aqueduct.runtime.headers import Headers
-from aqueduct.runtime.ports import NOTHING, Message, Outcome, Parcel, Receipt
+from aqueduct.runtime.ports import NOTHING, Description, Message, Outcome, Parcel, Receipt
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.primitives import Headers as Pairs
 
 
 class LocalChannel:
-    """A bounded queue of messages with the same ends as a networked channel."""
+    """A bounded queue of messages that ends the way a networked channel does."""
 
     def __init__(self, capacity: int, *, oneshot: bool) -> None:
         if capacity < 1:
@@ -37,25 +37,25 @@ class LocalChannel:
         self.emptied = Waiters()
 
     def wake_all(self) -> None:
-        """Everybody looks again: an end came, or the port was swapped."""
+        """Wake all waiting tasks: the channel ended, or a port was replaced."""
         self.room.wake_all()
         self.arrived.wake_all()
         self.emptied.wake_all()
 
     def hand_over(self) -> deque[Parcel]:
-        """What is queued, for the port that takes this channel's place."""
+        """Remove and return the queued messages, for the port that replaces this channel."""
         parcels, self.queue = self.queue, deque()
         return parcels
 
     def drop(self) -> None:
-        """Nobody will take what is queued."""
+        """Discard the queued messages."""
         while self.queue:
             self.queue.popleft().settle(Outcome.LOST)
         self.wake_all()
 
 
 class LocalSendPort:
-    """The sending side."""
+    """The port of a sender whose receiver is in this process."""
 
     def __init__(self, channel: LocalChannel) -> None:
         self.channel = channel
@@ -112,7 +112,7 @@ class LocalSendPort:
             raise ChannelClosed("this sender was cancelled before everything was taken")
 
     def is_over(self) -> bool:
-        """Whether this half was ended, and cannot be sent away."""
+        """Return whether this half was ended, so that it cannot be sent away."""
         return self.channel.finished or self.channel.cancelled
 
     def is_open(self) -> bool:
@@ -122,12 +122,23 @@ class LocalSendPort:
     def abandon(self) -> None:
         self.cancel()
 
+    def describe(self) -> Description:
+        channel = self.channel
+        state = "open"
+        if channel.cancelled:
+            state = "cancelled"
+        elif channel.closed:
+            state = "receiver closed"
+        elif channel.finished:
+            state = "finished"
+        return Description("local", None, state)
+
     def statistics(self) -> dict[str, int]:
         return {"sent": self.channel.sent, "queued": len(self.channel.queue)}
 
 
 class LocalReceivePort:
-    """The receiving side."""
+    """The port of a receiver whose sender is in this process."""
 
     def __init__(self, channel: LocalChannel) -> None:
         self.channel = channel
@@ -170,7 +181,7 @@ class LocalReceivePort:
             channel.drop()
 
     def is_over(self) -> bool:
-        """Whether this half was ended, and cannot be sent away."""
+        """Return whether this half was ended, so that it cannot be sent away."""
         return self.channel.closed
 
     def is_open(self) -> bool:
@@ -181,6 +192,17 @@ class LocalReceivePort:
     def abandon(self) -> None:
         self.close()
 
+    def describe(self) -> Description:
+        channel = self.channel
+        state = "open"
+        if channel.closed:
+            state = "closed"
+        elif channel.cancelled:
+            state = "cancelled"
+        elif channel.finished:
+            state = "finished"
+        return Description("local", None, state)
+
     def statistics(self) -> dict[str, int]:
         return {"received": self.channel.taken, "queued": len(self.channel.queue)}
 
@@ -190,7 +212,7 @@ class LocalReceivePort:
             raise ChannelClosed("this receiver was closed")
         if not channel.queue:
             if channel.cancelled:
-                raise ChannelCancelled("the sender gave up")
+                raise ChannelCancelled("the sender cancelled the channel")
             if channel.finished:
                 raise EndOfChannel("the channel was finished, and everything was received")
             return None

@@ -1,151 +1,172 @@
-"""What a handle stands on: a port, local or networked, swapped when a half is sent away."""
+"""What a handle calls: the port of a local or networked channel, replaced when a half moves."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from aqueduct.errors import ChannelMoved
+from aqueduct.errors import ChannelMoved, ForkedConnectionError
+from aqueduct.protocol.sender import Mode
 from aqueduct.runtime.headers import Headers
+from aqueduct.wire.frames import Message as WireMessage
+from aqueduct.wire.frames import MessageRun
 from aqueduct.wire.primitives import Headers as Pairs
 
 T = TypeVar("T")
 
 
 class Outcome(Enum):
-    """What became of one message."""
+    """Whether one message was delivered."""
 
     DELIVERED = "delivered"
     LOST = "lost"
 
 
 Receipt = asyncio.Future[Outcome]
-"""Awaits the fate of one message."""
+"""Awaits the outcome of one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message(Generic[T]):
-    """A received message with everything that came with it."""
+    """A received message: payload, headers, number, and the channel halves attached to it."""
 
     payload: T
     headers: Headers
     number: int
-    attached: Attached | None = field(default=None, repr=False, compare=False)
-    """Holds the halves of a message of `bytes` until somebody asks for them."""
+    _attached: Attached | None = field(default=None, repr=False, compare=False)
+    """Holds the attachments of a message of `bytes` until `attachments` claims them."""
 
     @property
     def attachments(self) -> tuple[Any, ...]:
-        """The halves in a message of `bytes`, of `bytes` themselves; who asks must end them.
+        """The halves attached to a message of `bytes`, as halves of `bytes`.
 
-        A typed message has its halves in its fields, and none here. Halves that nobody asked for
-        are closed when the message goes away.
+        The caller must end each of them. A typed message has its halves in its fields, and none
+        here. Halves that were not claimed are closed when the message is garbage collected.
         """
-        return () if self.attached is None else self.attached.halves()
+        return () if self._attached is None else self._attached.halves()
 
 
 class Attached(Protocol):
-    """The halves that came with a message, to be had once."""
+    """The halves attached to a message, claimed on first use."""
 
     def halves(self) -> tuple[Any, ...]:
-        """Handles of them."""
+        """Return their handles, the same ones each time."""
 
 
 @dataclass(slots=True)
 class Parcel:
-    """A message on its way through a port."""
+    """A message that is queued in a port."""
 
     value: Any
     headers: Pairs
     receipt: Receipt | None
 
     def settle(self, outcome: Outcome) -> None:
-        """Tell whoever waits for the receipt, if anybody does."""
+        """Set the receipt, if the sender asked for one."""
         if self.receipt is not None and not self.receipt.done():
             self.receipt.set_result(outcome)
 
 
 NOTHING = object()
-"""What `pop` returns when there is no message right now."""
+"""Returned by `pop` if no message is available."""
+
+
+class Description(NamedTuple):
+    """What the `repr` of a handle shows of its port."""
+
+    channel: str
+    mode: Mode | None
+    """None if only the peer knows it, since the sender chooses the mode."""
+    state: str
 
 
 class SendPort(Protocol):
-    """The sending side of a port."""
+    """The port of a sender."""
 
     oneshot: bool
 
     def offer(self, value: Any) -> bool:
-        """Queue a message without headers if there is room and no need to yield; the hot path."""
+        """Queue a message without headers; return False if the caller has to wait or to yield.
+
+        This is the hot path.
+        """
 
     def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
-        """Queue a message now, or raise; WouldBlock if there is no room."""
+        """Queue a message; raise `WouldBlock` without credit."""
 
     async def wait(self) -> None:
-        """Until there may be room, or the port changed."""
+        """Wait until `send` is worth a retry, or the port was replaced."""
 
     def give_up(self) -> None:
-        """Somebody met a full window, and does not wait for it."""
+        """Leave the queue for connection credit after `WouldBlock`."""
 
     def is_pressed(self) -> bool:
-        """Whether so much was queued in this turn that the loop should get to send it."""
+        """Return whether this turn of the loop has queued enough: the sender should yield."""
 
     def finish(self) -> None:
-        """No more messages."""
+        """End the channel after the messages sent so far."""
 
     def cancel(self) -> None:
-        """Give up."""
+        """Abort the channel."""
 
     async def flush(self) -> None:
-        """Until everything sent so far has arrived."""
+        """Wait until everything sent so far was delivered."""
 
     def is_open(self) -> bool:
-        """Whether it could still send."""
+        """Return whether it can still send."""
 
     def abandon(self) -> None:
-        """The handle was forgotten."""
+        """Cancel, because the handle was garbage collected."""
+
+    def describe(self) -> Description:
+        """Return what `repr` shows."""
 
     def statistics(self) -> dict[str, int]:
-        """Counters."""
+        """Return counters."""
 
 
 class ReceivePort(Protocol):
-    """The receiving side of a port."""
+    """The port of a receiver."""
 
     oneshot: bool
     ready: list[Any]
-    """Values that `pop` would return next, the next one last; to be taken directly."""
+    """Decoded values that `pop` would return, the next one last; a handle may pop them itself."""
 
     def pop(self) -> Any:
-        """The next message's value, NOTHING, or the end as an exception."""
+        """Return the next value, or NOTHING; raise at the end of the channel."""
 
     def pop_message(self) -> Any:
-        """The next as a `Message`, NOTHING, or the end as an exception."""
+        """Return the next `Message`, or NOTHING; raise at the end of the channel."""
 
     def pop_many(self, limit: int) -> list[Any]:
-        """Up to so many values, an empty list, or the end as an exception."""
+        """Return up to ``limit`` values, possibly none; raise at the end of the channel."""
 
     def next_size(self) -> int | None:
         """Bytes that `pop` would decode; 0 for the end, None if there is no message."""
 
     async def wait(self) -> None:
-        """Until there may be a message, or the port changed."""
+        """Wait until `pop` is worth a retry, or the port was replaced."""
 
     def close(self) -> None:
         """Stop receiving."""
 
     def is_open(self) -> bool:
-        """Whether a message may still come."""
+        """Return whether a message may still come."""
 
     def abandon(self) -> None:
-        """The handle was forgotten."""
+        """Close, because the handle was garbage collected."""
+
+    def describe(self) -> Description:
+        """Return what `repr` shows."""
 
     def statistics(self) -> dict[str, int]:
-        """Counters."""
+        """Return counters."""
 
 
 class MovedPort:
-    """Stands in for a half that was sent away: everything raises."""
+    """The port of a half that was sent in a message: everything raises `ChannelMoved`."""
 
     oneshot = False
 
@@ -158,27 +179,52 @@ class MovedPort:
     offer = send = pop = pop_message = pop_many = next_size = _moved
 
     async def wait(self) -> None:
-        """There is nothing to wait for."""
+        """Raise `ChannelMoved`."""
         self._moved()
 
     flush = wait
 
     def is_pressed(self) -> bool:
-        """Nothing is queued here."""
+        """Return False: nothing is queued here."""
         return False
 
     def finish(self) -> None:
-        """The peer's business now."""
+        """Do nothing: the peer ends this half."""
 
     cancel = close = abandon = give_up = finish
 
     def is_open(self) -> bool:
-        """Not here."""
+        """Return False."""
         return False
 
+    def describe(self) -> Description:
+        """Return what `repr` shows."""
+        return Description("none", None, "moved")
+
     def statistics(self) -> dict[str, int]:
-        """Nothing is counted here any more."""
+        """Return no counters."""
         return {}
 
 
 MOVED = MovedPort()
+
+
+class ForkedCore:
+    """Replaces the core of a connection in a child process, where waiting would never end."""
+
+    def take(self, channel: int, limit: int, now: float) -> list[WireMessage | MessageRun]:
+        """Raise `ForkedConnectionError`."""
+        raise ForkedConnectionError(FORKED_REASON, channel=channel)
+
+    def finish(self, channel: int, now: float) -> None:
+        """Do nothing: the parent ends its channels."""
+
+    cancel = close = finish
+
+    def give_up(self, channel: int) -> bool:
+        """Return False: nothing waits for credit here."""
+        return False
+
+
+FORKED = ForkedCore()
+FORKED_REASON = "this connection was made before fork(); connect again in the child process"

@@ -1,4 +1,4 @@
-"""The receiving port of a networked channel: the core on one side, a handle on the other."""
+"""The port of a networked receiver: takes messages from the core, and decodes them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from aqueduct.errors import (
 )
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.protocol.events import End, ReceiverEnded
-from aqueduct.runtime.forked import FORKED, ForkedCore
 from aqueduct.runtime.headers import Headers
-from aqueduct.runtime.ports import NOTHING, Message, Outcome, Parcel
+from aqueduct.runtime.ports import (
+    FORKED,
+    NOTHING,
+    Description,
+    ForkedCore,
+    Message,
+    Outcome,
+    Parcel,
+)
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.frames import Message as WireMessage
@@ -31,11 +38,12 @@ if TYPE_CHECKING:
 EVERYTHING = 1 << 62
 _BATCH = 256
 _BATCH_BYTES = 256 * 1024
-"""What a receiver takes from the core at a time: enough to be fast, little enough to pace."""
+"""How much a receiver takes from the core at a time. Taking grants credit, so a larger batch would
+let the peer run further ahead of the application."""
 
 
 class NetworkReceivePort:
-    """A receiver whose sender is at the peer."""
+    """The port of a receiver whose sender is at the peer."""
 
     __slots__ = (
         "_batch",
@@ -62,42 +70,42 @@ class NetworkReceivePort:
         self.core: Core | ForkedCore = line.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
-        self.codec: Codec[Any] | None = codec_for(kind)
+        self.codec: Codec[Any] = codec_for(kind)
         self.ended: ReceiverEnded | None = None
         self.closed = False
         self.arrived = Waiters()
         self.leftover: deque[Parcel] | None = None
-        """What was queued while the channel was local."""
+        """Messages queued while the channel was local."""
         self.ready: list[Any] = []
-        """Values of plain messages that were taken from the core, the next one last."""
+        """Decoded values of messages without headers or attachments, the next one last."""
         self._ready_stop = 0
-        """The number behind those."""
+        """The number of the message after those in `ready`."""
         self._failed: AqueductError | None = None
-        """What is wrong with the message behind them."""
+        """The error of the message after those in `ready`."""
         self._batch: list[WireMessage | MessageRun] = []
-        """What was taken from the core and comes after that, the next one last."""
+        """Entries taken from the core that follow, the next one last."""
         self._rescued: deque[WireMessage | MessageRun] | None = None
-        """What was taken from the core because the connection ended, and nobody has asked for."""
+        """Entries taken from the core when the connection ended."""
         self._is_readable = True
-        """Whether the core may have more."""
+        """Whether the core may have more messages."""
         self._passed = 0
-        """Messages that were handed out, or are ready to be."""
+        """Messages returned to the application, or in `ready`."""
         self._limit = _BATCH
 
     @property
     def received(self) -> int:
-        """How many messages were handed out."""
+        """Return how many messages the application has received."""
         return self._passed - len(self.ready)
 
     def set_type(self, kind: Any) -> None:
-        """What the handle receives, known when somebody claims it."""
+        """Set the type of the messages, known once the half is claimed."""
         self.codec = codec_for(kind)
 
     def fork(self) -> None:
-        """This is a child process: raise at once what would hang."""
+        """Make every call in this child process raise instead of waiting."""
         self.ended = ReceiverEnded(self.channel, End.CONNECTION)
         self.core = FORKED
-        self._drop()  # the parent hands it out
+        self._drop()  # the parent's application receives these messages
 
     # -- for the handle ---------------------------------------------------------------------------
 
@@ -121,7 +129,7 @@ class NetworkReceivePort:
                 if not values:
                     raise
                 if self.ended is None or not isinstance(error, ChannelError | EndOfChannel):
-                    self._failed = error  # for the next one who asks
+                    self._failed = error  # the next call raises it
                 break
             if value is NOTHING:
                 break
@@ -140,7 +148,7 @@ class NetworkReceivePort:
         if self.ended is None and not self.closed:
             await self.arrived.wait()
             if self.arrived and (self._is_readable or self.ready or self._batch):
-                self.arrived.wake()  # there may be enough for the next in line, too
+                self.arrived.wake()  # there may be a message for the next task, too
 
     def close(self) -> None:
         if self.closed:
@@ -173,22 +181,30 @@ class NetworkReceivePort:
         queued += len(self.ready) + len(self.leftover or ())
         return {"received": self.received, "queued": queued}
 
-    # -- for the line -----------------------------------------------------------------------------
+    def describe(self) -> Description:
+        state = "open"
+        if self.closed:
+            state = "closed"
+        elif self.ended is not None:
+            state = self.ended.how.value
+        return Description(describe(self.channel), None, state)
+
+    # -- for the connection -----------------------------------------------------------------------
 
     def handle_readable(self) -> None:
-        """The core has messages."""
+        """Wake a task: the core has messages."""
         self._is_readable = True
         self.arrived.wake()
 
     def handle_end(self, event: ReceiverEnded) -> None:
-        """The last word of the core."""
+        """Wake all tasks: the core has ended this channel."""
         self.ended = event
         self.arrived.wake_all()
 
     # -- inside -----------------------------------------------------------------------------------
 
     def _drop(self) -> None:
-        """Forget what was taken and not handed out."""
+        """Discard messages that were taken from the core and not received."""
         self._passed -= len(self.ready)
         self._batch = []
         self.ready.clear()
@@ -218,18 +234,16 @@ class NetworkReceivePort:
         return self._present(self.ready.pop(), (), number, whole)
 
     def _pop_rich(self, entry: WireMessage, whole: bool) -> Any:
-        """A message with headers or channels."""
+        """Return a message with headers or attachments."""
         self._passed += 1
-        if whole and self.codec is None and entry.attachments:
+        if whole and entry.attachments and self.codec.is_identity:
             attached = self.line.attached(entry)
             return Message(entry.payload, Headers(entry.headers), entry.number, attached)
         return self._present(self._decode(entry), entry.headers, entry.number, whole)
 
     def _unroll(self, run: MessageRun) -> None:
-        """Make the values of plain messages ready, up to one that cannot be decoded."""
-        values = run.payloads
-        if self.codec is not None:
-            values, self._failed = self.codec.decode_many(run.payloads)
+        """Decode messages without headers or attachments, up to the first malformed one."""
+        values, self._failed = self.codec.decode_many(run.payloads)
         done = len(values)
         self.ready[:] = values[::-1]
         self._ready_stop = run.first + done
@@ -241,7 +255,7 @@ class NetworkReceivePort:
                 self._batch.append(MessageRun(run.first + done + 1, rest, sum(map(len, rest))))
 
     def rescue(self) -> list[Port]:
-        """The connection is about to end: take what arrived. Returns the ports in it."""
+        """Take what has arrived, because the connection ends; return the ports attached to it."""
         batch = self.core.take(self.channel, EVERYTHING, self.line.time)
         if batch and self.line.tap is not None:
             self.line.tap.rescued(self.channel, batch)
@@ -261,7 +275,7 @@ class NetworkReceivePort:
                 self.line.open_ports(entry)
 
     def _refill(self) -> bool:
-        """Take a batch from the core, not larger than the application should have to wait for."""
+        """Take a batch from the core; return whether there was one."""
         line = self.line
         if self._rescued:
             self._batch = [self._rescued.popleft()]
@@ -276,7 +290,7 @@ class NetworkReceivePort:
         for entry in batch:
             size += entry.size
             count += len(entry.payloads) if isinstance(entry, MessageRun) else 1
-        self._is_readable = count >= limit  # else that was all, and it tells of the next
+        self._is_readable = count >= limit  # otherwise the core reports the next message
         if not batch:
             return False
         if line.tap is not None:
@@ -296,13 +310,13 @@ class NetworkReceivePort:
         return Message(value, Headers(headers), number) if whole else value
 
     def _decode(self, message: WireMessage) -> Any:
-        """Decode a message with channels; those that nobody claims are closed (AQ-CLOSE-4)."""
-        if self.codec is None:
+        """Decode a message with attachments; unclaimed halves are closed (AQ-CLOSE-4)."""
+        if self.codec.is_identity:
             self.line.abandon(message)
             return message.payload
 
         claimed: dict[int, ChannelHalf] = {}
-        """Held, so that none looks forgotten when the rest of the message is wrong."""
+        """Keeps the handles alive, so that a decode error does not warn that they leaked."""
 
         def claim(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
             if not 0 <= index < len(message.attachments):

@@ -1,4 +1,4 @@
-"""The sending port of a networked channel: a handle on one side, the core on the other."""
+"""The port of a networked sender: encodes values, and passes the payloads to the core."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aqueduct.codec import ChannelHalf, Codec, codec_for, name_of
+from aqueduct.codec import Codec, codec_for
 from aqueduct.errors import (
     AqueductError,
     ChannelClosed,
     ChannelLostInTransit,
-    EncodeError,
     LocalProtocolError,
     MessageTooLarge,
     ReceiverClosed,
@@ -20,8 +19,7 @@ from aqueduct.errors import (
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
 from aqueduct.protocol.sender import Mode
-from aqueduct.runtime.forked import FORKED, ForkedCore
-from aqueduct.runtime.ports import Outcome, Parcel, Receipt
+from aqueduct.runtime.ports import FORKED, Description, ForkedCore, Outcome, Parcel, Receipt
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.primitives import Headers as Pairs
@@ -30,23 +28,24 @@ if TYPE_CHECKING:
     from aqueduct.runtime.connection_driver import Line
 
 TURN_BYTES = 256 * 1024
-"""What one turn of the loop may queue before the loop gets to send it."""
+"""Bytes that one turn of the event loop may queue before senders yield to it."""
 _WEIGHTS = {Mode.ORDERED: 64, Mode.UNORDERED: 1_024, Mode.UNRELIABLE: 128}
-"""Bytes that a message counts for in a turn besides its own, by its cost: 256 messages with a
-stream each, or 4,000 short ones in order, take some milliseconds."""
+"""Bytes that a message counts for in a turn in addition to its payload, by its CPU time: 256
+unordered messages, each with its own stream, or 4,000 short ordered ones take some milliseconds."""
 MAX_UNSETTLED = 8_192
-"""Unordered messages of one sender without an ack, each with a stream of its own. The receiver can
-end them all with one frame; more of them would stop the event loop for tens of milliseconds."""
+"""Unacknowledged unordered messages of one sender; each has its own stream. The receiver can end
+them all with one frame, and more of them would block the event loop for tens of milliseconds."""
 
 
 class NetworkSendPort:
-    """A sender whose receiver is at the peer."""
+    """The port of a sender whose receiver is at the peer."""
 
     __slots__ = (
         "_ending",
         "_forgone",
-        "_is_told",
+        "_is_raw",
         "_is_unordered",
+        "_refusal_raised",
         "_refused",
         "_send_plain",
         "_weight",
@@ -72,7 +71,8 @@ class NetworkSendPort:
         self.core: Core | ForkedCore = line.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
-        self.codec: Codec[Any] | None = codec_for(kind)
+        self.codec: Codec[Any] = codec_for(kind)
+        self._is_raw = self.codec.is_identity
         self.ended: SenderEnded | None = None
         self.finished = False
         self.cancelled = False
@@ -80,31 +80,32 @@ class NetworkSendPort:
         self.delivered = 0
         self.undelivered = 0
         self.waiting: deque[Parcel] | None = None
-        """What was queued while the channel was local, and has no credit yet."""
+        """Messages queued while the channel was local, until there is credit for them."""
         self._send_plain: Callable[[bytes, float], int] | None = None
-        """Sends payloads without a look at anything else, once one went."""
+        """Fast path of the core for payloads only, set once a message was sent."""
         self._weight = 0
-        """Bytes that a message counts for in a turn besides its own, once one was sent."""
+        """The mode's entry in `_WEIGHTS`, set once a message was sent."""
         self._is_unordered = False
-        """Whether the channel is known to be unordered, once a message was sent."""
+        """Whether the mode is UNORDERED, set once a message was sent."""
         self._ending = False
-        """Whether something was lost that is never lost but by an end, which is told later."""
+        """Whether a reliable message was nacked: the core reports the end of the channel next."""
         self._refused: AqueductError | None = None
-        """Why something that was queued while the channel was local could not be sent."""
-        self._is_told = False
-        """Whether somebody was told that."""
+        """Why a message that was queued while the channel was local cannot be sent."""
+        self._refusal_raised = False
+        """Whether a call has raised it."""
         self._forgone = 0
-        """Unreliable messages that were lost on the way, as such messages may be."""
+        """Unreliable messages that were lost; `flush` does not raise for them."""
         self.room = Waiters()
         self.settled = Waiters()
         self.receipts: dict[tuple[bool, int], Receipt] = {}
 
     def set_type(self, kind: Any) -> None:
-        """What the handle sends, known when somebody claims it."""
+        """Set the type of the messages, known once the half is claimed."""
         self.codec = codec_for(kind)
+        self._is_raw = self.codec.is_identity
 
     def fork(self) -> None:
-        """This is a child process: raise at once what would hang."""
+        """Make every call in this child process raise instead of waiting."""
         self.core = FORKED
         self.ended = SenderEnded(self.channel, End.CONNECTION)
         self.waiting = None  # the parent sends it
@@ -118,7 +119,7 @@ class NetworkSendPort:
             return False
         send = self._send_plain
         try:
-            if send is not None and self.codec is None and type(value) is bytes:
+            if send is not None and self._is_raw and type(value) is bytes:
                 send(value, line.time)
                 line.unflushed += len(value) + self._weight
             else:
@@ -128,7 +129,7 @@ class NetworkSendPort:
         except MessageTooLarge:
             if line.peer_headers is not None:
                 raise
-            return False  # AQ-EARLY-4: it has to wait for the server's limits
+            return False  # AQ-EARLY-4: wait for the server's limits
         self.sent += 1
         if not line.turn_due:
             line.touch()
@@ -151,7 +152,7 @@ class NetworkSendPort:
                 self.give_up()
 
     def give_up(self) -> None:
-        # Else those who wait for the connection window would wait behind a message nobody sends.
+        # Other channels must not wait for connection credit behind a message that is not sent.
         if not self.room and not self.waiting and self.core.give_up(self.channel):
             self.line.touch()
 
@@ -159,7 +160,7 @@ class NetworkSendPort:
         return self.line.unflushed > TURN_BYTES
 
     def finish(self) -> None:
-        if self._refused is not None and not self._is_told:
+        if self._refused is not None and not self._refusal_raised:
             raise self._refusal(self._refused)
         if not self.finished and not self.cancelled:
             self.finished = True
@@ -204,16 +205,27 @@ class NetworkSendPort:
             "queued": len(self.waiting or ()),
         }
 
-    # -- for the line -----------------------------------------------------------------------------
+    def describe(self) -> Description:
+        mode = self.line.core.mode_of(self.channel) if self.ended is None else None
+        state = "open"
+        if self.ended is not None:
+            state = self.ended.how.value
+        elif self.cancelled:
+            state = "cancelled"
+        elif self.finished:
+            state = "finished"
+        return Description(describe(self.channel), mode, state)
+
+    # -- for the connection -----------------------------------------------------------------------
 
     def adopt(self, parcels: deque[Parcel], finished: bool) -> None:
-        """Take over what was queued while the channel was local."""
+        """Take over the messages queued while the channel was local."""
         self.waiting = parcels
         self.finished = finished
         self.pump()
 
     def pump(self) -> None:
-        """Send what waits, as far as there is credit; then wake who wants to send more."""
+        """Send queued messages while there is credit, then wake the tasks that wait to send."""
         while self.waiting:
             parcel = self.waiting[0]
             try:
@@ -232,7 +244,7 @@ class NetworkSendPort:
         self.room.wake_all()
 
     def _refuse(self, error: AqueductError) -> None:
-        """What is next in line cannot be sent: the peer must not take what follows for the next."""
+        """Cancel: the next queued message cannot be sent, and the peer must not skip it."""
         self._refused = error
         self._send_plain = None
         self.finished = False
@@ -240,7 +252,7 @@ class NetworkSendPort:
         self.settled.wake_all()
 
     def handle_fate(self, event: Delivered | Undelivered) -> None:
-        """Acks and nacks."""
+        """Count acks or nacks, and settle receipts."""
         was_full = self._is_full()
         good = isinstance(event, Delivered)
         if event.reliable and not good:
@@ -260,7 +272,7 @@ class NetworkSendPort:
             self.pump()
 
     def handle_end(self, event: SenderEnded) -> None:
-        """The last word of the core."""
+        """Fail what waits: the core has ended this channel."""
         self.ended = event
         self._send_plain = None
         self._lose_waiting()
@@ -280,11 +292,7 @@ class NetworkSendPort:
             raise self._error()
         if self._is_full():
             raise WouldBlock(f"{MAX_UNSETTLED} unordered messages have not been acknowledged")
-        if self.codec is None:
-            payload = as_bytes(value)
-            halves: list[ChannelHalf] = []
-        else:
-            payload, halves = self.codec.encode(value)
+        payload, halves = self.codec.encode(value)
         try:
             if halves or headers or receipt is not None:
                 sent = self.line.send(self.channel, payload, headers, halves)
@@ -312,7 +320,7 @@ class NetworkSendPort:
         return self._is_unordered and self.sent - self.delivered - self.undelivered >= MAX_UNSETTLED
 
     def _is_lost(self, end: End) -> bool:
-        """Whether an end is bad news for whoever wants everything to have arrived."""
+        """Return whether an end means that `flush` must raise."""
         if end is End.FINISHED or end is End.CANCELLED:
             return False
         if end is End.RECEIVER_CLOSED:
@@ -342,18 +350,8 @@ class NetworkSendPort:
             self.undelivered += len(self.waiting)
             self.waiting = None
 
-    def error(self) -> AqueductError | None:
-        """Why nothing can be sent, if so."""
-        if self._refused is not None:
-            return self._refused
-        if self.ended is not None:
-            return self._error()
-        if self.finished or self.cancelled:
-            return self._closed()
-        return None
-
     def _refusal(self, error: AqueductError) -> AqueductError:
-        self._is_told = True
+        self._refusal_raised = True
         return error
 
     def _closed(self) -> ChannelClosed:
@@ -374,15 +372,3 @@ class NetworkSendPort:
         if ended.how is End.CONNECTION:
             return self.line.lost(self.channel)
         return self._closed()
-
-
-def as_bytes(value: Any) -> bytes:
-    """A payload for a channel of bytes."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise EncodeError(
-        f"a channel of bytes cannot send {name_of(type(value))}; "
-        "give the channel a type: aqueduct.channel(SomeType)"
-    )

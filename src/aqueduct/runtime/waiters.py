@@ -1,4 +1,4 @@
-"""Tasks that wait for a port: woken one at a time, without losing a wake-up to a cancellation."""
+"""A queue of waiting tasks in which a cancellation loses no wake-up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 
 class Waiters:
-    """A queue of tasks."""
+    """Tasks that wait for a port, woken in FIFO order."""
 
     __slots__ = ("_futures",)
 
@@ -20,7 +20,7 @@ class Waiters:
         return bool(self._futures)
 
     async def wait(self) -> None:
-        """Sleep until woken; the caller then looks again."""
+        """Wait until woken; the caller then checks its condition again."""
         future = asyncio.get_running_loop().create_future()
         if self._futures is None:
             self._futures = OrderedDict()
@@ -29,13 +29,13 @@ class Waiters:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.wake()  # woken and cancelled at once: somebody else has to look
+                self.wake()  # woken and cancelled at once: pass the wake-up on
             else:
                 self._futures.pop(future, None)
             raise
 
     def wake(self) -> None:
-        """Wake the one that waits longest."""
+        """Wake the task that has waited longest."""
         while self._futures:
             future, _ = self._futures.popitem(last=False)
             if not future.done():
@@ -43,7 +43,7 @@ class Waiters:
                 return
 
     def wake_all(self) -> None:
-        """Wake everybody."""
+        """Wake all tasks."""
         while self._futures:
             future, _ = self._futures.popitem(last=False)
             if not future.done():

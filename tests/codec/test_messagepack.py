@@ -1,4 +1,4 @@
-"""Payloads: what goes through a codec, what does not, and what people are told then."""
+"""MessagePack payloads: the contract of a codec, what is encoded, and what errors say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pytest
 
 import aqueduct
 from aqueduct import DecodeError, EncodeError, Receiver, Sender
-from aqueduct.codec import ChannelHalf, Codec, codec_for, name_of, no_channels
+from aqueduct.codec import ChannelHalf, Codec, MessagePackCodec, codec_for, no_channels
+from aqueduct.codec.base import name_of
+from aqueduct.codec.raw import RAW
+from tests.codec.contract import ChannelCodecContract, Refusing
 
 Small = Annotated[int, msgspec.Meta(ge=0, lt=10)]
 
@@ -68,10 +71,30 @@ def halves() -> Iterator[list[ChannelHalf]]:
         receiver.close()
 
 
-def codec(kind: Any) -> Codec[Any]:
-    found = codec_for(kind)
-    assert found is not None
-    return found
+codec = codec_for
+
+
+class TestMessagePackCodec(ChannelCodecContract):
+    content_type = "application/msgpack"
+    samples = (
+        (int, -17),
+        (str, "väter"),
+        (dict[str, set[int]], {"a": {1}}),
+        (bytearray, bytearray(b"kept")),
+        (Refusing, Refusing(4)),
+        (Any, {"a": [1, b"bytes", None]}),
+    )
+    rejected = ((Any, object()), (Any, [1, {2: object()}]), (Any, 1 << 70))
+    malformed = (
+        (int, b""),
+        (int, b"\xa2no"),
+        (list[int], b"\x92\x01"),
+        (Refusing, b"\xc1"),
+        (Any, b"\x01\x02"),
+    )
+
+    def make(self, kind: Any) -> Codec[Any]:
+        return MessagePackCodec(kind)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +126,8 @@ def test_a_value_of_any_type_comes_back(kind: Any, value: Any) -> None:
     assert codec(kind).decode_many([payload, payload]) == ([value, value], None)
 
 
-def test_bytes_need_no_codec() -> None:
-    assert codec_for(bytes) is None
+def test_bytes_are_not_encoded() -> None:
+    assert codec_for(bytes) is RAW
 
 
 def test_a_thread_makes_one_codec_per_type_and_threads_share_none() -> None:
@@ -119,13 +142,13 @@ def test_a_thread_makes_one_codec_per_type_and_threads_share_none() -> None:
     assert other[0] is not codec_for(Point)
 
 
-def test_a_type_that_cannot_be_hashed_has_a_codec_that_is_not_kept() -> None:
+def test_the_codec_of_an_unhashable_type_is_not_cached() -> None:
     kind = Annotated[int, {"a": []}]
     assert codec(kind).decode(b"\x07", no_channels) == 7
     assert codec_for(kind) is not codec_for(kind)
 
 
-def test_a_type_that_msgspec_rejects_says_so_when_the_codec_is_made() -> None:
+def test_a_type_that_msgspec_rejects_is_a_type_error_when_the_codec_is_made() -> None:
     with pytest.raises(TypeError, match=r"cannot be the type of a channel: .*union"):
         codec_for(Point | dict[str, int])
 
@@ -151,7 +174,7 @@ def test_halves_become_the_indexes_of_their_attachments(halves: list[ChannelHalf
     assert asked == [(0, Receiver, int), (1, Sender, str), (2, Sender, str), (3, Sender, bytes)]
 
 
-def test_a_message_finds_only_its_own_halves(halves: list[ChannelHalf]) -> None:
+def test_a_message_carries_only_its_own_halves(halves: list[ChannelHalf]) -> None:
     anything = codec(Any)
     assert anything.encode([halves[0]])[1] == halves[:1]
     assert anything.encode([halves[1]])[1] == halves[1:2]
@@ -170,7 +193,7 @@ def test_a_message_finds_only_its_own_halves(halves: list[ChannelHalf]) -> None:
         (1 << 70, "cannot encode int: "),
     ],
 )
-def test_what_cannot_be_encoded_is_named(value: Any, words: str) -> None:
+def test_an_encode_error_names_the_type(value: Any, words: str) -> None:
     with pytest.raises(EncodeError, match=words):
         codec(Any).encode(value)
 
@@ -200,9 +223,7 @@ def test_a_value_that_holds_itself_cannot_be_encoded() -> None:
         (Broken, 1, "^not a Broken: .*is not supported by msgspec"),
     ],
 )
-def test_what_cannot_be_decoded_says_what_was_expected_and_where(
-    kind: Any, value: Any, words: str
-) -> None:
+def test_a_decode_error_says_what_was_expected_and_where(kind: Any, value: Any, words: str) -> None:
     payload = msgspec.msgpack.encode(value)
     with pytest.raises(DecodeError, match=words):
         codec(kind).decode(payload, no_channels)
@@ -218,7 +239,7 @@ def test_bytes_that_are_no_msgpack_are_a_decode_error(payload: bytes) -> None:
         codec(Any).decode(payload, no_channels)
 
 
-def test_many_are_decoded_up_to_the_first_that_is_wrong() -> None:
+def test_decode_many_stops_at_the_first_malformed_payload() -> None:
     payloads = [msgspec.msgpack.encode({"number": n}) for n in (1, 2, 13, 4)]
     values, failed = codec(Picky).decode_many(payloads)
     assert values == [Picky(1), Picky(2)]
@@ -228,5 +249,5 @@ def test_many_are_decoded_up_to_the_first_that_is_wrong() -> None:
     assert codec(Picky).decode_many([]) == ([], None)
 
 
-def test_types_are_named_as_people_write_them() -> None:
+def test_types_are_named_as_in_annotations() -> None:
     assert [name_of(kind) for kind in (int, Point, int | None)] == ["int", "Point", "int | None"]

@@ -1,0 +1,207 @@
+"""Connections for threads: `connect()`, `serve()`, and what they return."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar, Unpack, overload
+
+from aqueduct.api import client
+from aqueduct.api import connection as connections
+from aqueduct.api import server as servers
+from aqueduct.api.blocking.handles import Receiver, Sender, present, wrap
+from aqueduct.api.client import ConnectOptions
+from aqueduct.api.server import AcceptCallback, ServeOptions
+from aqueduct.errors import CloseCode, ConnectionLost, EndOfChannel
+from aqueduct.runtime.background import (
+    Attribute,
+    Background,
+    BlockingTwin,
+    background,
+    before_stop,
+    blocking,
+    on_loop,
+    with_parameters_of,
+)
+from aqueduct.runtime.headers import Headers
+from aqueduct.transport.udp import Address
+
+T = TypeVar("T")
+
+before_stop(connections.close_all)
+
+
+class Connection(BlockingTwin[connections.Connection[T]], Generic[T]):
+    """A connection, for threads; use it in ``with``, or call `close`. See `aqueduct.Connection`."""
+
+    entrypoint: Any
+    """A `Sender` at the client and a `Receiver` at the server."""
+
+    headers = Attribute[Headers]("The connection headers of the peer.")
+    peer = Attribute[Address]("The address of the peer.")
+    is_ready = Attribute[bool]("Whether both sides have the other's connection headers.")
+    early_data = Attribute[bool]("Whether the first messages were sent in 0-RTT packets.")
+
+    close = blocking(connections.Connection.close)
+    drain = blocking(connections.Connection.drain)
+    statistics = on_loop(connections.Connection.statistics)
+
+    def __init__(self, connection: connections.Connection[T], where: Background) -> None:
+        super().__init__(connection, where)
+        connection.present = present
+        self.entrypoint = wrap(connection.entrypoint)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is open."""
+        return not self._background.forked and self._inner.is_open
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until both sides have the other's headers; raises what `connect` would raise."""
+        self._background.run(self._inner.wait_ready(), timeout)
+
+    def wait_closed(self, timeout: float | None = None) -> None:
+        """Wait until the connection has ended."""
+        self._background.run(self._inner.wait_closed(), timeout)
+
+    def _leave(self, *, failed: bool) -> None:
+        self._background.run(self._inner.close() if failed else self._inner.leave())
+
+    def __repr__(self) -> str:
+        return f"<blocking.{repr(self._inner)[1:]}"
+
+
+class ClientConnection(Connection[T]):
+    """The client's side of a connection: the entrypoint sends."""
+
+    entrypoint: Sender[T]
+
+
+class ServerConnection(Connection[T]):
+    """The server's side of a connection: the entrypoint receives."""
+
+    entrypoint: Receiver[T]
+
+
+@overload
+def connect(address: str, **options: Unpack[ConnectOptions]) -> ClientConnection[bytes]: ...
+@overload
+def connect(
+    address: str, kind: type[T], **options: Unpack[ConnectOptions]
+) -> ClientConnection[T]: ...
+@overload
+def connect(
+    address: str, kind: Any, **options: Unpack[ConnectOptions]
+) -> ClientConnection[Any]: ...
+@with_parameters_of(client.connect)
+def connect(address: str, kind: Any = bytes, **options: Any) -> ClientConnection[Any]:
+    """Connect to ``host:port``; see `aqueduct.connect`."""
+    where = background()
+
+    async def open_() -> ClientConnection[Any]:
+        return ClientConnection(await client.connect(address, kind, **options), where)
+
+    return where.run(open_())
+
+
+class Server(BlockingTwin[servers.Server[T]], Generic[T]):
+    """Accepts connections: iterate over it, or let `run` handle each connection in a thread."""
+
+    address = Attribute[str]("The ``host:port`` that the server listens on.")
+
+    drain = blocking(servers.Server.drain)
+    close = blocking(servers.Server.close)
+
+    def accept(self, timeout: float | None = None) -> ServerConnection[T]:
+        """Wait for the next connection; raises `EndOfChannel` once the server is closed."""
+
+        async def accept() -> ServerConnection[T]:
+            connection = await self._inner.accept()
+            if connection is None:
+                raise EndOfChannel("the server was closed")
+            return ServerConnection(connection, self._background)
+
+        return self._background.run(accept(), timeout)
+
+    def __iter__(self) -> Iterator[ServerConnection[T]]:
+        while True:
+            try:
+                yield self.accept()
+            except EndOfChannel:
+                return
+
+    def run(self, handler: Callable[[ServerConnection[T]], object], *, threads: int = 64) -> None:
+        """Call a handler in a thread for each connection, until the server is closed.
+
+        At most ``threads`` connections are handled at the same time; others wait. The connection is
+        closed when its handler returns. A handler that raises ends its connection, so catch
+        `ChannelError` where one bad request should not do that. Ctrl-C closes the server, which
+        ends the handlers.
+        """
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-handler")
+        free = threading.Semaphore(threads)
+
+        def work(connection: ServerConnection[T]) -> None:
+            try:
+                _handle(handler, connection)
+            finally:
+                free.release()
+
+        try:
+            while free.acquire():
+                pool.submit(work, self.accept())
+        except EndOfChannel:
+            pass
+        except BaseException:
+            self.close()  # so that handlers stop waiting for their clients
+            raise
+        finally:
+            pool.shutdown()
+
+    def _leave(self, *, failed: bool) -> None:
+        self.close()
+
+
+@overload
+def serve(address: str, **options: Unpack[ServeOptions]) -> Server[bytes]: ...
+@overload
+def serve(address: str, kind: type[T], **options: Unpack[ServeOptions]) -> Server[T]: ...
+@overload
+def serve(address: str, kind: Any, **options: Unpack[ServeOptions]) -> Server[Any]: ...
+@with_parameters_of(servers.serve)
+def serve(
+    address: str, kind: Any = bytes, *, accept: AcceptCallback | None = None, **options: Any
+) -> Server[Any]:
+    """Serve on ``host:port``; see `aqueduct.serve`.
+
+    ``accept`` is a plain function here. It runs in a thread, so it may block.
+    """
+    where = background()
+
+    async def accept_in_thread(headers: Headers, peer: Address) -> Any:
+        assert accept is not None
+        return await asyncio.get_running_loop().run_in_executor(None, accept, headers, peer)
+
+    async def open_() -> Server[Any]:
+        callback = None if accept is None else accept_in_thread
+        return Server(await servers.serve(address, kind, accept=callback, **options), where)
+
+    return where.run(open_())
+
+
+def _handle(
+    handler: Callable[[ServerConnection[Any]], object], connection: ServerConnection[Any]
+) -> None:
+    try:
+        handler(connection)
+    except BaseException as error:  # noqa: BLE001 -- an error in one handler must not stop the server
+        if isinstance(error, ConnectionLost) and not connection.is_open:
+            return
+        loop = connection._background.loop
+        context = {"message": f"the handler of {connection!r} failed", "exception": error}
+        loop.call_soon_threadsafe(loop.call_exception_handler, context)
+        connection.close(CloseCode.INTERNAL, "the handler failed")
+    else:
+        connection.close()

@@ -1,0 +1,341 @@
+"""Channels for threads: `channel()`, `oneshot()`, and the `Sender` and `Receiver` they return."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
+
+from aqueduct.api import handles
+from aqueduct.api.handles import ChannelOptions, OneshotOptions
+from aqueduct.codec import ChannelHalf
+from aqueduct.errors import AqueductError, EndOfChannel, MessageError
+from aqueduct.runtime.background import (
+    Attribute,
+    Background,
+    BlockingTwin,
+    background,
+    blocking,
+    on_loop,
+    with_parameters_of,
+)
+from aqueduct.runtime.headers import Headers, HeadersLike
+from aqueduct.runtime.local_channel import LocalReceivePort
+from aqueduct.runtime.ports import Message, Outcome
+
+T = TypeVar("T")
+H = TypeVar("H", bound="handles.Sender[Any] | handles.Receiver[Any]")
+
+_SEND_BATCH = 1_024
+"""Messages that `send_many` submits to the loop at a time."""
+_READ_AHEAD = 64
+"""Messages that one `receive` takes along if they are available."""
+_READ_AHEAD_BYTES = 256 * 1024
+"""The limit of their payloads, where those are bytes, since no window counts this memory."""
+
+
+class Receipt:
+    """The outcome of one message."""
+
+    def __init__(self, where: Background, future: asyncio.Future[Outcome]) -> None:
+        self._background = where
+        self._future = future
+
+    def result(self, timeout: float | None = None) -> Outcome:
+        """Wait for the outcome: `DELIVERED` or `LOST`."""
+
+        async def wait() -> Outcome:
+            return await asyncio.shield(self._future)
+
+        return self._background.run(wait(), timeout)
+
+
+class BlockingHalf(BlockingTwin[H], ChannelHalf):
+    """Base class of the blocking `Sender` and `Receiver`."""
+
+    __slots__ = ()
+
+    headers = Attribute[Headers]("The headers that the channel was made with.")
+
+    def __init__(self, half: H) -> None:
+        super().__init__(half, _background_of(half))
+
+    def _to_attach(self) -> ChannelHalf:
+        return self._inner
+
+    def __repr__(self) -> str:
+        return f"<blocking.{repr(self._inner)[1:]}"
+
+    def __del__(self) -> None:
+        inner = getattr(self, "_inner", None)
+        if inner is None or self._background.forked or not inner._port.is_open():
+            return
+        text = f"{self!r} was not closed; use `with`, or call {inner._ended_by}"
+        self._background.call_soon(
+            inner.cancel if isinstance(inner, handles.Sender) else inner.close
+        )
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+
+class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
+    """The half of a channel that sends, for threads; see `aqueduct.Sender`.
+
+    Made by `channel` or `oneshot`, received in a message, or made from an `aqueduct.Sender`.
+    """
+
+    __slots__ = ()
+
+    _sends = True
+
+    finish = on_loop(handles.Sender.finish)
+    cancel = on_loop(handles.Sender.cancel)
+    call = blocking(handles.Sender.call)
+    statistics = on_loop(handles.Sender.statistics)
+
+    def send(
+        self,
+        value: T,
+        *,
+        headers: HeadersLike | None = None,
+        receipt: bool = False,
+        timeout: float | None = None,
+    ) -> Receipt | None:
+        """Send a message, waiting for credit; if it raises `TimeoutError`, nothing was sent."""
+        work = self._inner.send(value, headers=headers, receipt=receipt)
+        future = self._background.run(work, timeout)
+        return None if future is None else Receipt(self._background, future)
+
+    def send_nowait(self, value: T, *, headers: HeadersLike | None = None) -> None:
+        """Send a message without waiting; raises `WouldBlock` without credit."""
+        self._background.call(lambda: self._inner.send_nowait(value, headers=headers))
+
+    def send_many(self, values: Iterable[T], *, timeout: float | None = None) -> int:
+        """Send messages in batches of 1,024 per call to the loop, and return how many.
+
+        ``timeout`` is for all of them. An error has a note that says how many were sent before it.
+        """
+        sent = 0
+        waiting = iter(values)
+        deadline = None if timeout is None else self._background.loop.time() + timeout
+        while batch := list(islice(waiting, _SEND_BATCH)):
+            left = None if deadline is None else deadline - self._background.loop.time()
+            count, error = self._background.run(_send_all(self._inner, batch, left))
+            sent += count
+            if error is not None:
+                error.add_note(f"{sent} messages were sent before")
+                raise error
+        return sent
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until the receiver has acknowledged everything sent so far."""
+        self._background.run(self._inner.flush(), timeout)
+
+    def _leave(self, *, failed: bool) -> None:
+        if failed:
+            self.cancel()
+        else:
+            self.finish()
+
+
+class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
+    """The half of a channel that receives, for threads; see `aqueduct.Receiver`.
+
+    Made by `channel` or `oneshot`, received in a message, or made from an `aqueduct.Receiver`.
+    """
+
+    __slots__ = ("_ahead", "_waiting")
+
+    _sends = False
+
+    def __init__(self, half: handles.Receiver[T]) -> None:
+        super().__init__(half)
+        self._ahead: deque[Message[T] | MessageError] = deque()
+        """Messages read ahead: the loop appends them, any thread takes them."""
+        self._waiting = 0
+
+    def receive(self, timeout: float | None = None) -> T:
+        """Wait for the next message, and return it; see `aqueduct.Receiver.receive`."""
+        return self.receive_message(timeout).payload
+
+    def receive_message(self, timeout: float | None = None) -> Message[T]:
+        """Wait for the next message, and return it with its headers, number and attachments."""
+        self._background.check()
+        message = self._next_ahead()
+        if message is None:
+            message = self._background.run(self._receive(), timeout)
+        return message
+
+    def receive_nowait(self) -> T:
+        """Return the next message without waiting; raises `WouldBlock` if there is none."""
+        return self.receive_message_nowait().payload
+
+    def receive_message_nowait(self) -> Message[T]:
+        """Return the next `Message` without waiting; raises `WouldBlock` if there is none."""
+        self._background.check()
+        message = self._next_ahead()
+        if message is None:
+            message = self._background.call(self._inner.receive_message_nowait)
+        return message
+
+    def receive_many(self, limit: int = 1024, *, timeout: float | None = None) -> list[T]:
+        """Wait for a message; return it and those that are available, at most ``limit``."""
+        self._background.check()
+        values: list[T] = []
+        while len(values) < limit and (message := self._next_ahead(values)) is not None:
+            values.append(message.payload)
+        return values or self._background.run(self._receive_many(limit), timeout)
+
+    def __iter__(self) -> Iterator[T]:
+        """Receive until the channel is finished; raise other ends."""
+        while True:
+            try:
+                yield self.receive()
+            except EndOfChannel:
+                return
+
+    def close(self) -> None:
+        """Stop receiving: the sender gets `ReceiverClosed`, and queued messages are discarded."""
+        self._background.call(self._inner.close)
+        self._ahead.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Return the counters of this half: ``received``, ``queued``, and others."""
+        numbers = self._background.call(self._inner.statistics)
+        numbers["received"] = numbers.get("received", 0) - len(self._ahead)
+        numbers["queued"] = numbers.get("queued", 0) + len(self._ahead)
+        return numbers
+
+    def _leave(self, *, failed: bool) -> None:
+        self.close()
+
+    def _next_ahead(self, before: list[T] | None = None) -> Message[T] | None:
+        """Return or raise what was read ahead; an error waits if messages are ``before`` it."""
+        try:
+            item = self._ahead.popleft()
+        except IndexError:
+            return None
+        if isinstance(item, MessageError):
+            if before:
+                self._ahead.appendleft(item)
+                return None
+            raise item
+        return item
+
+    # -- on the loop ------------------------------------------------------------------------------
+
+    async def _receive(self) -> Message[T]:
+        message = self._next_ahead()  # a call of another thread may have read ahead meanwhile
+        if message is not None:
+            return message
+        self._waiting += 1
+        try:
+            message = await self._inner.receive_message()
+        finally:
+            self._waiting -= 1
+        if not self._waiting:  # otherwise the next message is for another thread
+            self._read_ahead(_size(message))
+        return message
+
+    async def _receive_many(self, limit: int) -> list[T]:
+        message = self._next_ahead()
+        if message is not None:
+            return [message.payload]
+        self._waiting += 1
+        try:
+            return await self._inner.receive_many(limit)
+        finally:
+            self._waiting -= 1
+
+    def _read_ahead(self, size: int) -> None:
+        """Take messages that are available, up to the limits.
+
+        Not from a local channel: if this half is sent away, queued messages have to go with it.
+        """
+        if isinstance(self._inner._port, LocalReceivePort):
+            return
+        while len(self._ahead) < _READ_AHEAD and size < _READ_AHEAD_BYTES:
+            try:
+                message = self._inner.receive_message_nowait()
+            except MessageError as error:
+                self._ahead.append(error)
+                return
+            except AqueductError:
+                return  # no message, or the end of the channel, which the next receive raises again
+            self._ahead.append(message)
+            size += _size(message)
+
+
+class Channel(NamedTuple, Generic[T]):
+    """Both halves of a channel, sender first."""
+
+    sender: Sender[T]
+    receiver: Receiver[T]
+
+
+@overload
+def channel(**options: Unpack[ChannelOptions]) -> Channel[bytes]: ...
+@overload
+def channel(kind: type[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
+@overload
+def channel(kind: Any, **options: Unpack[ChannelOptions]) -> Channel[Any]: ...
+@with_parameters_of(handles.channel)
+def channel(kind: Any = bytes, **options: Any) -> Channel[Any]:
+    """Make a channel for messages of a type; see `aqueduct.channel`."""
+    made = handles.channel(kind, **options)
+    return Channel(Sender(made.sender), Receiver(made.receiver))
+
+
+@overload
+def oneshot(**options: Unpack[OneshotOptions]) -> Channel[bytes]: ...
+@overload
+def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
+@overload
+def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
+@with_parameters_of(handles.oneshot)
+def oneshot(kind: Any = bytes, **options: Any) -> Channel[Any]:
+    """Make a channel for one message, such as the reply to a request."""
+    made = handles.oneshot(kind, **options)
+    return Channel(Sender(made.sender), Receiver(made.receiver))
+
+
+def wrap(half: ChannelHalf) -> ChannelHalf:
+    """Return the blocking twin of a half."""
+    if isinstance(half, handles.Sender):
+        return Sender(half)
+    assert isinstance(half, handles.Receiver)
+    return Receiver(half)
+
+
+def present(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf:
+    """Return a received half as the class that its message type declares; by default, blocking."""
+    return half if wanted is type(half) else wrap(half)
+
+
+async def _send_all(
+    half: handles.Sender[Any], values: list[Any], seconds: float | None
+) -> tuple[int, AqueductError | TimeoutError | None]:
+    """Send in order; return how many were sent, and the error that stopped it."""
+    sent = 0
+    try:
+        async with asyncio.timeout(seconds):
+            for value in values:
+                await half.send(value)
+                sent += 1
+    except (AqueductError, TimeoutError) as error:
+        return sent, error
+    return sent, None
+
+
+def _size(message: Message[Any]) -> int:
+    return len(message.payload) if isinstance(message.payload, bytes) else 0
+
+
+def _background_of(half: handles.Sender[Any] | handles.Receiver[Any]) -> Background:
+    where = background()
+    line = getattr(half._port, "line", None)
+    if line is not None and line.driver.loop is not where.loop:
+        raise TypeError("this half belongs to another event loop; use it there")
+    return where
