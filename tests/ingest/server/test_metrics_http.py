@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aqueduct.ingest import IngestError, exposition
+from aqueduct.ingest import IngestError
+from aqueduct.ingest.server import metrics_http as exposition
 from aqueduct.ingest.server.metrics_http import Exposition
 from tests.ingest.lab import eventually
 
