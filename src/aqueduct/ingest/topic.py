@@ -27,7 +27,7 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.manifest import read_checked, sync_directory, write_checked
 from aqueduct.ingest.messages import FIRST_TIME, LAST_TIME, Records, TopicInfo
 from aqueduct.ingest.modes import DIRECTORY_MODE, make_private
-from aqueduct.ingest.once import Once, cut_ids
+from aqueduct.ingest.once import Attempt, Once, cut_ids
 from aqueduct.ingest.owners import Owners, tag_of
 from aqueduct.ingest.owners import check_owner as check_token
 from aqueduct.ingest.partition import Partition
@@ -105,6 +105,8 @@ class Submission:
     """How many of them had been stored before."""
     once: Once | None = None
     """Whose rows they are, if they are known by ids."""
+    attempt: Attempt | None = None
+    """Which attempt of that part sends them."""
     fault: IngestError | None = None
     is_done: bool = False
     """Whether all of them are on disk: whatever fails then, that is what is to be said."""
@@ -468,7 +470,7 @@ class Topic:
                     wanted = _behind(producer, records, known)
                 else:
                     ids = cut_ids(records.ids or b"")
-                    wanted = self.jobs.admit(submission.once, ids, now)
+                    wanted = self.jobs.admit(submission.once, ids, now, submission.attempt)
                 chunks = list(split(producer, records, wanted, len(self.partitions), ids))
             except RefusedRecords as fault:
                 submission.fault = fault
