@@ -9,16 +9,17 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import aqueduct
-from aqueduct.ingest.blocking import Client, Producer
+from aqueduct.ingest.blocking import Client, Producer, Reader
 from aqueduct.ingest.dedup.once import Fingerprint, Once
-from tests.ingest.jobbing import RUNS
+from tests.ingest.jobbing import RUNS, unique_ids_of
 
 ROWS = int(os.environ.get("JOB_ROWS", "0"))
 SOAKS = ROWS > 0
@@ -81,6 +82,44 @@ def write(address: str, run: int, rows: range, parts: int, size: int, unique: bo
             total += producer.fingerprint
         if run:
             client.end_step("t", "job", 0, RUNS[run], rows=total)
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_parts_written_at_once_exceed_memory_and_nothing_is_sent_again(
+    tmp_path: Path, unique: bool
+) -> None:
+    parts, each = 6, 6 * _SENT  # six times max_ids in all
+    with serving(tmp_path) as (_, address), Client(address, trust=aqueduct.dev_trust()) as client:
+        for attempt in range(2):  # the second one completes the parts
+            with ExitStack() as stack:
+                total = Fingerprint()
+                producers = [
+                    Producer(address, "t", once=once, client=client, partitions=2)
+                    for once in (Once("job", 0, RUNS[0], part, unique) for part in range(parts))
+                ]
+                for producer in producers:
+                    producer.open()
+                    stack.callback(producer.abandon)
+                for start in range(0, each, _SENT):
+                    for part, producer in enumerate(producers):
+                        first = part * each + start
+                        values = [b"%d" % number for number in range(first, first + _SENT)]
+                        producer.send_many(values, ids=unique_ids_of(values))
+                        if part % 2:
+                            producer.flush()  # so that not all parts are in each group
+                for producer in producers:
+                    producer.flush()
+                    if attempt:
+                        producer.complete()
+                    total += producer.fingerprint
+        client.end_step("t", "job", 0, RUNS[0], rows=total)
+        with Reader(address, trust=aqueduct.dev_trust()) as reader:
+            stored = Counter[bytes]()
+            for number in range(2):
+                end = reader.topics("t")[0].partitions[number].next_offset
+                for batch in reader.read("t", number, 0, end):
+                    stored.update(batch.column("value").to_pylist())
+    assert stored == Counter(b"%d" % number for number in range(parts * each))
 
 
 CASES = [(True, False, 1, 50), (False, True, 4, 50), (False, False, 16, 1_024)]

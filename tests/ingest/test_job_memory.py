@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from aqueduct.ingest.dedup import jobs, spill
-from aqueduct.ingest.dedup.once import ID_HEADER, Ledger, Once, fingerprint_of
+from aqueduct.ingest.dedup.jobs import Recollection
+from aqueduct.ingest.dedup.once import ID_HEADER, Attempt, Ledger, Once, fingerprint_of
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
@@ -39,6 +40,128 @@ def put(store: Store, topic: Topic, part: Once, *values: bytes) -> None:
     submission = Submission(part.producer_id, records(values, ids_of(values)), once=part)
     store.commit({topic: [submission]})
     assert submission.fault is None
+
+
+class Writer:
+    """A producer that writes a part, and stays open."""
+
+    def __init__(self, store: Store, part: Once) -> None:
+        self._store = store
+        self.part = part
+        self.attempt = Attempt(part)
+
+    def begin(self) -> Recollection | None:
+        _, missing = self._store.begin(topic_of(self._store), self.part, attempt=self.attempt)
+        return missing
+
+    def opened(self) -> Writer:
+        missing = self.begin()
+        if missing is not None:
+            self.adopt(missing)
+        return self
+
+    def adopt(self, missing: Recollection) -> None:
+        missing.read(topic_of(self._store).partitions)
+        self._store.recall(topic_of(self._store), missing)
+
+    def put(self, *values: bytes) -> int:
+        """Store rows; how many were there."""
+        what = records(values, ids_of(values))
+        submission = Submission(self.part.producer_id, what, once=self.part, attempt=self.attempt)
+        self._store.commit({topic_of(self._store): [submission]})
+        assert submission.fault is None
+        return submission.skipped
+
+    def leave(self) -> None:
+        self.attempt.is_open = False
+
+
+def numbered(part: int, first: int, end: int) -> list[bytes]:
+    return [b"%d of %d" % (number, part) for number in range(first, end)]
+
+
+@pytest.mark.parametrize("unique", [False, True])
+@pytest.mark.parametrize("together", [False, True])
+def test_parts_that_are_open_are_written_whatever_fits_in_memory(
+    tmp_path: Path, unique: bool, together: bool
+) -> None:
+    limits = IngestLimits(low_water=0, max_ids=100)
+    parts = range(5)
+    wanted = Counter(value for part in parts for value in numbered(part, 0, 200))
+    with opened(tmp_path, limits) as store:
+        jobs = topic_of(store).jobs
+        for expected in (0, 20):
+            writers = [Writer(store, once(part, unique=unique)).opened() for part in parts]
+            for start in range(0, 200, 20):
+                for writer in () if together else writers:
+                    assert writer.put(*numbered(writer.part.part, start, start + 20)) == expected
+                if together:
+                    sent = [
+                        Submission(
+                            each.part.producer_id,
+                            records(rows, ids_of(rows)),
+                            once=each.part,
+                            attempt=each.attempt,
+                        )
+                        for each in writers
+                        for rows in [numbered(each.part.part, start, start + 20)]
+                    ]
+                    store.commit({topic_of(store): sent})
+                    assert [(each.fault, each.skipped) for each in sent] == [(None, expected)] * 5
+                assert jobs.ids <= 100
+            if not expected:
+                assert jobs.files == unique  # rows that are new are not looked up in a file
+            for writer in writers:
+                writer.leave()
+        assert values_of(store) == wanted
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_second_attempt_is_opened_while_the_first_one_writes(
+    tmp_path: Path, spilled: bool
+) -> None:
+    with opened(tmp_path, FOUR) as store:
+        first = Writer(store, once(0)).opened()
+        other = Writer(store, once(1)).opened()
+        first.put(*numbered(0, 0, 4))
+        other.put(*numbered(1, 0, 4))
+        if spilled:
+            topic_of(store).jobs.spill("job")
+            first.put(*numbered(0, 4, 6))
+            assert not topic_of(store).jobs._ledgers["job"].knows(0)
+        second = Writer(store, once(0))
+        missing = second.begin()
+        assert missing is not None
+        first.put(*numbered(0, 6, 9))
+        other.put(*numbered(1, 4, 8))
+        first.put(*numbered(0, 9, 12))
+        second.adopt(missing)
+        first.put(*numbered(0, 12, 14))
+        assert second.put(*numbered(0, 0, 20)) == (14 if spilled else 12)
+        assert first.put(*numbered(0, 14, 20)) == 6
+        assert other.put(*numbered(1, 8, 12)) == 0
+        assert set(values_of(store).values()) == {1}
+
+
+def test_open_writers_of_other_jobs_are_not_evicted(tmp_path: Path) -> None:
+    with opened(tmp_path, FOUR) as store:
+        names = [Once(f"job-{number}", 0, RUNS[0], 0, unique=number % 2 > 0) for number in range(6)]
+        writers = [Writer(store, each).opened() for each in names]
+        for start in range(0, 9, 3):
+            for writer in writers:
+                assert writer.put(*numbered(0, start, start + 3)) == 0
+        again = [Writer(store, each).opened() for each in names]
+        for start in range(0, 9, 3):
+            for writer in again:
+                assert writer.put(*numbered(0, start, start + 3)) == 3
+        assert set(values_of(store).values()) == {6}
+
+
+def test_attempts_that_are_gone_are_not_kept(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for part in range(1_000):
+            Writer(store, once(part)).opened().leave()
+        assert len(topic_of(store).jobs._attempts) < 100
 
 
 def test_rows_stored_while_another_part_is_read_are_known_though_a_group_fails(

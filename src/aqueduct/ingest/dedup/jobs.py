@@ -25,6 +25,7 @@ from aqueduct.ingest.dedup.once import (
     ID_HEADER,
     MAX_PARTS,
     MAX_RUNS,
+    Attempt,
     ExtraRows,
     Fingerprint,
     Job,
@@ -66,6 +67,8 @@ _PIECE = 8_192
 """Rows to recall at a time: each becomes a Python object for that long."""
 _COLUMNS = ("producer_id", "headers")
 """Where the id of a row is; values, which may be a thousand times larger, are not read."""
+_FEW = 64
+"""Attempts that are noted before those that are gone are looked for."""
 RECALLERS = 4
 """Threads that may read ids from rows at once: each gets an equal share of `max_ids`."""
 SHOWN_STEPS = 100
@@ -146,10 +149,13 @@ class Idle:
     """Whose ids they are; None for all of the job."""
     size: int
 
+    is_busy: bool = False
+    """Whether somebody writes the part, who goes on without them."""
+
     @property
-    def cost(self) -> tuple[bool, int]:
+    def cost(self) -> tuple[bool, bool, int]:
         """What is missed least is the least."""
-        return self.is_lost, self.used
+        return self.is_lost, self.is_busy, self.used
 
 
 class Jobs:
@@ -171,6 +177,9 @@ class Jobs:
         self._has_forgotten = self._forgotten.exists()
         self._admitted: set[str] = set()
         """Jobs of which rows were admitted that are not stored yet."""
+        self._attempts: list[Attempt] = []
+        """Those that are open, and some that no longer are."""
+        self._most_attempts = _FEW
         try:
             self._jobs = self._journal.read()
         except CorruptFile as fault:
@@ -195,11 +204,13 @@ class Jobs:
         *,
         again: bool = False,
         is_dense: bool = False,
+        attempt: Attempt | None = None,
     ) -> tuple[bool, Recollection | None]:
         """Begin, or go on, to write a part: whether nothing is to be sent, and what has to be read.
 
         ``ends`` is where the partitions of the topic end now; ``again`` is for one that was open
-        before, and does not send again what it was told is stored.
+        before, and does not send again what it was told is stored. While ``attempt`` is open, it
+        never has to send rows again because others need memory.
         """
         try:
             once.check()
@@ -234,8 +245,12 @@ class Jobs:
                 self._begun[once.job] = once.run
             assert job is not None
             self._used[once.job] = now
-            if once.job in self._ledgers and self._ledgers[once.job].knows(once.part):
-                return False, None
+            if attempt is not None:
+                self._note(attempt)
+            if once.job in self._ledgers:
+                self._ledgers[once.job].open(once.part, attempt)
+                if self._ledgers[once.job].knows(once.part):
+                    return False, None
             is_new_run = self._begun.get(once.job) == once.run
             ledger = self._ledger(job, limits, is_new_run=is_new_run)
             if not ledger.can_be_made_again and not is_new_run:
@@ -248,6 +263,12 @@ class Jobs:
         except OnceFault as fault:
             raise RefusedRecords(str(fault)) from None
         return False, Recollection(once, ledger, ends, job, self._ledgers.get(once.job))
+
+    def _note(self, attempt: Attempt) -> None:
+        self._attempts.append(attempt)
+        if len(self._attempts) > self._most_attempts:
+            self._attempts = [each for each in self._attempts if each.is_open]
+            self._most_attempts = 2 * len(self._attempts) + _FEW
 
     def _ledger(self, job: Job, limits: IngestLimits, *, is_new_run: bool = True) -> Ledger:
         return Ledger(
@@ -369,7 +390,9 @@ class Jobs:
 
     # Storing
 
-    def admit(self, once: Once, ids: Sequence[bytes], now: int) -> Sequence[int]:
+    def admit(
+        self, once: Once, ids: Sequence[bytes], now: int, attempt: Attempt | None = None
+    ) -> Sequence[int]:
         """The places of the rows that are new; they are stored with the next group, or `drop`."""
         try:
             job = self._jobs.get(once.job)
@@ -377,11 +400,11 @@ class Jobs:
             if what is Plan.NOTHING:
                 return ()
             ledger = self._ledgers.get(once.job)
-            if what is not Plan.GO_ON or ledger is None or not ledger.knows(once.part):
+            if what is not Plan.GO_ON or ledger is None or not ledger.takes(once.part, attempt):
                 raise OnceFault(_look_again(once))
             self._used[once.job] = now
             self._admitted.add(once.job)
-            places = ledger.admit(once.part, ids)
+            places = ledger.admit(once.part, ids, attempt)
             ledger.use(once.part, now)
             return places
         except OnceFault as fault:
@@ -422,15 +445,23 @@ class Jobs:
         return name in self._ledgers and self._ledgers[name].is_spilled
 
     def idle(self, keep: Collection[tuple[str, int]]) -> Iterator[Idle]:
-        """Yield ids that can be evicted and read again, except those of the parts in ``keep``."""
-        busy = {job for job, _ in keep}
+        """Yield ids that can be evicted and read again.
+
+        Parts that are open, or in ``keep``, are left out, unless they are written without them.
+        """
+        open_parts = self._open_parts(keep)
+        busy = {job for job, _ in open_parts}
         for name, ledger in self._ledgers.items():
             if ledger.is_by_part:
                 for part, part_used, size in ledger.parts():
-                    if size and (name, part) not in keep:
-                        yield Idle(False, part_used, name, part, size)
+                    is_busy = (name, part) in open_parts or ledger.is_awaited(part)
+                    if size and (not is_busy or ledger.can_forget(part)):
+                        yield Idle(False, part_used, name, part, size, is_busy)
             elif name not in busy and ledger.size and ledger.can_be_made_again:
                 yield Idle(False, self._last_use(name), name, None, ledger.size)
+
+    def _open_parts(self, keep: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+        return {(each.job, each.part) for each in self._attempts if each.is_open}.union(keep)
 
     def large(self) -> Iterator[tuple[int, str]]:
         """Yield the jobs whose ids can spill to a file, each with its number of ids in memory."""
@@ -447,12 +478,17 @@ class Jobs:
             del self._ledgers[name]
 
     def idle_files(self, keep: Collection[tuple[str, int]], now: int) -> Iterator[Idle]:
-        """Yield jobs whose spill file can be evicted, except those with parts in ``keep``."""
-        busy = {job for job, _ in keep}
+        """Yield jobs whose spill file can be evicted: none of their parts is open or in ``keep``.
+
+        A further run that was idle for long makes room even if it is open.
+        """
+        kept = {job for job, _ in keep}
+        busy = {job for job, _ in self._open_parts(keep)}
         for name, ledger in self._ledgers.items():
             used = self._last_use(name)
             is_lost = not ledger.can_be_made_again
-            if ledger.is_spilled and name not in busy and (not is_lost or used < now - _PATIENCE):
+            is_old = used < now - _PATIENCE
+            if ledger.is_spilled and (name not in kept and is_old if is_lost else name not in busy):
                 yield Idle(is_lost, used, name, None, 0)
 
     def let_go(self, idle: Idle) -> None:

@@ -306,6 +306,18 @@ def check_stored(
         )
 
 
+class Attempt:
+    """One producer that writes a part, from when it is opened until it is gone."""
+
+    __slots__ = ("is_open", "job", "part")
+
+    def __init__(self, once: Once) -> None:
+        self.job = once.job
+        self.part = once.part
+        self.is_open = True
+        """Set to False, by any thread, when nothing more comes."""
+
+
 class Ids(Protocol):
     """The row ids of a ledger, in memory or in a file."""
 
@@ -393,6 +405,10 @@ class Ledger:
 
     What is admitted counts as stored from then on. If it is not, the ledger is wrong, and another
     has to be made from the rows that are stored.
+
+    In a first run with content ids, the only attempt of a part so far sends each id once, so its
+    rows are new whether or not the earlier ids are here. They are read from the rows when another
+    attempt of the part is opened.
     """
 
     def __init__(
@@ -425,7 +441,13 @@ class Ledger:
         self._used: dict[int, int] = {}
         """By part, when somebody last wrote it."""
         self._forgotten: set[int] = set()
-        """Parts of which rows are stored whose ids are not here; for a first run only."""
+        """Parts of which rows are stored that lack ids here; for a first run only."""
+        self._opened: set[int] = set()
+        """Parts that somebody has opened or written."""
+        self._only: dict[int, Attempt] = {}
+        """By part, the attempt that has stored all of its rows; for a first run only."""
+        self._awaited: set[int] = set()
+        """Forgotten parts whose rows are being read: what is added meanwhile has to stay here."""
 
     @property
     def size(self) -> int:
@@ -450,12 +472,39 @@ class Ledger:
     def spill(self) -> None:
         """Move the ids from memory to a file."""
         if isinstance(self._ids, MemoryIds) and self._spill is not None:
+            for part in self._only.keys() & self._ids.places.keys() - self._awaited:
+                self.forget(part)
             self._ids = self._spill(self._ids)
             self._used.clear()
 
     def knows(self, part: int) -> bool:
         """Whether the ids of a part are here; if not, they have to be read, and adopted."""
         return part not in self._forgotten
+
+    def takes(self, part: int, attempt: Attempt | None) -> bool:
+        """Whether it can be told which rows of an attempt are new."""
+        return self.knows(part) or self._is_only(part, attempt)
+
+    def can_forget(self, part: int) -> bool:
+        """Whether all who write a part can go on without its ids."""
+        return part in self._only and part not in self._awaited
+
+    def is_awaited(self, part: int) -> bool:
+        """Whether the rows of a part are being read."""
+        return part in self._awaited
+
+    def open(self, part: int, attempt: Attempt | None) -> None:
+        """Note that an attempt of a part begins."""
+        if part in self._forgotten:
+            self._awaited.add(part)  # the earlier attempt goes on until this is adopted
+        elif part in self._opened:
+            self._only.pop(part, None)
+        elif attempt is not None and self.is_by_part:
+            self._only[part] = attempt
+        self._opened.add(part)
+
+    def _is_only(self, part: int, attempt: Attempt | None) -> bool:
+        return attempt is not None and self._only.get(part) is attempt
 
     def parts(self) -> list[tuple[int, int, int]]:
         """Return the parts in memory, each with its last use and its number of ids."""
@@ -477,9 +526,12 @@ class Ledger:
 
     def adopt(self, part: int, other: Ledger) -> None:
         """Take the ids of a part from a ledger that was made of what is stored."""
+        self._opened.add(part)
         if part not in self._forgotten:
             return
         self._forgotten.remove(part)
+        self._awaited.discard(part)
+        self._only.pop(part, None)
         if other.is_spilled:
             self.spill()  # the other ledger exceeded the memory limit, so this one does, too
         for ids in other._ids.of(part):
@@ -501,10 +553,19 @@ class Ledger:
         if self._max_recalled is not None and self.size > self._max_recalled:
             self.spill()
 
-    def admit(self, part: int, ids: Sequence[bytes]) -> Sequence[int]:
+    def admit(
+        self, part: int, ids: Sequence[bytes], attempt: Attempt | None = None
+    ) -> Sequence[int]:
         """The places of those rows that are new, and count as stored from now on."""
         if not ids:
             return ()
+        if self._only:
+            if not self._is_only(part, attempt):
+                self._only.pop(part, None)
+            elif self.is_spilled and part not in self._awaited:
+                return self._admit_unseen(part, ids)
+        if self.is_by_part:
+            self._opened.add(part)
         fresh, added = self._ids.add(self._place(part), ids)
         places: Sequence[int]
         places = range(len(ids)) if added == len(ids) else _first_places(ids, fresh)
@@ -514,6 +575,14 @@ class Ledger:
             self.count(ids)
         elif places:
             self.count([ids[place] for place in places])
+        return places
+
+    def _admit_unseen(self, part: int, ids: Sequence[bytes]) -> Sequence[int]:
+        """Admit rows of the only attempt of a part without looking into the file."""
+        if part not in self._forgotten:
+            self.forget(part)
+        places = range(len(ids))
+        self.count(ids)
         return places
 
     def _not_accounted_for(self, ids: Sequence[bytes], places: Sequence[int]) -> Sequence[int]:
@@ -531,6 +600,8 @@ class Ledger:
             self._ids.discard(part)
             self._used.pop(part, None)
             self._forgotten.discard(part)
+            self._only.pop(part, None)
+            self._awaited.discard(part)
 
     def _place(self, part: int) -> int:
         return 0 if self._unique else part

@@ -363,16 +363,21 @@ class IngestServer:
     ) -> None:
         """Let a part of a job be sent, by as many as like to: ids tell what is new."""
         again, is_dense = request.again is not None, request.after is not None
-        async with self._turn(topic.name, once.job):
-            is_done, missing = await self._in_turn(
-                client, self._store.begin, topic, once, again, is_dense, client.checked_owner
-            )
-            if missing is not None:
-                # Nothing of the part is stored until this is known, and others go on meanwhile.
-                await self._recall(missing, topic, client)
-                await self._in_turn(client, self._store.recall, topic, missing)
-        await request.answers.send(self._opened(topic, 0, is_done))
-        await stream.run()
+        assert stream.attempt is not None
+        try:
+            async with self._turn(topic.name, once.job):
+                begin = partial(self._store.begin, topic, once, again, is_dense)
+                is_done, missing = await self._in_turn(
+                    client, partial(begin, client.checked_owner, stream.attempt)
+                )
+                if missing is not None:
+                    # Nothing of the part is stored until this is known; others go on meanwhile.
+                    await self._recall(missing, topic, client)
+                    await self._in_turn(client, self._store.recall, topic, missing)
+            await request.answers.send(self._opened(topic, 0, is_done))
+            await stream.run()
+        finally:
+            stream.attempt.is_open = False
 
     async def _end_step(self, request: EndStep, client: _Client, room: Reservation) -> None:
         async with request.reply as reply:

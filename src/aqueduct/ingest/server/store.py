@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aqueduct.ingest.dedup.jobs import Recollection
-from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.once import Attempt, Fingerprint, Once
 from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import clear
 from aqueduct.ingest.errors import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
@@ -183,13 +183,20 @@ class Store:
         again: bool = False,
         is_dense: bool = False,
         owner: str = "",
+        attempt: Attempt | None = None,
     ) -> tuple[bool, Recollection | None]:
         """Let a job write to a topic: whether nothing is to be sent, and what has to be read."""
         check_name(once.job, "job")
         topic.job_owners.check(once.job, owner)
         is_new = once.job not in topic.jobs.names  # for which others may have been forgotten
         found = topic.jobs.open(
-            once, topic.ends(), self._now(), self.limits, again=again, is_dense=is_dense
+            once,
+            topic.ends(),
+            self._now(),
+            self.limits,
+            again=again,
+            is_dense=is_dense,
+            attempt=attempt,
         )
         self._claim(topic, once.job, owner, is_new)
         return found
@@ -307,7 +314,8 @@ class Store:
     def _free_ids(self, more: int, keep: Collection[tuple[str, int]]) -> bool:
         """Make room in memory for more ids: evict those that can be read again, then spill.
 
-        Ids in use are not evicted, but may spill to a file. Return whether there is room.
+        Ids that somebody needs to go on are not evicted, but may spill to a file. Return whether
+        there is room.
         """
         topics = list(self.topics.values())
         over = sum(topic.jobs.ids for topic in topics) + more - self.limits.max_ids

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from aqueduct.api.handles import Receiver, Sender, wait_readable
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError, WouldBlock
-from aqueduct.ingest.dedup.once import ID_SIZE, Once
+from aqueduct.ingest.dedup.once import ID_SIZE, Attempt, Once
 from aqueduct.ingest.errors import IngestError, RefusedRecords
 from aqueduct.ingest.protocol import (
     FIRST_TIME,
@@ -47,6 +47,8 @@ class Stream:
         """``turn`` is held by the stream of a connection that decodes a message."""
         self._turn = turn or asyncio.Lock()
         self._once = once
+        self.attempt = None if once is None else Attempt(once)
+        """Of a part of a job; open while the stream is."""
         self._topic = topic
         self._producer_id = producer_id
         self._records = records
@@ -138,7 +140,7 @@ class Stream:
         except BaseException:
             self._committer.free(room)
             raise
-        submission = Submission(self._producer_id, message, once=self._once)
+        submission = Submission(self._producer_id, message, once=self._once, attempt=self.attempt)
         self._last = await self._committer.submit(self._topic, submission, room)
         self._queue.put_nowait((message.sequence, len(message.values), submission, self._last))
 

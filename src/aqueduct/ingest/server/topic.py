@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aqueduct.ingest.dedup.jobs import SHOWN_STEPS, Jobs
-from aqueduct.ingest.dedup.once import Once, cut_ids
+from aqueduct.ingest.dedup.once import Attempt, Once, cut_ids
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import Epoch, History, TopicPosition, new_topic_id
 from aqueduct.ingest.limits import IngestLimits
@@ -105,6 +105,8 @@ class Submission:
     """How many of them had been stored before."""
     once: Once | None = None
     """Whose rows they are, if they are known by ids."""
+    attempt: Attempt | None = None
+    """Which attempt of that part sends them."""
     fault: IngestError | None = None
     is_done: bool = False
     """Whether all of them are on disk: whatever fails then, that is what is to be said."""
@@ -468,7 +470,7 @@ class Topic:
                     wanted = _behind(producer, records, known)
                 else:
                     ids = cut_ids(records.ids or b"")
-                    wanted = self.jobs.admit(submission.once, ids, now)
+                    wanted = self.jobs.admit(submission.once, ids, now, submission.attempt)
                 chunks = list(split(producer, records, wanted, len(self.partitions), ids))
             except RefusedRecords as fault:
                 submission.fault = fault
