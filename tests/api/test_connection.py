@@ -17,6 +17,7 @@ from aqueduct.api.connection import close_all
 from aqueduct.testing.relay import Relay, Way, Weather
 from tests.api.joined import SECONDS, GiveReceiver, joined
 from tests.processes.peers import eventually
+from tests.transport.quic.inside import transport_of
 
 
 @pytest.fixture(autouse=True)
@@ -144,14 +145,14 @@ async def test_close_rests_while_the_peer_is_silent(monkeypatch: pytest.MonkeyPa
         for _ in range(15):
             await client.entrypoint.send(bytes(60_000))
         turns = 0
-        turn = client.driver._turn
+        turn = transport_of(client)._turn
 
         def counted() -> None:
             nonlocal turns
             turns += 1
             turn()
 
-        monkeypatch.setattr(client.driver, "_turn", counted)
+        monkeypatch.setattr(transport_of(client), "_turn", counted)
         before = time.perf_counter()
         await client.close()
         assert 0.4 < time.perf_counter() - before < 5
@@ -169,7 +170,7 @@ async def test_a_close_that_is_cancelled_leaves_no_socket_and_tells_the_peer() -
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await client.close()
-        assert client.driver.endpoint.udp.socket.fileno() == -1
+        assert transport_of(client).endpoint.udp.socket.fileno() == -1
         assert not client.is_open
         await accepted.wait_closed()
 
@@ -273,7 +274,7 @@ async def test_drain_ends_when_the_socket_is_closed() -> None:
     async with joined() as (_, server):
         draining = asyncio.create_task(server.drain(60))
         await asyncio.sleep(0)
-        server.driver.endpoint.close()
+        transport_of(server).endpoint.close()
         async with asyncio.timeout(10):
             await draining
 

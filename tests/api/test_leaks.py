@@ -19,6 +19,7 @@ from aqueduct.errors import ChannelError, EndOfChannel, ReceiverClosed
 from aqueduct.transport.quic.engine import Engine
 from tests.api.joined import SECONDS, Ends, joined
 from tests.processes.peers import eventually
+from tests.transport.quic.inside import transport_of
 
 ROUNDS = int(os.environ.get("LEAK_ROUNDS", "40"))
 """Channels of each kind of ending; `make soak` has more."""
@@ -208,6 +209,6 @@ async def test_a_connection_that_is_over_holds_nothing_of_quic() -> None:
         await server.entrypoint.receive()
         await client.close()
         for connection in (client, server):
-            quic = connection.driver.bridge.quic
+            quic = transport_of(connection).bridge.quic
             await eventually(partial(is_freed, quic), "QUIC is freed")
             assert connection.statistics()["bytes_in_flight"] == 0

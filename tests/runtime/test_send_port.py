@@ -587,11 +587,8 @@ async def test_an_unordered_sender_that_does_not_wait_is_told_so(few_unsettled: 
 
 async def test_busy_connections_share_what_a_turn_may_queue() -> None:
     async with joined() as (client, _):
-        endpoint = client.driver.endpoint
-        for due, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
-            before, endpoint.turns_due = endpoint.turns_due, due
-            client.turned()
-            endpoint.turns_due = before
+        for busy, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
+            client.handle_flushed(busy)
             assert TURN_BYTES - client.unflushed == TURN_BYTES // share
 
 

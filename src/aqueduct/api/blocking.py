@@ -45,8 +45,8 @@ from aqueduct.runtime.headers import Headers, HeadersLike
 from aqueduct.runtime.local_channel import LocalReceivePort
 from aqueduct.runtime.ports import Message, Outcome
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.transport.quic.endpoint import QuicOptions
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
+from aqueduct.transport.schemes import QuicOptions
 
 if TYPE_CHECKING:
     from aqueduct.api.connection import TraceLike
@@ -692,7 +692,7 @@ def _present(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf
 def _background_of(half: handles.Sender[Any] | handles.Receiver[Any]) -> Background:
     where = background()
     line = getattr(half._port, "line", None)
-    if line is not None and line.driver.loop is not where.loop:
+    if line is not None and line.loop is not where.loop:
         raise TypeError("this half belongs to another event loop; use it there")
     return where
 

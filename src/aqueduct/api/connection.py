@@ -22,9 +22,7 @@ from aqueduct.runtime.connection_driver import Line
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
-from aqueduct.transport.quic.bridge import AT_ONCE, FAILED, Bridge
-from aqueduct.transport.quic.endpoint import Driver
-from aqueduct.transport.udp import Address
+from aqueduct.transport.base import FAILED, IMMEDIATE_CLOSE_CODES, HandshakeFailed, Transport
 from aqueduct.wire.chanid import ENTRYPOINT
 
 if TYPE_CHECKING:
@@ -45,17 +43,14 @@ class Connection(Line, Generic[T]):
     """A `Sender` at the client and a `Receiver` at the server."""
     _owns_trace = False
 
-    def __init__(
-        self, driver: Driver, kind: Any, peer: Address, trace: Trace | None = None
-    ) -> None:
-        super().__init__(driver, handle_for)
+    def __init__(self, transport: Transport, kind: Any, trace: Trace | None = None) -> None:
+        super().__init__(transport, handle_for)
         if trace is not None:
             self._record(trace)
-        driver.owner = self
-        driver.bridge.before_end = self._before_end
-        self.peer = peer
-        self._ready = self.driver.loop.create_future()
-        self._over = self.driver.loop.create_future()
+        transport.attach(self)
+        self.peer = transport.peer
+        self._ready = self.loop.create_future()
+        self._over = self.loop.create_future()
         self._turns = Waiters()
         self._unready = Waiters()
         """Who waits for that; woken within the turn, so that a server's yes leaves with it."""
@@ -94,7 +89,7 @@ class Connection(Line, Generic[T]):
 
         A client knows when the server has answered.
         """
-        return self.driver.bridge.quic.early_data_accepted
+        return self.transport.early_data_accepted
 
     async def wait_ready(self) -> None:
         """Until both sides know each other's headers; raises what `connect` would."""
@@ -120,39 +115,39 @@ class Connection(Line, Generic[T]):
         if self.is_forked:
             return  # the parent's business, and its socket
         self._left = True
-        deadline = self.driver.loop.time() + LINGER
+        deadline = self.loop.time() + LINGER
         try:
-            if code not in AT_ONCE:
+            if code not in IMMEDIATE_CLOSE_CODES:
                 with contextlib.suppress(TimeoutError, AqueductError):
                     async with asyncio.timeout_at(deadline):
                         # A server that hears of the end first does not hand the connection to
                         # anybody.
                         await self.wait_ready()
                         await self._wait_sent()
-            self.core.close_connection(code, reason, self.driver.now())
-            self.driver.touch()  # once: what else is to happen comes with packets and timers
+            self.core.close_connection(code, reason, self.transport.now())
+            # Once is enough: packets and timers cause the flushes that follow.
+            self.transport.schedule_flush()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    while not self.driver.bridge.is_closed():
+                    while not self.transport.is_closed:
                         await self._turns.wait()
         finally:
-            if not self.driver.bridge.is_closed():
+            if not self.transport.is_closed:
                 self._close_now(code, reason)
-            self._stop()
+            self.transport.close()
             if self._owns_trace and self.tap is not None:
                 self._owns_trace = False
                 await self.tap.release()
 
     def _close_now(self, code: CloseCode, reason: str) -> None:
         """Nobody waits any more: the task was cancelled, or the peer is silent."""
-        now = self.driver.now()
-        self.core.close_connection(code, reason, now)
-        self.driver.endpoint.send(self.driver.bridge.flush(now))
+        self.core.close_connection(code, reason, self.transport.now())
+        self.transport.flush()
 
     async def _wait_sent(self) -> None:
         """Until QUIC knows that the peer has all that was sent, or the peer does not want it."""
-        self.driver.touch()
-        while not self.driver.bridge.is_closed():
+        self.transport.schedule_flush()
+        while not self.transport.is_closed:
             await self._turns.wait()
             if self._is_sent():
                 return
@@ -170,11 +165,7 @@ class Connection(Line, Generic[T]):
             ]
         if not unsent:
             return True  # whatever else is under way, such as credit for a peer that goes on
-        bridge = self.driver.bridge
-        native = bridge.quic.core
-        if native is None or native.bytes_in_flight:
-            return False
-        return not bridge.statistics()["send_buffer"]
+        return self.transport.is_drained()
 
     async def leave(self) -> None:
         """Close it at the end of a block that went well.
@@ -197,21 +188,11 @@ class Connection(Line, Generic[T]):
         await self.close(CloseCode.GOING_AWAY, "drained")
 
     def statistics(self) -> dict[str, float]:
-        """What UDP, QUIC and the core count; times are seconds."""
-        driver = self.driver
-        native = driver.bridge.quic.core
+        """Return counters of the transport and of the core; times are seconds."""
         return {
-            "rtt": (native.smoothed_rtt or 0.0) if native is not None else 0.0,
-            "bytes_sent": driver.bytes_sent,
-            "bytes_received": driver.bytes_received,
-            "packets_sent": driver.packets_sent,
-            "packets_received": driver.packets_received,
-            "lost_packets": native.loss_total if native is not None else 0,
-            "congestion_window": native.congestion_window if native is not None else 0,
-            "bytes_in_flight": native.bytes_in_flight if native is not None else 0,
+            **self.transport.statistics(),
             "channels": self.core.channel_count,
             "held_bytes": self.core.held_bytes,
-            **driver.bridge.statistics(),
         }
 
     def on_headers(self) -> None:
@@ -234,15 +215,15 @@ class Connection(Line, Generic[T]):
 
     def expect(self, seconds: float, error: AqueductError) -> None:
         """Give up with this error if the connection is not ready by then."""
-        timer = self.driver.loop.call_later(seconds, self.fail, error)
+        timer = self.loop.call_later(seconds, self.handle_failure, error)
         self._ready.add_done_callback(lambda _: timer.cancel())
 
-    def fail(self, error: AqueductError) -> None:
-        """The connection is not to be: end it, and tell whoever waits for it or uses it."""
+    def handle_failure(self, error: AqueductError) -> None:
+        """End a connection that is not ready with an error for everyone who uses it."""
         if not self._ready.done():
             self._fail(error)
-            self.driver.abandon(str(error))
-            self._stop()
+            self.transport.abandon(str(error))
+            self.transport.close()
 
     def lost(self, channel: int | None = None) -> AqueductError:
         """The error for whoever uses a channel of an ended connection: if never made, why not."""
@@ -262,25 +243,20 @@ class Connection(Line, Generic[T]):
         if self.is_forked:
             raise self.lost()
 
-    def turned(self) -> None:
-        """The loop's turn is over; whoever waits for the connection to change looks again."""
-        super().turned()
+    def handle_flushed(self, busy: int) -> None:
+        """Handle the end of a flush; tasks that wait for the connection to change look again."""
+        super().handle_flushed(busy)
         if self._turns:
             self._turns.wake_all()
 
     def _record(self, trace: Trace) -> None:
         from aqueduct.observe.trace.tap import Tap
 
-        bridge = self.driver.bridge
-        # The client chose it, and the server learned it from the first packet: both know it.
-        name = bridge.quic.original_destination_connection_id
-        self.tap = bridge.tap = Tap(trace, name, self.core.side)
+        self.tap = Tap(trace, self.transport.trace_id, self.core.side)
+        self.transport.observe(self.tap)
 
-    def _stop(self) -> None:
-        self.driver.endpoint.forget(self.driver)
-        self.driver.endpoint.released(self.driver)
-
-    def _before_end(self) -> None:
+    def handle_ending(self) -> None:
+        """Save what has arrived for the application, before the core ends."""
         self.rescued_bytes = self.core.held_bytes
         self.rescue()
 
@@ -292,7 +268,7 @@ class Connection(Line, Generic[T]):
 
     def _connect_error(self) -> AqueductError:
         assert self.ended is not None
-        return connect_error(self.ended.code, self.ended.reason, self.peer, self.driver.bridge)
+        return connect_error(self.ended.code, self.ended.reason, self.transport)
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
@@ -316,16 +292,12 @@ TRUST_ADVICE = (
 """The command line says it in words of its own."""
 
 
-class HandshakeFailed(ConnectError):
-    """QUIC gave up before both sides knew each other, as it may when packets are lost."""
-
-
-def connect_error(code: int, reason: str, peer: Address, bridge: Bridge) -> AqueductError:
-    """Why a connection could not be made, in the words of its class."""
-    where = f"{peer[0]}:{peer[1]}"
+def connect_error(code: int, reason: str, transport: Transport) -> AqueductError:
+    """Return the error for a connection that ended before it was ready."""
+    where = f"{transport.peer[0]}:{transport.peer[1]}"
     if code == CloseCode.INTERNAL and reason.startswith(FAILED):
         return HandshakeFailed(f"cannot connect to {where}: {reason}")
-    if bridge.connected:
+    if transport.is_established:
         kinds: dict[int, type[ConnectError]] = {
             CloseCode.VERSION_MISMATCH: VersionMismatch,
             CloseCode.REFUSED: Refused,
@@ -335,7 +307,7 @@ def connect_error(code: int, reason: str, peer: Address, bridge: Bridge) -> Aque
         if kind is not None:
             return kind(f"{where} said: {reason or kind.__name__}")
         return ConnectError(f"{where} closed the connection with code {code:#x}: {reason}")
-    if 0x100 <= code <= 0x1FF:
+    if transport.is_trust_failure(code):
         return TLSError(
             f"no trust between us and {where}: {reason or 'TLS failed'}. {TRUST_ADVICE}"
         )
@@ -365,7 +337,7 @@ async def close_trace(trace: Trace | None) -> None:
 async def close_all() -> None:
     """Close every connection on this loop: the program ends."""
     loop = asyncio.get_running_loop()
-    await asyncio.gather(*(one.close() for one in list(_live) if one.driver.loop is loop))
+    await asyncio.gather(*(one.close() for one in list(_live) if one.loop is loop))
 
 
 def _after_fork() -> None:

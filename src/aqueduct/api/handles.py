@@ -434,8 +434,8 @@ def forget(half: object, port: Any, what: str) -> None:
     line = getattr(port, "line", None)
     if line is None:
         port.abandon()
-    elif not line.driver.loop.is_closed():
-        line.driver.loop.call_soon_threadsafe(port.abandon)
+    elif not line.loop.is_closed():
+        line.loop.call_soon_threadsafe(port.abandon)
     warnings.warn(
         f"a {type(half).__name__} was forgotten while open; use `async with`, or call {what}",
         ResourceWarning,

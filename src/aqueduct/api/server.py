@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
-import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.address import resolve, split_address
 from aqueduct.api.connection import Connection, close_trace, open_trace
 from aqueduct.api.handles import Receiver
 from aqueduct.api.opening import Opening
 from aqueduct.codec import codec_for
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
+from aqueduct.errors import AqueductError, CloseCode, ConnectionLost
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.security import ServerTLS
-from aqueduct.transport.quic.endpoint import Driver, QuicOptions, ServerEndpoint
-from aqueduct.transport.quic.tickets import ServerTickets
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
+from aqueduct.transport.base import Listener, Transport
+from aqueduct.transport.schemes import QuicOptions, listen
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
@@ -73,12 +70,12 @@ class Server(Generic[T]):
 
     def __init__(
         self,
-        endpoint: ServerEndpoint,
+        listener: Listener,
         kind: Any,
         accept: AcceptCallback | None,
         trace: Trace | None = None,
     ) -> None:
-        self._endpoint = endpoint
+        self._listener = listener
         self._trace = trace
         self._kind = kind
         self._accept = accept
@@ -96,18 +93,17 @@ class Server(Generic[T]):
 
     @property
     def address(self) -> str:
-        """``host:port`` the server listens on."""
-        host, port = self._endpoint.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        """The address that clients connect to, such as ``host:port``."""
+        return self._listener.address
 
     @property
     def connections(self) -> list[ServerConnection[T]]:
         """The connections that are open now."""
         return list(self._connections)
 
-    def incoming(self, driver: Driver, peer: Address) -> None:
-        """A client opened a connection; wait for its headers and decide."""
-        connection: ServerConnection[T] = ServerConnection(driver, self._kind, peer, self._trace)
+    def incoming(self, transport: Transport) -> None:
+        """Wait for the headers of a new client and accept or refuse it."""
+        connection: ServerConnection[T] = ServerConnection(transport, self._kind, self._trace)
         task = asyncio.get_running_loop().create_task(self._welcome(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -131,7 +127,7 @@ class Server(Generic[T]):
             await self._arrived.wait()
         connection, _ = self._ready.popitem(last=False)
         self._ended.pop(connection, None)
-        self._endpoint.unclaimed = len(self._ended)
+        self._listener.unclaimed = len(self._ended)
         return connection
 
     async def __aiter__(self) -> AsyncIterator[ServerConnection[T]]:
@@ -141,13 +137,13 @@ class Server(Generic[T]):
 
     async def drain(self, grace: float = 10.0) -> None:
         """Take no new connections, let those there are end by themselves so long, then close."""
-        self._endpoint.accepting = False
+        self._listener.stop_accepting()
         await asyncio.gather(*(one.drain(grace) for one in self.connections))
         await self.close()
 
     async def close(self) -> None:
         """Close all connections and the socket."""
-        self._endpoint.accepting = False
+        self._listener.stop_accepting()
         self._is_closed = True
         self._arrived.wake_all()
         for task in self._tasks:
@@ -157,29 +153,29 @@ class Server(Generic[T]):
                 *self._leaving, *(one.close(*_STOPPING) for one in self.connections)
             )
         finally:
-            self._endpoint.close()
+            self._listener.close()
             trace, self._trace = self._trace, None
             await close_trace(trace)
 
     async def _welcome(self, connection: ServerConnection[T]) -> None:
         try:
-            async with asyncio.timeout(self._endpoint.options.handshake_timeout):
+            async with asyncio.timeout(self._listener.handshake_timeout):
                 await connection.wait_ready()
         except AqueductError:
             return
         except TimeoutError:
             connection.core.close_connection(
-                CloseCode.IDLE, "no connection headers came", connection.driver.now()
+                CloseCode.IDLE, "no connection headers came", connection.transport.now()
             )
-            connection.driver.touch()
+            connection.transport.schedule_flush()
             return
         try:
             answer = self._accept(connection.headers, connection.peer) if self._accept else None
             if inspect.isawaitable(answer):
                 answer = await answer
-            connection.core.accept(to_pairs(answer), connection.driver.now())
+            connection.core.accept(to_pairs(answer), connection.transport.now())
         except Refuse as refusal:
-            now = connection.driver.now()
+            now = connection.transport.now()
             if refusal.is_busy:
                 connection.core.close_connection(CloseCode.LIMIT_EXCEEDED, refusal.reason, now)
             else:
@@ -188,11 +184,11 @@ class Server(Generic[T]):
         except Exception as error:  # noqa: BLE001 -- one client's failure is not the server's
             report(f"the accept callback for {connection!r} failed", error)
             connection.core.close_connection(
-                CloseCode.INTERNAL, "the accept callback failed", connection.driver.now()
+                CloseCode.INTERNAL, "the accept callback failed", connection.transport.now()
             )
             return
         finally:
-            connection.driver.touch()
+            connection.transport.schedule_flush()
         if not connection.is_open:
             return
         self._connections.add(connection)
@@ -209,7 +205,7 @@ class Server(Generic[T]):
         ended = self._ended
         if not ended or (len(ended) < MAX_ENDED and sum(ended.values()) + size <= MAX_ENDED_BYTES):
             ended[connection] = size
-            self._endpoint.unclaimed = len(ended)
+            self._listener.unclaimed = len(ended)
             return
         del self._ready[connection]
         connection.entrypoint.close()
@@ -313,44 +309,24 @@ def serve(
     codec_for(kind)  # say now what is wrong with it
 
     async def open_() -> Server[Any]:
-        host, port = split_address(address)
-        family, where = (await resolve(host or "0.0.0.0", port))[0]
-        sock = _bound(family, where, address)
-        recorder: Trace | None = None
+        config = Config(limits=limits or Limits())
+        early = Budget(config.max_early_total, config.early_allowance)
+        server: Server[Any]
+        listener = await listen(
+            address,
+            tls=tls,
+            options=options,
+            config=config,
+            make_core=lambda account: Core(Side.SERVER, config, early=early, account=account),
+            on_transport=lambda transport: server.incoming(transport),  # noqa: PLW0108 -- made below
+            early_data=early_data,
+        )
         try:
             recorder = open_trace(trace)
-            config = Config(limits=limits or Limits())
-            early = Budget(config.max_early_total, config.early_allowance)
-            server: Server[Any]
-            endpoint = ServerEndpoint(
-                sock,
-                options or QuicOptions(),
-                tls,
-                lambda account: Core(Side.SERVER, config, early=early, account=account),
-                lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
-                ServerTickets() if early_data else None,
-                config,
-            )
         except BaseException:
-            sock.close()
-            await close_trace(recorder)
+            listener.close()
             raise
-        server = Server(endpoint, kind, accept, recorder)
+        server = Server(listener, kind, accept, recorder)
         return server
 
     return Serving(open_)
-
-
-def _bound(family: int, where: Address, address: str) -> socket.socket:
-    sock: socket.socket | None = None
-    try:
-        sock = socket.socket(family, socket.SOCK_DGRAM)
-        sock.bind(where)
-    except OSError as error:
-        if sock is not None:
-            sock.close()
-        hint = ""
-        if error.errno == errno.EADDRINUSE:
-            hint = "; choose another port, or 0 for a free one"
-        raise ConnectError(f"cannot listen on {address}: {error.strerror}{hint}") from None
-    return sock

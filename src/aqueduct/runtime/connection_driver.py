@@ -29,7 +29,7 @@ from aqueduct.protocol.events import (
 from aqueduct.runtime.forked import FORKED_REASON
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
-from aqueduct.transport.quic.endpoint import Driver
+from aqueduct.transport.base import Transport
 from aqueduct.wire.chanid import sender_of
 from aqueduct.wire.frames import Attachment
 from aqueduct.wire.frames import Message as WireMessage
@@ -60,11 +60,14 @@ _MOST_BUSY = 4
 class Line:
     """One connection as its ports see it."""
 
-    def __init__(self, driver: Driver, make_handle: Callable[[Port, Pairs], ChannelHalf]) -> None:
-        self.driver = driver
+    def __init__(
+        self, transport: Transport, make_handle: Callable[[Port, Pairs], ChannelHalf]
+    ) -> None:
+        self.transport = transport
+        self.loop = transport.loop
         self._make_handle = make_handle
-        self.core: Core = driver.core
-        self.time = driver.now()
+        self.core: Core = transport.core
+        self.time = transport.now()
         self.turn_due = False
         self.unflushed = 0
         self.ports: dict[int, Port] = {}
@@ -82,16 +85,15 @@ class Line:
         """Something is to be sent: at the end of this turn of the loop."""
         if not self.turn_due:
             self.turn_due = True
-            self.driver.touch()
+            self.transport.schedule_flush()
 
-    def turned(self) -> None:
-        """The loop's turn is over and everything was handed to QUIC."""
+    def handle_flushed(self, busy: int) -> None:
+        """Handle the end of a flush; ``busy`` other connections wait for theirs."""
         self.turn_due = False
         # Connections with a turn due share the bytes of a turn, so that an iteration of the
         # event loop takes as long with several busy connections as with one.
-        busy = min(self.driver.endpoint.turns_due, _MOST_BUSY - 1)
-        self.unflushed = TURN_BYTES - TURN_BYTES // (1 + busy)
-        self.time = self.driver.now()
+        self.unflushed = TURN_BYTES - TURN_BYTES // (1 + min(busy, _MOST_BUSY - 1))
+        self.time = self.transport.now()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class Line:
 
     def handle_events(self, events: list[Event]) -> None:
         """What the core learned."""
-        self.time = self.driver.now()
+        self.time = self.transport.now()
         if self.tap is not None:
             self.tap.saw(events, self.ports)
         for event in events:
@@ -267,6 +269,6 @@ class Unclaimed:
         return self._halves
 
     def __del__(self) -> None:
-        loop = self._line.driver.loop
+        loop = self._line.loop
         if self._halves is None and not loop.is_closed():
             loop.call_soon_threadsafe(self._line.abandon, self._message)

@@ -7,7 +7,8 @@ import socket
 import struct
 from collections.abc import Sequence
 
-Address = tuple[str, int]
+from aqueduct.transport.address import Address
+
 Packet = tuple[bytes, Address]
 
 BUFFER_SIZE = 4 * 1024 * 1024

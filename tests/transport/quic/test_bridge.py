@@ -26,7 +26,8 @@ from aqueduct.security import ServerTLS
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.bridge import MAX_REASON, Bridge, Debts, Write, shortened
-from aqueduct.transport.quic.endpoint import QuicOptions, server_settings
+from aqueduct.transport.quic.configuration import server_settings
+from aqueduct.transport.quic.endpoint import QuicOptions
 from aqueduct.transport.quic.engine import Engine, Settings
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import NoHandshake, RealQuic

@@ -11,6 +11,7 @@ from qh3.quic.events import PingAcknowledged
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.events import ConnectionEnded
 from aqueduct.testing.faults import Faults
+from aqueduct.transport.address import Address
 from aqueduct.transport.quic.peer_address import (
     AMPLIFICATION,
     CHECK_FOR,
@@ -25,7 +26,6 @@ from aqueduct.transport.quic.peer_address import (
     Proof,
     Whereabouts,
 )
-from aqueduct.transport.udp import Address
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.survival import Visit
 

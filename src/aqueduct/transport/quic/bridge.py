@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Protocol
 
 from qh3.quic.connection import QuicConnectionError
 from qh3.quic.events import (
@@ -28,8 +27,10 @@ from qh3.quic.events import (
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import Connection
+from aqueduct.transport.address import Address
+from aqueduct.transport.base import FAILED, IMMEDIATE_CLOSE_CODES, TransportObserver
 from aqueduct.transport.quic.engine import MAX_WITHHELD, PACING_GRAIN, Engine
-from aqueduct.transport.udp import Address, Packet
+from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.ranges import RangeSet
 
@@ -68,9 +69,6 @@ _LEAST_OVERHEAD = 25
 ASK_AGAIN = 0.005
 """QUIC is asked in haste what it has to send, and in full at least so often; seconds."""
 
-FAILED = "QUIC failed"
-"""How a close begins, at either side, for which nobody but QUIC is to blame."""
-
 MAX_EARLY_STREAMS = 1_024
 """Streams a client opens before it has the server's headers (AQ-COST-1); the next ones wait."""
 
@@ -91,28 +89,6 @@ _LOOK_EVERY = 0.1
 
 FAULTS = (QuicConnectionError, ValueError, AssertionError)
 """What qh3 raises when it has a fault of its own; it cannot go on after that."""
-
-
-class Tap(Protocol):
-    """Hears all that passes between the core and QUIC; streams by QUIC's own numbers."""
-
-    def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
-        """The core wrote to a stream."""
-
-    def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
-        """Bytes of a stream arrived."""
-
-    def datagram_written(self, data: bytes) -> None:
-        """The core sent a datagram."""
-
-    def datagram_read(self, data: bytes) -> None:
-        """A datagram arrived."""
-
-    def reset_written(self, stream: int, code: int) -> None:
-        """The core reset a stream."""
-
-    def reset_read(self, stream: int, code: int) -> None:
-        """The peer reset a stream."""
 
 
 class Write:
@@ -139,7 +115,7 @@ class Bridge:
         self.fresh_ids: list[bytes] = []
         """Connection ids to be routed here, since the last look."""
         self.retired_ids: list[bytes] = []
-        self.tap: Tap | None = None
+        self.tap: TransportObserver | None = None
         self.before_end: Callable[[], None] | None = None
         """Called just before the core learns that the peer is gone."""
         self.when_connected: Callable[[], None] | None = None
@@ -276,8 +252,8 @@ class Bridge:
             packets += self._last_words(now)
         return packets
 
-    def stir(self) -> None:
-        """QUIC was told to send something."""
+    def request_poll(self) -> None:
+        """Poll QUIC for packets with the next flush."""
         self._stirred = True
 
     def ping(self, now: float) -> None:
@@ -294,6 +270,13 @@ class Bridge:
         """Whether the connection was closed on the wire, behind what was sent before."""
         return self.ended or self._closed
 
+    def is_drained(self) -> bool:
+        """Return whether the peer has acknowledged everything that the core has written."""
+        native = self.quic.core
+        if native is None or native.bytes_in_flight:
+            return False
+        return not self._buffered()
+
     def release(self) -> None:
         """Free the memory of a connection that has ended.
 
@@ -306,16 +289,25 @@ class Bridge:
         self.quic.release()
 
     def statistics(self) -> dict[str, float]:
-        """Counters of this connection."""
+        """Return counters of this connection."""
+        native = self.quic.core
+        return {
+            "rtt": (native.smoothed_rtt or 0.0) if native is not None else 0.0,
+            "lost_packets": native.loss_total if native is not None else 0,
+            "congestion_window": native.congestion_window if native is not None else 0,
+            "bytes_in_flight": native.bytes_in_flight if native is not None else 0,
+            "streams": len(self._streams),
+            "send_buffer": self._buffered(),
+        }
+
+    def _buffered(self) -> int:
+        """Return the bytes that wait here or in QUIC."""
         waiting = sum(
             len(e) if isinstance(e, bytes) else len(e.data) - e.sent for e in self._waiting
         )
         for unopened in self._unopened:
             waiting += sum(len(write.data) for writes in unopened.values() for write in writes)
-        return {
-            "streams": len(self._streams),
-            "send_buffer": waiting + self.quic.get_send_buffer_size(),
-        }
+        return waiting + self.quic.get_send_buffer_size()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -394,7 +386,7 @@ class Bridge:
                 self._reset(action)
             else:
                 self._closing = action
-                if action.code in AT_ONCE:
+                if action.code in IMMEDIATE_CLOSE_CODES:
                     self._forget_waiting()
                     if not self._is_handshaking_early():
                         self._close()
@@ -757,10 +749,6 @@ class Debts:
         config = self._core.config
         ready = self._core.is_ready or self._core.side is Side.CLIENT
         return config.max_unacknowledged if ready else config.max_early_unacknowledged
-
-
-AT_ONCE = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
-"""What a connection is closed with without waiting for what was sent to leave."""
 
 
 def least_head(stream: int) -> int:

@@ -24,9 +24,9 @@ from qh3.tls import Epoch, SessionTicket
 
 from aqueduct.errors import TLSError
 from aqueduct.security import check_path
+from aqueduct.transport.address import Address
 from aqueduct.transport.quic.peer_address import CHOICE, PING_SIZE, Proof, Whereabouts
 from aqueduct.transport.quic.tickets import ServerTickets
-from aqueduct.transport.udp import Address
 
 # qh3 logs what its peers do wrong. Who configures logging sees it, and nobody else.
 logging.getLogger("quic").addHandler(logging.NullHandler())

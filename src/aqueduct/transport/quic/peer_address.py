@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
 
 MAX_CHECKS = 3
 """Addresses that qh3 can validate, besides the first."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
 
 LIFETIME = 30.0
 """Seconds a token is good for: many round trips, and too short to collect them for an attack."""

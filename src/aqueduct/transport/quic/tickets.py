@@ -16,7 +16,7 @@ from threading import Lock
 from qh3.tls import SessionTicket
 
 from aqueduct.security import Trust
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
 
 SERVER_TICKETS = 8_192
 """Clients that a server remembers; about 2 KiB each."""
