@@ -22,7 +22,7 @@ from aqueduct.runtime.connection_driver import Line
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
-from aqueduct.transport.base import FAILED, IMMEDIATE_CLOSE_CODES, HandshakeFailed, Transport
+from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, HandshakeFailed, Transport
 from aqueduct.wire.chanid import ENTRYPOINT
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ TRUST_ADVICE = (
 def connect_error(code: int, reason: str, transport: Transport) -> AqueductError:
     """Return the error for a connection that ended before it was ready."""
     where = f"{transport.peer[0]}:{transport.peer[1]}"
-    if code == CloseCode.INTERNAL and reason.startswith(FAILED):
+    if code == CloseCode.TRANSPORT:  # AQ-CODE-4
         return HandshakeFailed(f"cannot connect to {where}: {reason}")
     if transport.is_established:
         kinds: dict[int, type[ConnectError]] = {

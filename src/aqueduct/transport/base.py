@@ -31,10 +31,6 @@ IMMEDIATE_CLOSE_CODES = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GO
 """Close codes for which a transport drops unsent data instead of sending it before the close."""
 
 
-FAILED = "QUIC failed"
-"""The prefix of a close reason, at either side, for which only the transport is to blame."""
-
-
 class Unreachable(ConnectError):
     """No server answers at this route; another route to the same host may work."""
 

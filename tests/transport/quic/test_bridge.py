@@ -83,6 +83,7 @@ def test_all_modes_pass(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
 def test_a_fault_of_quic_ends_both_sides_at_once(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    """AQ-CODE-4."""
     pair = real_pair(monkeypatch)
     bridge = network(pair).bridges[Side.CLIENT]
     assert bridge is not None
@@ -100,8 +101,8 @@ def test_a_fault_of_quic_ends_both_sides_at_once(
     network(pair)._after_input(Side.CLIENT)  # a driver looks again when its bridge has ended
     (client,) = pair.client.events_of(ConnectionEnded)
     (server,) = pair.server.events_of(ConnectionEnded)
-    assert (client.code, client.by_peer) == (CloseCode.INTERNAL, False)
-    assert (server.code, server.by_peer) == (CloseCode.INTERNAL, True)
+    assert (client.code, client.by_peer) == (CloseCode.TRANSPORT, False)
+    assert (server.code, server.by_peer) == (CloseCode.TRANSPORT, True)
     assert client.reason == server.reason == "QUIC failed: a fault"
 
 

@@ -28,7 +28,7 @@ from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import Connection
 from aqueduct.transport.address import Address
-from aqueduct.transport.base import FAILED, IMMEDIATE_CLOSE_CODES, TransportObserver
+from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, TransportObserver
 from aqueduct.transport.quic.engine import MAX_WITHHELD, PACING_GRAIN, Engine
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
@@ -355,15 +355,15 @@ class Bridge:
         return self.quic.is_window_full()
 
     def _break(self, fault: Exception, now: float) -> None:
-        """QUIC failed: end the connection rather than leave one that looks alive."""
+        """End the connection after a fault of QUIC, and tell the peer if possible (AQ-CODE-4)."""
         if not self.ended:
             self.ended = self._stirred = True
-            reason = f"{FAILED}: {fault}"
+            reason = f"QUIC failed: {fault}"
             if self.before_end is not None:
                 self.before_end()
-            self.core.handle_connection_lost(CloseCode.INTERNAL, reason, False, now)
+            self.core.handle_connection_lost(CloseCode.TRANSPORT, reason, False, now)
             with contextlib.suppress(*FAULTS):
-                self.quic.close(error_code=CloseCode.INTERNAL, reason_phrase=shortened(reason))
+                self.quic.close(error_code=CloseCode.TRANSPORT, reason_phrase=shortened(reason))
 
     def _last_words(self, now: float) -> list[Packet]:
         """Tell the peer, if QUIC still can; else it will hear nothing more."""
