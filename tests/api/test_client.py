@@ -69,7 +69,7 @@ async def test_a_fault_of_quic_before_the_headers_is_no_reason_to_give_up(
         is_ours = (bridge.core.side == Side.CLIENT) == (side == "client")
         if isinstance(event, HandshakeCompleted) and is_ours and not failed:
             failed.append(bridge)
-            bridge._break(ValueError("a fault"), now)
+            bridge._fail(ValueError("a fault"), now)
 
     monkeypatch.setattr(Bridge, "_handle_rare", fail_once)
     async with (

@@ -20,7 +20,8 @@ from aqueduct.transport.quic.configuration import (
     settings_for_path,
 )
 from aqueduct.transport.quic.endpoint import QuicOptions
-from aqueduct.transport.quic.engine import ALPN, MAX_DATAGRAM_FRAME, Engine
+from aqueduct.transport.quic.engine import ALPN, Engine
+from aqueduct.transport.quic.tls import MAX_DATAGRAM_FRAME
 from tests.transport.quic.virtual import ADDRESSES, NAME, certificates
 
 MANY = 5_000

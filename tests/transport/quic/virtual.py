@@ -32,7 +32,8 @@ from aqueduct.transport.quic.configuration import (
     settings_for_path,
 )
 from aqueduct.transport.quic.endpoint import QuicOptions, destination_id
-from aqueduct.transport.quic.engine import Engine, Settings
+from aqueduct.transport.quic.engine import Engine
+from aqueduct.transport.quic.tls import Settings
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
 

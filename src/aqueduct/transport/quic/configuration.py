@@ -12,7 +12,8 @@ from aqueduct.errors import TLSError
 from aqueduct.security import ServerTLS, Trust, check, system_authorities
 from aqueduct.transport.address import Address
 from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicOptions
-from aqueduct.transport.quic.engine import ALPN, Settings
+from aqueduct.transport.quic.engine import ALPN
+from aqueduct.transport.quic.tls import Settings
 
 SAFE_PACKET = 1_452
 """Fits every Ethernet path with IPv4 and IPv6, before path MTU discovery finds more."""

@@ -154,13 +154,13 @@ class QuicEndpoint:
     def reroute(self, transport: QuicTransport) -> None:
         """Route new connection ids to a connection, and retired ones no longer."""
         bridge = transport.bridge
-        for one in bridge.fresh_ids:
+        for one in bridge.new_ids:
             self._by_id[one] = transport
             transport.ids.add(one)
         for one in bridge.retired_ids:
             self._by_id.pop(one, None)
             transport.ids.discard(one)
-        bridge.fresh_ids, bridge.retired_ids = [], []
+        bridge.new_ids, bridge.retired_ids = [], []
 
     def forget(self, transport: QuicTransport) -> None:
         """Remove a connection that has ended."""

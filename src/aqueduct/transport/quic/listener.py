@@ -26,7 +26,13 @@ from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address, format_address, resolve, split_address
 from aqueduct.transport.base import MakeCore, OnTransport
-from aqueduct.transport.quic.admission import Accounts, HalfOpen, Hidden, neighbourhood
+from aqueduct.transport.quic.admission import (
+    Accounts,
+    HalfOpen,
+    Hidden,
+    RetryTokens,
+    neighbourhood,
+)
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings, settings_for_path
 from aqueduct.transport.quic.endpoint import (
@@ -36,7 +42,6 @@ from aqueduct.transport.quic.endpoint import (
     QuicOptions,
 )
 from aqueduct.transport.quic.engine import Engine
-from aqueduct.transport.quic.retry import RetryTokens
 from aqueduct.transport.quic.tickets import ServerTickets
 from aqueduct.transport.quic.transport import QuicTransport
 
@@ -226,7 +231,7 @@ class QuicListener(QuicEndpoint):
         transport = self.add(bridge, address, destination, quic.host_cid)
         bridge.when_connected = partial(self._end_handshake, transport)
         bridge.when_ready = partial(self._accepted, transport, name)
-        bridge.when_hidden = partial(self._hold_hidden, transport, name)
+        bridge.unseen.on_estimate = partial(self._hold_hidden, transport, name)
         self._addresses[transport] = name
         self._half_open.add(transport, name, self.clock())
         timeout = self.options.handshake_timeout

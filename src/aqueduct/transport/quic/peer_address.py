@@ -8,10 +8,10 @@ destination of qh3's packets to the peer's current address.
 
 An authentic packet shows that the peer sent it, not that the peer gets what is sent to the address
 it seems to come from. So a new address is validated before it is used: by qh3's PATH_CHALLENGE, or,
-when qh3 does not get the address, by `Proof`. Until then packets go to the previous address. An
-address under `Proof` also gets copies, within the amplification limit of three times what came from
-it; another port of the same host (NAT rebinding) gets copies of everything for a while, because the
-host is validated.
+when qh3 does not get the address, by `AddressValidation`. Until then packets go to the previous
+address. An address under `AddressValidation` also gets copies, within the amplification limit of
+three times what came from it; another port of the same host (NAT rebinding) gets copies of
+everything for a while, because the host is validated.
 
 qh3 never abandons a validation, and sends nothing at all while the address under validation has
 reached its amplification limit: one packet that an attacker forwards from an address of its choice
@@ -55,7 +55,7 @@ SETTLE = 0.25
 in flight."""
 
 
-class Whereabouts:
+class PeerAddresses:
     """The addresses of one peer."""
 
     def __init__(self, name: Address) -> None:
@@ -86,7 +86,7 @@ class Whereabouts:
         return address
 
     def heard(self, address: Address, now: float) -> bool:
-        """Record an authentic packet from an address; return False if `Proof` must validate it."""
+        """Record an authentic packet; return False if its address needs an `AddressValidation`."""
         checking = self.checking
         if checking is not None and not self._is_given_up:
             if address == checking:
@@ -134,7 +134,7 @@ class Whereabouts:
         self._proven.move_to_end(address)
 
 
-class Proof:
+class AddressValidation:
     """Validation of one address: the peer receives packets that are sent to it.
 
     Of each group of pings one, chosen at random, is sent to the address; the others are discarded.

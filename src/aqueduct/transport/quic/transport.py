@@ -170,12 +170,12 @@ class QuicTransport:
             self.endpoint.send(packets)
         if self.owner is not None:
             self.owner.handle_flushed(self.endpoint.flushes_due)
-        if bridge.fresh_ids or bridge.retired_ids:
+        if bridge.new_ids or bridge.retired_ids:
             self.endpoint.reroute(self)
         if bridge.ended:
             self.endpoint.forget(self)
             return
-        if bridge.has_cut:
+        if bridge.has_more:
             self.schedule_flush()
             return
         self._rearm(now)
