@@ -79,7 +79,6 @@ def test_every_method_is_explained(module: ModuleType, name: str) -> None:
 def test_the_blocking_twin_has_what_the_original_has() -> None:
     internal = {"from_port", "prepare_to_move", "move", "incoming", "forked"}
     internal |= {"on_headers", "on_end", "turned", "expect", "fail", "leave", "lost"}
-    internal |= {"handle_ending", "handle_failure", "handle_flushed"}
     internal |= {"connections"}  # each belongs to the thread that accepted it
     for name in blocking.__all__:
         twin, original = getattr(blocking, name), getattr(aqueduct, name)

@@ -35,9 +35,9 @@ async def test_a_connection_may_be_awaited_and_closed_by_hand() -> None:
         connection = await connect(server.address)
         assert isinstance(connection, aqueduct.ClientConnection)
         assert isinstance(connection.entrypoint, aqueduct.Sender)
-        assert repr(connection) == f"<Connection with {server.address}, open>"
+        assert repr(connection) == f"<ClientConnection peer={server.address} open>"
         await connection.close()
-        assert repr(connection) == f"<Connection with {server.address}, closed>"
+        assert repr(connection) == f"<ClientConnection peer={server.address} closed>"
         await connection.close()
 
 
@@ -96,7 +96,7 @@ async def test_connections_are_closed_when_their_server_drains() -> None:
             async with asyncio.timeout(PATIENCE):
                 await connection.wait_closed()
                 await draining
-            assert connection.ended.code == aqueduct.CloseCode.GOING_AWAY
+            assert connection._driver.ended.code == aqueduct.CloseCode.GOING_AWAY
         assert await server.accept() is None
 
 

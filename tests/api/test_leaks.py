@@ -114,9 +114,10 @@ async def finish_without_a_message(make: Make, ends: Ends) -> None:
 
 def left(connection: Connection[object]) -> list[str]:
     """What a connection keeps besides its entrypoint, which has a stream or two of its own."""
-    ports = [f"port {channel}" for channel in connection.ports if channel]
-    unclaimed = [f"unclaimed port {channel}" for channel in connection._unclaimed]
-    core = [text for text in connection.core.leftovers() if not text.startswith("entrypoint: ")]
+    ports = [f"port {channel}" for channel in connection._driver.ports if channel]
+    unclaimed = [f"unclaimed port {channel}" for channel in connection._driver._unclaimed]
+    left = connection._driver.core.leftovers()
+    core = [text for text in left if not text.startswith("entrypoint: ")]
     streams = [text for text in core if text.startswith("incoming stream")]
     few = [] if len(streams) > 2 else streams
     return ports + unclaimed + [text for text in core if text not in few]

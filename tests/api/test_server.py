@@ -12,6 +12,7 @@ import pytest
 
 import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
+from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.testing.relay import Relay, Weather
 from tests.hostile.attacks import first_packet
 from tests.processes.peers import eventually
@@ -68,7 +69,7 @@ async def test_an_accept_callback_that_fails_ends_that_connection_at_once(
             await connect(server)
     assert not isinstance(caught.value, ConnectTimeout)
     (context,) = reported
-    assert "the accept callback for <Connection" in context["message"]
+    assert "the accept callback for <ServerConnection peer=" in context["message"]
     assert isinstance(context["exception"], Exception)
     gc.collect()  # nobody forgot anything: a warning would be an error here
 
@@ -106,11 +107,11 @@ async def test_a_server_that_closes_ends_clients_it_has_not_answered() -> None:
 
     async with asyncio.timeout(SECONDS):
         async with serve(accept=think) as server:
-            connecting = asyncio.ensure_future(connect(server)._open())
+            connecting = asyncio.ensure_future(connect(server).__aenter__())
             await asked.wait()
             (transport,) = listener_of(server).transports
-        assert isinstance(transport.owner, aqueduct.Connection)
-        assert not transport.owner.is_open
+        assert isinstance(transport.owner, ConnectionDriver)
+        assert transport.owner.ended is not None
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting

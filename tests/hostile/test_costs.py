@@ -209,7 +209,7 @@ async def test_a_client_that_acknowledges_is_not_bounded(
     ):
         connection = await server.accept()
         assert connection is not None
-        client.core.set_mode(0, Mode.UNORDERED)
+        client._driver.core.set_mode(0, Mode.UNORDERED)
         for number in range(10_000):  # each a stream that ends
             await client.entrypoint.send(b"%d" % number)
         for _ in range(10_000):

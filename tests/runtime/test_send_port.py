@@ -176,7 +176,7 @@ async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
         else:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(gone.send(bytes(500_000)), 0.05)
-        assert not client.core._link.turns.sizes
+        assert not client._driver.core._link.turns.sizes
         waiting = asyncio.create_task(last.send(bytes(200_000)))
         await theirs[1].receive()
         await asyncio.wait_for(waiting, 5)
@@ -588,8 +588,8 @@ async def test_an_unordered_sender_that_does_not_wait_is_told_so(few_unsettled: 
 async def test_busy_connections_share_what_a_turn_may_queue() -> None:
     async with joined() as (client, _):
         for busy, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
-            client.handle_flushed(busy)
-            assert TURN_BYTES - client.unflushed == TURN_BYTES // share
+            client._driver.handle_flushed(busy)
+            assert TURN_BYTES - client._driver.unflushed == TURN_BYTES // share
 
 
 # -- what is sent ----------------------------------------------------------------------------------

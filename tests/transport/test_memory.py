@@ -160,7 +160,7 @@ async def test_a_trace_of_both_ends_has_one_connection(tmp_path: Path) -> None:
         connect(server.address, trace=tmp_path / "client") as client,
     ):
         accepted = await server.accept()
-        assert client.transport.trace_id == accepted.transport.trace_id
+        assert client._driver.transport.trace_id == accepted._driver.transport.trace_id
         await client.entrypoint.send(b"x")
         await accepted.entrypoint.receive()
     assert list((tmp_path / "server").iterdir())

@@ -41,6 +41,7 @@ from aqueduct.errors import (
 from aqueduct.protocol.config import Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.runtime.background import Background, background, before_stop
+from aqueduct.runtime.connection_driver import close_all
 from aqueduct.runtime.headers import Headers, HeadersLike
 from aqueduct.runtime.local_channel import LocalReceivePort
 from aqueduct.runtime.ports import Message, Outcome
@@ -68,7 +69,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-before_stop(connections.close_all)
+before_stop(close_all)
 
 _HOP = 1_024
 """Messages `send_many` takes over to the loop at a time."""
@@ -391,7 +392,7 @@ class Connection(Generic[T]):
     def __init__(self, connection: connections.Connection[T], where: Background) -> None:
         self._connection = connection
         self._background = where
-        connection.present = _present
+        connection._driver.present = _present
         self.entrypoint = _wrap(connection.entrypoint)
 
     @property
@@ -453,7 +454,7 @@ class Connection(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self._background.run(self._connection.leave())
+            self._background.run(self._connection._driver.leave())
         else:
             _close_after(self.close, error)
 

@@ -1,14 +1,12 @@
-"""How a client connects to a server."""
+"""`connect`: the client side of connections."""
 
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.connection import Connection, close_trace, open_trace
+from aqueduct.api.connection import Connection, Opening, close_trace, open_trace
 from aqueduct.api.handles import Sender
-from aqueduct.api.opening import Opening
 from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectTimeout
 from aqueduct.protocol.config import Config, Limits
@@ -31,25 +29,15 @@ RETRY_DELAY = 0.05
 
 
 class ClientConnection(Connection[T]):
-    """A connection as the client has it: messages go out on the entrypoint."""
+    """A client's connection, which sends messages on its entrypoint."""
 
     entrypoint: Sender[T]
 
 
 class Connecting(Opening[ClientConnection[T]]):
-    """What `connect` returns: use it in `async with`, or await it."""
+    """What `connect` returns: use it in ``async with``, or await it."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._opened is not None:
-            if error is None:
-                await self._opened.leave()
-            else:
-                await self._opened.close()
+    _call = "connect"
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -84,14 +72,17 @@ def connect(
 ) -> Connecting[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type.
 
-    ``trace`` names a directory for Parquet files that tell what happened, or is a `Trace`.
+    ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
+    `Trace`, or a directory for its Parquet files.
 
-    With ``early_data``, when this process was connected to that server before and the server wants
-    it too, there is no wait: messages go with the first packets, and the answer is there a round
-    trip sooner. What would have been raised here, such as `Refused`, is then raised by the
-    channels, by `Connection.wait_ready` and at the end of ``async with``.
+    With ``early_data``, a client that was connected to this server before does not wait for the
+    handshake, if the server allows it: messages leave with the first packets, and answers arrive a
+    round trip sooner. Errors of connecting, such as `Refused`, are then raised by the channels, by
+    `Connection.wait_ready` and at the end of ``async with``.
+
+    Raises `ConnectError` or one of its subclasses.
     """
-    codec_for(kind)  # say now what is wrong with it
+    codec_for(kind)  # raise here for a type that cannot be one
 
     async def open_() -> ClientConnection[Any]:
         connector = connector_for(address, trust=trust, options=options, early_data=early_data)
@@ -122,7 +113,7 @@ def connect(
                     await asyncio.sleep(RETRY_DELAY)
             else:
                 if not connection.is_ready:
-                    connection.expect(timeout, silence)
+                    connection._driver.fail_after(timeout, silence)
                 return connection
         assert error is not None
         raise error
@@ -145,7 +136,7 @@ async def _connect_to(
     try:
         recorder = open_trace(trace)
         connection: ClientConnection[Any] = ClientConnection(transport, kind, recorder)
-        connection._owns_trace = recorder is not None
+        connection._driver.owns_trace = recorder is not None
         transport.start()
         if not transport.may_send_early:
             await connection.wait_ready()

@@ -43,7 +43,7 @@ from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.wire.primitives import Headers as Pairs
 
 if TYPE_CHECKING:
-    from aqueduct.runtime.connection_driver import Line, Port
+    from aqueduct.runtime.connection_driver import ConnectionDriver, Port
 
 T = TypeVar("T")
 
@@ -205,7 +205,7 @@ class Sender(Half, Generic[T]):
 
     # -- moving -----------------------------------------------------------------------------------
 
-    def move(self, line: Line, channel: int) -> None:
+    def move(self, line: ConnectionDriver, channel: int) -> None:
         """This half went away; the receiver, still here, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin
@@ -305,7 +305,7 @@ class Receiver(Half, Generic[T]):
 
     # -- moving -----------------------------------------------------------------------------------
 
-    def move(self, line: Line, channel: int) -> None:
+    def move(self, line: ConnectionDriver, channel: int) -> None:
         """This half went away; the sender, still here, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin

@@ -27,7 +27,7 @@ from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.primitives import Headers as Pairs
 
 if TYPE_CHECKING:
-    from aqueduct.runtime.connection_driver import Line
+    from aqueduct.runtime.connection_driver import ConnectionDriver
 
 TURN_BYTES = 256 * 1024
 """What one turn of the loop may queue before the loop gets to send it."""
@@ -67,7 +67,7 @@ class NetworkSendPort:
         "waiting",
     )
 
-    def __init__(self, line: Line, channel: int, kind: Any) -> None:
+    def __init__(self, line: ConnectionDriver, channel: int, kind: Any) -> None:
         self.line = line
         self.core: Core | ForkedCore = line.core
         self.channel = channel

@@ -10,7 +10,7 @@ from aqueduct.transport.quic.transport import QuicTransport
 
 
 def transport_of(connection: Connection[Any]) -> QuicTransport:
-    transport = connection.transport
+    transport = connection._driver.transport
     assert isinstance(transport, QuicTransport)
     return transport
 
