@@ -352,7 +352,6 @@ class TransportContract:
                 client.transport.schedule_flush()
             assert client.flushes == before
             await asyncio.sleep(0)
-            await asyncio.sleep(0)
             assert client.flushes == before + 1
 
     async def test_flush_sends_without_waiting_for_a_turn(self) -> None:

@@ -191,7 +191,7 @@ def test_most_early_handshakes_survive_heavy_loss(world: World, taken: bool) -> 
 
 
 def test_a_client_speaks_up_when_the_server_may_send_no_more(world: World) -> None:
-    """To an address that is not proven; qh3 has both wait for each other."""
+    """To an address that is not validated; qh3 has both wait for each other."""
 
     def loses(side: Side, number: int) -> bool:
         return number in ((1, 2, 3) if side == Side.CLIENT else (1,))

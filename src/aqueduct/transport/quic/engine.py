@@ -96,11 +96,11 @@ class Engine(QuicConnection):
         self._probe_pause = PROBE_AFTER
         self._hellos = 0
         self._hello_at = 0.0
-        self._asked_at = 0.0
+        self._polled_at = 0.0
         self._now = 0.0
         self._may_reserve = False
         """Whether frames may be reserved for a packet that has yet to be made."""
-        self._is_held_back = False
+        self._withholds_events = False
         """Whether events wait for that."""
         self.withheld = 0
         """Bytes received since events were taken or the peer acknowledged something, if events wait
@@ -109,7 +109,7 @@ class Engine(QuicConnection):
         """Bytes that were in flight then."""
         self.max_withheld = MAX_EARLY_WITHHELD
         self._ready_packets: list[tuple[bytes, Any]] = []
-        self._owes_since = _NEVER
+        self._ack_due_since = _NEVER
         """Arrival time of a packet whose ack may wait behind reserved frames."""
         self._addresses: PeerAddresses | None = None
         """The peer's addresses, once the handshake is done."""
@@ -223,13 +223,13 @@ class Engine(QuicConnection):
         at = timer[1]
         if timer[0] == "loss_detection" and not self._handshake_confirmed:
             at = max(at, self._probe_at)
-        if self._owes_since < at:
-            at = min(at, self._owes_since + LATEST_ACK)
+        if self._ack_due_since < at:
+            at = min(at, self._ack_due_since + LATEST_ACK)
         if self._validation is not None:
             return min(at, self._validation.retry_at)
         if timer[0] == "pacing":
             # qh3 sets this timer even when it holds back nothing.
-            return max(timer[1], self._asked_at + PACING_GRAIN)
+            return max(timer[1], self._polled_at + PACING_GRAIN)
         if self._handshake_complete or not self._is_waiting():
             return at
         return min(at, self._hello_at)
@@ -244,7 +244,7 @@ class Engine(QuicConnection):
         self._now = now
         if now >= self._probe_at or self._handshake_confirmed or not self._is_about_to_probe():
             self._handle_timer(now)
-        if self._owes_since + LATEST_ACK <= now:
+        if self._ack_due_since + LATEST_ACK <= now:
             self._ack_with_probe(now)
         if self._validation is not None and self._validation.retry_at <= now:
             self._validation.retry(now)
@@ -278,7 +278,7 @@ class Engine(QuicConnection):
         makes qh3 probe whenever the peer sends and an ack is due.
         """
         core = self._require_core()
-        self._owes_since = _NEVER
+        self._ack_due_since = _NEVER
         core.discard_keys(int(Epoch.INITIAL))  # gone already; this resets the probe count
         timer = core.get_timer()
         if timer is not None and timer[0] == "loss_detection" and now < timer[1]:
@@ -336,15 +336,15 @@ class Engine(QuicConnection):
             raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
         self.withheld += len(data)
         self._drain_core()
-        if self._is_held_back and now < self._owes_since and report[_NEW_PACKETS]:
-            self._owes_since = now
-        if not is_known and report[_NEW_PACKETS] and not addresses.heard(address, now):
-            self._prove(address, len(data), now)
+        if self._withholds_events and now < self._ack_due_since and report[_NEW_PACKETS]:
+            self._ack_due_since = now
+        if not is_known and report[_NEW_PACKETS] and not addresses.record_packet(address, now):
+            self._validate(address, len(data), now)
         if addresses.checking is not None and self._core.active_path[2][:2] == addresses.checking:
-            addresses.checked(now)
+            addresses.record_response(now)
             self._core.send_ping(0)  # qh3 has lost the timer for packets in flight
 
-    def _prove(self, address: Address, size: int, now: float) -> None:
+    def _validate(self, address: Address, size: int, now: float) -> None:
         """Start or continue to validate the address that packets came from."""
         validation = self._validation
         if validation is None or validation.address != address:
@@ -400,7 +400,7 @@ class Engine(QuicConnection):
         self._validation = None
         if verdict:
             assert self._addresses is not None
-            self._addresses.proven(validation.address, now)
+            self._addresses.validated(validation.address, now)
         return verdict
 
     def _drain_core(self) -> None:
@@ -415,7 +415,7 @@ class Engine(QuicConnection):
         so the window opens, unless a hostile peer acknowledges nothing to make QUIC hold events
         without limit. Past ``max_withheld`` events are therefore taken anyway.
         """
-        self._is_held_back = False
+        self._withholds_events = False
         if self._may_reserve and self._handshake_complete and self.has_lost:
             if self.bytes_in_flight < self._withheld_at:
                 self.withheld = 0  # the peer acknowledges
@@ -423,7 +423,7 @@ class Engine(QuicConnection):
             self._withheld_at = self.bytes_in_flight
             may_wait = self._is_sending() and self.withheld <= self.max_withheld
             if may_wait and self._may_reserve:
-                self._is_held_back = True
+                self._withholds_events = True
                 return
         self.withheld = 0
         super()._drain_core()
@@ -450,7 +450,7 @@ class Engine(QuicConnection):
         A client that has waited too long for the server's first answer probes with keys that it
         does not have. The probe leaves as early data, if there is any, or waits for the keys.
         """
-        self._asked_at = now
+        self._polled_at = now
         short = self._configuration.max_datagram_size // 2 if until_short else 0
         packets, self._ready_packets = self._ready_packets, []
         packets += self._poll(now, short)
@@ -491,7 +491,7 @@ class Engine(QuicConnection):
                     self._may_reserve = self.is_window_full()
                 break
             packets.append((transmit[0], transmit[1]))
-            self._owes_since = _NEVER
+            self._ack_due_since = _NEVER
             if len(packets) > MAX_PACKETS:
                 raise QuicConnectionError(
                     QuicErrorCode.INTERNAL_ERROR, None, "it sends without end"
