@@ -275,7 +275,7 @@ class RealQuic:
 
     def _new_bridge(self, side: Side, quic: Engine) -> Bridge:
         bridge = Bridge(self._taps[side], quic)
-        bridge.tap = StreamNumbers(bridge, self._numbers[side])
+        bridge.observer = StreamNumbers(bridge, self._numbers[side])
         return bridge
 
     # -- time ---------------------------------------------------------------------------------

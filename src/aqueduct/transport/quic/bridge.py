@@ -84,7 +84,7 @@ class Bridge:
         self.new_ids: list[bytes] = []
         """Connection ids issued since the endpoint last routed them."""
         self.retired_ids: list[bytes] = []
-        self.tap: TransportObserver | None = None
+        self.observer: TransportObserver | None = None
         self.before_end: Callable[[], None] | None = None
         """Called before the core is told that the connection is lost."""
         self.when_connected: Callable[[], None] | None = None
@@ -451,8 +451,8 @@ class Bridge:
             else:
                 part = memoryview(write.data)[write.sent : write.sent + room]
                 quic.send_stream_data(stream, part, whole and write.fin)
-            if self.tap is not None and not write.sent:
-                self.tap.stream_written(stream, write.data, write.fin)
+            if self.observer is not None and not write.sent:
+                self.observer.stream_written(stream, write.data, write.fin)
         if not whole:
             write.sent += room
             return room
@@ -466,8 +466,8 @@ class Bridge:
     def _send_datagram(self, data: bytes) -> None:
         if self.connected:
             self.quic.send_datagram_frame(data)
-            if self.tap is not None:
-                self.tap.datagram_written(data)
+            if self.observer is not None:
+                self.observer.datagram_written(data)
 
     def _reset(self, action: ResetStream) -> None:
         """Reset a stream; its waiting writes are skipped when they are next in the queue."""
@@ -478,8 +478,8 @@ class Bridge:
             # qh3 may have to restart before the handshake is complete, and then loses resets but
             # keeps writes; so resets wait for the handshake.
             self._queue.resets.append((stream, action.code))
-            if self.tap is not None and stream not in self._stopped:
-                self.tap.reset_written(stream, action.code)
+            if self.observer is not None and stream not in self._stopped:
+                self.observer.reset_written(stream, action.code)
 
     def _reset_now(self, stream: int, code: int) -> None:
         if stream in self._stopped:
@@ -496,7 +496,7 @@ class Bridge:
             self.quic.close(error_code=closing.code, reason_phrase=shortened(closing.reason))
 
     def _read_events(self, now: float) -> None:
-        quic, core, tap, finished = self.quic, self.core, self.tap, self._finished
+        quic, core, observer, finished = self.quic, self.core, self.observer, self._finished
         while (event := quic.next_event()) is not None:
             if type(event) is StreamDataReceived:
                 stream = event.stream_id
@@ -508,16 +508,16 @@ class Bridge:
                         self._unacknowledged.changes += 1
                     if self._is_early:
                         self.unseen.seen += len(event.data) + least_head(stream)
-                    if tap is not None:
-                        tap.stream_read(stream, event.data, event.end_stream)
+                    if observer is not None:
+                        observer.stream_read(stream, event.data, event.end_stream)
                     core.handle_stream_data(stream, event.data, event.end_stream, now)
                 else:
                     core.handle_bidirectional_stream(now)
             elif type(event) is DatagramFrameReceived:
                 if self._is_early:
                     self.unseen.seen += len(event.data) + 1
-                if tap is not None:
-                    tap.datagram_read(event.data)
+                if observer is not None:
+                    observer.datagram_read(event.data)
                 core.handle_datagram(event.data, now)
             else:
                 self._handle_rare(event, now)
@@ -536,8 +536,8 @@ class Bridge:
             self._unacknowledged.changes += 1
             if self._is_early:
                 self.unseen.seen += least_head(event.stream_id) + RESET_OVERHEAD
-            if self.tap is not None:
-                self.tap.reset_read(event.stream_id, event.error_code)
+            if self.observer is not None:
+                self.observer.reset_read(event.stream_id, event.error_code)
             core.handle_stream_reset(event.stream_id, event.error_code, now)
         elif isinstance(event, StopSendingReceived):
             self._stopped.add(event.stream_id)

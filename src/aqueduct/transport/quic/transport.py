@@ -79,7 +79,7 @@ class QuicTransport:
 
     def observe(self, observer: TransportObserver) -> None:
         """Report all bytes of streams and datagrams to an observer."""
-        self.bridge.tap = observer
+        self.bridge.observer = observer
 
     def start(self) -> None:
         """Begin the handshake as a client."""
