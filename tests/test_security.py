@@ -31,7 +31,8 @@ from aqueduct.security import (
     tls,
     trust,
 )
-from aqueduct.transport.quic.endpoint import QuicOptions, server_settings
+from aqueduct.transport.quic.configuration import server_settings
+from aqueduct.transport.quic.endpoint import QuicOptions
 
 
 @pytest.fixture(autouse=True)

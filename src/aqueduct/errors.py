@@ -90,6 +90,7 @@ class CloseCode(IntEnum):
     UNAUTHENTICATED = 0x07
     GOING_AWAY = 0x08
     IDLE = 0x09
+    TRANSPORT = 0x0A
 
 
 class StreamCode(IntEnum):

@@ -13,10 +13,11 @@ import pytest
 from qh3.quic.events import HandshakeCompleted
 
 import aqueduct
-from aqueduct.api import client as clients
+from aqueduct.transport.quic import connector
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.wire.chanid import Side
 from tests.processes.peers import PATIENCE, eventually
+from tests.transport.quic.inside import listener_of, transport_of
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +35,9 @@ async def test_a_connection_may_be_awaited_and_closed_by_hand() -> None:
         connection = await connect(server.address)
         assert isinstance(connection, aqueduct.ClientConnection)
         assert isinstance(connection.entrypoint, aqueduct.Sender)
-        assert repr(connection) == f"<Connection with {server.address}, open>"
+        assert repr(connection) == f"<ClientConnection peer={server.address} open>"
         await connection.close()
-        assert repr(connection) == f"<Connection with {server.address}, closed>"
+        assert repr(connection) == f"<ClientConnection peer={server.address} closed>"
         await connection.close()
 
 
@@ -45,7 +46,7 @@ async def test_an_error_in_the_block_closes_the_connection_and_is_not_hidden() -
         with pytest.raises(ZeroDivisionError):
             async with connect(server.address):
                 raise ZeroDivisionError
-        await eventually(lambda: not server._endpoint.drivers, "the server hears of it")
+        await eventually(lambda: not listener_of(server).transports, "the server hears of it")
 
 
 async def test_a_connect_that_times_out_leaves_no_socket_and_no_warning() -> None:
@@ -68,7 +69,7 @@ async def test_a_fault_of_quic_before_the_headers_is_no_reason_to_give_up(
         is_ours = (bridge.core.side == Side.CLIENT) == (side == "client")
         if isinstance(event, HandshakeCompleted) and is_ours and not failed:
             failed.append(bridge)
-            bridge._break(ValueError("a fault"), now)
+            bridge._fail(ValueError("a fault"), now)
 
     monkeypatch.setattr(Bridge, "_handle_rare", fail_once)
     async with (
@@ -95,7 +96,7 @@ async def test_connections_are_closed_when_their_server_drains() -> None:
             async with asyncio.timeout(PATIENCE):
                 await connection.wait_closed()
                 await draining
-            assert connection.ended.code == aqueduct.CloseCode.GOING_AWAY
+            assert connection._driver.ended.code == aqueduct.CloseCode.GOING_AWAY
         assert await server.accept() is None
 
 
@@ -117,7 +118,7 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, *found: tuple[int, tuple[str, i
     async def resolve(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
         return list(found)
 
-    monkeypatch.setattr(clients, "resolve", resolve)
+    monkeypatch.setattr(connector, "resolve", resolve)
 
 
 async def test_an_address_that_cannot_be_reached_is_named() -> None:
@@ -155,7 +156,7 @@ async def test_the_timeout_is_for_the_name_too(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.sleep(PATIENCE)
         return []
 
-    monkeypatch.setattr(clients, "resolve", resolve)
+    monkeypatch.setattr(connector, "resolve", resolve)
     with pytest.raises(aqueduct.ConnectTimeout, match=r"cannot find 'slow\.example'"):
         await connect("slow.example:4433", timeout=0.1)
 
@@ -183,4 +184,4 @@ async def test_streams_follow_the_channels_that_are_allowed() -> None:
         (accepted,) = [await server.accept()]
         assert accepted is not None
         for side in (connection, accepted):
-            assert side.driver.bridge.quic.max_concurrent_uni_streams >= 2 * 200_000
+            assert transport_of(side).bridge.quic.max_concurrent_uni_streams >= 2 * 200_000

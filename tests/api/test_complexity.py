@@ -65,17 +65,17 @@ async def test_a_task_that_waits_no_more_does_not_look_at_all_that_wait(monkeypa
 
 async def test_a_close_does_not_look_at_all_senders_in_each_turn() -> None:
     async with joined() as (client, _):
-        core: Any = client.core
-        idle = [NetworkSendPort(client, 4 * number, bytes) for number in range(1, 400)]
-        last = NetworkSendPort(client, 4_000, bytes)
+        core: Any = client._driver.core
+        idle = [NetworkSendPort(client._driver, 4 * number, bytes) for number in range(1, 400)]
+        last = NetworkSendPort(client._driver, 4_000, bytes)
         last.sent = 1
-        client.ports.update({port.channel: port for port in (*idle, last)})
+        client._driver.ports.update({port.channel: port for port in (*idle, last)})
         turns = 50
-        first = steps(client._is_sent)
-        taken = steps(lambda: [client._is_sent() for _ in range(turns)])
+        first = steps(client._driver._is_sent)
+        taken = steps(lambda: [client._driver._is_sent() for _ in range(turns)])
         assert taken < first + 40 * turns
         last.delivered = 1
-        assert client._is_sent()
+        assert client._driver._is_sent()
         for port in (*idle, last):
-            del client.ports[port.channel]
+            del client._driver.ports[port.channel]
         assert core.channel_count == 1

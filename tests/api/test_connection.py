@@ -7,16 +7,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import aqueduct
 from aqueduct import CloseCode, ConnectionLost, EndOfChannel
-from aqueduct.api import connection as connections
-from aqueduct.api.connection import close_all
+from aqueduct.runtime import connection_driver
+from aqueduct.runtime.connection_driver import close_all
 from aqueduct.testing.relay import Relay, Way, Weather
 from tests.api.joined import SECONDS, GiveReceiver, joined
 from tests.processes.peers import eventually
+from tests.transport.quic.inside import transport_of
 
 
 @pytest.fixture(autouse=True)
@@ -137,21 +139,21 @@ async def test_close_waits_for_what_was_lost_on_the_way_and_sent_again(finish: b
 
 
 async def test_close_rests_while_the_peer_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LINGER", 0.5)
+    monkeypatch.setattr(connection_driver, "LINGER", 0.5)
     async with served() as (_, relay):
         client = await connect(relay.address)
         relay.blackout()
         for _ in range(15):
             await client.entrypoint.send(bytes(60_000))
         turns = 0
-        turn = client.driver._turn
+        turn = transport_of(client)._turn
 
         def counted() -> None:
             nonlocal turns
             turns += 1
             turn()
 
-        monkeypatch.setattr(client.driver, "_turn", counted)
+        monkeypatch.setattr(transport_of(client), "_turn", counted)
         before = time.perf_counter()
         await client.close()
         assert 0.4 < time.perf_counter() - before < 5
@@ -169,7 +171,7 @@ async def test_a_close_that_is_cancelled_leaves_no_socket_and_tells_the_peer() -
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await client.close()
-        assert client.driver.endpoint.udp.socket.fileno() == -1
+        assert transport_of(client).endpoint.udp.socket.fileno() == -1
         assert not client.is_open
         await accepted.wait_closed()
 
@@ -249,8 +251,9 @@ async def test_drain_waits_for_channels_and_then_closes() -> None:
         await draining
         assert time.monotonic() - began < 15
         await server.wait_closed()
-        assert server.ended is not None
-        assert (server.ended.code, server.ended.reason) == (CloseCode.GOING_AWAY, "drained")
+        ended = server._driver.ended
+        assert ended is not None
+        assert (ended.code, ended.reason) == (CloseCode.GOING_AWAY, "drained")
 
 
 async def test_drain_gives_up_when_the_grace_is_over() -> None:
@@ -273,7 +276,7 @@ async def test_drain_ends_when_the_socket_is_closed() -> None:
     async with joined() as (_, server):
         draining = asyncio.create_task(server.drain(60))
         await asyncio.sleep(0)
-        server.driver.endpoint.close()
+        transport_of(server).endpoint.close()
         async with asyncio.timeout(10):
             await draining
 
@@ -293,3 +296,77 @@ async def test_all_connections_of_a_loop_can_be_closed_at_once() -> None:
         await close_all()
         assert not one.is_open
         assert not two.is_open
+
+
+# -- what users see --------------------------------------------------------------------------------
+
+
+async def test_a_connection_shows_only_what_users_may_call() -> None:
+    async with joined() as ends:
+        for connection in ends:
+            assert {name for name in dir(connection) if not name.startswith("_")} == {
+                "close",
+                "drain",
+                "early_data",
+                "entrypoint",
+                "headers",
+                "is_open",
+                "is_ready",
+                "peer",
+                "statistics",
+                "wait_closed",
+                "wait_ready",
+            }
+
+
+async def test_a_connection_names_its_peer_its_side_and_its_state() -> None:
+    async with joined() as (client, server):
+        host, port = client.peer
+        assert repr(client) == f"<ClientConnection peer={host}:{port} open>"
+        host, port = server.peer
+        assert repr(server) == f"<ServerConnection peer={host}:{port} open>"
+        await client.close()
+        await server.wait_closed()
+        assert repr(client).endswith(" closed>")
+        assert repr(server).endswith(" closed>")
+
+
+async def test_a_connection_that_was_awaited_may_be_entered_and_closes_at_the_end() -> None:
+    trust = aqueduct.dev_trust()
+    async with await aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+        async with await aqueduct.connect(server.address, trust=trust) as client:
+            states = [client.is_open]
+        states.append(client.is_open)
+        other = await aqueduct.connect(server.address, trust=trust)
+        with pytest.raises(ZeroDivisionError):
+            async with other:
+                raise ZeroDivisionError
+        assert [*states, other.is_open] == [True, False, False]
+        assert repr(server) == f"<Server {server.address} open>"
+    assert repr(server) == f"<Server {server.address} closed>"
+
+
+ADVICE = (
+    r"connect\(...\) opens nothing by itself; write "
+    r"`async with connect\(...\) as it:` or `it = await connect\(...\)`"
+)
+
+
+def test_a_connect_that_is_not_awaited_says_what_to_write() -> None:
+    connecting: Any = aqueduct.connect("localhost:1", trust=aqueduct.dev_trust())
+    with pytest.raises(AttributeError, match=f"'entrypoint' is missing: {ADVICE}"):
+        _ = connecting.entrypoint
+    with pytest.raises(TypeError, match=ADVICE), connecting:
+        pass
+
+
+def test_a_serve_that_is_not_awaited_says_what_to_write() -> None:
+    serving: Any = aqueduct.serve("localhost:0", tls=aqueduct.dev_tls())
+    with pytest.raises(AttributeError, match=r"'address' is missing: serve\(...\) opens nothing"):
+        _ = serving.address
+
+
+def test_a_connect_that_is_never_used_warns() -> None:
+    connecting = [aqueduct.connect("localhost:1", trust=aqueduct.dev_trust())]
+    with pytest.warns(RuntimeWarning, match=f"never opened: {ADVICE}"):
+        connecting.clear()

@@ -15,9 +15,10 @@ import pytest
 
 import aqueduct
 from aqueduct import Connection, Mode, QuicOptions, Receiver, Sender, blocking, channel, oneshot
-from aqueduct.api import client
 from aqueduct.security import make_authority, make_certificate
+from aqueduct.transport.quic import connector
 from aqueduct.transport.quic.tickets import ClientTickets
+from tests.transport.quic.inside import listener_of
 
 SECONDS = 20
 TLS = make_certificate(["127.0.0.1"])
@@ -35,7 +36,7 @@ class Many(msgspec.Struct):
 
 @pytest.fixture(autouse=True)
 def own_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_tickets", ClientTickets())
+    monkeypatch.setattr(connector, "_tickets", ClientTickets())
 
 
 async def handle(connection: Connection[bytes]) -> None:
@@ -77,7 +78,7 @@ async def visit(server: aqueduct.Server[Any], kind: Any = Carrier) -> None:
     """Be there once, until the ticket has come."""
     async with connect(server, kind):
         for _ in range(1_000):
-            if len(client._tickets):
+            if len(connector._tickets):
                 break
             await asyncio.sleep(0.005)
 
@@ -126,7 +127,7 @@ async def test_a_ticket_serves_one_connection_of_many_at_the_same_time() -> None
 
         early = await asyncio.gather(*(one() for _ in range(5)))
         assert any(early)  # and another one if it came when the first had its new ticket
-        assert len(client._tickets) <= 5
+        assert len(connector._tickets) <= 5
 
 
 async def test_tickets_are_not_used_under_another_trust() -> None:
@@ -152,7 +153,7 @@ async def test_a_message_over_the_initial_limits_waits_for_the_servers(known: bo
     async with serving(handle) as server:
         await visit(server)
         if not known:
-            server._endpoint._tickets = None
+            listener_of(server)._tickets = None
         async with connect(server) as connection:
             large = bytes(300_000)
             sender: Sender[Any] = connection.entrypoint
@@ -252,7 +253,7 @@ async def test_a_retry_costs_nothing_but_time() -> None:
     """A server under load has each client prove its address first; nothing was taken before."""
     async with serving(handle) as first:
         await visit(first)
-        endpoint = first._endpoint
+        endpoint = listener_of(first)
         endpoint.options = QuicOptions(handshakes_before_retry=0)
         async with connect(first) as connection:
             sender, receiver = channel(bytes)
@@ -372,9 +373,9 @@ def test_threads_can_be_early_too() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_child_process_begins_without_tickets(tmp_path: Path) -> None:
-    client._tickets._tickets["somebody"] = None  # type: ignore[assignment]
+    connector._tickets._tickets["somebody"] = None  # type: ignore[assignment]
     pid = os.fork()
     if pid == 0:
-        os._exit(len(client._tickets._tickets))
+        os._exit(len(connector._tickets._tickets))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    client._tickets._tickets.clear()
+    connector._tickets._tickets.clear()

@@ -19,6 +19,7 @@ from aqueduct.errors import ChannelError, EndOfChannel, ReceiverClosed
 from aqueduct.transport.quic.engine import Engine
 from tests.api.joined import SECONDS, Ends, joined
 from tests.processes.peers import eventually
+from tests.transport.quic.inside import transport_of
 
 ROUNDS = int(os.environ.get("LEAK_ROUNDS", "40"))
 """Channels of each kind of ending; `make soak` has more."""
@@ -113,9 +114,10 @@ async def finish_without_a_message(make: Make, ends: Ends) -> None:
 
 def left(connection: Connection[object]) -> list[str]:
     """What a connection keeps besides its entrypoint, which has a stream or two of its own."""
-    ports = [f"port {channel}" for channel in connection.ports if channel]
-    unclaimed = [f"unclaimed port {channel}" for channel in connection._unclaimed]
-    core = [text for text in connection.core.leftovers() if not text.startswith("entrypoint: ")]
+    ports = [f"port {channel}" for channel in connection._driver.ports if channel]
+    unclaimed = [f"unclaimed port {channel}" for channel in connection._driver._unclaimed]
+    left = connection._driver.core.leftovers()
+    core = [text for text in left if not text.startswith("entrypoint: ")]
     streams = [text for text in core if text.startswith("incoming stream")]
     few = [] if len(streams) > 2 else streams
     return ports + unclaimed + [text for text in core if text not in few]
@@ -208,6 +210,6 @@ async def test_a_connection_that_is_over_holds_nothing_of_quic() -> None:
         await server.entrypoint.receive()
         await client.close()
         for connection in (client, server):
-            quic = connection.driver.bridge.quic
+            quic = transport_of(connection).bridge.quic
             await eventually(partial(is_freed, quic), "QUIC is freed")
             assert connection.statistics()["bytes_in_flight"] == 0

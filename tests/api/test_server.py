@@ -12,9 +12,11 @@ import pytest
 
 import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
+from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.testing.relay import Relay, Weather
 from tests.hostile.attacks import first_packet
 from tests.processes.peers import eventually
+from tests.transport.quic.inside import listener_of
 
 SECONDS = 60
 
@@ -67,7 +69,7 @@ async def test_an_accept_callback_that_fails_ends_that_connection_at_once(
             await connect(server)
     assert not isinstance(caught.value, ConnectTimeout)
     (context,) = reported
-    assert "the accept callback for <Connection" in context["message"]
+    assert "the accept callback for <ServerConnection peer=" in context["message"]
     assert isinstance(context["exception"], Exception)
     gc.collect()  # nobody forgot anything: a warning would be an error here
 
@@ -105,14 +107,15 @@ async def test_a_server_that_closes_ends_clients_it_has_not_answered() -> None:
 
     async with asyncio.timeout(SECONDS):
         async with serve(accept=think) as server:
-            connecting = asyncio.ensure_future(connect(server)._open())
+            connecting = asyncio.ensure_future(connect(server).__aenter__())
             await asked.wait()
-            (driver,) = server._endpoint.drivers
-        assert not driver.owner.is_open
+            (transport,) = listener_of(server).transports
+        assert isinstance(transport.owner, ConnectionDriver)
+        assert transport.owner.ended is not None
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
-    del driver
+    del transport
     gc.collect()
 
 
@@ -121,7 +124,7 @@ async def test_a_handshake_that_nobody_finishes_leaves_nothing_when_the_server_c
         host, _, port = server.address.rpartition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.sendto(first_packet(), (host, int(port)))
-            await eventually(lambda: bool(server._endpoint.drivers), "a handshake begins")
+            await eventually(lambda: bool(listener_of(server).transports), "a handshake begins")
     gc.collect()
 
 
@@ -210,7 +213,7 @@ async def test_a_handler_whose_client_goes_is_not_reported(reported: list[dict[s
         serving = asyncio.create_task(server.run(read))
         async with connect(server) as client:
             await client.entrypoint.send(b"hello")
-        await eventually(lambda: not server._endpoint.drivers, "the server hears of it")
+        await eventually(lambda: not listener_of(server).transports, "the server hears of it")
         assert not reported
         serving.cancel()
 
@@ -263,7 +266,7 @@ async def test_connections_that_wait_to_be_accepted_count_as_connections() -> No
         for _ in range(2):
             async with connect(server):
                 pass
-        await eventually(lambda: not server._endpoint.drivers, "both of them end")
+        await eventually(lambda: not listener_of(server).transports, "both of them end")
         with pytest.raises(ConnectTimeout):
             await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.2)
         assert await server.accept() is not None
@@ -305,7 +308,7 @@ async def test_a_server_whose_close_is_cancelled_leaves_its_port_free() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await server.close()
-        assert server._endpoint.udp.socket.fileno() == -1
+        assert listener_of(server).udp.socket.fileno() == -1
         await client.close(aqueduct.CloseCode.INTERNAL)
         with pytest.raises(aqueduct.ConnectionLost):
             await receiver.receive()

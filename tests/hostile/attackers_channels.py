@@ -15,6 +15,7 @@ from tests.hostile.attacks import Attacker
 from tests.hostile.target import Pour, Poured, Request
 from tests.interop.frames import message, route_to, varint, version
 from tests.processes.lab import Ask, CloseAfter, Produce, Report, Stall
+from tests.transport.quic.inside import transport_of
 
 PATIENCE = 10.0
 
@@ -92,13 +93,13 @@ async def unordered_closes(addresses: Addresses, random: Random) -> None:
             async with answer, asyncio.timeout(PATIENCE):
                 poured = await answer.receive()
             # A client that does not read its socket sends no acks.
-            reader = connection.driver.endpoint
+            reader = transport_of(connection).endpoint
             loop = asyncio.get_running_loop()
             with contextlib.suppress(Exception):
                 loop.remove_reader(reader.udp.socket.fileno())
             await asyncio.sleep(0.3 + 0.5 * random.random())
             poured.content.close()
-            connection.driver.touch()
+            transport_of(connection).schedule_flush()
             with contextlib.suppress(Exception):
                 loop.add_reader(reader.udp.socket.fileno(), reader._readable)
             await asyncio.sleep(0.2)

@@ -19,6 +19,7 @@ from qh3.quic.connection import QuicConnection
 import aqueduct
 from tests.processes.lab import Ask, Request
 from tests.processes.peers import Peer, connect, eventually, lab
+from tests.transport.quic.inside import transport_of
 
 MEGABYTE = 1_000_000
 SLOWEST = 60.0
@@ -148,7 +149,7 @@ class Attacker:
 
     def __init__(self, connection: aqueduct.Connection[Any]) -> None:
         self.connection = connection
-        self._quic = connection.driver.bridge.quic
+        self._quic = transport_of(connection).bridge.quic
 
     def stream(self, data: bytes, *, fin: bool = False) -> int:
         """Open a stream with some bytes."""
@@ -180,15 +181,15 @@ class Attacker:
         await eventually(is_settled, "the server takes what was sent")
 
     def _send(self) -> None:
-        self.connection.driver.bridge.stir()
-        self.connection.driver.touch()
+        transport_of(self.connection).bridge.request_poll()
+        transport_of(self.connection).schedule_flush()
 
     def vanish(self) -> None:
         """Close the socket without a word."""
-        driver = self.connection.driver
-        driver.endpoint.close()
-        driver.core.handle_connection_lost(0, "vanished", False, driver.now())
-        driver.tell()
+        transport = transport_of(self.connection)
+        transport.endpoint.close()
+        transport.core.handle_connection_lost(0, "vanished", False, transport.now())
+        transport.deliver_events()
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ from tests.hostile.raw import (
 )
 from tests.interop.frames import connection_headers, message, route_to, version
 from tests.processes.peers import bounded, eventually
+from tests.transport.quic.inside import listener_of
 
 LIMIT_EXCEEDED = aqueduct.CloseCode.LIMIT_EXCEEDED
 FIRST = 6
@@ -97,10 +98,10 @@ async def test_objects_are_bounded_while_nothing_of_the_server_arrives(name: str
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
         raw_client(server.address) as rude,
     ):
-        (driver,) = server._endpoint.drivers
+        (transport,) = listener_of(server).transports
         # The client never acknowledges, so the server probes.
         rude.say(stream_frame(2, version(), fin=True) + path_challenge(0))
-        await eventually(lambda: driver.bridge.quic.has_lost, "the server probes")
+        await eventually(lambda: transport.bridge.quic.has_lost, "the server probes")
         await rude.flood(itertools.islice(ATTACKS[name](), MOST))
         code, reason = await rude.closing()
         assert (code, reason[:8]) == (LIMIT_EXCEEDED, "AQ-COST-"), reason
@@ -158,14 +159,14 @@ async def test_packets_that_only_ask_for_acks_are_bounded(monkeypatch: pytest.Mo
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
         raw_client(server.address) as rude,
     ):
-        (driver,) = server._endpoint.drivers
+        (transport,) = listener_of(server).transports
         for number in range(20_000):
             rude.say(PING)
             await asyncio.sleep(0)  # so that each is read by itself
             await asyncio.sleep(0)
             if number % 64 == 0:
                 await rude.listen()
-            if driver.core.has_ended:
+            if transport.core.has_ended:
                 break
         code, reason = await rude.closing()
         assert (code, reason[:9]) == (LIMIT_EXCEEDED, "AQ-COST-2"), reason
@@ -208,7 +209,7 @@ async def test_a_client_that_acknowledges_is_not_bounded(
     ):
         connection = await server.accept()
         assert connection is not None
-        client.core.set_mode(0, Mode.UNORDERED)
+        client._driver.core.set_mode(0, Mode.UNORDERED)
         for number in range(10_000):  # each a stream that ends
             await client.entrypoint.send(b"%d" % number)
         for _ in range(10_000):

@@ -21,7 +21,7 @@ async def closed(rude: Attacker, seconds: float = SLOWEST) -> tuple[int, str]:
     """How the server closed the connection."""
     async with asyncio.timeout(seconds):
         await rude.connection.wait_closed()
-    ended = rude.connection.ended
+    ended = rude.connection._driver.ended
     assert ended is not None
     assert ended.by_peer
     return ended.code, ended.reason

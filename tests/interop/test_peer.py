@@ -400,7 +400,7 @@ async def test_unreliable_messages_of_the_server_are_announced(server: Server) -
     async with meeting(server) as (peer, connection):
         half = await attach(peer, connection, SERVER_SENDS)
         assert isinstance(half, aqueduct.Sender)
-        connection.core.set_mode(SERVER_SENDS, aqueduct.Mode.UNRELIABLE)
+        connection._driver.core.set_mode(SERVER_SENDS, aqueduct.Mode.UNRELIABLE)
         receipts = [await half.send(b"%d" % number, receipt=True) for number in range(3)]
         await peer.until(
             lambda: sum(f.number for f in peer.frames("SENT_UNRELIABLE", SERVER_SENDS)) == 3,

@@ -22,6 +22,7 @@ from tests.processes.peers import (
     play,
     send_for_ever,
 )
+from tests.transport.quic.inside import transport_of
 
 SMALL = aqueduct.QuicOptions(max_packet=1_200, idle_timeout=10)
 
@@ -266,7 +267,7 @@ async def test_connection_ids_may_change_under_way() -> None:
             Relay(server.address, Weather(delay=0.001), seed=seed) as relay,
             connect(relay.address, Request) as connection,
         ):
-            endpoint = connection.driver.endpoint
+            endpoint = transport_of(connection).endpoint
             send = endpoint.send
             seen: set[bytes] = set()
 
@@ -274,14 +275,14 @@ async def test_connection_ids_may_change_under_way() -> None:
                 seen.update(destination_id(data) for data, _ in packets)
                 send(packets)
 
-            endpoint.send = note_ids
+            endpoint.send = note_ids  # type: ignore[method-assign]
             sender, receiver = channel()
             sink, source = channel()
             await connection.entrypoint.send(Keep(receiver, sink))
             for number in range(60):
                 await sender.send(numbered(number, 1000))
                 if number % 5 == 0:
-                    connection.driver.bridge.quic.change_connection_id()
+                    transport_of(connection).bridge.quic.change_connection_id()
                 if number % 20 == 10:
                     relay.change_address()
                 assert await source.receive() == numbered(number, 1000)

@@ -70,7 +70,7 @@ async def test_a_message_that_uses_its_attachments_wrongly_ends_them(
             await receiver.receive()
         gc.collect()
         await eventually(lambda: server.statistics()["channels"] == 1, "nothing is left of it")
-        assert not server._unclaimed
+        assert not server._driver._unclaimed
 
 
 async def test_halves_that_the_type_does_not_mention_are_ended() -> None:
@@ -84,7 +84,7 @@ async def test_halves_that_the_type_does_not_mention_are_ended() -> None:
         await eventually(lambda: not kept._port.is_open(), "the sender hears of it")
         with pytest.raises(ReceiverClosed):
             await kept.send(1)
-        assert not server._unclaimed
+        assert not server._driver._unclaimed
 
 
 async def test_halves_in_messages_that_nobody_takes_are_ended_with_the_receiver() -> None:
@@ -104,7 +104,7 @@ async def test_halves_in_messages_that_nobody_takes_are_ended_with_the_receiver(
         async with first:
             await first.send(1)
         assert await receivers[0].receive() == 1
-        assert not server._unclaimed
+        assert not server._driver._unclaimed
 
 
 async def test_a_half_can_be_used_as_soon_as_its_message_was_taken() -> None:
@@ -131,9 +131,9 @@ async def test_what_is_sent_in_one_turn_of_the_loop_goes_together() -> None:
         for number in range(100):
             client.entrypoint.send_nowait(b"%d" % number)
         assert client.statistics()["packets_sent"] == before
-        assert (client.turn_due, client.unflushed >= 100) == (True, True)
+        assert (client._driver.turn_due, client._driver.unflushed >= 100) == (True, True)
         await client.entrypoint.flush()
-        assert (client.turn_due, client.unflushed) == (False, 0)
+        assert (client._driver.turn_due, client._driver.unflushed) == (False, 0)
         assert client.statistics()["packets_sent"] - before <= 10
         assert len(await server.entrypoint.receive_many()) == 101
 
@@ -183,5 +183,5 @@ async def test_a_channel_that_is_over_leaves_no_port() -> None:
             await client.entrypoint.send(GiveSender(reply))
             await (await server.entrypoint.receive()).half.send(number)
             assert await answer.receive() == number
-        await eventually(lambda: len(client.ports) == 1, "only the entrypoint is left")
-        await eventually(lambda: len(server.ports) == 1, "there, too")
+        await eventually(lambda: len(client._driver.ports) == 1, "only the entrypoint is left")
+        await eventually(lambda: len(server._driver.ports) == 1, "there, too")

@@ -60,7 +60,7 @@ CHILD = """
         sender.finish()
         sender.cancel()
         theirs.close()
-        for end in (client.close(), client.leave()):
+        for end in (client.close(), client._driver.leave()):
             try:
                 end.send(None)
             except StopIteration:

@@ -176,7 +176,7 @@ async def test_a_cancelled_send_does_not_block_other_channels(how: str) -> None:
         else:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(gone.send(bytes(500_000)), 0.05)
-        assert not client.core._link.turns.sizes
+        assert not client._driver.core._link.turns.sizes
         waiting = asyncio.create_task(last.send(bytes(200_000)))
         await theirs[1].receive()
         await asyncio.wait_for(waiting, 5)
@@ -589,12 +589,9 @@ async def test_send_nowait_of_an_unordered_sender_without_acks_raises_would_bloc
 
 async def test_busy_connections_share_the_bytes_of_a_turn() -> None:
     async with joined() as (client, _):
-        endpoint = client.driver.endpoint
-        for due, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
-            before, endpoint.turns_due = endpoint.turns_due, due
-            client.turned()
-            endpoint.turns_due = before
-            assert TURN_BYTES - client.unflushed == TURN_BYTES // share
+        for busy, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
+            client._driver.handle_flushed(busy)
+            assert TURN_BYTES - client._driver.unflushed == TURN_BYTES // share
 
 
 # -- what is sent ----------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from aqueduct.transport.udp import Address, UdpSocket
+from aqueduct.transport.address import Address
+from aqueduct.transport.udp import UdpSocket
 
 PLAIN, BATCHED = False, True
 

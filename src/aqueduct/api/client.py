@@ -1,35 +1,21 @@
-"""How a client connects to a server."""
+"""`connect`: the client side of connections."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from dataclasses import replace
-from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.address import resolve, split_address
-from aqueduct.api.connection import (
-    Connection,
-    HandshakeFailed,
-    close_trace,
-    open_trace,
-)
+from aqueduct.api.connection import Connection, Opening, close_trace, open_trace
 from aqueduct.api.handles import Sender
-from aqueduct.api.opening import Opening
 from aqueduct.codec import codec_for
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectTimeout
+from aqueduct.errors import AqueductError, CloseCode, ConnectTimeout
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
-from aqueduct.transport.quic.bridge import Bridge
-from aqueduct.transport.quic.endpoint import Driver, Endpoint, QuicOptions, client_settings
-from aqueduct.transport.quic.engine import Engine
-from aqueduct.transport.quic.tickets import ClientTickets
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Route
+from aqueduct.transport.base import Connector, HandshakeFailed, Unreachable
+from aqueduct.transport.schemes import QuicOptions, connector_for
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
@@ -41,30 +27,17 @@ T = TypeVar("T")
 CONNECT_TIMEOUT = 10.0
 RETRY_DELAY = 0.05
 
-_tickets = ClientTickets()
-"""What servers gave this process for the next time; never written anywhere."""
-
 
 class ClientConnection(Connection[T]):
-    """A connection as the client has it: messages go out on the entrypoint."""
+    """A client's connection, which sends messages on its entrypoint."""
 
     entrypoint: Sender[T]
 
 
 class Connecting(Opening[ClientConnection[T]]):
-    """What `connect` returns: use it in `async with`, or await it."""
+    """What `connect` returns: use it in ``async with``, or await it."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._opened is not None:
-            if error is None:
-                await self._opened.leave()
-            else:
-                await self._opened.close()
+    _call = "connect"
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -99,18 +72,20 @@ def connect(
 ) -> Connecting[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type.
 
-    ``trace`` names a directory for Parquet files that tell what happened, or is a `Trace`.
+    ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
+    `Trace`, or a directory for its Parquet files.
 
-    With ``early_data``, when this process was connected to that server before and the server wants
-    it too, there is no wait: messages go with the first packets, and the answer is there a round
-    trip sooner. What would have been raised here, such as `Refused`, is then raised by the
-    channels, by `Connection.wait_ready` and at the end of ``async with``.
+    With ``early_data``, a client that was connected to this server before does not wait for the
+    handshake, if the server allows it: messages leave with the first packets, and answers arrive a
+    round trip sooner. Errors of connecting, such as `Refused`, are then raised by the channels, by
+    `Connection.wait_ready` and at the end of ``async with``.
+
+    Raises `ConnectError` or one of its subclasses.
     """
-    codec_for(kind)  # say now what is wrong with it
+    codec_for(kind)  # raise here for a type that cannot be one
 
     async def open_() -> ClientConnection[Any]:
-        host, port = split_address(address)
-        chosen = options or QuicOptions()
+        connector = connector_for(address, trust=trust, options=options, early_data=early_data)
         pairs = to_pairs(headers)
         error: AqueductError | None = None
         silence = ConnectTimeout(
@@ -118,28 +93,15 @@ def connect(
             "is the server running, and UDP allowed on the way?"
         )
         deadline = asyncio.get_running_loop().time() + timeout
-        waiting = await _resolve_in_time(host, port, deadline)
-        if early_data:
-            waiting.sort(key=lambda one: not _tickets.knows(host, one[1], trust))
-        while waiting:
+        routes = await _resolve_in_time(connector, deadline)
+        while routes:
             # A silent address leaves time for those behind it.
             left = deadline - asyncio.get_running_loop().time()
-            share = left / len(waiting)
-            family, where = waiting.pop(0)
+            share = left / len(routes)
+            route = routes.pop(0)
             try:
                 async with asyncio.timeout(share):
-                    connection = await _connect_to(
-                        host,
-                        family,
-                        where,
-                        kind,
-                        trust,
-                        pairs,
-                        limits,
-                        chosen,
-                        trace,
-                        _tickets if early_data else None,
-                    )
+                    connection = await _connect_to(connector, route, kind, pairs, limits, trace)
             except TimeoutError:
                 error = error or silence
             except Unreachable as problem:
@@ -147,11 +109,11 @@ def connect(
             except HandshakeFailed as problem:
                 error = problem
                 if left > RETRY_DELAY:
-                    waiting.append((family, where))  # not the server's word: try again
+                    routes.append(route)  # the server did not reject the connection: try again
                     await asyncio.sleep(RETRY_DELAY)
             else:
                 if not connection.is_ready:
-                    connection.expect(timeout, silence)
+                    connection._driver.fail_after(timeout, silence)
                 return connection
         assert error is not None
         raise error
@@ -159,109 +121,40 @@ def connect(
     return Connecting(open_)
 
 
-class Unreachable(ConnectError):
-    """Nobody listens there; another address of the host may be better."""
-
-
 async def _connect_to(
-    host: str,
-    family: int,
-    where: Address,
+    connector: Connector,
+    route: Route,
     kind: Any,
-    trust: Trust,
     headers: Any,
     limits: Limits | None,
-    options: QuicOptions,
     trace: TraceLike | None,
-    tickets: ClientTickets | None,
 ) -> ClientConnection[Any]:
-    """A connection that is ready, or that has begun with a ticket and may be used before it is."""
-    endpoint = _open_endpoint(family, where, options)
+    """Return a connection that is ready, or one that may send early data before it is."""
+    core = Core(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
+    transport = connector.open(route, core)
     recorder: Trace | None = None
-    connection: ClientConnection[Any] | None = None
     try:
-        settings = client_settings(trust, options, host, where)
-        on_ticket = None
-        config = Config(limits=limits or Limits())
-        settings.max_streams = max(settings.max_streams, config.max_streams)
-        core = Core(Side.CLIENT, config, headers=headers)
         recorder = open_trace(trace)
-        if tickets is not None:
-            settings = replace(settings, session_ticket=tickets.take(host, where, trust))
-            on_ticket = partial(tickets.add, host, where, trust)
-        quic = Engine(configuration=settings, on_ticket=on_ticket)
-        driver = endpoint.add(Bridge(core, quic), quic.host_cid)
-        connection = ClientConnection(driver, kind, where, recorder)
-        connection._owns_trace = recorder is not None
-        endpoint.connection = connection
-        quic.connect(where, driver.now())
-        driver.touch()
-        if not quic.is_early:
+        connection: ClientConnection[Any] = ClientConnection(transport, kind, recorder)
+        connection._driver.owns_trace = recorder is not None
+        transport.start()
+        if not transport.may_send_early:
             await connection.wait_ready()
     except BaseException:
-        if connection is not None:
-            # Its entrypoint has ended too, and nobody needs to be warned of that.
-            connection.core.close_connection(CloseCode.NO_ERROR, "", connection.driver.now())
-            connection.driver.tell()
-        endpoint.close()
+        # Closing the core ends the entrypoint too, so that its handle does not warn.
+        core.close_connection(CloseCode.NO_ERROR, "", transport.now())
+        transport.abandon("the attempt to connect was given up")
+        transport.close()
         await close_trace(recorder)
         raise
     return connection
 
 
-async def _resolve_in_time(host: str, port: int, deadline: float) -> list[tuple[int, Address]]:
+async def _resolve_in_time(connector: Connector, deadline: float) -> list[Route]:
     try:
         async with asyncio.timeout_at(deadline):
-            return await resolve(host, port)
+            return await connector.resolve()
     except TimeoutError:
         raise ConnectTimeout(
-            f"cannot find {host!r}: name resolution took too long; is DNS reachable?"
+            f"cannot find {connector.host!r}: name resolution took too long; is DNS reachable?"
         ) from None
-
-
-def _open_endpoint(family: int, where: Address, options: QuicOptions) -> ClientEndpoint:
-    sock: socket.socket | None = None
-    try:
-        sock = socket.socket(family, socket.SOCK_DGRAM)
-        sock.connect(where)
-        return ClientEndpoint(sock, options)
-    except BaseException as error:
-        if sock is not None:
-            sock.close()
-        if isinstance(error, OSError):
-            raise Unreachable(
-                f"cannot reach {where[0]}:{where[1]} ({error.strerror}); check the address, "
-                "and that this host has a network that leads there"
-            ) from None
-        raise
-
-
-class ClientEndpoint(Endpoint):
-    """A socket for one connection, which closes with it."""
-
-    connection: Connection[Any] | None = None
-
-    def released(self, driver: Driver) -> None:
-        """The connection is closed, and so is its socket."""
-        self.close()
-
-    def network_error(self, error: OSError) -> None:
-        """Nobody listens at the other end, and the handshake is not done: no use to wait."""
-        connection = self.connection
-        if connection is not None:
-            connection.fail(
-                Unreachable(
-                    f"nobody listens at {connection.peer[0]}:{connection.peer[1]} "
-                    f"({error.strerror}); start the server first"
-                )
-            )
-
-
-def _after_fork() -> None:
-    """The parent keeps its tickets: each is good for one connection."""
-    global _tickets  # noqa: PLW0603 -- one store for the process
-    _tickets = ClientTickets()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

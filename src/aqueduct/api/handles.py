@@ -44,7 +44,7 @@ from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import Headers as Pairs
 
 if TYPE_CHECKING:
-    from aqueduct.runtime.connection_driver import Line, Port
+    from aqueduct.runtime.connection_driver import ConnectionDriver, Port
 
 T = TypeVar("T")
 
@@ -254,7 +254,7 @@ class Sender(Half, Generic[T]):
         else:
             self.cancel()
 
-    def _move(self, line: Line, channel: int) -> None:
+    def _move(self, line: ConnectionDriver, channel: int) -> None:
         """Move this half to the peer: the receiver, which stays, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin
@@ -361,7 +361,7 @@ class Receiver(Half, Generic[T]):
     ) -> None:
         self.close()
 
-    def _move(self, line: Line, channel: int) -> None:
+    def _move(self, line: ConnectionDriver, channel: int) -> None:
         """Move this half to the peer: the sender, which stays, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin
@@ -498,8 +498,8 @@ def _abandon(half: Half, port: Any) -> None:
     line = getattr(port, "line", None)
     if line is None:
         port.abandon()
-    elif not line.driver.loop.is_closed():
-        line.driver.loop.call_soon_threadsafe(port.abandon)
+    elif not line.loop.is_closed():
+        line.loop.call_soon_threadsafe(port.abandon)
     warnings.warn(text, ResourceWarning, stacklevel=3, source=half)
 
 

@@ -1,31 +1,27 @@
-"""How a server takes connections and hands them to the application."""
+"""`serve`: the server side of connections."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
-import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Required, Self, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.address import resolve, split_address
-from aqueduct.api.connection import Connection, close_trace, open_trace
+from aqueduct.api.connection import Connection, Opening, close_trace, open_trace
 from aqueduct.api.handles import Receiver
-from aqueduct.api.opening import Opening
 from aqueduct.codec import codec_for
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
+from aqueduct.errors import AqueductError, CloseCode, ConnectionLost
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.security import ServerTLS
-from aqueduct.transport.quic.endpoint import Driver, QuicOptions, ServerEndpoint
-from aqueduct.transport.quic.tickets import ServerTickets
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
+from aqueduct.transport.base import Listener, Transport
+from aqueduct.transport.schemes import QuicOptions, listen
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
@@ -35,15 +31,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ENDED = 64
-"""Connections that ended before they were accepted, and still are when somebody asks."""
+"""Ended connections that are kept for `Server.accept`, with what arrived on them."""
 MAX_ENDED_BYTES = 4 * 1024 * 1024
-"""What arrived on them; one of them may have more. They count as connections of the server."""
+"""Bytes that arrived on them; one connection may have more. They count as open connections."""
 
 _STOPPING = (CloseCode.GOING_AWAY, "the server stops")
 
 
 class Refuse(Exception):
-    """Raise it in an accept callback to turn a client away."""
+    """Raised by an accept callback to refuse a client."""
 
     def __init__(
         self, reason: str = "", *, unauthenticated: bool = False, is_busy: bool = False
@@ -59,7 +55,7 @@ class Refuse(Exception):
 
 
 class ServerConnection(Connection[T]):
-    """A connection as the server has it: messages come in on the entrypoint."""
+    """A server's connection, which receives messages on its entrypoint."""
 
     entrypoint: Receiver[T]
 
@@ -73,50 +69,42 @@ class Server(Generic[T]):
 
     def __init__(
         self,
-        endpoint: ServerEndpoint,
+        listener: Listener,
         kind: Any,
         accept: AcceptCallback | None,
         trace: Trace | None = None,
     ) -> None:
-        self._endpoint = endpoint
+        self._listener = listener
         self._trace = trace
         self._kind = kind
         self._accept = accept
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: OrderedDict[ServerConnection[T], None] = OrderedDict()
-        """Who waits to be accepted."""
+        """Connections that wait for `accept`."""
         self._ended: dict[ServerConnection[T], int] = {}
-        """Those of them that are over, and the bytes that they left for the application."""
+        """Those of them that have ended, and the bytes that they left for the application."""
         self._arrived = Waiters()
         self._is_closed = False
         self._has_forgotten = False
         self._connections: set[ServerConnection[T]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
-        """Closes of connections whose handlers are done."""
+        """Tasks that close connections whose handlers have returned."""
 
     @property
     def address(self) -> str:
-        """``host:port`` the server listens on."""
-        host, port = self._endpoint.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        """The address that clients connect to, such as ``host:port``."""
+        return self._listener.address
 
     @property
     def connections(self) -> list[ServerConnection[T]]:
-        """The connections that are open now."""
+        """The connections that are open."""
         return list(self._connections)
 
-    def incoming(self, driver: Driver, peer: Address) -> None:
-        """A client opened a connection; wait for its headers and decide."""
-        connection: ServerConnection[T] = ServerConnection(driver, self._kind, peer, self._trace)
-        task = asyncio.get_running_loop().create_task(self._welcome(connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def run(self, handler: Handler) -> None:
-        """Handle each connection in a task, for ever, and close it when its handler is done.
+        """Run a handler for each connection in a task, and close it when the handler returns.
 
-        A handler that fails ends its connection, so let one bad request or lost answer not be a
-        failure: ``except ChannelError`` around what belongs to it.
+        A handler that raises ends its connection: catch `ChannelError` around the work of a single
+        request, so that one bad request or lost answer does not.
         """
         async with asyncio.TaskGroup() as group:
             while (connection := await self.accept()) is not None:
@@ -124,14 +112,14 @@ class Server(Generic[T]):
                 del connection  # otherwise it stays alive until the next client connects
 
     async def accept(self) -> ServerConnection[T] | None:
-        """The next connection; None when the server was closed."""
+        """Wait for the next connection and return it; return None when the server is closed."""
         while not self._ready:
             if self._is_closed:
                 return None
             await self._arrived.wait()
         connection, _ = self._ready.popitem(last=False)
         self._ended.pop(connection, None)
-        self._endpoint.unclaimed = len(self._ended)
+        self._listener.unclaimed = len(self._ended)
         return connection
 
     async def __aiter__(self) -> AsyncIterator[ServerConnection[T]]:
@@ -140,14 +128,14 @@ class Server(Generic[T]):
             del connection  # do not keep it alive until the next client connects
 
     async def drain(self, grace: float = 10.0) -> None:
-        """Take no new connections, let those there are end by themselves so long, then close."""
-        self._endpoint.accepting = False
+        """Stop accepting, wait up to ``grace`` seconds for connections to finish, then close."""
+        self._listener.stop_accepting()
         await asyncio.gather(*(one.drain(grace) for one in self.connections))
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections and the socket."""
-        self._endpoint.accepting = False
+        """Close all connections, and free the address."""
+        self._listener.stop_accepting()
         self._is_closed = True
         self._arrived.wake_all()
         for task in self._tasks:
@@ -157,60 +145,61 @@ class Server(Generic[T]):
                 *self._leaving, *(one.close(*_STOPPING) for one in self.connections)
             )
         finally:
-            self._endpoint.close()
+            self._listener.close()
             trace, self._trace = self._trace, None
             await close_trace(trace)
 
-    async def _welcome(self, connection: ServerConnection[T]) -> None:
+    def _handle_transport(self, transport: Transport) -> None:
+        """Wait for the headers of a new client, in a task."""
+        connection: ServerConnection[T] = ServerConnection(transport, self._kind, self._trace)
+        task = asyncio.get_running_loop().create_task(self._decide(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _decide(self, connection: ServerConnection[T]) -> None:
+        """Accept or refuse a client when it has sent its headers."""
+        driver = connection._driver
         try:
-            async with asyncio.timeout(self._endpoint.options.handshake_timeout):
-                await connection.wait_ready()
+            async with asyncio.timeout(self._listener.handshake_timeout):
+                await driver.wait_ready()
         except AqueductError as error:
-            connection.discard(error)
+            connection._discard(error)
             return
         except TimeoutError:
-            connection.core.close_connection(
-                CloseCode.IDLE, "no connection headers came", connection.driver.now()
-            )
-            connection.driver.touch()
+            driver.close_soon(CloseCode.IDLE, "no connection headers came")
             return
         try:
             answer = self._accept(connection.headers, connection.peer) if self._accept else None
             if inspect.isawaitable(answer):
                 answer = await answer
-            connection.core.accept(to_pairs(answer), connection.driver.now())
+            driver.accept(to_pairs(answer))
         except Refuse as refusal:
-            now = connection.driver.now()
             if refusal.is_busy:
-                connection.core.close_connection(CloseCode.LIMIT_EXCEEDED, refusal.reason, now)
+                driver.close_soon(CloseCode.LIMIT_EXCEEDED, refusal.reason)
             else:
-                connection.core.refuse(refusal.code, refusal.reason, now)
+                driver.refuse(refusal.code, refusal.reason)
             return
         except Exception as error:  # noqa: BLE001 -- one client's failure is not the server's
             report(f"the accept callback for {connection!r} failed", error)
-            connection.core.close_connection(
-                CloseCode.INTERNAL, "the accept callback failed", connection.driver.now()
-            )
+            driver.close_soon(CloseCode.INTERNAL, "the accept callback failed")
             return
-        finally:
-            connection.driver.touch()
         if not connection.is_open:
             return
         self._connections.add(connection)
         self._ready[connection] = None
         self._arrived.wake()
-        connection._over.add_done_callback(lambda _: self._over(connection))
+        driver.over.add_done_callback(lambda _: self._handle_end(connection))
 
-    def _over(self, connection: ServerConnection[T]) -> None:
-        """A connection ended; if nobody has accepted it, it may wait with what arrived on it."""
+    def _handle_end(self, connection: ServerConnection[T]) -> None:
+        """Keep an ended connection that was not accepted yet, within the limits, for `accept`."""
         self._connections.discard(connection)
         if connection not in self._ready or self._is_closed:
             return
-        size = connection.rescued_bytes
+        size = connection._driver.rescued_bytes
         ended = self._ended
         if not ended or (len(ended) < MAX_ENDED and sum(ended.values()) + size <= MAX_ENDED_BYTES):
             ended[connection] = size
-            self._endpoint.unclaimed = len(ended)
+            self._listener.unclaimed = len(ended)
             return
         del self._ready[connection]
         connection.entrypoint.close()
@@ -222,6 +211,21 @@ class Server(Generic[T]):
             )
             asyncio.get_running_loop().call_exception_handler({"message": message})
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<Server {self.address} {state}>"
+
     async def _handle(self, handler: Handler, connection: ServerConnection[Any]) -> None:
         failed = (CloseCode.INTERNAL, "the handler failed")
         try:
@@ -229,7 +233,7 @@ class Server(Generic[T]):
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                self._part(connection, *_STOPPING)  # the server waits for it when it closes
+                self._part(connection, *_STOPPING)  # `close` waits for this task
                 raise
             _report_handler(connection, error)
             closing = self._part(connection, *failed)
@@ -245,7 +249,7 @@ class Server(Generic[T]):
     def _part(
         self, connection: ServerConnection[Any], code: CloseCode, reason: str
     ) -> asyncio.Task[None]:
-        """Close a connection that nobody reads any more."""
+        """Close a connection whose handler has returned, in a task."""
         closing = asyncio.get_running_loop().create_task(connection.close(code, reason))
         self._leaving.add(closing)
         closing.add_done_callback(self._leaving.discard)
@@ -257,22 +261,15 @@ def _report_handler(connection: ServerConnection[Any], error: BaseException) -> 
 
 
 def report(message: str, error: BaseException) -> None:
-    """Tell whoever watches the loop of a failure in the application's code."""
+    """Report an exception of the application's code to the event loop's exception handler."""
     loop = asyncio.get_running_loop()
     loop.call_exception_handler({"message": message, "exception": error})
 
 
 class Serving(Opening[Server[T]]):
-    """What `serve` returns: use it in `async with`."""
+    """What `serve` returns: use it in ``async with``, or await it."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._opened is not None:
-            await self._opened.close()
+    _call = "serve"
 
 
 class ServeOptions(TypedDict, total=False):
@@ -305,53 +302,34 @@ def serve(
 ) -> Serving[Any]:
     """Serve on ``host:port``; each connection's entrypoint receives messages of the given type.
 
-    ``trace`` names a directory for Parquet files that tell what happened, or is a `Trace`.
+    ``memory://name`` serves clients in the same process, without a socket. ``trace`` is a `Trace`,
+    or a directory for its Parquet files.
 
-    With ``early_data`` clients that come back, and want it too, send their first messages without
-    waiting for the handshake. Such messages cannot be replayed, but they can be held back, and
-    the address in ``peer`` is not proven when they arrive: see docs/early-data.md.
+    With ``early_data``, clients that were connected before may send their first messages without
+    waiting for the handshake. Such messages cannot be replayed, but an attacker can delay them, and
+    the address in ``peer`` is not validated when they arrive: see docs/early-data.md.
     """
-    codec_for(kind)  # say now what is wrong with it
+    codec_for(kind)  # raise here for a type that cannot be one
 
     async def open_() -> Server[Any]:
-        host, port = split_address(address)
-        family, where = (await resolve(host or "0.0.0.0", port))[0]
-        sock = _bound(family, where, address)
-        recorder: Trace | None = None
+        config = Config(limits=limits or Limits())
+        early = Budget(config.max_early_total, config.early_allowance)
+        server: Server[Any]
+        listener = await listen(
+            address,
+            tls=tls,
+            options=options,
+            config=config,
+            make_core=lambda account: Core(Side.SERVER, config, early=early, account=account),
+            on_transport=lambda transport: server._handle_transport(transport),  # noqa: PLW0108 -- made below
+            early_data=early_data,
+        )
         try:
             recorder = open_trace(trace)
-            config = Config(limits=limits or Limits())
-            early = Budget(config.max_early_total, config.early_allowance)
-            server: Server[Any]
-            endpoint = ServerEndpoint(
-                sock,
-                options or QuicOptions(),
-                tls,
-                lambda account: Core(Side.SERVER, config, early=early, account=account),
-                lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
-                ServerTickets() if early_data else None,
-                config,
-            )
         except BaseException:
-            sock.close()
-            await close_trace(recorder)
+            listener.close()
             raise
-        server = Server(endpoint, kind, accept, recorder)
+        server = Server(listener, kind, accept, recorder)
         return server
 
     return Serving(open_)
-
-
-def _bound(family: int, where: Address, address: str) -> socket.socket:
-    sock: socket.socket | None = None
-    try:
-        sock = socket.socket(family, socket.SOCK_DGRAM)
-        sock.bind(where)
-    except OSError as error:
-        if sock is not None:
-            sock.close()
-        hint = ""
-        if error.errno == errno.EADDRINUSE:
-            hint = "; choose another port, or 0 for a free one"
-        raise ConnectError(f"cannot listen on {address}: {error.strerror}{hint}") from None
-    return sock

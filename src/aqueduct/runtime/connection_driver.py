@@ -1,13 +1,22 @@
-"""What the ports of one connection share: the core, its driver, and who owns which channel."""
+"""One connection between its transport and its ports.
+
+The driver hands the core's events to the ports of channels, opens ports for the halves that arrive
+in messages, and closes the connection. `aqueduct.api.Connection` is the facade that users hold.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
     AqueductError,
+    CloseCode,
     ConnectionLost,
     EncodeError,
     ForkedConnectionError,
@@ -29,28 +38,30 @@ from aqueduct.protocol.events import (
 from aqueduct.runtime.ports import FORKED_REASON
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
-from aqueduct.transport.quic.endpoint import Driver
-from aqueduct.wire.chanid import sender_of
+from aqueduct.runtime.waiters import Waiters
+from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
+from aqueduct.wire.chanid import ENTRYPOINT, sender_of
 from aqueduct.wire.frames import Attachment
 from aqueduct.wire.frames import Message as WireMessage
 from aqueduct.wire.primitives import Headers as Pairs
 
 if TYPE_CHECKING:
+    from aqueduct.observe.trace import Trace
     from aqueduct.observe.trace.tap import Tap
 
 Port = NetworkSendPort | NetworkReceivePort
 
 
 class MovableHalf(Protocol):
-    """A half of a channel, as a message that carries it needs it."""
+    """A half of a channel that a message can carry."""
 
     _origin: Any
 
     def _prepare_to_move(self) -> Attach:
         """Return what to attach to the message; raise if the half cannot be sent."""
 
-    def _move(self, line: Line, channel: int) -> None:
-        """Continue as a channel of the connection: the message is on its way."""
+    def _move(self, line: ConnectionDriver, channel: int) -> None:
+        """Become a channel of the connection that carries the message."""
 
 
 _MOST_BUSY = 4
@@ -58,15 +69,33 @@ _MOST_BUSY = 4
 _UNAVAILABLE = [TURN_BYTES - TURN_BYTES // (1 + busy) for busy in range(_MOST_BUSY)]
 """Bytes of a turn that a connection leaves to others, by how many of those are busy."""
 
+LINGER = 3.0
+"""Seconds that `close` waits for the peer to have everything that was sent."""
 
-class Line:
-    """One connection as its ports see it."""
+MakeHandle = Callable[[Port, Pairs], ChannelHalf]
+"""Makes the handle of a port, with the headers of its channel."""
+MakeError = Callable[[int, str, Transport], AqueductError]
+"""Makes the error for a connection that ended with a code and a reason before it was ready."""
 
-    def __init__(self, driver: Driver, make_handle: Callable[[Port, Pairs], ChannelHalf]) -> None:
-        self.driver = driver
+
+class ConnectionDriver:
+    """Runs one connection: the owner of its transport, and what its ports have in common."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        kind: Any,
+        make_handle: MakeHandle,
+        make_error: MakeError,
+        trace: Trace | None = None,
+    ) -> None:
+        """``kind`` is the type of the messages on the entrypoint."""
+        self.transport = transport
+        self.loop = transport.loop
         self._make_handle = make_handle
-        self.core: Core = driver.core
-        self.time = driver.now()
+        self._make_error = make_error
+        self.core: Core = transport.core
+        self.time = transport.now()
         self.turn_due = False
         self.unflushed = 0
         self.ports: dict[int, Port] = {}
@@ -77,28 +106,116 @@ class Line:
         self.peer_headers: Pairs | None = None
         self.tap: Tap | None = None
         """Records what happens here, if somebody wants a trace."""
+        self.owns_trace = False
+        """Whether the trace is closed with the connection."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
         """What the application gets to hold of a half: itself, or its blocking twin."""
+        self._ready = self.loop.create_future()
+        self.over = self.loop.create_future()
+        """Done when the connection has ended."""
+        self._flushed = Waiters()
+        """Tasks that wait for the connection to change."""
+        self._unready = Waiters()
+        """Tasks that wait for the headers; woken within the turn, so that a server's answer leaves
+        with it."""
+        self._failure: AqueductError | None = None
+        """Why the connection never became ready."""
+        self._failure_was_raised = False
+        self._was_closed_here = False
+        self._unsent: list[NetworkSendPort] = []
+        """Senders with unacknowledged messages, which `close` waits for."""
+        self.rescued_bytes = 0
+        """Bytes that waited for the application when the peer went."""
+        if trace is not None:
+            self._record(trace)
+        transport.attach(self)
+        self.entrypoint: ChannelHalf | None = make_handle(self.open_port(ENTRYPOINT, kind), ())
+        _live.add(self)
+
+    def _record(self, trace: Trace) -> None:
+        from aqueduct.observe.trace.tap import Tap
+
+        self.tap = Tap(trace, self.transport.trace_id, self.core.side)
+        self.transport.observe(self.tap)
+
+    # -- the start --------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether both sides have each other's headers."""
+        return self._ready.done() and self._ready.exception() is None
+
+    async def wait_ready(self) -> None:
+        """Wait until both sides have each other's headers; raise what `connect` would."""
+        while not self._ready.done():
+            await self._unready.wait()
+        try:
+            self._ready.result()
+        except AqueductError:
+            self._failure_was_raised = True
+            raise
+
+    def fail_after(self, seconds: float, error: AqueductError) -> None:
+        """Fail with this error if the connection is not ready by then."""
+        timer = self.loop.call_later(seconds, self.handle_failure, error)
+        self._ready.add_done_callback(lambda _: timer.cancel())
+
+    def handle_failure(self, error: AqueductError) -> None:
+        """End a connection that is not ready with an error for everyone who uses it."""
+        if not self._ready.done():
+            self._fail(error)
+            self.transport.abandon(str(error))
+            self.transport.close()
+
+    def discard(self, error: AqueductError) -> None:
+        """Break the reference cycles of a connection that failed with this error."""
+        self.transport.detach()
+        self.entrypoint = None
+        error.__traceback__ = None
+
+    def _fail(self, error: AqueductError) -> None:
+        self._failure = error
+        self._ready.set_exception(error)
+        self._ready.exception()  # nobody has to ask for it
+        self._unready.wake_all()
+
+    def accept(self, headers: Pairs) -> None:
+        """Accept a client with the server's headers."""
+        self.core.accept(headers, self.transport.now())
+        self.transport.schedule_flush()
+
+    def refuse(self, code: CloseCode, reason: str) -> None:
+        """Refuse a client."""
+        self.core.refuse(code, reason, self.transport.now())
+        self.transport.schedule_flush()
+
+    def close_soon(self, code: CloseCode, reason: str) -> None:
+        """Close the connection without waiting for the peer."""
+        self.core.close_connection(code, reason, self.transport.now())
+        self.transport.schedule_flush()
+
+    # -- turns ------------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Something is to be sent: at the end of this turn of the loop."""
+        """Flush at the end of this turn of the event loop."""
         if not self.turn_due:
             self.turn_due = True
-            self.driver.touch()
+            self.transport.schedule_flush()
 
-    def turned(self) -> None:
-        """The loop's turn is over and everything was handed to QUIC."""
+    def handle_flushed(self, busy: int) -> None:
+        """Handle the end of a flush; ``busy`` other connections wait for theirs."""
         self.turn_due = False
-        # Connections with a turn due share the bytes of a turn, so that an iteration of the
+        # Connections with a flush due share the bytes of a turn, so that an iteration of the
         # event loop takes as long with several busy connections as with one.
-        busy = self.driver.endpoint.turns_due
         self.unflushed = _UNAVAILABLE[busy if busy < _MOST_BUSY else _MOST_BUSY - 1]
-        self.time = self.driver.now()
+        self.time = self.transport.now()
+        if self._flushed:
+            self._flushed.wake_all()
 
     # -- sending ----------------------------------------------------------------------------------
 
     def send(self, channel: int, payload: bytes, headers: Pairs, halves: list[ChannelHalf]) -> Sent:
-        """Send a message, and with it the halves in it."""
+        """Send a message and the halves in it."""
         if not halves:
             return self.core.send_message(channel, payload, self.time, headers=headers)
         moving = cast("list[MovableHalf]", halves)
@@ -114,7 +231,7 @@ class Line:
         return sent
 
     def too_much(self, error: AqueductError) -> AqueductError:
-        """What to say of a message over the peer's limits: if they are to come yet, wait."""
+        """Return the error for a message over the limits: `WouldBlock` if they are not known."""
         if self.peer_headers is not None:
             return error
         return WouldBlock("AQ-EARLY-4: the message has to wait for the server's limits")
@@ -122,13 +239,13 @@ class Line:
     # -- receiving --------------------------------------------------------------------------------
 
     def open_ports(self, message: WireMessage) -> None:
-        """Ports for the halves in a message that was taken, before their first event."""
+        """Open ports for the halves in a message that was taken, before their first event."""
         for attachment in message.attachments:
             channel = attachment.channel
             self._unclaimed[channel] = self.open_port(channel, bytes)
 
     def open_port(self, channel: int, kind: Any) -> Port:
-        """A port for a half that is ours now."""
+        """Open a port for a half that this side holds."""
         port: Port
         if sender_of(channel) == self.core.side:
             port = NetworkSendPort(self, channel, kind)
@@ -144,7 +261,7 @@ class Line:
     def claim(
         self, attachment: Attachment, half: type[ChannelHalf] | None, kind: Any
     ) -> ChannelHalf:
-        """The handle for a half that came in a message, as what its type says, if anything."""
+        """Return the handle for a half in a message; raise `ValueError` if its type is another."""
         port = self._unclaimed.get(attachment.channel)
         if port is None:
             raise ValueError("one attachment cannot be two channels")
@@ -160,24 +277,25 @@ class Line:
             raise
 
     def attached(self, message: WireMessage) -> Unclaimed:
-        """The halves of a message that nobody decodes."""
+        """Return the halves of a message that is not decoded."""
         return Unclaimed(self, message)
 
     def abandon(self, message: WireMessage) -> None:
-        """Nobody wants the halves in a message that were not claimed (AQ-CLOSE-4)."""
+        """End the halves in a message that were not claimed (AQ-CLOSE-4)."""
         for attachment in message.attachments:
             port = self._unclaimed.pop(attachment.channel, None)
             if port is not None:
                 port.abandon()
 
     def give_up(self, channel: int) -> None:
-        """A half whose message could not be decoded has no owner."""
+        """End a half whose message could not be decoded."""
         port = self.ports.get(channel)
         if port is not None:
             port.abandon()
 
-    def rescue(self) -> None:
-        """The peer is gone: what arrived before that is still for the application."""
+    def handle_ending(self) -> None:
+        """Keep what has arrived for the application, before the core ends."""
+        self.rescued_bytes = self.core.held_bytes
         waiting: list[Port] = list(self.ports.values())
         for port in waiting:
             if isinstance(port, NetworkReceivePort):
@@ -186,28 +304,42 @@ class Line:
     # -- events -----------------------------------------------------------------------------------
 
     def handle_events(self, events: list[Event]) -> None:
-        """What the core learned."""
-        self.time = self.driver.now()
+        """Handle events of the core."""
+        self.time = self.transport.now()
         if self.tap is not None:
             self.tap.saw(events, self.ports)
         for event in events:
             if isinstance(event, PeerHeaders):
                 self.peer_headers = event.headers
-                self.on_headers()
+                self._handle_headers()
             elif isinstance(event, ConnectionEnded):
                 self.ended = event
-                self.on_end()
+                self._handle_end(event)
             else:
                 self._handle(event)
 
-    def on_headers(self) -> None:
-        """The peer's headers came."""
+    def _handle_headers(self) -> None:
+        if not self._ready.done():
+            self._ready.set_result(None)
+            self._unready.wake_all()
+        for port in list(self.ports.values()):
+            if isinstance(port, NetworkSendPort):
+                port.pump()  # AQ-EARLY-4: what waited for the server's limits
 
-    def on_end(self) -> None:
-        """The connection is over."""
+    def _handle_end(self, event: ConnectionEnded) -> None:
+        if not self._ready.done():
+            self._fail(self._make_error(event.code, event.reason, self.transport))
+        if not self.over.done():
+            self.over.set_result(None)
+        self._flushed.wake_all()
+        _live.discard(self)
 
     def lost(self, channel: int | None = None) -> AqueductError:
-        """The error for whoever uses a channel of an ended connection."""
+        """Return the error for the use of a channel after the end: why the connection ended."""
+        failure = self._failure
+        if failure is not None and not self._was_closed_here and not self.is_forked:
+            self._failure_was_raised = True
+            return type(failure)(*failure.args)
         ended = self.ended
         if self.is_forked:
             return ForkedConnectionError(FORKED_REASON, channel=channel)
@@ -240,9 +372,129 @@ class Line:
             del self.ports[event.channel]
             port.handle_end(event)  # type: ignore[arg-type]
 
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def close(self, code: CloseCode, reason: str) -> None:
+        """Close the connection behind what was sent, and wait up to `LINGER` seconds for that."""
+        if self.is_forked:
+            return  # the connection and its socket belong to the parent
+        self._was_closed_here = True
+        deadline = self.loop.time() + LINGER
+        try:
+            if code not in IMMEDIATE_CLOSE_CODES:
+                with contextlib.suppress(TimeoutError, AqueductError):
+                    async with asyncio.timeout_at(deadline):
+                        # A server that hears of the end first does not hand the connection to the
+                        # application.
+                        await self.wait_ready()
+                        await self._wait_sent()
+            # One flush is enough: packets and timers cause those that follow.
+            self.close_soon(code, reason)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    while not self.transport.is_closed:
+                        await self._flushed.wait()
+        finally:
+            if not self.transport.is_closed:  # the task was cancelled, or the peer is silent
+                self.core.close_connection(code, reason, self.transport.now())
+                self.transport.flush()
+            self.transport.close()
+            if self.owns_trace and self.tap is not None:
+                self.owns_trace = False
+                await self.tap.release()
+
+    async def leave(self) -> None:
+        """Close at the end of a block that went well.
+
+        If the server has not accepted early data yet, wait for its answer, and raise a refusal.
+        """
+        try:
+            if not self._failure_was_raised and not self._was_closed_here and not self.is_forked:
+                await self.wait_ready()
+        finally:
+            await self.close(CloseCode.NO_ERROR, "")
+
+    async def drain(self, grace: float) -> None:
+        """Wait up to ``grace`` seconds for all channels to end, then close."""
+        self.check_process()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while self.ended is None and self.core.channel_count:
+                    await self._flushed.wait()
+        await self.close(CloseCode.GOING_AWAY, "drained")
+
+    async def _wait_sent(self) -> None:
+        """Wait until the peer has all that was sent, or does not want it."""
+        self.transport.schedule_flush()
+        while not self.transport.is_closed:
+            await self._flushed.wait()
+            if self._is_sent():
+                return
+
+    def _is_sent(self) -> bool:
+        # Called in each turn: scan all ports again only once all pending ones have caught up.
+        unsent = self._unsent
+        while unsent and not is_behind(unsent[-1]):
+            unsent.pop()
+        if not unsent:
+            unsent = self._unsent = [
+                port
+                for port in self.ports.values()
+                if isinstance(port, NetworkSendPort) and is_behind(port)
+            ]
+        if not unsent:
+            return True  # other data may be in flight, such as credit for a peer that goes on
+        return self.transport.is_drained()
+
+    def statistics(self) -> dict[str, float]:
+        """Return counters of the transport and of the core."""
+        return {
+            **self.transport.statistics(),
+            "channels": self.core.channel_count,
+            "held_bytes": self.core.held_bytes,
+        }
+
+    def check_process(self) -> None:
+        """Raise `ForkedConnectionError` in a child process."""
+        if self.is_forked:
+            raise self.lost()
+
+    def handle_fork(self) -> None:
+        """Fail all use in a child process, instead of waiting there for the parent's packets."""
+        self.is_forked = True
+        for port in self.ports.values():
+            port.fork()
+
+
+_live: weakref.WeakSet[ConnectionDriver] = weakref.WeakSet()
+"""The connections of this process that have not ended."""
+
+
+async def close_all() -> None:
+    """Close all connections of this event loop, at the end of the program."""
+    loop = asyncio.get_running_loop()
+    drivers = [driver for driver in list(_live) if driver.loop is loop]
+    await asyncio.gather(*(driver.close(CloseCode.NO_ERROR, "") for driver in drivers))
+
+
+def _after_fork() -> None:
+    for driver in list(_live):
+        driver.handle_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_behind(port: NetworkSendPort) -> bool:
+    """Return whether this sender has unsent or unacknowledged messages."""
+    if port.ended is not None:
+        return False
+    return port.delivered + port.undelivered < port.sent or not port.is_open()
+
 
 def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf:
-    """What asynchronous code holds."""
+    """Return the half itself, for asynchronous code."""
     if wanted is not None and wanted is not type(half):
         raise ValueError(
             f"{wanted.__module__}.{wanted.__name__} is for threads; "
@@ -252,23 +504,23 @@ def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf
 
 
 class Unclaimed:
-    """The halves of a message of `bytes`: claimed when asked for, closed when forgotten."""
+    """The halves of a message of `bytes`: claimed on first use, closed if never used."""
 
     __slots__ = ("_halves", "_line", "_message")
 
-    def __init__(self, line: Line, message: WireMessage) -> None:
+    def __init__(self, line: ConnectionDriver, message: WireMessage) -> None:
         self._line = line
         self._message = message
         self._halves: tuple[ChannelHalf, ...] | None = None
 
     def halves(self) -> tuple[ChannelHalf, ...]:
-        """Handles of them, the same ones each time."""
+        """Return their handles, the same ones each time."""
         if self._halves is None:
             attachments = self._message.attachments
             self._halves = tuple(self._line.claim(one, None, bytes) for one in attachments)
         return self._halves
 
     def __del__(self) -> None:
-        loop = self._line.driver.loop
+        loop = self._line.loop
         if self._halves is None and not loop.is_closed():
             loop.call_soon_threadsafe(self._line.abandon, self._message)

@@ -33,7 +33,7 @@ from aqueduct.wire.frames import MessageRun
 from aqueduct.wire.primitives import Headers as Pairs
 
 if TYPE_CHECKING:
-    from aqueduct.runtime.connection_driver import Line, Port
+    from aqueduct.runtime.connection_driver import ConnectionDriver, Port
 
 EVERYTHING = 1 << 62
 _BATCH = 256
@@ -65,7 +65,7 @@ class NetworkReceivePort:
         "ready",
     )
 
-    def __init__(self, line: Line, channel: int, kind: Any) -> None:
+    def __init__(self, line: ConnectionDriver, channel: int, kind: Any) -> None:
         self.line = line
         self.core: Core | ForkedCore = line.core
         self.channel = channel

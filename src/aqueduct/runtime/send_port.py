@@ -25,7 +25,7 @@ from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.primitives import Headers as Pairs
 
 if TYPE_CHECKING:
-    from aqueduct.runtime.connection_driver import Line
+    from aqueduct.runtime.connection_driver import ConnectionDriver
 
 TURN_BYTES = 256 * 1024
 """Bytes that one turn of the event loop may queue before senders yield to it."""
@@ -66,7 +66,7 @@ class NetworkSendPort:
         "waiting",
     )
 
-    def __init__(self, line: Line, channel: int, kind: Any) -> None:
+    def __init__(self, line: ConnectionDriver, channel: int, kind: Any) -> None:
         self.line = line
         self.core: Core | ForkedCore = line.core
         self.channel = channel

@@ -1,4 +1,4 @@
-"""Batched UDP: many packets a system call where the kernel can (GSO, GRO), one where it cannot."""
+"""Batched UDP: many packets per system call where the kernel supports it (GSO, GRO)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import socket
 import struct
 from collections.abc import Sequence
 
-Address = tuple[str, int]
+from aqueduct.transport.address import Address
+
 Packet = tuple[bytes, Address]
 
 BUFFER_SIZE = 4 * 1024 * 1024
-"""Of the socket, each way: what arrives while Python is busy for some milliseconds."""
+"""Bytes of the socket's buffers, each way: what arrives while Python is busy for milliseconds."""
 
 _UDP_SEGMENT = 103
 _UDP_GRO = 104
@@ -33,16 +34,16 @@ class UdpSocket:
         self.gro = _try_option(sock, _UDP_GRO, 1)
         self.gso = _try_option(sock, _UDP_SEGMENT, 0)
         self.error: OSError | None = None
-        """What the network last said of a packet of ours, if anything."""
+        """The last ICMP or send error, until the owner has read it."""
         self._unsent: list[Packet] = []
 
     @property
     def waiting(self) -> int:
-        """How many packets wait for the socket."""
+        """The number of packets that wait for the socket."""
         return len(self._unsent)
 
     def receive(self) -> tuple[bytes, int, Address] | None:
-        """Packets of one peer, joined, and the size of each but the last; None if there is none."""
+        """Return joined packets of a peer, the size of each but the last, and its address."""
         try:
             if not self.gro:
                 data, address = self.socket.recvfrom(_RECEIVE_SIZE)
@@ -61,12 +62,12 @@ class UdpSocket:
         return data, segment or 1, address[:2]
 
     def send(self, packets: Sequence[Packet]) -> bool:
-        """Send packets, behind those that were left; False if the socket is full."""
+        """Send packets, behind those that wait; return False if the socket's buffer is full."""
         if len(packets) == 1 and self._connected and not self._unsent:
             try:
                 self.socket.send(packets[0][0])
             except OSError:
-                pass  # again, the long way
+                pass  # the general way below handles it
             else:
                 return True
         queue = [*self._unsent, *packets] if self._unsent else packets
@@ -81,9 +82,9 @@ class UdpSocket:
                 return False
             except OSError as error:
                 if error.errno == errno.EIO and self.gso:
-                    self.gso = False  # the interface cannot do it after all
+                    self.gso = False  # the interface does not support it
                     continue
-                # Unreachable, too large, not permitted: lost, as packets are.
+                # Unreachable, too large or not permitted: the packet counts as lost.
                 self.error = error
             at = stop
         return True
@@ -93,7 +94,7 @@ class UdpSocket:
         self.socket.close()
 
     def _run(self, queue: Sequence[Packet], at: int) -> int:
-        """The end of the run of packets that can go in one call."""
+        """Return the end of the run of packets that one system call can send."""
         if not self.gso:
             return at + 1
         first, address = queue[at]

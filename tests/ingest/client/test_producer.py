@@ -17,6 +17,7 @@ from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.security import make_authority, trust
 from aqueduct.transport.quic.endpoint import QuicOptions
 from tests.ingest.lab import Lab, eventually
+from tests.transport.quic.inside import listener_of
 
 
 async def test_everything_a_record_has_arrives_in_its_row(lab: Lab) -> None:
@@ -331,7 +332,7 @@ async def test_a_server_that_dies_in_silence_is_missed(
     async with lab.serve() as server, lab.producer(server) as producer:
         await producer.send(b"1")
         await producer.flush()
-        endpoint = server._server._endpoint
+        endpoint = listener_of(server._server)
         endpoint.loop.remove_reader(endpoint.udp.socket)
         await producer.send(b"2")
         await eventually(lambda: producer.reconnects, "the silence is noticed")

@@ -12,8 +12,9 @@ from qh3.tls import SessionTicket
 from aqueduct.protocol.connection import Attach, Give
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
-from aqueduct.transport.quic.engine import Engine, Settings
+from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import ServerTickets
+from aqueduct.transport.quic.tls import Settings
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import RealQuic

@@ -6,14 +6,14 @@ import functools
 import sys
 from dataclasses import replace
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from qh3.quic.events import StopSendingReceived
 
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -25,9 +25,12 @@ from aqueduct.protocol.events import (
 from aqueduct.security import ServerTLS
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
-from aqueduct.transport.quic.bridge import MAX_REASON, Bridge, Debts, Write, shortened
-from aqueduct.transport.quic.endpoint import QuicOptions, server_settings
-from aqueduct.transport.quic.engine import Engine, Settings
+from aqueduct.transport.quic.bridge import MAX_REASON, Bridge, shortened
+from aqueduct.transport.quic.configuration import server_settings
+from aqueduct.transport.quic.costs import Unacknowledged
+from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.write_queue import Write
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import NoHandshake, RealQuic
 
@@ -82,6 +85,7 @@ def test_all_modes_pass(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
 def test_a_fault_of_quic_ends_both_sides_at_once(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    """AQ-CODE-4."""
     pair = real_pair(monkeypatch)
     bridge = network(pair).bridges[Side.CLIENT]
     assert bridge is not None
@@ -99,8 +103,8 @@ def test_a_fault_of_quic_ends_both_sides_at_once(
     network(pair)._after_input(Side.CLIENT)  # a driver looks again when its bridge has ended
     (client,) = pair.client.events_of(ConnectionEnded)
     (server,) = pair.server.events_of(ConnectionEnded)
-    assert (client.code, client.by_peer) == (CloseCode.INTERNAL, False)
-    assert (server.code, server.by_peer) == (CloseCode.INTERNAL, True)
+    assert (client.code, client.by_peer) == (CloseCode.TRANSPORT, False)
+    assert (server.code, server.by_peer) == (CloseCode.TRANSPORT, True)
     assert client.reason == server.reason == "QUIC failed: a fault"
 
 
@@ -314,7 +318,7 @@ def test_streams_that_the_peer_wants_no_more_are_not_written_to(
     for unknown in range(10_000):  # a peer may name any number of streams: few are remembered
         bridge._handle_rare(StopSendingReceived(1, 4 * unknown + 2), pair.now)
     bridge._handle_rare(StopSendingReceived(1, stream), pair.now)
-    assert len(bridge._unwanted) < 200
+    assert len(bridge._stopped) < 200
     written: list[int] = []
     monkeypatch.setattr(bridge.quic, "send_stream_data", lambda number, *_: written.append(number))
     pair.client.send(ENTRYPOINT, b"second")
@@ -358,7 +362,7 @@ def test_messages_wait_for_streams_that_the_peer_allows(monkeypatch: pytest.Monk
     assert [len(payloads) for payloads in got.values()] == [250] * 4
     ended = {event.channel: event.how for event in pair.client.events_of(SenderEnded)}
     assert ended == dict.fromkeys(channels, End.FINISHED)
-    assert all(not unopened for unopened in bridge_of(pair)._unopened)
+    assert all(not unopened for unopened in bridge_of(pair)._queue.unopened)
 
 
 def test_messages_leave_streams_to_control(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +377,7 @@ def test_messages_leave_streams_to_control(monkeypatch: pytest.MonkeyPatch) -> N
     pair.run(1)
     pair.server.take(ENTRYPOINT)
     bridge = bridge_of(pair)
-    assert len(bridge._unopened[True]) > 50
+    assert len(bridge._queue.unopened[True]) > 50
     pair.server.send(answers, b"yes")
     pair.run(1)
     assert pair.server.events_of(Delivered)
@@ -388,8 +392,8 @@ def test_messages_leave_streams_to_control(monkeypatch: pytest.MonkeyPatch) -> N
     assert not pair.client.events_of(ConnectionEnded)
     ended = {event.channel: event.how for event in pair.client.events_of(SenderEnded)}
     assert [ended[channel] for channel in channels] == [End.FINISHED] * 50 + [End.CANCELLED] * 50
-    assert not bridge._has_more
-    assert not bridge._dropped
+    assert not bridge._queue
+    assert not bridge._queue.dropped
 
 
 def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
@@ -408,11 +412,11 @@ def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
     while True:
         bridge.flush(now)
         flushes += 1
-        if not bridge.has_cut:
+        if not bridge.has_more:
             break
         assert bridge.next_timer() == now
     assert flushes > 3
-    assert not bridge._has_more or bridge._room() <= 0
+    assert not bridge._queue or bridge._room() <= 0
 
 
 def bridge_of(pair: Pair) -> Bridge:
@@ -429,12 +433,12 @@ def steps_to_reset(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
         pair.client.send(channel, b"x" * 100)
     pair.flush()
     bridge = bridge_of(pair)
-    assert len(bridge._waiting) > count // 2
+    assert len(bridge._queue.waiting) > count // 2
     steps = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal steps
-        if not frame.f_code.co_filename.endswith("bridge.py"):
+        if not frame.f_code.co_filename.endswith(("bridge.py", "write_queue.py")):
             return None
         steps += 1
         return trace
@@ -449,7 +453,7 @@ def steps_to_reset(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
     for _ in range(100):
         pair.run(0.1)
     assert pair.client.events_of(SenderEnded)[0].how is End.CANCELLED
-    assert not bridge._waiting
+    assert not bridge._queue.waiting
     return steps
 
 
@@ -472,13 +476,13 @@ def test_what_was_reset_while_it_waited_is_remembered_only_until_its_turn(
     pair.client.cancel(given_up)
     pair.flush()
     bridge = bridge_of(pair)
-    assert bridge._dropped
+    assert bridge._queue.dropped
     got = 0
     for _ in range(100):
         pair.run(0.05)
         got += len(pair.server.take(kept))
     assert got == 100
-    assert not bridge._dropped
+    assert not bridge._queue.dropped
 
 
 # -- costs ----------------------------------------------------------------------------------------
@@ -511,92 +515,21 @@ def test_a_client_opens_few_streams_before_the_headers_and_the_rest_after(
     assert len(pair.server.take(ENTRYPOINT)) == 50
 
 
-class FakeQuic:
-    """Holds what it is told to hold."""
-
-    def __init__(self) -> None:
-        self.held = self.looks = self.pings = 0
-        self.bytes_in_flight = 0
-
-    def unacknowledged(self) -> int:
-        self.looks += 1
-        return self.held
-
-    def send_ping(self, _: int) -> None:
-        self.pings += 1
-
-
-def debts(side: Side, **limits: Any) -> tuple[FakeQuic, Connection, Debts]:
-    quic = FakeQuic()
-    core = Connection(side, Config(**limits))
-    return quic, core, Debts(core, cast(Engine, quic))
-
-
-def test_a_peer_that_acknowledges_nothing_is_asked_and_then_closed() -> None:
-    """AQ-COST-2."""
-    quic, core, found = debts(Side.CLIENT, max_unacknowledged=8_000)
-    for quic.held in (1_999, 2_000, 2_001, 5_000):
-        found.look(1_024, 0.0)
-    assert (quic.pings, core.has_ended) == (1, False)
-    quic.held = 1_000
-    found.look(1_024, 0.0)
-    quic.held = 8_000
-    assert found.look(1_024, 0.0)
-    assert (quic.pings, core.has_ended) == (2, False)
-    quic.held = 8_001
-    assert found.look(1_024, 0.0)
-    (ended,) = [event for event in core.poll_events() if isinstance(event, ConnectionEnded)]
-    assert (ended.code, ended.reason[:9]) == (CloseCode.LIMIT_EXCEEDED, "AQ-COST-2")
-
-
-def test_less_is_held_for_a_client_that_is_not_accepted() -> None:
-    """AQ-COST-2."""
-    quic, core, found = debts(Side.SERVER, max_early_unacknowledged=100)
-    quic.held = 101
-    found.look(1_024, 0.0)
-    assert core.has_ended
-
-
-def test_what_is_held_is_rarely_counted() -> None:
-    """AQ-COST-2: to count takes a walk over all that is held."""
-    quic, _, found = debts(Side.CLIENT, max_unacknowledged=8_000)
-    for _ in range(10_240):
-        found.look(1, 0.0)
-    assert quic.looks == 10
-
-
-def test_this_side_sends_nothing_more_while_half_of_it_is_held() -> None:
-    """AQ-COST-2: so that it is never the one who reaches the limit."""
-    quic, _, found = debts(Side.CLIENT, max_unacknowledged=8_000)
-    assert not found.is_full
-    quic.held, quic.bytes_in_flight = 4_000, 80_000
-    found.look(1_024, 10.0)
-    for _ in range(100):
-        found.look_again(10.05)
-        assert found.is_full
-    assert quic.looks == 1, "nothing was acknowledged"
-    found.look_again(10.1)
-    assert quic.looks == 2, "but acks may have been, which are not in flight"
-    quic.held, quic.bytes_in_flight = 3_000, 60_000
-    found.look_again(10.1)
-    assert [found.is_full] == [False]
-
-
 def test_a_side_that_waits_for_acknowledgements_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """AQ-COST-2: it is not stuck, whatever it hears."""
-    monkeypatch.setattr("aqueduct.transport.quic.bridge._LOOK_AFTER", 50)
+    monkeypatch.setattr("aqueduct.transport.quic.costs.COUNT_AFTER", 50)
     small = functools.partial(Config, max_unacknowledged=800)
     monkeypatch.setattr("aqueduct.testing.pair.Config", small)
     pair = real_pair(monkeypatch, faults=Faults(delay=0.05))
     waits = 0
-    look = Debts.look_again
+    look = Unacknowledged.recount
 
-    def count(self: Debts, now: float) -> None:
+    def count(self: Unacknowledged, now: float) -> None:
         nonlocal waits
         waits += 1
         look(self, now)
 
-    monkeypatch.setattr(Debts, "look_again", count)
+    monkeypatch.setattr(Unacknowledged, "recount", count)
     pair.client.set_mode(ENTRYPOINT, Mode.UNORDERED)
     for number in range(2_000):
         pair.client.send(ENTRYPOINT, b"%d" % number)
@@ -615,15 +548,15 @@ def test_quic_holds_little_that_it_has_not_sent_whatever_timer_hides_the_pacer(
     bridge = network(pair).bridges[Side.CLIENT]
     assert bridge is not None
     most = 0
-    ask = bridge._ask
+    poll = bridge._poll
 
     def look(now: float) -> list[tuple[bytes, Any]]:
         nonlocal most
-        packets = ask(now)
+        packets = poll(now)
         most = max(most, bridge.quic.get_send_buffer_size())
         return packets
 
-    monkeypatch.setattr(bridge, "_ask", look)
+    monkeypatch.setattr(bridge, "_poll", look)
     pair.client.set_mode(ENTRYPOINT, Mode.UNORDERED)
     for number in range(8_000):
         pair.client.send(ENTRYPOINT, b"%08d" % number)
@@ -660,11 +593,11 @@ def test_a_side_that_owes_too_much_looks_again_whatever_waits(
     """AQ-COST-2."""
     pair = real_pair(monkeypatch)
     bridge = bridge_of(pair)
-    bridge._debts.is_full, bridge._debts.look_at = True, pair.now + 0.1
+    bridge._unacknowledged.is_full, bridge._unacknowledged.recount_at = True, pair.now + 0.1
     if what == "resets":
-        bridge._resets.append((2, 0))
+        bridge._queue.resets.append((2, 0))
     else:
-        bridge._unopened[True][1] = [Write(1, b"x", True, True)]
+        bridge._queue.unopened[True][1] = [Write(1, b"x", True, True)]
     timer = bridge.next_timer()
     assert timer is not None
     assert timer <= pair.now + 0.1

@@ -15,13 +15,8 @@ from aqueduct.security import Trust
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.bridge import Bridge
-from aqueduct.transport.quic.endpoint import (
-    ID_LENGTH,
-    QuicOptions,
-    destination_id,
-    replace_packet_size,
-    server_settings,
-)
+from aqueduct.transport.quic.configuration import server_settings, settings_for_path
+from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicOptions, destination_id
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import TICKETS_PER_SERVER, ClientTickets, ServerTickets
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -196,7 +191,7 @@ def test_most_early_handshakes_survive_heavy_loss(world: World, taken: bool) -> 
 
 
 def test_a_client_speaks_up_when_the_server_may_send_no_more(world: World) -> None:
-    """To an address that is not proven; qh3 has both wait for each other."""
+    """To an address that is not validated; qh3 has both wait for each other."""
 
     def loses(side: Side, number: int) -> bool:
         return number in ((1, 2, 3) if side == Side.CLIENT else (1,))
@@ -327,7 +322,7 @@ class Stage:
     def __init__(self, tickets: ServerTickets, packets: list[bytes]) -> None:
         tls, _ = certificates()
         options = QuicOptions(max_packet=1_452)
-        settings = replace_packet_size(server_settings(tls, options), options, ADDRESSES[0])
+        settings = settings_for_path(server_settings(tls, options), options, ADDRESSES[0])
         self.core = Connection(Side.SERVER)
         self.quic = Engine(
             configuration=settings,

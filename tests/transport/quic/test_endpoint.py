@@ -18,15 +18,10 @@ from qh3.quic.connection import QuicConnection, QuicConnectionError
 
 import aqueduct
 from aqueduct import QuicOptions
-from aqueduct.transport.quic.endpoint import (
-    ID_LENGTH,
-    Door,
-    Endpoint,
-    ServerEndpoint,
-    destination_id,
-)
+from aqueduct.transport.quic.endpoint import ID_LENGTH, Newcomers, QuicEndpoint, destination_id
 from tests.interop.peer import peer_of
 from tests.processes.peers import PATIENCE, eventually
+from tests.transport.quic.inside import listener_of, transport_of
 
 VERSION_1 = b"\x00\x00\x00\x01"
 
@@ -51,10 +46,6 @@ async def echo(connection: aqueduct.Connection[bytes]) -> None:
     """Answer nothing, take everything."""
     async for _ in connection.entrypoint:
         pass
-
-
-def endpoint_of(server: aqueduct.Server[Any]) -> ServerEndpoint:
-    return server._endpoint
 
 
 def connect(server: aqueduct.Server[Any], **options: Any) -> Any:
@@ -89,7 +80,7 @@ async def test_connections_share_a_socket_and_are_routed_by_id(
 ) -> None:
     async with connect(server) as one, connect(server) as two, connect(server) as three:
         await asyncio.gather(works(one), works(two), works(three))
-        assert len(endpoint_of(server).drivers) == 3
+        assert len(listener_of(server).transports) == 3
         await two.close()
         await works(one)
         await works(three)
@@ -101,8 +92,10 @@ async def test_a_closed_connection_leaves_nothing_in_the_tables(
     for _ in range(3):
         async with connect(server) as connection:
             await works(connection)
-    endpoint = endpoint_of(server)
-    await eventually(lambda: not endpoint.drivers and not endpoint._by_id, "the tables are empty")
+    endpoint = listener_of(server)
+    await eventually(
+        lambda: not endpoint.transports and not endpoint._by_id, "the tables are empty"
+    )
 
 
 async def test_a_client_that_changes_its_connection_id_is_still_known(
@@ -111,11 +104,11 @@ async def test_a_client_that_changes_its_connection_id_is_still_known(
     async with connect(server) as connection:
         await works(connection)
         for _ in range(12):
-            connection.driver.bridge.quic.change_connection_id()
-            connection.driver.touch()
+            transport_of(connection).bridge.quic.change_connection_id()
+            transport_of(connection).schedule_flush()
             await works(connection)
-        (driver,) = endpoint_of(server).drivers
-        assert len(driver.ids) <= 16
+        (transport,) = listener_of(server).transports
+        assert len(transport.ids) <= 16
 
 
 async def test_two_clients_behind_one_address_are_kept_apart(
@@ -157,7 +150,7 @@ async def test_with_retry_a_forged_address_costs_the_server_nothing() -> None:
             for _ in range(50):
                 sock.sendto(first_packet(), (host, int(port)))
             answers = [await answer(sock) for _ in range(50)]
-            assert len(endpoint_of(server).drivers) == 0
+            assert len(listener_of(server).transports) == 0
         assert all(pull_quic_header(answer, 0, ID_LENGTH)[1] == 3 for answer in answers)
 
 
@@ -184,7 +177,7 @@ async def test_a_bad_token_makes_no_connection(how: str) -> None:
                 for data in packets:
                     sock.sendto(data.replace(token, bad), (host, int(port)))
             await asyncio.sleep(0.1)
-            assert len(endpoint_of(server).drivers) == 0
+            assert len(listener_of(server).transports) == 0
 
 
 async def test_another_version_is_answered_with_the_ones_we_speak(
@@ -200,7 +193,7 @@ async def test_another_version_is_answered_with_the_ones_we_speak(
     assert told[5:9] == b"\x03xyz"
     assert told[9:18] == b"\x08ABCDEFGH"
     assert VERSION_1 in [told[at : at + 4] for at in range(18, len(told), 4)]
-    assert len(endpoint_of(server).drivers) == 0
+    assert len(listener_of(server).transports) == 0
 
 
 @pytest.mark.parametrize(
@@ -226,7 +219,7 @@ async def test_packets_that_mean_nothing_are_ignored(
         for _ in range(5):
             sock.sendto(packet, (host, int(port)))
         await asyncio.sleep(0.05)
-        assert len(endpoint_of(server).drivers) == 0
+        assert len(listener_of(server).transports) == 0
         answers = received(sock)
         assert sum(map(len, answers)) <= 5 * len(packet)
     async with connect(server) as connection:
@@ -245,7 +238,7 @@ async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() 
                 with pytest.raises(aqueduct.ConnectError):
                     await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.5)
                 await works(one)
-            await eventually(lambda: len(endpoint_of(server).drivers) == 1, "there is room")
+            await eventually(lambda: len(listener_of(server).transports) == 1, "there is room")
             async with connect(server) as another:
                 await works(another)
         task.cancel()
@@ -259,15 +252,15 @@ async def test_one_address_cannot_use_up_the_connections_of_a_server() -> None:
         contextlib.AsyncExitStack() as stack,
     ):
         task = asyncio.ensure_future(server.run(echo))
-        endpoint = endpoint_of(server)
+        endpoint = listener_of(server)
         for _ in range(18):
             await stack.enter_async_context(connect(server))
         with pytest.raises(aqueduct.ConnectError):
             await aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=0.5)
         with udp_client("127.0.0.2") as sock:
             for _ in range(2):
-                sock.sendto(first_packet(), endpoint.address)
-            await eventually(lambda: len(endpoint.drivers) == 20, "another address gets in")
+                sock.sendto(first_packet(), endpoint.local_address)
+            await eventually(lambda: len(endpoint.transports) == 20, "another address gets in")
         task.cancel()
 
 
@@ -277,13 +270,13 @@ async def test_a_handshake_that_nobody_finishes_is_dropped() -> None:
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
-        endpoint = endpoint_of(server)
+        endpoint = listener_of(server)
         host, port = server.address.split(":")
         with udp_client() as sock:
             for _ in range(20):
                 sock.sendto(first_packet(), (host, int(port)))
             await eventually(lambda: len(endpoint._handshakes) == 20, "handshakes begin")
-            await eventually(lambda: not endpoint.drivers, "the server gives them up")
+            await eventually(lambda: not endpoint.transports, "the server gives them up")
         assert not endpoint._handshakes
         assert not endpoint._by_id
         await eventually(lambda: not server._tasks, "nobody waits for their headers")
@@ -303,16 +296,16 @@ async def test_a_client_that_sends_no_headers_is_told_and_dropped() -> None:
 async def test_a_handshake_that_is_done_counts_no_more(server: aqueduct.Server[bytes]) -> None:
     async with connect(server) as connection:
         await works(connection)
-        assert not endpoint_of(server)._handshakes
-        assert len(endpoint_of(server).drivers) == 1
+        assert not listener_of(server)._handshakes
+        assert len(listener_of(server).transports) == 1
 
 
 async def test_an_endpoint_ignores_packets_for_nobody() -> None:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
-    endpoint = Endpoint(sock, QuicOptions())
+    endpoint = QuicEndpoint(sock, QuicOptions())
     with udp_client() as other:
-        other.sendto(b"\x40 nobody", endpoint.address)
+        other.sendto(b"\x40 nobody", endpoint.local_address)
         await asyncio.sleep(0.05)
         assert received(other) == []
     endpoint.close()
@@ -323,12 +316,12 @@ async def test_an_endpoint_ignores_packets_for_nobody() -> None:
 
 
 class Reading:
-    """An endpoint whose socket and clock are ours, and drivers that only note what they read."""
+    """An endpoint whose socket and clock are ours, and transports that only note what they read."""
 
     def __init__(self) -> None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.bind(("127.0.0.1", 0))
-        self.endpoint = Endpoint(sock, QuicOptions())
+        self.endpoint = QuicEndpoint(sock, QuicOptions())
         self.endpoint.close()
         self.endpoint._closed = False
         self.endpoint.udp.receive = self.receive  # type: ignore[method-assign]
@@ -350,7 +343,7 @@ class Reading:
 
     def add(self, name: str, cost: float) -> None:
         """A connection that takes so many seconds to read a packet."""
-        self.endpoint._by_id[name.encode().ljust(ID_LENGTH)] = FakeDriver(self, name, cost)  # type: ignore[assignment]
+        self.endpoint._by_id[name.encode().ljust(ID_LENGTH)] = FakeTransport(self, name, cost)  # type: ignore[assignment]
 
     def send(self, name: str, data: bytes = b"", host: str = "192.0.2.1") -> None:
         self.queue.append((b"\x40" + name.encode().ljust(ID_LENGTH) + data, host))
@@ -362,7 +355,7 @@ class Reading:
             self.now += cost
             self.read.append((address[0], data))
 
-        self.endpoint.unknown = unknown  # type: ignore[method-assign]
+        self.endpoint.handle_unknown = unknown  # type: ignore[method-assign]
 
     def turn(self) -> list[str]:
         """One turn of the loop: the socket is readable, then what was due. Who read, in order."""
@@ -374,7 +367,7 @@ class Reading:
         return [name for name, _ in self.read]
 
 
-class FakeDriver:
+class FakeTransport:
     def __init__(self, reading: Reading, name: str, cost: float) -> None:
         self._reading, self._name, self._cost = reading, name, cost
 
@@ -473,11 +466,11 @@ async def test_what_waits_for_a_connection_that_ended_is_dropped() -> None:
     for _ in range(30):
         reading.send("flood")
     reading.turn()
-    (driver,) = reading.endpoint._inboxes
-    assert not isinstance(driver, Door)
-    driver.stop = driver.tell = lambda: None  # type: ignore[method-assign]
-    driver.ids = set()
-    reading.endpoint.forget(driver)
+    (transport,) = reading.endpoint._inboxes
+    assert not isinstance(transport, Newcomers)
+    transport.stop = transport.deliver_events = lambda: None  # type: ignore[method-assign]
+    transport.ids = set()
+    reading.endpoint.forget(transport)
     assert reading.endpoint._waiting == 0
     assert reading.turn() == []
 
@@ -562,7 +555,7 @@ async def test_a_connection_that_quic_gave_up_ends_when_it_is_to_be_kept_alive(
     async with aqueduct.serve("127.0.0.1:0", bytes, tls=aqueduct.dev_tls()) as server:
         trust = aqueduct.dev_trust()
         async with aqueduct.connect(server.address, bytes, trust=trust, options=options) as client:
-            monkeypatch.setattr(client.driver.bridge.quic, "send_ping", refuse)
+            monkeypatch.setattr(transport_of(client).bridge.quic, "send_ping", refuse)
             async with asyncio.timeout(PATIENCE):
                 await client.wait_closed()
             with pytest.raises(aqueduct.ConnectionLost, match="connection is closed"):
@@ -590,20 +583,20 @@ async def test_half_open_connections_of_another_address_give_way(
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
-        endpoint = endpoint_of(server)
-        port = endpoint.address[1]
+        endpoint = listener_of(server)
+        port = endpoint.local_address[1]
         with udp_client("127.0.0.2") as sock:
             for _ in range(60):
                 sock.sendto(first_packet(), ("127.0.0.1", port))
             await eventually(lambda: endpoint.refused == 60 - taken, "no more are taken")
-            assert len(endpoint.drivers) == taken
+            assert len(endpoint.transports) == taken
             newcomers = await asyncio.gather(
                 *(
                     aqueduct.connect(f"127.0.0.1:{port}", trust=aqueduct.dev_trust(), timeout=60)
                     for _ in range(10)
                 )
             )
-        assert len(endpoint.drivers) <= 30
+        assert len(endpoint.transports) <= 30
         assert all(connection.is_open for connection in newcomers)
         await asyncio.gather(*(connection.close() for connection in newcomers))
         await eventually(lambda: len(server._tasks) <= 20, "nobody waits for those that gave way")
@@ -616,17 +609,17 @@ async def test_a_half_open_connection_that_is_dropped_leaves_no_garbage() -> Non
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
-        endpoint = endpoint_of(server)
+        endpoint = listener_of(server)
         with udp_client() as sock:
             for _ in range(20):
-                sock.sendto(first_packet(), endpoint.address)
-            await eventually(lambda: len(endpoint.drivers) == 20, "they are there")
+                sock.sendto(first_packet(), endpoint.local_address)
+            await eventually(lambda: len(endpoint.transports) == 20, "they are there")
         gc.collect()
         gc.disable()
         try:
-            for driver in list(endpoint.drivers):
-                endpoint._give_up(driver)
-            del driver
+            for transport in list(endpoint.transports):
+                endpoint._give_up(transport)
+            del transport
             await eventually(lambda: not server._tasks, "nobody waits for them")
             assert gc.collect() < 20
         finally:
@@ -639,12 +632,12 @@ async def test_half_open_connections_give_way_to_their_own_address_after_a_while
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
-        endpoint = endpoint_of(server)
+        endpoint = listener_of(server)
         host, port = server.address.split(":")
         with udp_client() as sock:
             for _ in range(20):
                 sock.sendto(first_packet(), (host, int(port)))
-            await eventually(lambda: len(endpoint.drivers) == 20, "they are there")
+            await eventually(lambda: len(endpoint.transports) == 20, "they are there")
         async with connect(server) as connection:
             assert connection.is_open
 
@@ -655,16 +648,16 @@ async def test_an_address_with_many_half_open_connections_has_to_prove_itself_so
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
-        endpoint = endpoint_of(server)
-        port = endpoint.address[1]
+        endpoint = listener_of(server)
+        port = endpoint.local_address[1]
         with udp_client("127.0.0.2") as greedy, udp_client("127.0.0.3") as other:
             for _ in range(60):
                 greedy.sendto(first_packet(), ("127.0.0.1", port))
             await eventually(lambda: endpoint.udp.waiting == 0, "they are answered")
             other.sendto(first_packet(), ("127.0.0.1", port))
-            await eventually(lambda: len(endpoint.drivers) == 21, "another is not asked")
+            await eventually(lambda: len(endpoint.transports) == 21, "another is not asked")
             await asyncio.sleep(0.1)
-            assert len(endpoint.drivers) == 21
+            assert len(endpoint.transports) == 21
 
 
 async def test_a_connection_is_half_open_until_it_is_accepted() -> None:
@@ -677,7 +670,7 @@ async def test_a_connection_is_half_open_until_it_is_accepted() -> None:
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), accept=accept) as server,
     ):
-        endpoint = endpoint_of(server)
+        endpoint = listener_of(server)
         connecting = asyncio.ensure_future(connect(server).__aenter__())
         await eventually(lambda: bool(server._tasks), "the client comes")
         await eventually(lambda: not endpoint._handshakes, "the handshake is done")
@@ -705,4 +698,4 @@ async def test_a_first_packet_to_a_short_id_is_dropped(
             sock.sendto(data, (host, int(port)))
         sock.sendto(first_packet(), (host, int(port)))  # behind it
         await answer(sock)
-        assert len(endpoint_of(server).drivers) == 1
+        assert len(listener_of(server).transports) == 1

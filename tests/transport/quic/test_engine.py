@@ -14,13 +14,14 @@ from qh3.quic.events import (
 )
 
 from aqueduct.protocol.config import Config
-from aqueduct.transport.quic.endpoint import (
-    QuicOptions,
+from aqueduct.transport.quic.configuration import (
     client_settings,
-    replace_packet_size,
     server_settings,
+    settings_for_path,
 )
-from aqueduct.transport.quic.engine import ALPN, MAX_DATAGRAM_FRAME, Engine
+from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.engine import ALPN, Engine
+from aqueduct.transport.quic.tls import MAX_DATAGRAM_FRAME
 from tests.transport.quic.virtual import ADDRESSES, NAME, certificates
 
 MANY = 5_000
@@ -34,7 +35,7 @@ class Wire:
         options = QuicOptions(max_packet=packet)
         self.client = Engine(configuration=client_settings(trust, options, NAME, ADDRESSES[1]))
         self.client.connect(ADDRESSES[1], 0.0)
-        settings = replace_packet_size(server_settings(tls, options), options, ADDRESSES[0])
+        settings = settings_for_path(server_settings(tls, options), options, ADDRESSES[0])
         self.server = Engine(
             configuration=settings,
             original_destination_connection_id=self.client.original_destination_connection_id,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.record import ConnectionLost, FrameArrived, FrameSent, StreamEnded
@@ -34,7 +35,7 @@ def test_quic_itself_fails_in_no_run() -> None:
     for seed in range(SEEDS):
         entries = Parity(seed).run().record.entries
         losses = [entry for entry in entries if isinstance(entry, ConnectionLost)]
-        faults = [loss.reason for loss in losses if loss.reason.startswith("QUIC failed")]
+        faults = [loss.reason for loss in losses if loss.code == CloseCode.TRANSPORT]
         if faults:
             failed[seed] = faults
     assert failed == {}
@@ -44,7 +45,7 @@ def faults_found(seed: int, quic: type[RealQuic]) -> list[str]:
     """The promises that a run breaks, and the faults of QUIC that end it."""
     outcome = Parity(seed, quic).run()
     losses = [entry for entry in outcome.record.entries if isinstance(entry, ConnectionLost)]
-    failures = [loss.reason for loss in losses if loss.reason.startswith("QUIC failed")]
+    failures = [loss.reason for loss in losses if loss.code == CloseCode.TRANSPORT]
     return failures + [str(violation) for violation in outcome.violations]
 
 

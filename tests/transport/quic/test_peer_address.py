@@ -1,4 +1,4 @@
-"""Where a peer is: it is followed, and an address is proven before much is sent there."""
+"""Where a peer is: it is followed, and an address is validated before much is sent there."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from qh3.quic.events import PingAcknowledged
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.events import ConnectionEnded
 from aqueduct.testing.faults import Faults
+from aqueduct.transport.address import Address
 from aqueduct.transport.quic.peer_address import (
+    ACKS_TO_VALIDATE,
     AMPLIFICATION,
     CHECK_FOR,
     COPY_FOR,
     MAX_CHECKS,
     MAX_PINGS,
-    MAX_PROVEN,
     MAX_UNANSWERED,
+    MAX_VALIDATED,
     PING_SIZE,
-    RIGHT_GUESSES,
     SETTLE,
-    Proof,
-    Whereabouts,
+    AddressValidation,
+    PeerAddresses,
 )
-from aqueduct.transport.udp import Address
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.survival import Visit
 
@@ -34,67 +34,67 @@ ELSEWHERE: Address = ("198.51.100.1", 1_000)
 
 
 def test_a_packet_that_was_late_does_not_call_the_peer_back() -> None:
-    where = Whereabouts(HOME)
-    where.proven(ELSEWHERE, 1.0)
-    assert where.heard(HOME, 1.0 + SETTLE / 2)
+    where = PeerAddresses(HOME)
+    where.validated(ELSEWHERE, 1.0)
+    assert where.record_packet(HOME, 1.0 + SETTLE / 2)
     assert where.at == ELSEWHERE
-    where.heard(HOME, 1.0 + SETTLE)
+    where.record_packet(HOME, 1.0 + SETTLE)
     assert where.at == HOME
     assert where.name == HOME
 
 
 def test_another_port_is_to_be_proven_once() -> None:
-    where = Whereabouts(HOME)
+    where = PeerAddresses(HOME)
     address = (HOME[0], 2_000)
     assert where.name_for(address, 1.0) == HOME
-    assert not where.heard(address, 1.0)
+    assert not where.record_packet(address, 1.0)
     assert where.at == HOME
-    where.proven(address, 2.0)
+    where.validated(address, 2.0)
     assert where.at == address
-    assert where.heard(HOME, 10.0)
+    assert where.record_packet(HOME, 10.0)
     assert where.at == HOME
-    assert where.heard(address, 20.0)
+    assert where.record_packet(address, 20.0)
     assert where.at == address
     assert where.destination(HOME) == address
 
 
 def test_another_host_is_checked_by_quic_as_often_as_it_can() -> None:
-    where = Whereabouts(HOME)
+    where = PeerAddresses(HOME)
     for number in range(MAX_CHECKS):
         host = (f"198.51.100.{number}", 1_000)
         assert where.name_for(host, 1.0) == host
-        assert where.heard(host, 1.0)
+        assert where.record_packet(host, 1.0)
         assert where.at != host
         assert where.is_checking(1.0)
         assert not where.is_checking(1.0 + CHECK_FOR)
         assert where.destination(host) == host
-        where.checked(2.0)
+        where.record_response(2.0)
         assert where.at == where.name == host
         assert not where.is_checking(2.0)
     assert where.name_for(("203.0.113.1", 1), 3.0) == where.name
-    assert not where.heard(("203.0.113.1", 1), 3.0)
+    assert not where.record_packet(("203.0.113.1", 1), 3.0)
     assert where.name_for(HOME, 3.0) == where.name
-    assert where.heard(HOME, 10.0)
+    assert where.record_packet(HOME, 10.0)
     assert where.destination(where.name) == HOME
 
 
 def test_a_check_is_given_up_when_the_peer_is_heard_from_elsewhere() -> None:
-    where = Whereabouts(HOME)
-    assert where.heard(ELSEWHERE, 1.0)
+    where = PeerAddresses(HOME)
+    assert where.record_packet(ELSEWHERE, 1.0)
     soon, later = 1.0 + SETTLE / 2, 1.0 + SETTLE
     assert where.name_for(HOME, soon) == HOME
-    assert where.heard(HOME, soon)
+    assert where.record_packet(HOME, soon)
     assert where.destination(ELSEWHERE) == ELSEWHERE
     assert where.name_for(HOME, later) == ELSEWHERE
-    assert where.heard(HOME, later)
+    assert where.record_packet(HOME, later)
     assert where.destination(ELSEWHERE) == where.destination(HOME) == HOME
     third = ("203.0.113.1", 1)
     assert where.name_for(third, later) == ELSEWHERE
-    assert not where.heard(third, later)
-    where.checked(2.0)
+    assert not where.record_packet(third, later)
+    where.record_response(2.0)
     assert (where.name, where.at) == (ELSEWHERE, HOME)
     assert where.destination(ELSEWHERE) == HOME
-    assert not where.heard(ELSEWHERE, 3.0), "it was not proven"
+    assert not where.record_packet(ELSEWHERE, 3.0), "it was not validated"
 
 
 @pytest.mark.parametrize("packets", [1, 5])
@@ -120,29 +120,29 @@ def test_packets_sent_on_from_another_host_stop_no_connection(packets: int) -> N
 
 
 def test_what_is_remembered_of_addresses_is_bounded() -> None:
-    where = Whereabouts(HOME)
-    for number in range(2 * MAX_PROVEN):
-        where.proven((f"10.0.0.{number}", 1), float(number))
-    assert len(where._proven) == MAX_PROVEN
-    assert not where.heard(HOME, 1_000.0)
+    where = PeerAddresses(HOME)
+    for number in range(2 * MAX_VALIDATED):
+        where.validated((f"10.0.0.{number}", 1), float(number))
+    assert len(where._validated) == MAX_VALIDATED
+    assert not where.record_packet(HOME, 1_000.0)
     assert len(where._hosts) == 1
-    proof = Proof(ELSEWHERE, HOME, 0.0)
+    proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     for uid in range(2 * MAX_PINGS):
         proof.dropped(uid)
     assert len(proof._pings) == MAX_PINGS
 
 
 def test_acks_of_pings_that_were_sent_prove_an_address() -> None:
-    proof = Proof(ELSEWHERE, HOME, 0.0)
+    proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     verdicts = []
-    for uid in range(RIGHT_GUESSES):
+    for uid in range(ACKS_TO_VALIDATE):
         proof.sent(uid, PING_SIZE)
         verdicts.append(proof.acked(uid))
-    assert verdicts == [None] * (RIGHT_GUESSES - 1) + [True]
+    assert verdicts == [None] * (ACKS_TO_VALIDATE - 1) + [True]
 
 
 def test_one_ack_of_a_ping_that_was_not_sent_is_a_lie() -> None:
-    proof = Proof(ELSEWHERE, HOME, 0.0)
+    proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     proof.sent(1, PING_SIZE)
     proof.dropped(2)
     assert proof.acked(1) is None
@@ -151,7 +151,7 @@ def test_one_ack_of_a_ping_that_was_not_sent_is_a_lie() -> None:
 
 
 def test_what_is_sent_for_a_proof_is_bounded_by_what_came() -> None:
-    proof = Proof(ELSEWHERE, HOME, 0.0)
+    proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     sent = 0
     for now in range(100):
         proof.retry(float(now))
@@ -169,7 +169,7 @@ def test_what_is_sent_for_a_proof_is_bounded_by_what_came() -> None:
 
 
 def test_without_answers_only_so_many_pings_are_under_way() -> None:
-    proof = Proof(ELSEWHERE, HOME, 0.0)
+    proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     proof.received(1_000_000, 0.0)
     sent = 0
     while proof.may_send():
@@ -179,10 +179,10 @@ def test_without_answers_only_so_many_pings_are_under_way() -> None:
 
 
 def test_copies_go_to_another_port_of_the_host_and_hardly_to_another_host() -> None:
-    neighbour = Proof((HOME[0], 2_000), HOME, 0.0)
+    neighbour = AddressValidation((HOME[0], 2_000), HOME, 0.0)
     assert neighbour.may_copy(1_000_000, COPY_FOR / 2)
     assert not neighbour.may_copy(1_000_000, COPY_FOR)
-    stranger = Proof(ELSEWHERE, HOME, 0.0)
+    stranger = AddressValidation(ELSEWHERE, HOME, 0.0)
     assert not stranger.may_copy(1_000, 0.0)
     stranger.received(10_000, 0.0)
     copied = 0
@@ -213,7 +213,7 @@ def test_a_victim_gets_at_most_three_times_what_was_sent_in_its_name() -> None:
     assert bridge is not None
     receive, forged = bridge.receive, 0
     visit.run(1)
-    where = bridge.quic._where
+    where = bridge.quic._addresses
     assert where is not None
     where._checks = MAX_CHECKS  # else QUIC checks it
     bytes_to.clear()
@@ -234,8 +234,8 @@ def test_a_peer_that_acks_what_it_did_not_get_is_closed() -> None:
     visit = Visit(2, Faults(delay=0.01))
     bridge = visit.network.bridges[Side.SERVER]
     assert bridge is not None
-    bridge.quic._prove(ELSEWHERE, 1_000, visit.pair.now)
-    proof = bridge.quic._proof
+    bridge.quic._validate(ELSEWHERE, 1_000, visit.pair.now)
+    proof = bridge.quic._validation
     assert proof is not None
     lie = next(uid for uid, was_sent in proof._pings.items() if not was_sent)
     bridge.quic._events.append(PingAcknowledged(lie))

@@ -8,7 +8,8 @@ from aqueduct.errors import CloseCode
 from aqueduct.protocol.connection import Connection
 from aqueduct.security import make_authority, make_certificate
 from aqueduct.transport.quic.bridge import Bridge
-from aqueduct.transport.quic.endpoint import QuicOptions, server_settings
+from aqueduct.transport.quic.configuration import server_settings
+from aqueduct.transport.quic.endpoint import QuicOptions
 from aqueduct.transport.quic.engine import ALPN, Engine
 from aqueduct.wire.chanid import Side
 

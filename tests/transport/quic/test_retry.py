@@ -2,7 +2,7 @@
 
 import pytest
 
-from aqueduct.transport.quic.retry import LIFETIME, RetryTokens
+from aqueduct.transport.quic.admission import RETRY_LIFETIME, RetryTokens
 
 HERE = ("192.0.2.1", 4433)
 
@@ -51,7 +51,7 @@ def test_a_token_is_for_one_server(tokens: RetryTokens, clock: Clock) -> None:
 
 def test_a_token_becomes_old(tokens: RetryTokens, clock: Clock) -> None:
     token = tokens.make(HERE, b"original", b"retried!")
-    clock.now += LIFETIME
+    clock.now += RETRY_LIFETIME
     assert tokens.open(HERE, token) == (b"original", b"retried!")
     clock.now += 0.1
     with pytest.raises(ValueError, match="too old"):

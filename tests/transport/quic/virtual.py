@@ -24,16 +24,17 @@ from aqueduct.testing.clock import Clock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.quic import Core, TimerDoesNotMove, Watcher
 from aqueduct.testing.simulation import Outcome, Simulation
+from aqueduct.transport.address import Address
 from aqueduct.transport.quic.bridge import Bridge
-from aqueduct.transport.quic.endpoint import (
-    QuicOptions,
+from aqueduct.transport.quic.configuration import (
     client_settings,
-    destination_id,
-    replace_packet_size,
     server_settings,
+    settings_for_path,
 )
-from aqueduct.transport.quic.engine import Engine, Settings
-from aqueduct.transport.udp import Address, Packet
+from aqueduct.transport.quic.endpoint import QuicOptions, destination_id
+from aqueduct.transport.quic.engine import Engine
+from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
 
 NAME = "parity.test"
@@ -269,12 +270,12 @@ class RealQuic:
     def _accept(self, data: bytes) -> Bridge:
         tls, _ = certificates()
         settings = server_settings(tls, self._options)
-        settings = replace_packet_size(settings, self._options, ADDRESSES[Side.CLIENT])
+        settings = settings_for_path(settings, self._options, ADDRESSES[Side.CLIENT])
         return self._new_bridge(Side.SERVER, self.new_server(settings, destination_id(data)))
 
     def _new_bridge(self, side: Side, quic: Engine) -> Bridge:
         bridge = Bridge(self._taps[side], quic)
-        bridge.tap = StreamNumbers(bridge, self._numbers[side])
+        bridge.observer = StreamNumbers(bridge, self._numbers[side])
         return bridge
 
     # -- time ---------------------------------------------------------------------------------

@@ -25,12 +25,13 @@ from aqueduct.runtime.background import (
     on_loop,
     with_parameters_of,
 )
+from aqueduct.runtime.connection_driver import close_all
 from aqueduct.runtime.headers import Headers
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
 
 T = TypeVar("T")
 
-before_stop(connections.close_all)
+before_stop(close_all)
 
 
 class Connection(BlockingTwin[connections.Connection[T]], Generic[T]):
@@ -50,7 +51,7 @@ class Connection(BlockingTwin[connections.Connection[T]], Generic[T]):
 
     def __init__(self, connection: connections.Connection[T], where: Background) -> None:
         super().__init__(connection, where)
-        connection.present = present
+        connection._driver.present = present
         self.entrypoint = wrap(connection.entrypoint)
 
     @property
@@ -67,7 +68,7 @@ class Connection(BlockingTwin[connections.Connection[T]], Generic[T]):
         self._background.run(self._inner.wait_closed(), timeout)
 
     def _leave(self, *, failed: bool) -> None:
-        self._background.run(self._inner.close() if failed else self._inner.leave())
+        self._background.run(self._inner.close() if failed else self._inner._driver.leave())
 
     def __repr__(self) -> str:
         return f"<blocking.{repr(self._inner)[1:]}"

@@ -336,6 +336,6 @@ def _size(message: Message[Any]) -> int:
 def _background_of(half: handles.Sender[Any] | handles.Receiver[Any]) -> Background:
     where = background()
     line = getattr(half._port, "line", None)
-    if line is not None and line.driver.loop is not where.loop:
+    if line is not None and line.loop is not where.loop:
         raise TypeError("this half belongs to another event loop; use it there")
     return where

@@ -8,8 +8,8 @@ import os
 from collections import Counter
 from collections.abc import Callable
 
-from aqueduct.api.address import split_address
 from aqueduct.ingest.errors import IngestError
+from aqueduct.transport.address import split_address
 
 _log = logging.getLogger("aqueduct.ingest")
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -53,7 +53,7 @@ from aqueduct.ingest.server.topic import Topic, check_name
 from aqueduct.ingest.storage.local.file_modes import check_mode, open_directory
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import ServerTLS
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
 
 _log = logging.getLogger("aqueduct.ingest")
 

@@ -16,7 +16,8 @@ from aqueduct.errors import ConnectError
 from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import Transmit
 from aqueduct.ipc.transports.base import Listener
-from aqueduct.transport.udp import Address, Packet, UdpSocket
+from aqueduct.transport.address import Address
+from aqueduct.transport.udp import Packet, UdpSocket
 
 MAX_PDU = 60_000
 """A datagram holds 65,507 bytes at most; a little less fits its buffers better (IPC-UDP-4)."""

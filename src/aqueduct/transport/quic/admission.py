@@ -14,16 +14,29 @@ connection with the most is closed, which is not that of an honest client with l
 from __future__ import annotations
 
 import ipaddress
+import os
+import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from aqueduct.protocol.budget import Account, Budget
 from aqueduct.protocol.config import Config
+from aqueduct.transport.address import Address
 
 T = TypeVar("T")
 
 _IPV6_NETWORK = 64
 """Prefix length of an IPv6 network, which one party usually controls as a whole."""
+
+RETRY_LIFETIME = 30.0
+"""Seconds for which a token is valid: many round trips, but too short a time to collect tokens."""
+
+_NONCE = 12
+_HEAD = struct.Struct("!dB")
 
 
 def neighbourhood(host: str) -> str:
@@ -64,11 +77,11 @@ class HalfOpen(Generic[T]):
         """Return the number of half-open connections of an address."""
         return len(self._by_address.get(address, ()))
 
-    def makes_way(self, newcomer: str, now: float, patience: float) -> T | None:
+    def makes_way(self, newcomer: str, now: float, min_age: float) -> T | None:
         """Return the connection to drop in favour of a new one, or None.
 
         It is the oldest one of the address with the most. If that address has no more than the
-        newcomer's would have, the connection must be older than ``patience``: otherwise honest
+        newcomer's would have, the connection must be older than ``min_age``: otherwise honest
         clients would displace each other, while a client that gets no answer retries by itself.
         """
         if not self._by_address:
@@ -76,7 +89,7 @@ class HalfOpen(Generic[T]):
         most = max(self._by_address.values(), key=_greed)
         oldest, since = next(iter(most.items()))
         is_greedy = len(most) > self.count(newcomer) + 1
-        return oldest if is_greedy or now - since >= patience else None
+        return oldest if is_greedy or now - since >= min_age else None
 
 
 def _greed(connections: OrderedDict[T, float]) -> tuple[int, float]:
@@ -152,3 +165,33 @@ class Accounts:
             Budget(early, config.early_allowance),
             Budget(config.max_address_bytes, config.address_allowance),
         )
+
+
+class RetryTokens:
+    """Makes and checks Retry tokens, each valid for one client address."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._cipher = AESGCM(AESGCM.generate_key(128))
+        self._clock = clock
+
+    def make(self, address: Address, original: bytes, retried: bytes) -> bytes:
+        """Return a token for a client that sent to ``original`` and is to send to ``retried``."""
+        nonce = os.urandom(_NONCE)
+        inside = _HEAD.pack(self._clock(), len(original)) + original + retried
+        return nonce + self._cipher.encrypt(nonce, inside, _token_scope(address))
+
+    def open(self, address: Address, token: bytes) -> tuple[bytes, bytes]:
+        """Return the two ids in a token; raise `ValueError` if it is invalid or too old."""
+        try:
+            inside = self._cipher.decrypt(token[:_NONCE], token[_NONCE:], _token_scope(address))
+        except (InvalidTag, ValueError):
+            raise ValueError("not a token of this server for this address") from None
+        made, length = _HEAD.unpack_from(inside)
+        if self._clock() - made > RETRY_LIFETIME:
+            raise ValueError("the token is too old")
+        ids = inside[_HEAD.size :]
+        return ids[:length], ids[length:]
+
+
+def _token_scope(address: Address) -> bytes:
+    return f"{address[0]} {address[1]}".encode()

@@ -1,58 +1,56 @@
-"""qh3's QUIC connection, with the limits it fixes raised to those a connection of ours needs."""
+"""qh3's QUIC connection with higher limits, and with workarounds for faults of qh3.
+
+docs/quic.md lists what qh3 does and what this module does about it.
+"""
 
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
-from qh3._hazmat import Buffer, Certificate, QuicConnectionCore
-from qh3.quic.configuration import QuicConfiguration
+from qh3._hazmat import QuicConnectionCore
 from qh3.quic.connection import QuicConnection, QuicConnectionError
 from qh3.quic.events import ConnectionTerminated
-from qh3.quic.packet import (
-    QuicErrorCode,
-    pull_quic_transport_parameters,
-    push_quic_transport_parameters,
-)
-from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsBridgeError, QuicTlsCryptoData
+from qh3.quic.packet import QuicErrorCode
+from qh3.quic.tls_bridge import QuicTlsBridge
 from qh3.tls import Epoch, SessionTicket
 
-from aqueduct.errors import TLSError
-from aqueduct.security import check_path
-from aqueduct.transport.quic.peer_address import CHOICE, PING_SIZE, Proof, Whereabouts
+from aqueduct.transport.address import Address
+from aqueduct.transport.quic.peer_address import (
+    CHOICE,
+    PING_SIZE,
+    AddressValidation,
+    PeerAddresses,
+)
 from aqueduct.transport.quic.tickets import ServerTickets
-from aqueduct.transport.udp import Address
+from aqueduct.transport.quic.tls import (
+    BIDIRECTIONAL_STREAMS,
+    MAX_DATAGRAM_FRAME,
+    Settings,
+    TlsBridge,
+)
 
-# qh3 logs what its peers do wrong. Who configures logging sees it, and nobody else.
+# qh3 logs what its peers do wrong: show that only to programs that configure logging.
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 ALPN = "aqueduct"
-MAX_DATAGRAM_FRAME = 65_535
 PACING_GRAIN = 0.001
-"""Seconds between two looks at the pacer."""
+"""Seconds between two polls for the pacer."""
 SMALL_WINDOW = 8
 """Packets in a congestion window too small to keep one free."""
 MAX_PACKETS = 65_536
 """Packets QUIC may want to send at one instant, which is far more than a congestion window."""
 
-_BIDIRECTIONAL_STREAMS = 1
-"""One, so that a peer that opens one is told what it did wrong (AQ-STREAM-6)."""
 _ACK_DELAY_EXPONENT = 3
 _NEW_PACKETS = 2
-"""Where qh3's report has the number of packets that were authentic and new."""
+"""Index in qh3's report of the number of packets that were authentic and new."""
 _NEVER = float("inf")
 _NO_ROOM = "capacity exhausted"
 """The error of qh3 when the amplification limit of an unvalidated address is reached."""
 _SENDING = ("first_flight", "connected")
 """States of the native connection in which it builds packets from reserved frames."""
-
-BAD_CERTIFICATE = 0x100 + 42
-"""QUIC's error code for the TLS alert bad_certificate."""
 
 MAX_WITHHELD = 16 * 1024 * 1024
 MAX_EARLY_WITHHELD = 64 * 1024
@@ -69,78 +67,15 @@ probe, so that the amount doubles; and initially it probes every few millisecond
 LATEST_ACK = 0.025
 """Seconds for which an ack waits behind reserved frames before the engine makes qh3 probe."""
 
-KNOCK_AFTER = 0.3
-"""How long a client waits in silence for the rest of the server's handshake, at first; seconds."""
-
-
-@dataclass
-class Settings(QuicConfiguration):
-    """qh3's configuration, and what it has no field for."""
-
-    max_streams: int = 131_072
-    """Incoming unidirectional streams at once."""
-    max_ack_delay: float = 0.025
-    """How long the peer has to wait for our acks before it may doubt; seconds."""
-
-
-class TlsBridge(QuicTlsBridge):
-    """States our stream limits and packet size in the transport parameters."""
-
-    configuration: Settings
-    hello: QuicTlsCryptoData | None = None
-    """The first thing a client says, should it have to say it again."""
-
-    def next_crypto_data(self) -> QuicTlsCryptoData | None:
-        """What TLS wants to send."""
-        data = super().next_crypto_data()
-        if self.hello is None:
-            self.hello = data
-        return data
-
-    def receive_crypto(
-        self, epoch: Epoch, data: bytes, offset: int | None = None, *, version: int | None = None
-    ) -> None:
-        """Handle the peer's TLS messages; check its certificate path at the end of a handshake."""
-        before = self.handshake_complete
-        super().receive_crypto(epoch, data, offset, version=version)
-        if self.handshake_complete and not before and self.peer_certificate is not None:
-            self._check_path(self.peer_certificate)
-
-    def _check_path(self, certificate: Certificate) -> None:
-        configuration = self.configuration
-        if configuration.verify_mode == ssl.CERT_NONE:
-            return  # the certificate is pinned
-        authorities = configuration.cadata
-        if authorities is None and configuration.cafile is not None:
-            authorities = Path(configuration.cafile).read_bytes()
-        if authorities is None:
-            return
-        sent = [bytes(one.public_bytes()) for one in self.peer_certificate_chain]
-        try:
-            check_path(bytes(certificate.public_bytes()), sent, authorities)
-        except (TLSError, ValueError) as error:
-            raise QuicTlsBridgeError(BAD_CERTIFICATE, str(error)) from None
-
-    def serialize_transport_parameters(self) -> bytes:
-        """The parameters qh3 would state, with ours in them."""
-        parameters = pull_quic_transport_parameters(
-            Buffer(data=super().serialize_transport_parameters())
-        )
-        parameters.initial_max_streams_bidi = _BIDIRECTIONAL_STREAMS
-        parameters.initial_max_streams_uni = self.configuration.max_streams
-        parameters.max_datagram_frame_size = MAX_DATAGRAM_FRAME
-        parameters.max_udp_payload_size = 65_527
-        parameters.max_ack_delay = round(1_000 * self.configuration.max_ack_delay)
-        buffer = Buffer(capacity=1_024)
-        push_quic_transport_parameters(buffer, parameters)
-        return bytes(buffer.data)
+RETRANSMIT_HELLO_AFTER = 0.3
+"""Seconds of silence after which a client retransmits its ClientHello, doubled with each time."""
 
 
 class Engine(QuicConnection):
     """A QUIC connection that allows as many streams as its settings say.
 
-    A server with ``tickets`` lets clients come back with early data; a client gives each ticket it
-    gets to ``on_ticket``, and uses the one in its settings.
+    A server with ``tickets`` accepts early data of clients with a ticket. A client hands each
+    ticket it gets to ``on_ticket``, and uses the one in its settings.
     """
 
     _configuration: Settings
@@ -163,13 +98,13 @@ class Engine(QuicConnection):
         self._probes = 0
         self._probe_at = 0.0
         self._probe_pause = PROBE_AFTER
-        self._knocks = 0
-        self._knock_at = 0.0
-        self._asked_at = 0.0
+        self._hellos = 0
+        self._hello_at = 0.0
+        self._polled_at = 0.0
         self._now = 0.0
         self._may_reserve = False
         """Whether frames may be reserved for a packet that has yet to be made."""
-        self._is_held_back = False
+        self._withholds_events = False
         """Whether events wait for that."""
         self.withheld = 0
         """Bytes received since events were taken or the peer acknowledged something, if events wait
@@ -178,11 +113,11 @@ class Engine(QuicConnection):
         """Bytes that were in flight then."""
         self.max_withheld = MAX_EARLY_WITHHELD
         self._ready_packets: list[tuple[bytes, Any]] = []
-        self._owes_since = _NEVER
+        self._ack_due_since = _NEVER
         """Arrival time of a packet whose ack may wait behind reserved frames."""
-        self._where: Whereabouts | None = None
+        self._addresses: PeerAddresses | None = None
         """The peer's addresses, once the handshake is done."""
-        self._proof: Proof | None = None
+        self._validation: AddressValidation | None = None
         self._pings = 0
         self._ready_pings: list[tuple[bytes, Any]] = []
         """Packets for the address that is being validated."""
@@ -216,7 +151,7 @@ class Engine(QuicConnection):
         self._ready_pings.clear()
 
     def is_window_full(self) -> bool:
-        """Whether the congestion window has no room for a packet of the size the path takes now."""
+        """Return whether the congestion window has no room for a packet of the path's size."""
         core = self._core
         if core is None:
             return False
@@ -224,7 +159,7 @@ class Engine(QuicConnection):
         return core.congestion_window - core.bytes_in_flight < path[5]
 
     def spare_room(self) -> int:
-        """Bytes of the congestion window to keep free of new data: one packet, after a loss.
+        """Return the bytes of the congestion window to keep free: one packet, after a loss.
 
         With room for a packet QUIC shows that nothing is reserved (`_drain_core`). A minimal window
         cannot spare a packet; there events wait for the next ack instead.
@@ -273,11 +208,11 @@ class Engine(QuicConnection):
 
     @property
     def early_data_accepted(self) -> bool:
-        """Whether the server took early data; a client knows when the server has answered."""
+        """Whether the server accepted early data; a client learns it with the handshake."""
         return self._was_early if self.tls is None else self.tls.early_data_accepted
 
     def keep_tickets(self) -> None:
-        """The handshake is done: the client is real, and its ticket is worth its place."""
+        """Store the tickets of a client that has completed the handshake."""
         if self._tickets is not None:
             for ticket in self._issued:
                 self._tickets.add(ticket)
@@ -285,51 +220,51 @@ class Engine(QuicConnection):
 
     def connect(self, addr: Any, now: float) -> None:
         """Begin the handshake."""
-        self._knock_at = now + KNOCK_AFTER
+        self._hello_at = now + RETRANSMIT_HELLO_AFTER
         super().connect(addr, now)
 
     def receive_datagram(self, data: bytes, addr: Any, now: float) -> None:
-        """A packet came."""
+        """Handle one packet."""
         if not self._handshake_complete:
-            self._knock_at = now + KNOCK_AFTER * 2**self._knocks
+            self._hello_at = now + RETRANSMIT_HELLO_AFTER * 2**self._hellos
         super().receive_datagram(data, addr, now)
 
     def get_timer(self) -> float | None:
-        """When `handle_timer` wants to be called."""
+        """Return when `handle_timer` is due."""
         if self._core is None or (timer := self._core.get_timer()) is None:
             return None
         at = timer[1]
         if timer[0] == "loss_detection" and not self._handshake_confirmed:
             at = max(at, self._probe_at)
-        if self._owes_since < at:
-            at = min(at, self._owes_since + LATEST_ACK)
-        if self._proof is not None:
-            return min(at, self._proof.retry_at)
+        if self._ack_due_since < at:
+            at = min(at, self._ack_due_since + LATEST_ACK)
+        if self._validation is not None:
+            return min(at, self._validation.retry_at)
         if timer[0] == "pacing":
-            # It is set even when nothing is held back, and then looked at in vain.
-            return max(timer[1], self._asked_at + PACING_GRAIN)
+            # qh3 sets this timer even when it holds back nothing.
+            return max(timer[1], self._polled_at + PACING_GRAIN)
         if self._handshake_complete or not self._is_waiting():
             return at
-        return min(at, self._knock_at)
+        return min(at, self._hello_at)
 
     def handle_timer(self, now: float) -> None:
-        """Time has passed.
+        """Handle the timers that are due.
 
-        A client whose hello was acked, and who has nothing else to send, waits for the server to
-        go on. But the server may have sent all that it may to an address that is not proven: then
-        it waits for the client. RFC 9002 has the client speak (6.2.2.1); qh3 does not.
+        A client whose hello was acked, and that has nothing else to send, waits for the server. But
+        a server that has reached the amplification limit waits for the client. RFC 9002 has the
+        client send a packet (6.2.2.1); qh3 does not, so the hello is retransmitted.
         """
         self._now = now
         if now >= self._probe_at or self._handshake_confirmed or not self._is_about_to_probe():
             self._handle_timer(now)
-        if self._owes_since + LATEST_ACK <= now:
+        if self._ack_due_since + LATEST_ACK <= now:
             self._ack_with_probe(now)
-        if self._proof is not None and self._proof.retry_at <= now:
-            self._proof.retry(now)
-            self._send_pings(self._proof, now)
-        if self._knock_at <= now and self._is_waiting():
-            self._knocks += 1
-            self._knock_at = now + KNOCK_AFTER * 2**self._knocks
+        if self._validation is not None and self._validation.retry_at <= now:
+            self._validation.retry(now)
+            self._send_pings(self._validation, now)
+        if self._hello_at <= now and self._is_waiting():
+            self._hellos += 1
+            self._hello_at = now + RETRANSMIT_HELLO_AFTER * 2**self._hellos
             assert isinstance(self._tls, TlsBridge)
             hello = self._tls.hello
             if hello is not None and self._core is not None:
@@ -356,8 +291,8 @@ class Engine(QuicConnection):
         makes qh3 probe whenever the peer sends and an ack is due.
         """
         core = self._require_core()
-        self._owes_since = _NEVER
-        core.discard_keys(int(Epoch.INITIAL))  # they are gone; this forgets how often it has probed
+        self._ack_due_since = _NEVER
+        core.discard_keys(int(Epoch.INITIAL))  # gone already; this resets the probe count
         timer = core.get_timer()
         if timer is not None and timer[0] == "loss_detection" and now < timer[1]:
             core.handle_timer(timer[1])
@@ -372,15 +307,15 @@ class Engine(QuicConnection):
                 self._make_room(core)
 
     def _make_room(self, core: QuicConnectionCore) -> None:
-        """The handshake is done, with losses: forget what fills the congestion window since then.
+        """Free the congestion window of packets of a handshake that is complete, after losses.
 
-        Else there may be no room for the packet that tells the server, and it is the server's
-        answer to that which would make room.
+        Otherwise there may be no room for the packet that completes the handshake at the server,
+        whose answer would make room.
         """
         core.discard_keys(int(Epoch.INITIAL))
         room = core.congestion_window - core.bytes_in_flight
         if self._early_data_attempted and room < self._configuration.max_datagram_size:
-            # qh3 sends it again, and takes the server's limits anew.
+            # qh3 retransmits early data, and applies the server's limits again.
             core.reject_zero_rtt()
             self._applied_transport_parameters = None
             super()._drain_tls()
@@ -392,9 +327,9 @@ class Engine(QuicConnection):
         return timer is not None and timer[0] == "idle"
 
     def receive_joined(self, data: bytes, segment: int, address: Any, now: float) -> None:
-        """Packets of one size, the last perhaps shorter.
+        """Handle packets of one size, the last perhaps shorter.
 
-        qh3's own way to the native connection is long, and needed only for the handshake.
+        After the handshake this bypasses qh3's Python layers, which take time.
         """
         self._now = now
         if self._core is None or not self._handshake_complete:
@@ -403,38 +338,38 @@ class Engine(QuicConnection):
             else:
                 self.receive_gro_buffer(data, segment, address, now)
             return
-        where = self._where
-        if where is None:
-            where = self._where = Whereabouts(self._core.active_path[2][:2])
+        addresses = self._addresses
+        if addresses is None:
+            addresses = self._addresses = PeerAddresses(self._core.active_path[2][:2])
         try:
-            is_known = address == where.at and where.checking is None
-            name = where.name if is_known else where.name_for(address, now)
+            is_known = address == addresses.at and addresses.checking is None
+            name = addresses.name if is_known else addresses.name_for(address, now)
             report = self._core.receive_gro_buffer(data, segment, name, now)
         except RuntimeError as error:
             raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
         self.withheld += len(data)
         self._drain_core()
-        if self._is_held_back and now < self._owes_since and report[_NEW_PACKETS]:
-            self._owes_since = now
-        if not is_known and report[_NEW_PACKETS] and not where.heard(address, now):
-            self._prove(address, len(data), now)
-        if where.checking is not None and self._core.active_path[2][:2] == where.checking:
-            where.checked(now)
+        if self._withholds_events and now < self._ack_due_since and report[_NEW_PACKETS]:
+            self._ack_due_since = now
+        if not is_known and report[_NEW_PACKETS] and not addresses.record_packet(address, now):
+            self._validate(address, len(data), now)
+        if addresses.checking is not None and self._core.active_path[2][:2] == addresses.checking:
+            addresses.record_response(now)
             self._core.send_ping(0)  # qh3 has lost the timer for packets in flight
 
-    def _prove(self, address: Address, size: int, now: float) -> None:
+    def _validate(self, address: Address, size: int, now: float) -> None:
         """Start or continue to validate the address that packets came from."""
-        proof = self._proof
-        if proof is None or proof.address != address:
-            assert self._where is not None
-            proof = self._proof = Proof(address, self._where.at, now)
-        proof.received(size, now)
-        self._send_pings(proof, now)
+        validation = self._validation
+        if validation is None or validation.address != address:
+            assert self._addresses is not None
+            validation = self._validation = AddressValidation(address, self._addresses.at, now)
+        validation.received(size, now)
+        self._send_pings(validation, now)
 
-    def _send_pings(self, proof: Proof, now: float) -> None:
+    def _send_pings(self, validation: AddressValidation, now: float) -> None:
         """Send as many pings as allowed to an address that is being validated."""
         self._ready_packets += self._poll(now, 0)
-        while proof.may_send():
+        while validation.may_send():
             pings = []
             for _ in range(CHOICE):
                 ping = self._make_ping(now)
@@ -444,10 +379,10 @@ class Engine(QuicConnection):
             chosen = randbelow(CHOICE)
             for number, (uid, data) in enumerate(pings):
                 if number == chosen:
-                    proof.sent(uid, len(data))
-                    self._ready_pings.append((data, proof.address))
+                    validation.sent(uid, len(data))
+                    self._ready_pings.append((data, validation.address))
                 else:
-                    proof.dropped(uid)
+                    validation.dropped(uid)
 
     def _make_ping(self, now: float) -> tuple[int, bytes] | None:
         """Build a packet with only a ping; return None if QUIC has other frames to send first."""
@@ -459,7 +394,7 @@ class Engine(QuicConnection):
             transmit = core.poll_transmit(now)
         except RuntimeError as error:
             if _NO_ROOM in str(error):
-                return None  # an address that QUIC checks may get no more: that passes
+                return None  # the amplification limit of an address that QUIC validates; temporary
             raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
         if transmit is None:
             return None
@@ -472,13 +407,13 @@ class Engine(QuicConnection):
 
     def handle_pong(self, uid: int, now: float) -> bool:
         """Handle the ack of a ping; return False if the ping was never sent."""
-        proof = self._proof
-        if proof is None or (verdict := proof.acked(uid)) is None:
+        validation = self._validation
+        if validation is None or (verdict := validation.acked(uid)) is None:
             return True
-        self._proof = None
+        self._validation = None
         if verdict:
-            assert self._where is not None
-            self._where.proven(proof.address, now)
+            assert self._addresses is not None
+            self._addresses.validated(validation.address, now)
         return verdict
 
     def _drain_core(self) -> None:
@@ -493,7 +428,7 @@ class Engine(QuicConnection):
         so the window opens, unless a hostile peer acknowledges nothing to make QUIC hold events
         without limit. Past ``max_withheld`` events are therefore taken anyway.
         """
-        self._is_held_back = False
+        self._withholds_events = False
         core = self._core
         if not self.has_lost and core is not None and (core.loss_total or core.pto_total):
             self.has_lost = True
@@ -504,14 +439,14 @@ class Engine(QuicConnection):
             self._withheld_at = self.bytes_in_flight
             may_wait = self._is_sending() and self.withheld <= self.max_withheld
             if may_wait and self._may_reserve:
-                self._is_held_back = True
+                self._withholds_events = True
                 return
         self.withheld = 0
         super()._drain_core()
 
     def _is_checking(self, now: float) -> bool:
         """Return whether QUIC may be silent because it waits for a PATH_RESPONSE."""
-        return self._where is not None and self._where.is_checking(now)
+        return self._addresses is not None and self._addresses.is_checking(now)
 
     def _is_sending(self) -> bool:
         return self._core is not None and self._core.state in _SENDING
@@ -519,30 +454,29 @@ class Engine(QuicConnection):
     def datagrams_to_send(
         self, now: float, *, until_short: bool = False
     ) -> list[tuple[bytes, Any]]:
-        """The packets to send now; ``until_short`` stops at one that is not half full.
+        """Return packets to send; ``until_short`` stops after one that is not half full.
 
-        Such a packet holds all that qh3 had to send, unless that was frames of more than 16 streams
-        or a datagram that did not fit.
+        Such a packet has all that qh3 had to send, unless that was frames of more than 16 streams
+        or a datagram that did not fit. qh3's pacer charges the price of a full packet for each
+        poll, even for one that returns nothing, so that one poll too many can delay what follows.
 
-        qh3's pacer takes the price of a full packet for every time it is asked, even for nothing,
-        so to ask once more than needed can hold up what comes next.
+        While the peer's address is not validated, qh3 may find no room for a frame and raise. This
+        clears on the peer's next packet; the packets built so far are returned.
 
-        While the peer's address is not proven, qh3 may find no room for a frame and raise. That
-        passes with the peer's next packet, so what was made until then is sent.
-
-        A client that has waited too long for the server's first answer probes with keys it has
-        not got. What it made for that leaves as early data, if there is such a thing here, or
-        waits for the keys.
+        A client that has waited too long for the server's first answer probes with keys that it
+        does not have. The probe leaves as early data, if there is any, or waits for the keys.
         """
-        self._asked_at = now
+        self._polled_at = now
         short = self._configuration.max_datagram_size // 2 if until_short else 0
         packets, self._ready_packets = self._ready_packets, []
         packets += self._poll(now, short)
-        where = self._where
-        if where is not None and (where.at != where.name or where.checking is not None):
-            packets = [(data, where.destination(name[:2])) for data, name in packets]
-        if self._proof is not None:
-            there, may_copy = self._proof.address, self._proof.may_copy
+        addresses = self._addresses
+        if addresses is not None and (
+            addresses.at != addresses.name or addresses.checking is not None
+        ):
+            packets = [(data, addresses.destination(name[:2])) for data, name in packets]
+        if self._validation is not None:
+            there, may_copy = self._validation.address, self._validation.may_copy
             packets += [(data, there) for data, _ in packets if may_copy(len(data), now)]
         if self._ready_pings:
             packets += self._ready_pings
@@ -573,7 +507,7 @@ class Engine(QuicConnection):
                     self._may_reserve = self.is_window_full()
                 break
             packets.append((transmit[0], transmit[1]))
-            self._owes_since = _NEVER
+            self._ack_due_since = _NEVER
             if len(packets) > MAX_PACKETS:
                 raise QuicConnectionError(
                     QuicErrorCode.INTERNAL_ERROR, None, "it sends without end"
@@ -588,7 +522,7 @@ class Engine(QuicConnection):
         remembered = self._remembered_transport_parameters()
 
         def early(name: str) -> int:
-            """What the peer allowed the last time, for data before the handshake (AQ-EARLY-4)."""
+            """Return a limit of the previous connection, for early data (AQ-EARLY-4)."""
             return getattr(remembered, name) or 0 if remembered is not None else 0
 
         self._core = QuicConnectionCore(
@@ -613,7 +547,7 @@ class Engine(QuicConnection):
             stream_send_limit_bidi_remote=early("initial_max_stream_data_bidi_remote"),
             stream_send_limit_uni=early("initial_max_stream_data_uni"),
             max_stream_reassembly=configuration.max_stream_data,
-            local_max_streams_bidi=_BIDIRECTIONAL_STREAMS,
+            local_max_streams_bidi=BIDIRECTIONAL_STREAMS,
             local_max_streams_uni=configuration.max_streams,
             peer_max_streams_bidi=early("initial_max_streams_bidi"),
             peer_max_streams_uni=early("initial_max_streams_uni"),

@@ -8,10 +8,10 @@ destination of qh3's packets to the peer's current address.
 
 An authentic packet shows that the peer sent it, not that the peer gets what is sent to the address
 it seems to come from. So a new address is validated before it is used: by qh3's PATH_CHALLENGE, or,
-when qh3 does not get the address, by `Proof`. Until then packets go to the previous address. An
-address under `Proof` also gets copies, within the amplification limit of three times what came from
-it; another port of the same host (NAT rebinding) gets copies of everything for a while, because the
-host is validated.
+when qh3 does not get the address, by `AddressValidation`. Until then packets go to the previous
+address. An address under `AddressValidation` also gets copies, within the amplification limit of
+three times what came from it; another port of the same host (NAT rebinding) gets copies of
+everything for a while, because the host is validated.
 
 qh3 never abandons a validation, and sends nothing at all while the address under validation has
 reached its amplification limit: one packet that an attacker forwards from an address of its choice
@@ -24,30 +24,30 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
 
 MAX_CHECKS = 3
 """Addresses that qh3 can validate, besides the first."""
 CHECK_FOR = 3.0
 """Seconds after which an answer to qh3's challenge is no longer expected."""
-MAX_PROVEN = 64
+MAX_VALIDATED = 64
 """Validated addresses to remember; the oldest is evicted."""
 AMPLIFICATION = 3
 """Amplification limit: bytes sent per byte received, before validation (RFC 9000, 8)."""
 CHOICE = 4
 """Pings in a group, of which one is sent."""
-RIGHT_GUESSES = 10
+ACKS_TO_VALIDATE = 10
 """Acks that validate an address: guessing them has a probability of one in a million."""
 PING_SIZE = 48
 """Largest packet with only a ping and an ack, in bytes."""
-MAX_UNANSWERED = 2 * RIGHT_GUESSES
+MAX_UNANSWERED = 2 * ACKS_TO_VALIDATE
 """Pings in flight or lost at a time."""
 MAX_PINGS = 4 * CHOICE * MAX_UNANSWERED
-"""Pings that a proof remembers."""
+"""Pings that a validation remembers."""
 RETRY = 0.1
-"""Seconds after which a proof without progress sends another ping; the initial backoff."""
+"""Seconds after which a validation without progress sends another ping; the initial backoff."""
 MAX_RETRIES = 12
-"""Retries before a proof waits for the next packet of the peer."""
+"""Retries before a validation waits for the next packet of the peer."""
 COPY_FOR = 2.0
 """Seconds for which another port of the same host gets copies of everything."""
 SETTLE = 0.25
@@ -55,7 +55,7 @@ SETTLE = 0.25
 in flight."""
 
 
-class Whereabouts:
+class PeerAddresses:
     """The addresses of one peer."""
 
     def __init__(self, name: Address) -> None:
@@ -69,7 +69,7 @@ class Whereabouts:
         """Whether that is only an alias now: the peer has sent from another address."""
         self._give_up_from = self._check_until = 0.0
         self._checks = 0
-        self._proven: OrderedDict[Address, None] = OrderedDict({name: None})
+        self._validated: OrderedDict[Address, None] = OrderedDict({name: None})
         self._hosts = {name[0]}
         """Hosts that were passed to qh3."""
         self._before = name
@@ -81,18 +81,18 @@ class Whereabouts:
         if checking is not None:
             is_there = self._is_given_up or address == checking or now >= self._give_up_from
             return checking if is_there else self.name
-        if address in self._proven or address[0] in self._hosts or self._checks >= MAX_CHECKS:
+        if address in self._validated or address[0] in self._hosts or self._checks >= MAX_CHECKS:
             return self.name
         return address
 
-    def heard(self, address: Address, now: float) -> bool:
-        """Record an authentic packet from an address; return False if `Proof` must validate it."""
+    def record_packet(self, address: Address, now: float) -> bool:
+        """Record an authentic packet; return False if its address needs an `AddressValidation`."""
         checking = self.checking
         if checking is not None and not self._is_given_up:
             if address == checking:
                 return True
             self._is_given_up = now >= self._give_up_from
-        if address in self._proven:
+        if address in self._validated:
             if address != self.at and (address != self._before or now >= self._settled_at):
                 self._move(address, now)
             return True
@@ -108,18 +108,18 @@ class Whereabouts:
         """Return whether qh3 waits for a PATH_RESPONSE."""
         return self.checking is not None and now < self._check_until
 
-    def checked(self, now: float) -> None:
+    def record_response(self, now: float) -> None:
         """Record that qh3 has validated the address, and sends to it from now on."""
         assert self.checking is not None
         self.name, self.checking = self.checking, None
         if not self._is_given_up:
-            self.proven(self.name, now)
+            self.validated(self.name, now)
 
-    def proven(self, address: Address, now: float) -> None:
+    def validated(self, address: Address, now: float) -> None:
         """Record that an address is validated."""
-        self._proven[address] = None
-        if len(self._proven) > MAX_PROVEN:
-            self._proven.popitem(last=False)
+        self._validated[address] = None
+        if len(self._validated) > MAX_VALIDATED:
+            self._validated.popitem(last=False)
         self._move(address, now)
 
     def destination(self, name: Address) -> Address:
@@ -131,10 +131,10 @@ class Whereabouts:
     def _move(self, address: Address, now: float) -> None:
         self._before, self.at = self.at, address
         self._settled_at = now + SETTLE
-        self._proven.move_to_end(address)
+        self._validated.move_to_end(address)
 
 
-class Proof:
+class AddressValidation:
     """Validation of one address: the peer receives packets that are sent to it.
 
     Of each group of pings one, chosen at random, is sent to the address; the others are discarded.
@@ -150,7 +150,7 @@ class Proof:
         """When to send another ping without progress."""
         self._allowance = 0
         self._unanswered = self._retries = 0
-        self._missing = RIGHT_GUESSES
+        self._missing = ACKS_TO_VALIDATE
         self._pings: OrderedDict[int, bool] = OrderedDict()
         """Unacknowledged pings, and whether they were sent."""
 

@@ -1,9 +1,8 @@
-"""Session tickets, which let a client that was here before send with its first packets (0-RTT).
+"""Session tickets, with which a client sends data in its first packets (0-RTT).
 
-Whoever records such packets can send them once more. So a server takes each ticket once
-(AQ-EARLY-1): its store forgets a ticket when it is presented, and what comes with a ticket that the
-store does not know is no early data. Tickets are names of secrets that are only in the store: both
-die with the server.
+An attacker can record such packets and replay them. A server therefore accepts each ticket once
+(AQ-EARLY-1): its store removes a ticket that is presented, and early data with an unknown ticket is
+rejected. A ticket is only a name of secrets in the store, which are lost with the server.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from threading import Lock
 from qh3.tls import SessionTicket
 
 from aqueduct.security import Trust
-from aqueduct.transport.udp import Address
+from aqueduct.transport.address import Address
 
 SERVER_TICKETS = 8_192
-"""Clients that a server remembers; about 2 KiB each."""
+"""Most tickets in a server's store; about 2 KiB each."""
 CLIENT_SERVERS = 256
-"""Servers that a client remembers."""
+"""Most servers of which a client keeps tickets."""
 TICKETS_PER_SERVER = 8
-"""Each serves one connection: so many can be opened at once without waiting."""
+"""Most tickets for one server: so many connections can open at once with early data."""
 
 
 class ServerTickets:
-    """The tickets a server has given out and not seen again; past the limit the oldest go."""
+    """The tickets that a server issued and no client has used, up to a limit."""
 
     def __init__(self, limit: int = SERVER_TICKETS) -> None:
         self._limit = limit
@@ -37,8 +36,8 @@ class ServerTickets:
         return len(self._tickets)
 
     def add(self, ticket: SessionTicket) -> None:
-        """Remember a ticket, and forget those that are too old or too many."""
-        # What the client may remember of the server's limits, the server need not.
+        """Store a ticket, and drop tickets that are too old or too many."""
+        # Only the client needs the server's limits of this connection.
         self._tickets[ticket.ticket] = replace(ticket, other_extensions=[])
         while self._tickets:
             oldest = next(iter(self._tickets.values()))
@@ -47,15 +46,15 @@ class ServerTickets:
             self._tickets.popitem(last=False)
 
     def take(self, name: bytes) -> SessionTicket | None:
-        """A ticket that is presented for the first time; from now on nobody knows it."""
+        """Remove and return a ticket; return None if it is unknown or was used."""
         return self._tickets.pop(name, None)
 
 
 class ClientTickets:
-    """The tickets this process was given, by whom they are from and how that one was trusted.
+    """The tickets of this process, by server and by the trust with which it was verified.
 
-    A resumed session shows no certificate: the ticket stands for the one that was checked before,
-    so it is good only for who would check it in the same way.
+    A resumed session shows no certificate: the ticket stands for the one that was verified before,
+    so it is valid only with the same trust.
     """
 
     def __init__(self, servers: int = CLIENT_SERVERS) -> None:
@@ -67,7 +66,7 @@ class ClientTickets:
         return sum(map(len, self._tickets.values()))
 
     def add(self, name: str, address: Address, trust: Trust, ticket: SessionTicket) -> None:
-        """Keep a ticket for the next connection."""
+        """Store a ticket for a later connection."""
         key = (name, address, trust)
         with self._lock:
             known = self._tickets.pop(key, None) or deque(maxlen=TICKETS_PER_SERVER)
@@ -77,7 +76,7 @@ class ClientTickets:
                 self._tickets.popitem(last=False)
 
     def take(self, name: str, address: Address, trust: Trust) -> SessionTicket | None:
-        """The newest ticket that may be used, for one connection."""
+        """Remove and return the newest valid ticket for a server, or None."""
         with self._lock:
             known = self._tickets.get((name, address, trust))
             while known:
@@ -88,5 +87,5 @@ class ClientTickets:
         return None
 
     def knows(self, name: str, address: Address, trust: Trust) -> bool:
-        """Whether there is a ticket for a server."""
+        """Return whether there is a ticket for a server."""
         return bool(self._tickets.get((name, address, trust)))

@@ -1,4 +1,4 @@
-"""Addresses: how people write them, and what they mean to a socket."""
+"""Parse and resolve addresses of hosts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import asyncio
 import socket
 
 from aqueduct.errors import ConnectError
-from aqueduct.transport.udp import Address
+
+Address = tuple[str, int]
+"""A host and a port. Transports without ports use numbers of their own."""
+
+Route = tuple[int, Address]
+"""One way to a server: an address family of the socket module and an address."""
 
 SCHEME = "aqueduct://"
 DEFAULT_PORT = 4433
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port``, ``[::1]:port`` or ``aqueduct://host:port``."""
+    """Return host and port of ``host:port``, ``[::1]:port`` or ``aqueduct://host:port``."""
     text = address.removeprefix(SCHEME).rstrip("/")
     host, colon, port = text.rpartition(":")
     if not colon or "]" in port:
@@ -27,8 +32,8 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
-async def resolve(host: str, port: int) -> list[tuple[int, Address]]:
-    """The addresses of a host, each with its family."""
+async def resolve(host: str, port: int) -> list[Route]:
+    """Return the addresses of a host, each with its family; raise `ConnectError` for none."""
     loop = asyncio.get_running_loop()
     try:
         try:
@@ -39,3 +44,9 @@ async def resolve(host: str, port: int) -> list[tuple[int, Address]]:
     except socket.gaierror as error:
         raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
     return [(family, (str(where[0]), int(where[1]))) for family, _, _, _, where in found]
+
+
+def format_address(address: Address) -> str:
+    """Return an address as users write it, with brackets around an IPv6 host."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

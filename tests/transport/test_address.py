@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from aqueduct.api.address import resolve, split_address
 from aqueduct.errors import ConnectError
+from aqueduct.transport.address import resolve, split_address
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""The client side of QUIC: one socket per connection, and tickets for early data."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from functools import partial
+
+from aqueduct.protocol.connection import Connection
+from aqueduct.security import Trust
+from aqueduct.transport.address import Address, Route, resolve, split_address
+from aqueduct.transport.base import Unreachable
+from aqueduct.transport.quic.bridge import Bridge
+from aqueduct.transport.quic.configuration import client_settings
+from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicOptions
+from aqueduct.transport.quic.engine import Engine
+from aqueduct.transport.quic.tickets import ClientTickets
+from aqueduct.transport.quic.transport import QuicTransport
+
+_tickets = ClientTickets()
+"""The session tickets that servers gave this process; they are kept in memory only."""
+
+
+class QuicConnector:
+    """A `Connector` for ``host:port``."""
+
+    def __init__(self, address: str, trust: Trust, options: QuicOptions, early_data: bool) -> None:
+        self.host, self._port = split_address(address)
+        self._trust = trust
+        self._options = options
+        self._tickets = _tickets if early_data else None
+
+    async def resolve(self) -> list[Route]:
+        """Return the addresses of the host, those with a ticket for early data first."""
+        routes = await resolve(self.host, self._port)
+        tickets = self._tickets
+        if tickets is not None:
+            routes.sort(key=lambda route: not tickets.knows(self.host, route[1], self._trust))
+        return routes
+
+    def open(self, route: Route, core: Connection) -> QuicTransport:
+        """Open a socket and a QUIC connection on it."""
+        family, where = route
+        endpoint = _open_endpoint(family, where, self._options)
+        try:
+            settings = client_settings(self._trust, self._options, self.host, where)
+            settings.max_streams = max(settings.max_streams, core.config.max_streams)
+            on_ticket = None
+            tickets = self._tickets
+            if tickets is not None:
+                ticket = tickets.take(self.host, where, self._trust)
+                settings = replace(settings, session_ticket=ticket)
+                on_ticket = partial(tickets.add, self.host, where, self._trust)
+            quic = Engine(configuration=settings, on_ticket=on_ticket)
+            return endpoint.add(Bridge(core, quic), where, quic.host_cid)
+        except BaseException:
+            endpoint.close()
+            raise
+
+
+def _open_endpoint(family: int, where: Address, options: QuicOptions) -> ClientEndpoint:
+    sock: socket.socket | None = None
+    try:
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock.connect(where)
+        return ClientEndpoint(sock, options)
+    except BaseException as error:
+        if sock is not None:
+            sock.close()
+        if isinstance(error, OSError):
+            raise Unreachable(
+                f"cannot reach {where[0]}:{where[1]} ({error.strerror}); check the address, "
+                "and that this host has a network that leads there"
+            ) from None
+        raise
+
+
+class ClientEndpoint(QuicEndpoint):
+    """A socket for one connection, which is closed with it."""
+
+    def handle_closed(self, transport: QuicTransport) -> None:
+        """Close the socket."""
+        self.close()
+
+    def handle_network_error(self, error: OSError) -> None:
+        """Fail a connection that is not ready: nothing listens at the peer's port."""
+        for transport in list(self.transports):
+            host, port = transport.peer
+            if transport.owner is not None:
+                transport.owner.handle_failure(
+                    Unreachable(
+                        f"nobody listens at {host}:{port} ({error.strerror}); "
+                        "start the server first"
+                    )
+                )
+
+
+def _after_fork() -> None:
+    """Leave the tickets to the parent: each is good for one connection."""
+    global _tickets  # noqa: PLW0603 -- one store for the process
+    _tickets = ClientTickets()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,287 @@
+"""The server side of QUIC: one socket that accepts connections.
+
+An Initial packet of an unknown connection is answered with version negotiation, with a Retry when
+the server is under load, or with a new connection. `admission` decides which clients get in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from functools import partial
+from time import monotonic
+
+from qh3._hazmat import pull_quic_header
+from qh3.quic.packet import (
+    QuicPacketType,
+    encode_quic_retry,
+    encode_quic_version_negotiation,
+)
+
+from aqueduct.errors import ConnectError
+from aqueduct.protocol.config import Config
+from aqueduct.security import ServerTLS
+from aqueduct.transport.address import Address, format_address, resolve, split_address
+from aqueduct.transport.base import MakeCore, OnTransport
+from aqueduct.transport.quic.admission import (
+    Accounts,
+    HalfOpen,
+    Hidden,
+    RetryTokens,
+    neighbourhood,
+)
+from aqueduct.transport.quic.bridge import Bridge
+from aqueduct.transport.quic.configuration import server_settings, settings_for_path
+from aqueduct.transport.quic.endpoint import (
+    ID_LENGTH,
+    SMALLEST_INITIAL,
+    QuicEndpoint,
+    QuicOptions,
+)
+from aqueduct.transport.quic.engine import Engine
+from aqueduct.transport.quic.tickets import ServerTickets
+from aqueduct.transport.quic.transport import QuicTransport
+
+_SHORTEST_ID = 8
+"""Shortest destination connection id of a client's first packet (RFC 9000, 7.2): shorter ids can be
+guessed, and collide."""
+_GREEDY = 4
+"""An address with this fraction of `handshakes_before_retry` half-open connections gets a Retry."""
+_RESERVED = 10
+"""One in so many connections is kept for addresses that have fewer than that, so that one address
+cannot use up `max_connections`."""
+_MIN_HALF_OPEN_AGE = 1.0
+"""Seconds for which a half-open connection is not displaced by its own address: handshakes take
+less."""
+_MAX_CLOSING = 4
+"""Connections closed for what QUIC holds that keep it while they may have to repeat the close."""
+
+
+async def listen(
+    address: str,
+    tls: ServerTLS,
+    options: QuicOptions,
+    config: Config,
+    make_core: MakeCore,
+    on_transport: OnTransport,
+    *,
+    early_data: bool,
+) -> QuicListener:
+    """Bind ``host:port`` and accept connections; raise `ConnectError` if that is impossible."""
+    host, port = split_address(address)
+    family, where = (await resolve(host or "0.0.0.0", port))[0]
+    sock = _bind(family, where, address)
+    try:
+        tickets = ServerTickets() if early_data else None
+        return QuicListener(sock, options, tls, make_core, on_transport, tickets, config)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _bind(family: int, where: Address, address: str) -> socket.socket:
+    sock: socket.socket | None = None
+    try:
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock.bind(where)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        hint = ""
+        if error.errno == errno.EADDRINUSE:
+            hint = "; choose another port, or 0 for a free one"
+        raise ConnectError(f"cannot listen on {address}: {error.strerror}{hint}") from None
+    return sock
+
+
+class QuicListener(QuicEndpoint):
+    """A `Listener` on a UDP socket."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        options: QuicOptions,
+        tls: ServerTLS,
+        make_core: MakeCore,
+        on_transport: OnTransport,
+        tickets: ServerTickets | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self._settings = server_settings(tls, options)
+        super().__init__(sock, options)
+        self._make_core = make_core
+        self._on_transport = on_transport
+        self._tickets = tickets
+        self._tokens = RetryTokens(monotonic)
+        self._handshakes: dict[QuicTransport, asyncio.TimerHandle] = {}
+        self._half_open: HalfOpen[QuicTransport] = HalfOpen()
+        self._accounts = Accounts(config or Config())
+        self._hidden: Hidden[QuicTransport] = Hidden(config or Config())
+        self._closing: deque[QuicTransport] = deque()
+        """The last connections that were closed for their hidden state."""
+        self._addresses: dict[QuicTransport, str] = {}
+        self.refused = 0
+        """Clients that found no room."""
+        self.unclaimed = 0
+        """Ended connections that the server still holds for the application."""
+        self.address = format_address(self.local_address)
+        """The address of the socket, as clients write it; known also after the end."""
+        self._is_accepting = True
+
+    @property
+    def handshake_timeout(self) -> float:
+        """Seconds that a client has for the handshake and its headers."""
+        return self.options.handshake_timeout
+
+    def stop_accepting(self) -> None:
+        """Ignore new clients."""
+        self._is_accepting = False
+
+    def forget(self, transport: QuicTransport) -> None:
+        """Remove a connection that has ended."""
+        self._end_handshake(transport)
+        self._half_open.remove(transport)
+        address = self._addresses.pop(transport, None)
+        if address is not None:
+            self._hidden.remove(transport, address)
+            self._accounts.leave(address)
+        super().forget(transport)
+
+    def handle_unknown(self, data: bytes, address: Address) -> QuicTransport | None:
+        """Answer an Initial packet: version negotiation, a retry, or a new connection."""
+        try:
+            header = pull_quic_header(data, 0, ID_LENGTH)
+        except ValueError:
+            return None
+        version, kind, _, destination, source, token = header[:6]
+        if len(data) < SMALLEST_INITIAL or version is None:
+            return None
+        if version not in self._settings.supported_versions:
+            if version != 0:
+                answer = encode_quic_version_negotiation(
+                    source_cid=destination,
+                    destination_cid=source,
+                    supported_versions=self._settings.supported_versions,
+                )
+                self.send([(answer, address)])
+            return None
+        if kind != int(QuicPacketType.INITIAL) or not self._is_accepting:
+            return None
+        if len(destination) < _SHORTEST_ID:
+            return None
+        original, retried = destination, None
+        name = neighbourhood(address[0])
+        if token:
+            try:
+                original, retried = self._tokens.open(address, token)
+            except ValueError:
+                return None
+        elif self._is_pressed(name):
+            self._send_retry(version, destination, source, address)
+            return None
+        if not self._make_room(name):
+            self.refused += 1
+            return None
+        return self._new(original, retried, destination, address, name)
+
+    def _is_pressed(self, name: str) -> bool:
+        """Return whether a new client must validate its address."""
+        limit = self.options.handshakes_before_retry
+        return len(self._half_open) >= limit or self._half_open.count(name) * _GREEDY >= limit
+
+    def _make_room(self, name: str) -> bool:
+        """Make room for one more connection, by dropping a half-open one if necessary."""
+        options = self.options
+        held = len(self.transports) + self.unclaimed
+        limit = options.max_connections
+        reserved = limit // _RESERVED
+        if self._accounts.count(name) >= reserved:
+            limit -= reserved
+        full = held >= limit
+        if not full and len(self._half_open) < options.max_half_open:
+            return True
+        old = self._half_open.makes_way(name, self.clock(), _MIN_HALF_OPEN_AGE)
+        if old is None:
+            return False
+        old.abandon("dropped before acceptance: too many half-open connections")
+        self.forget(old)
+        return True
+
+    def _new(
+        self,
+        original: bytes,
+        retried: bytes | None,
+        destination: bytes,
+        address: Address,
+        name: str,
+    ) -> QuicTransport:
+        settings = settings_for_path(self._settings, self.options, address)
+        core = self._make_core(self._accounts.enter(name))
+        settings.max_streams = max(settings.max_streams, core.config.max_streams)
+        quic = Engine(
+            configuration=settings,
+            original_destination_connection_id=original,
+            retry_source_connection_id=retried,
+            tickets=self._tickets,
+        )
+        bridge = Bridge(core, quic)
+        transport = self.add(bridge, address, destination, quic.host_cid)
+        bridge.when_connected = partial(self._end_handshake, transport)
+        bridge.when_ready = partial(self._accepted, transport, name)
+        bridge.unseen.on_estimate = partial(self._hold_hidden, transport, name)
+        self._addresses[transport] = name
+        self._half_open.add(transport, name, self.clock())
+        timeout = self.options.handshake_timeout
+        self._handshakes[transport] = self.loop.call_later(timeout, self._give_up, transport)
+        self._on_transport(transport)
+        return transport
+
+    def _accepted(self, transport: QuicTransport, name: str) -> None:
+        self._half_open.remove(transport)
+        self._hidden.remove(transport, name)
+
+    def _hold_hidden(self, transport: QuicTransport, name: str, size: int) -> None:
+        """Account for what QUIC holds; close the half-open connection with the most if need be."""
+        if transport not in self.transports:
+            return
+        greediest = self._hidden.hold(transport, name, size)
+        if greediest is not None:
+            self._hidden.remove(greediest, self._addresses[greediest])
+            reason = "too many bytes without an event from all clients before headers"
+            greediest.core.handle_excess("AQ-COST-3", reason, greediest.now())
+            greediest.schedule_flush()
+            self._closing.append(greediest)
+            if len(self._closing) > _MAX_CLOSING:
+                self._drop(self._closing.popleft())
+
+    def _drop(self, transport: QuicTransport) -> None:
+        """Free the memory of a connection that was closed, before its closing period is over."""
+        if transport in self.transports:
+            transport.bridge.ended = True
+            self.forget(transport)
+
+    def _end_handshake(self, transport: QuicTransport) -> None:
+        timer = self._handshakes.pop(transport, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _give_up(self, transport: QuicTransport) -> None:
+        transport.abandon("the handshake took too long")
+        self.forget(transport)
+
+    def _send_retry(
+        self, version: int, destination: bytes, source: bytes, address: Address
+    ) -> None:
+        fresh = os.urandom(ID_LENGTH)
+        token = self._tokens.make(address, destination, fresh)
+        packet = encode_quic_retry(
+            version=version,
+            source_cid=fresh,
+            destination_cid=source,
+            original_destination_cid=destination,
+            retry_token=token,
+        )
+        self.send([(packet, address)])

@@ -1,0 +1,58 @@
+"""Choose the transport for an address by its scheme.
+
+============================================ =======================================
+address                                      transport
+============================================ =======================================
+``host:port`` or ``aqueduct://host:port``    `aqueduct.transport.quic`
+``memory://name``                            `aqueduct.transport.memory`
+============================================ =======================================
+
+This is the only module outside a transport's folder that names it: another transport is added
+here.
+"""
+
+from __future__ import annotations
+
+from aqueduct.protocol.config import Config
+from aqueduct.security import ServerTLS, Trust
+from aqueduct.transport import memory
+from aqueduct.transport.base import Connector, Listener, MakeCore, OnTransport
+from aqueduct.transport.quic.connector import QuicConnector
+from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.listener import listen as listen_on_quic
+
+__all__ = ["QuicOptions", "connector_for", "listen"]
+
+
+def connector_for(
+    address: str, *, trust: Trust, options: QuicOptions | None, early_data: bool
+) -> Connector:
+    """Return the connector for an address; raise `ConnectError` if it is malformed."""
+    if address.startswith(memory.SCHEME):
+        return memory.MemoryConnector(address)
+    return QuicConnector(address, trust, options or QuicOptions(), early_data)
+
+
+async def listen(
+    address: str,
+    *,
+    tls: ServerTLS,
+    options: QuicOptions | None,
+    config: Config,
+    make_core: MakeCore,
+    on_transport: OnTransport,
+    early_data: bool,
+) -> Listener:
+    """Listen on an address; raise `ConnectError` if it is malformed or in use."""
+    chosen = options or QuicOptions()
+    if address.startswith(memory.SCHEME):
+        return memory.listen(address, chosen.handshake_timeout, make_core, on_transport)
+    return await listen_on_quic(
+        address,
+        tls,
+        chosen,
+        config,
+        make_core,
+        on_transport,
+        early_data=early_data,
+    )

@@ -1,0 +1,21 @@
+"""The QUIC transports below connections and servers, for tests that look inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aqueduct import Connection, Server
+from aqueduct.transport.quic.listener import QuicListener
+from aqueduct.transport.quic.transport import QuicTransport
+
+
+def transport_of(connection: Connection[Any]) -> QuicTransport:
+    transport = connection._driver.transport
+    assert isinstance(transport, QuicTransport)
+    return transport
+
+
+def listener_of(server: Server[Any]) -> QuicListener:
+    listener = server._listener
+    assert isinstance(listener, QuicListener)
+    return listener

@@ -1,0 +1,13 @@
+"""The transports that there are keep the contract."""
+
+from __future__ import annotations
+
+from tests.transport.contract import TransportContract
+
+
+class TestQuic(TransportContract):
+    address = "127.0.0.1:0"
+
+
+class TestMemory(TransportContract):
+    address = "memory://"
