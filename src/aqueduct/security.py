@@ -29,6 +29,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from aqueduct.errors import TLSError
 
+TRUST_HINT = (
+    "check the server's certificate, its name and what trust= says; "
+    "for development use tls=dev_tls() and trust=dev_trust()"
+)
+"""The hint of a `TLSError` about a certificate that is not trusted."""
+
 _DAY = datetime.timedelta(days=1)
 _AUTHORITY_DAYS = 3_650
 _CERTIFICATE_DAYS = 365
@@ -284,23 +290,24 @@ def _alone_in(directory: Path) -> Iterator[None]:
             os.close(lock)
     except OSError as error:
         raise TLSError(
-            f"cannot keep development certificates in {directory}: {error.strerror}; "
-            "set AQUEDUCT_DEV_DIR to a directory that can be written"
+            f"cannot keep development certificates in {directory}: {error.strerror}",
+            hint="set AQUEDUCT_DEV_DIR to a directory that can be written",
         ) from None
 
 
 def _refuse_foreign(found: os.stat_result, path: Path) -> None:
     """Raise `TLSError` if another user owns, or can write to, a file or directory of trust."""
-    advice = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove what is there"
+    hint = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove what is there"
     if found.st_uid not in (os.geteuid(), 0):
         raise TLSError(
             f"development certificates are not trusted: {path} belongs to user {found.st_uid}, "
-            f"not to the current user {os.geteuid()}; {advice}"
+            f"not to the current user {os.geteuid()}",
+            hint=hint,
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise TLSError(
-            f"development certificates are not trusted: other users can write to {path}; "
-            f"run `chmod go-w {path}` if its contents are unchanged, or {advice}"
+            f"development certificates are not trusted: other users can write to {path}",
+            hint=f"run `chmod go-w {path}` if its contents are unchanged, or {hint}",
         )
 
 

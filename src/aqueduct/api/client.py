@@ -11,16 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, overload
 
 from aqueduct.api.address import resolve, split_address
-from aqueduct.api.connection import (
-    Connection,
-    HandshakeFailed,
-    close_trace,
-    open_trace,
-)
+from aqueduct.api.connection import Connection, close_trace, open_trace
 from aqueduct.api.handles import Sender
 from aqueduct.api.opening import Opening
 from aqueduct.codec import codec_for
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectTimeout
+from aqueduct.errors import (
+    AqueductError,
+    CloseCode,
+    ConnectTimeout,
+    HandshakeFailed,
+    HostUnreachable,
+)
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.runtime.headers import HeadersLike, to_pairs
@@ -142,7 +143,7 @@ def connect(
                     )
             except TimeoutError:
                 error = error or silence
-            except Unreachable as problem:
+            except HostUnreachable as problem:
                 error = problem
             except HandshakeFailed as problem:
                 error = problem
@@ -157,10 +158,6 @@ def connect(
         raise error
 
     return Connecting(open_)
-
-
-class Unreachable(ConnectError):
-    """Nobody listens there; another address of the host may be better."""
 
 
 async def _connect_to(
@@ -215,7 +212,7 @@ async def _resolve_in_time(host: str, port: int, deadline: float) -> list[tuple[
             return await resolve(host, port)
     except TimeoutError:
         raise ConnectTimeout(
-            f"cannot find {host!r}: name resolution took too long; is DNS reachable?"
+            f"cannot find {host!r}: name resolution timed out", hint="check that DNS is reachable"
         ) from None
 
 
@@ -229,9 +226,9 @@ def _open_endpoint(family: int, where: Address, options: QuicOptions) -> ClientE
         if sock is not None:
             sock.close()
         if isinstance(error, OSError):
-            raise Unreachable(
-                f"cannot reach {where[0]}:{where[1]} ({error.strerror}); check the address, "
-                "and that this host has a network that leads there"
+            raise HostUnreachable(
+                f"cannot reach {where[0]}:{where[1]} ({error.strerror})",
+                hint="check the address, and that this host has a route to it",
             ) from None
         raise
 
@@ -250,9 +247,10 @@ class ClientEndpoint(Endpoint):
         connection = self.connection
         if connection is not None:
             connection.fail(
-                Unreachable(
+                HostUnreachable(
                     f"nobody listens at {connection.peer[0]}:{connection.peer[1]} "
-                    f"({error.strerror}); start the server first"
+                    f"({error.strerror})",
+                    hint="start the server first",
                 )
             )
 

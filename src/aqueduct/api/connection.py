@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,6 +14,7 @@ from aqueduct.errors import (
     AqueductError,
     CloseCode,
     ConnectError,
+    HandshakeFailed,
     Refused,
     TLSError,
     Unauthenticated,
@@ -22,6 +24,7 @@ from aqueduct.runtime.connection_driver import Line
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
+from aqueduct.security import TRUST_HINT
 from aqueduct.transport.quic.bridge import AT_ONCE, FAILED, Bridge
 from aqueduct.transport.quic.endpoint import Driver
 from aqueduct.transport.udp import Address
@@ -250,7 +253,7 @@ class Connection(Line, Generic[T]):
         if failure is None or self._left or self.is_forked:
             return super().lost(channel)
         self._told = True
-        return type(failure)(*failure.args)
+        return copy.copy(failure)
 
     def forked(self) -> None:
         """This is a child process: the connection belongs to the parent, and must not hang here."""
@@ -309,17 +312,6 @@ def is_behind(port: NetworkSendPort) -> bool:
 _live: weakref.WeakSet[Connection[Any]] = weakref.WeakSet()
 
 
-TRUST_ADVICE = (
-    "Check the server's certificate, its name, and what trust= says; "
-    "for development use tls=dev_tls() and trust=dev_trust()"
-)
-"""The command line says it in words of its own."""
-
-
-class HandshakeFailed(ConnectError):
-    """QUIC gave up before both sides knew each other, as it may when packets are lost."""
-
-
 def connect_error(code: int, reason: str, peer: Address, bridge: Bridge) -> AqueductError:
     """Why a connection could not be made, in the words of its class."""
     where = f"{peer[0]}:{peer[1]}"
@@ -337,7 +329,7 @@ def connect_error(code: int, reason: str, peer: Address, bridge: Bridge) -> Aque
         return ConnectError(f"{where} closed the connection with code {code:#x}: {reason}")
     if 0x100 <= code <= 0x1FF:
         return TLSError(
-            f"no trust between us and {where}: {reason or 'TLS failed'}. {TRUST_ADVICE}"
+            f"no trust between us and {where}: {reason or 'TLS failed'}", hint=TRUST_HINT
         )
     return HandshakeFailed(f"cannot connect to {where}: {reason or f'code {code:#x}'}")
 

@@ -42,7 +42,7 @@ MAX_ENDED_BYTES = 4 * 1024 * 1024
 _STOPPING = (CloseCode.GOING_AWAY, "the server stops")
 
 
-class Refuse(Exception):
+class Refuse(AqueductError):
     """Raise it in an accept callback to turn a client away."""
 
     def __init__(
@@ -349,8 +349,9 @@ def _bound(family: int, where: Address, address: str) -> socket.socket:
     except OSError as error:
         if sock is not None:
             sock.close()
-        hint = ""
-        if error.errno == errno.EADDRINUSE:
-            hint = "; choose another port, or 0 for a free one"
-        raise ConnectError(f"cannot listen on {address}: {error.strerror}{hint}") from None
+        in_use = error.errno == errno.EADDRINUSE
+        raise ConnectError(
+            f"cannot listen on {address}: {error.strerror}",
+            hint="choose another port, or 0 for a free one" if in_use else "",
+        ) from None
     return sock

@@ -156,9 +156,11 @@ def check_certificates() -> Iterator[Finding]:
     try:
         trusted = dev_trust()
         shown = cert.describe(dev_tls().certificate)
-    except (OSError, ValueError, AqueductError) as error:
-        advice = "set AQUEDUCT_DEV_DIR to a directory that can be written"
-        yield Finding(name, False, str(error).removesuffix(f"; {advice}"), advice)
+    except AqueductError as error:
+        yield Finding(name, False, error.message, error.hint)
+        return
+    except (OSError, ValueError) as error:
+        yield Finding(name, False, str(error), "remove the directory of `aqueduct cert dev`")
         return
     ok = trusted.authorities is not None and shown["days_left"] > 0
     yield Finding(

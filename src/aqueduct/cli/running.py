@@ -15,18 +15,22 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from aqueduct.api.connection import TRUST_ADVICE
 from aqueduct.api.server import Handler, Server
 from aqueduct.errors import AqueductError, Unauthenticated
+from aqueduct.security import TRUST_HINT
 
 FAILED = 1
 INTERRUPTED = 130
 """What a shell reports of a program that Ctrl-C ended."""
 
-_TRUST_ADVICE = (
-    "Check the server's certificate and its name, and say whom to trust: --ca FILE, --pin SHA256 "
-    "or --system; without them it is the development certificate of this user on this machine"
-)
+_HINTS = {
+    TRUST_HINT: (
+        "check the server's certificate and its name, and say whom to trust: --ca FILE, "
+        "--pin SHA256 or --system; the default is the development certificate of this user"
+    ),
+}
+"""Hints about arguments of functions, and what they are in options of the command line."""
+_TOKEN_HINT = "give the token as --token or, where others cannot see it, as $AQUEDUCT_TOKEN"
 
 notes = Console(stderr=True, highlight=False)
 """For people; what programs read goes to standard output."""
@@ -44,10 +48,8 @@ def run(work: Coroutine[Any, Any, int | None]) -> NoReturn:
         # Who read our output has seen enough; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
-    except Unauthenticated as error:
-        fail(f"{error}. Give it as --token or, where others cannot see it, as $AQUEDUCT_TOKEN")
     except (AqueductError, OSError, ValueError) as error:
-        fail(str(error).replace(TRUST_ADVICE, _TRUST_ADVICE) or type(error).__name__)
+        fail(explain(error))
     raise typer.Exit(code or 0)
 
 
@@ -55,6 +57,16 @@ def fail(what: str) -> NoReturn:
     """End with one line that says what is wrong."""
     print(f"aqueduct: {plain(what)}", file=sys.stderr)
     raise typer.Exit(FAILED)
+
+
+def explain(error: Exception) -> str:
+    """Return what an error says, with a hint that names options instead of arguments."""
+    if not isinstance(error, AqueductError):
+        return str(error) or type(error).__name__
+    hint = _HINTS.get(error.hint, error.hint)
+    if not hint and isinstance(error, Unauthenticated):
+        hint = _TOKEN_HINT
+    return "; ".join(part for part in (error.message, hint) if part) or type(error).__name__
 
 
 def write(data: bytes) -> None:

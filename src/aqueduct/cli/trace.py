@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aqueduct.cli import options, running
+from aqueduct.errors import TraceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +34,7 @@ def _read(directory: Path, connection: str | None) -> pa.Table:
     # Arrow is large; the other commands start without it.
     import pyarrow.compute as pc
 
-    from aqueduct.observe.trace.read import TraceError, read
+    from aqueduct.observe.trace.read import read
 
     try:
         table = read(directory)

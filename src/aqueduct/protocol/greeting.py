@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from aqueduct.errors import LocalProtocolError, RemoteProtocolError
+from aqueduct.errors import Incomplete, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import Limits
 from aqueduct.wire.primitives import (
     Headers,
-    Incomplete,
     decode_headers,
     decode_varint,
     encode_headers,
