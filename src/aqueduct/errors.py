@@ -37,7 +37,7 @@ each one that is not defined here::
      +- ProtocolError
      |   +- LocalProtocolError      the caller broke a rule
      |   +- RemoteProtocolError     the peer broke a rule (.rule, .code)
-     +- SettingError                a setting has a value that it does not allow
+     +- SettingError (.setting, .allowed)   also a ValueError and a TypeError
      +- TraceError                  a recorded trace cannot be read
      +- Incomplete                  internal: a decoder needs more bytes
      +- IngestError (.code)         aqueduct.ingest
@@ -332,6 +332,13 @@ class RemoteProtocolError(ProtocolError):
 
 class SettingError(AqueductError, ValueError, TypeError):
     """A setting has a value of the wrong type, or one that is not allowed."""
+
+    def __init__(self, message: str = "", *, setting: str = "", allowed: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
+        """The name of the setting."""
+        self.allowed = allowed
+        """The values that are allowed."""
 
 
 class TraceError(AqueductError):

@@ -434,7 +434,10 @@ def test_what_a_server_cannot_have_is_one_line(run: Run, start: Start, tmp_path:
     one_line(ingest("file", *free), "cannot store anything in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "no")), "cannot read the tokens in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "file")), "does not hold tokens")
-    one_line(ingest("more", *free, "--max-record", "100000000"), "max_record is no more than 8 MiB")
+    one_line(
+        ingest("more", *free, "--max-record", "100000000"),
+        "--max-record: give a whole number from 1 to 8,388,608",
+    )
     one_line(ingest("more", "--listen", "x:y"), "not an address: 'x:y'; write host:port")
 
 

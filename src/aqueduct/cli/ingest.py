@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aqueduct.cli import options, running
+from aqueduct.errors import SettingError
 from aqueduct.security import ServerTLS
 
 if TYPE_CHECKING:
@@ -82,19 +83,23 @@ def ingest(
     from aqueduct.ingest import IngestLimits
     from aqueduct.ingest.storage.local.file_modes import check_mode
 
+    defaults = IngestLimits()
     try:
         limits = IngestLimits(
             partitions=partitions,
-            max_partitions=max(partitions, IngestLimits.max_partitions),
+            max_partitions=max(partitions, defaults.max_partitions),
             max_record=max_record,
-            max_waiting=max(max_record, IngestLimits.max_waiting),
+            max_waiting=max(max_record, defaults.max_waiting),
             low_water=keep_free,
             retention_age=None if keep_days is None else keep_days * 86_400,
             retention_size=keep_bytes,
         )
         mode = None if dir_mode is None else check_mode(_octal(dir_mode))
+    except SettingError as error:
+        option = error.setting.replace("_", "-")
+        running.fail(f"--{option}: give {error.allowed}")
     except ValueError as error:
-        running.fail(str(error).removeprefix("IngestLimits: "))
+        running.fail(str(error))
     certificate = options.chosen_tls(cert, key)
     job = _Job(listen, directory, certificate, limits, tokens, metrics, grace, as_json, mode)
     running.run(job.run())

@@ -35,6 +35,7 @@ _LISTED = 1_000
 """Failures that programs get to see one by one."""
 _RATED = 256 * 1024
 """Bytes from which on a rate says something."""
+_DEFAULTS = Config()
 
 app = typer.Typer(
     help="Messages without connections: between processes of a host, or hosts.",
@@ -139,7 +140,7 @@ def listen(
             metavar="BYTES",
             help="The largest message taken.",
         ),
-    ] = Config.max_message,
+    ] = _DEFAULTS.max_message,
     cert: options.Certificate = None,
     key: options.Key = None,
     as_json: options.Json = False,
@@ -164,7 +165,9 @@ def listen(
     elif cert is not None or key is not None:
         raise typer.BadParameter("--cert and --key are for tls:// addresses")
     printer: Printer = JsonPrinter() if as_json else RawPrinter() if raw else Printer()
-    config = Config(max_message=max_message, max_received=max(Config.max_received, 2 * max_message))
+    config = Config(
+        max_message=max_message, max_received=max(_DEFAULTS.max_received, 2 * max_message)
+    )
     running.run(Desk(printer, count).serve(address, tls, config))
 
 
