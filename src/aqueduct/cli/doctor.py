@@ -29,7 +29,7 @@ from aqueduct.api.server import serve
 from aqueduct.cli import cert, options, running
 from aqueduct.cli.ping import Ping
 from aqueduct.errors import AqueductError
-from aqueduct.security import dev_tls, dev_trust
+from aqueduct.security import dev_directory, dev_tls, dev_trust
 from aqueduct.spark.java import NoJava, find_java
 from aqueduct.transport.udp import BUFFER_SIZE, UdpSocket
 
@@ -160,7 +160,7 @@ def check_certificates() -> Iterator[Finding]:
         yield Finding(name, False, error.message, error.hint)
         return
     except (OSError, ValueError) as error:
-        yield Finding(name, False, str(error), "remove the directory of `aqueduct cert dev`")
+        yield Finding(name, False, str(error), f"remove {dev_directory()}, and run doctor again")
         return
     ok = trusted.authorities is not None and shown["days_left"] > 0
     yield Finding(
