@@ -45,6 +45,7 @@ def test_the_help_of_a_group_names_its_commands(run: Run, group: str) -> None:
     for command in COMMANDS:
         if command.startswith(f"{group} "):
             assert re.search(rf"\b{command.split()[1]}\b", ran.stdout)
+    assert f"aqueduct {group}" in ran.stdout.partition("Example")[2]
 
 
 def test_the_help_names_all_commands(run: Run) -> None:
@@ -52,3 +53,4 @@ def test_the_help_names_all_commands(run: Run) -> None:
     assert ran.returncode == 0, ran.stderr
     for command in COMMANDS:
         assert re.search(rf"^\W*{command.split()[0]}\b", ran.stdout, re.M), command
+    assert "Example: aqueduct echo" in ran.stdout

@@ -277,7 +277,7 @@ def test_topics_are_the_same_from_the_server_and_from_its_directory(
 ) -> None:
     server, where = serving(start, tmp_path, "--partitions", "2")
     address = where["listening"]
-    assert run("topics", "-s", address).stderr == "there are no topics\n"
+    assert run("topics", "-s", address).stderr == "no topics\n"
     for topic in ("b", "a"):
         assert run("produce", topic, "-s", address, stdin="x\n" * 300).returncode == 0
     with blocking.Reader(address, trust=dev_trust()) as reader:
@@ -513,13 +513,11 @@ def test_a_damaged_log_is_shown_and_then_cut_as_asked(
     assert "a block is cut short" in shown.stdout
     assert "nothing was changed" in shown.stderr
     assert run(*command, "--cut").stdout == shown.stdout
-    assert run(*command).stderr == "there is nothing to repair\n"
-    one_line(run("topics", "--dir", str(tmp_path), "--repair"), "say of which topic")
+    assert run(*command).stderr == "nothing to repair\n"
+    one_line(run("topics", "--dir", str(tmp_path), "--repair"), "name the topic")
     one_line(run("topics", "logs", "--repair"), "--repair needs --dir")
-    one_line(run("topics", "logs", "--cut"), "--cut goes with --repair")
-    one_line(
-        run("topics", "logs", "--dir", str(tmp_path), "--forget-reader", "r"), "leave --dir out"
-    )
+    one_line(run("topics", "logs", "--cut"), "--cut requires --repair")
+    one_line(run("topics", "logs", "--dir", str(tmp_path), "--forget-reader", "r"), "omit --dir")
 
 
 def test_a_named_reader_is_forgotten_as_asked(run: Run, start: Start, tmp_path: Path) -> None:
