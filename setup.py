@@ -1,10 +1,14 @@
-"""Builds the package; its core is compiled to C where that can be done, and else runs as Python.
+"""Builds the package. The core is compiled to C if possible, and is ordinary Python otherwise.
 
-Whoever installs it with pip gets the compiled core if there is a C compiler and Python's headers.
-``AQUEDUCT_CORE=python`` asks for none, ``AQUEDUCT_CORE=compiled`` for nothing less. In an editable
-installation the sources are what runs.
+``pip install`` compiles the core if there is a C compiler and Python's headers.
+
+- ``AQUEDUCT_CORE=python`` does not compile; ``AQUEDUCT_CORE=compiled`` fails if that is impossible.
+- ``AQUEDUCT_OPTIMIZE=0`` compiles without optimization, in a fifth of the time, for tests.
+
+An editable installation runs the sources.
 """
 
+import ast
 import contextlib
 import importlib.util
 import os
@@ -66,29 +70,54 @@ def why_not() -> str | None:
 
 
 def compiled_modules() -> list[Extension]:
-    """The extensions of everything but the ``__init__`` files, which only re-export."""
+    """Return the extensions of all modules but the ``__init__`` files, which only re-export."""
     from mypyc.build import mypycify
 
     # The project's own settings for mypy are for its development, and what the rest of the package
     # imports is not there when a wheel is built.
     settings = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-    with contextlib.chdir("src"):  # names of modules are made from paths
+    with contextlib.chdir("src"):
         modules = sorted(
             str(path)
             for name in COMPILED
-            for path in (Path(name).rglob("*.py") if Path(name).is_dir() else [Path(name)])
+            for path in Path(name).rglob("*.py")
             if path.name != "__init__.py"
         )
+    copy_sources(modules)
+    with contextlib.chdir(WORK / "src"):  # names of modules are made from paths
         try:
             return mypycify(
                 [*settings, f"--cache-dir={WORK / 'cache'}", *modules],
-                opt_level="3",
+                opt_level=os.environ.get("AQUEDUCT_OPTIMIZE", "3"),
                 debug_level="0",
                 target_dir=str(WORK / "c"),
             )
         except SystemExit as failure:  # mypy has said why
             do_without(f"mypyc failed with {failure.code}")
             return []
+
+
+def copy_sources(modules: list[str]) -> None:
+    """Copy the sources for mypyc, with statements that keep the docstrings of classes."""
+    shutil.rmtree(WORK / "src", ignore_errors=True)
+    shutil.copytree("src", WORK / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for module in modules:
+        path = WORK / "src" / module
+        path.write_text(with_docstrings(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_docstrings(source: str) -> str:
+    """Return a module that sets the docstrings of its classes, which mypyc drops.
+
+    Each statement takes the blank line after its class, so that line numbers in tracebacks stay.
+    """
+    lines = [*source.splitlines(), ""]
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
+            assert node.end_lineno is not None
+            assert not lines[node.end_lineno], f"a blank line has to follow class {node.name}"
+            lines[node.end_lineno] = f'setattr({node.name}, "__doc__", {text!r})'
+    return "\n".join(lines) + "\n"
 
 
 class OptionalBuild(build_ext):  # type: ignore[misc]

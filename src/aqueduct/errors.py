@@ -1,38 +1,67 @@
-"""Every error Aqueduct raises, and the codes that say on the wire why a connection or stream ended.
+"""Every error that Aqueduct raises, and the codes that end connections and streams on the wire.
 
-::
+All errors derive from `AqueductError`. A package may define its own; the tree names the module of
+each one that is not defined here::
 
-    AqueductError
+    AqueductError (.message, .hint)
      +- ChannelError (.channel, .reason, .payload of a send)
-     |   +- ChannelClosed          this side closed or finished it
-     |   +- ReceiverClosed         the peer stopped receiving
-     |   +- ChannelCancelled       the peer's sender gave up; not asyncio's CancelledError
-     |   +- ChannelLostInTransit   the message that carried this channel was lost (.lineage)
-     |   +- ChannelMoved           this half was sent away
-     |   +- ConnectionLost         (.code, .reason, .by_peer)
-     |       +- ForkedConnectionError  used in a child process after fork
-     +- EndOfChannel               finished; only from receiving
-     +- WouldBlock                 no room right now
-     +- MessageError               this message only
+     |   +- ChannelClosed           this side closed or finished the channel
+     |   +- ReceiverClosed          the peer stopped receiving
+     |   +- ChannelCancelled        the peer cancelled its sender; not asyncio's CancelledError
+     |   +- ChannelLostInTransit    the message that carried this channel was lost (.lineage)
+     |   +- ChannelMoved            this half was sent to the peer
+     |   +- ConnectionLost          (.code, .reason, .by_peer)
+     |       +- ForkedConnectionError   used in a child process after fork
+     +- EndOfChannel                the peer finished the channel; only from receiving
+     +- WouldBlock                  no credit or queue space at present
+     +- MessageError                affects one message only
      |   +- MessageTooLarge
      |   +- EncodeError
      |   +- DecodeError
-     +- DeliveryError              a message of aqueduct.ipc (.to, .may_have_arrived)
-     |   +- SendTimeout            nobody answered in time; also a TimeoutError
-     |   +- MessageRefused         the receiver could not make use of it
-     |   +- TransferAborted        the receiver gave up in the middle
-     |   +- PeerRestarted          the receiver is another process now
-     |   +- PeerUnreachable        the receiver can no longer be asked
-     |   +- EndpointClosed         this side was closed
+     +- DeliveryError               a message of aqueduct.ipc (.to, .may_have_arrived)
+     |   +- SendTimeout             no acknowledgement in time; also a TimeoutError
+     |   +- MessageRefused          the receiver rejected the message
+     |   +- TransferAborted         the receiver aborted the transfer
+     |   +- PeerRestarted           the receiver's process was replaced
+     |   +- PeerUnreachable         the receiver can no longer be asked
+     |   +- EndpointClosed          this side was closed
      +- ConnectError
      |   +- TLSError
      |   +- VersionMismatch
      |   +- Refused
      |   +- Unauthenticated
      |   +- ConnectTimeout
+     |   +- HandshakeFailed         the transport gave up during the handshake
+     |   +- HostUnreachable         nothing listens there, or no route leads there
+     +- Refuse                      raised by accept callbacks (aqueduct.api.server)
      +- ProtocolError
-         +- LocalProtocolError     the caller broke a rule
-         +- RemoteProtocolError    the peer broke a rule (.rule, .code)
+     |   +- LocalProtocolError      the caller broke a rule
+     |   +- RemoteProtocolError     the peer broke a rule (.rule, .code)
+     +- SettingError (.setting, .allowed)   also a ValueError and a TypeError
+     +- TraceError                  a recorded trace cannot be read
+     +- Incomplete                  internal: a decoder needs more bytes
+     +- IngestError (.code)         aqueduct.ingest
+     |   +- RefusedRecords          the server rejects records
+     |   |   +- StepConflict        a step was ended with other rows than those stored
+     |   +- UnknownTopic
+     |   +- TopicReplaced           the topic was recreated, or restored from a copy
+     |   +- NotAllowed              the token does not allow it
+     |   +- DiskLow                 the server has too little disk space
+     |   +- CorruptFile (.path, .position)
+     |   +- SpillFault              a spill file could not be written (aqueduct.ingest.dedup)
+     +- OnceFault                   internal: why rows are rejected (aqueduct.ingest.dedup)
+     |   +- StepFault
+     |       +- ExtraRows
+     +- SourceError                 aqueduct.spark
+     |   +- DataLoss                rows to read were removed
+     |       +- TopicIdentityError  also a SinkError
+     +- SinkError                   aqueduct.spark
+     |   +- WrongOption             also a SourceError and a ValueError
+     |   +- Unreachable             also a SourceError
+     +- NoJava                      aqueduct.spark; also a RuntimeError
+     +- PipelineError               aqueduct.spark.jobs; also a ValueError
+     +- CoreBroke                   aqueduct.testing
+     +- TimerDoesNotMove            aqueduct.testing
 """
 
 from __future__ import annotations
@@ -57,6 +86,8 @@ __all__ = [
     "EndOfChannel",
     "EndpointClosed",
     "ForkedConnectionError",
+    "HandshakeFailed",
+    "HostUnreachable",
     "LocalProtocolError",
     "MessageError",
     "MessageRefused",
@@ -68,8 +99,10 @@ __all__ = [
     "Refused",
     "RemoteProtocolError",
     "SendTimeout",
+    "SettingError",
     "StreamCode",
     "TLSError",
+    "TraceError",
     "TransferAborted",
     "Unauthenticated",
     "VersionMismatch",
@@ -101,7 +134,23 @@ class StreamCode(IntEnum):
 
 
 class AqueductError(Exception):
-    """The root of all errors that Aqueduct raises on purpose."""
+    """The base class of all errors of Aqueduct.
+
+    ``str()`` gives the message, followed by the hint if there is one.
+    """
+
+    hint: str = ""
+    """What to do about it, as an imperative without a full stop. A front end that knows its
+    users' vocabulary, such as the command line, may show another one instead."""
+
+    @property
+    def message(self) -> str:
+        """The text without the hint."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}; {self.hint}" if self.hint else text
 
 
 class ChannelError(AqueductError):
@@ -227,7 +276,11 @@ class EndpointClosed(DeliveryError):
 
 
 class ConnectError(AqueductError):
-    """The connection could not be made."""
+    """The connection could not be established."""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class TLSError(ConnectError):
@@ -250,6 +303,14 @@ class ConnectTimeout(ConnectError):
     """The peer did not answer in time."""
 
 
+class HandshakeFailed(ConnectError):
+    """The transport gave up during the handshake, as it may when packets are lost."""
+
+
+class HostUnreachable(ConnectError):
+    """Nothing listens at the address, or no route leads there; another address may work."""
+
+
 class ProtocolError(AqueductError):
     """A rule of the protocol was broken; the subclass says by whom."""
 
@@ -268,3 +329,22 @@ class RemoteProtocolError(ProtocolError):
         self.rule = rule
         self.reason = reason
         self.code = code
+
+
+class SettingError(AqueductError, ValueError, TypeError):
+    """A setting has a value of the wrong type, or one that is not allowed."""
+
+    def __init__(self, message: str = "", *, setting: str = "", allowed: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
+        """The name of the setting."""
+        self.allowed = allowed
+        """The values that are allowed."""
+
+
+class TraceError(AqueductError):
+    """A recorded trace cannot be read."""
+
+
+class Incomplete(AqueductError):
+    """The bytes end before the value does. Decoders handle it; it never reaches an application."""

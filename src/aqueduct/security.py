@@ -1,7 +1,7 @@
-"""Certificates and trust: whose key a server shows, and whom a client believes.
+"""Certificates and trust: what a server presents, and which certificates a client accepts.
 
-There is no way to turn verification off. For development there is a certificate authority of one's
-own, made once in the user's cache directory and trusted by nobody but `dev_trust`.
+Verification cannot be turned off. For development, `dev_tls` creates a private certificate
+authority in the user's cache directory, which only `dev_trust` trusts. No transport is known here.
 """
 
 from __future__ import annotations
@@ -29,19 +29,25 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from aqueduct.errors import TLSError
 
+TRUST_HINT = (
+    "check the server's certificate, its name and what trust= says; "
+    "for development use tls=dev_tls() and trust=dev_trust()"
+)
+"""The hint of a `TLSError` about a certificate that is not trusted."""
+
 _DAY = datetime.timedelta(days=1)
 _AUTHORITY_DAYS = 3_650
 _CERTIFICATE_DAYS = 365
 _RENEW_DAYS = 14
 _LONGEST_PATH = 8
-"""Most intermediate certificates between a server's and the trusted authority."""
+"""The most intermediate certificates between a server's certificate and a trusted authority."""
 _MAX_STEPS = 64
-"""Signatures to verify in the search for a path; bounded because the server chooses the chain."""
+"""The most signatures verified in the search for a path: the server chooses the chain."""
 
 
 @dataclass(frozen=True)
 class ServerTLS:
-    """What a server shows: its certificate with the chain, and the key, both PEM."""
+    """What a server presents: its certificate with the chain, and the private key, both PEM."""
 
     certificate: bytes
     key: bytes
@@ -57,19 +63,19 @@ class ServerTLS:
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom a client believes: authorities (PEM), the system's, or one certificate."""
+    """What a client trusts: PEM authorities, one pinned certificate, or those of the system."""
 
     authorities: bytes | None = None
     pinned: str | None = None
 
 
 def tls(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> ServerTLS:
-    """A server's certificate (chain) and key from PEM files."""
+    """Read a server's certificate chain and private key from PEM files."""
     return ServerTLS(_read(certificate, "certificate"), _read(key, "key"))
 
 
 def trust(ca: str | os.PathLike[str] | bytes | None = None) -> Trust:
-    """Trust the authorities in a PEM file, or with no argument those of the system."""
+    """Return trust in the authorities of a PEM file, or of the system without an argument."""
     if ca is None:
         return Trust()
     authorities = ca if isinstance(ca, bytes) else _read(ca, "authority")
@@ -79,14 +85,14 @@ def trust(ca: str | os.PathLike[str] | bytes | None = None) -> Trust:
         raise TLSError(f"the authority to trust is not PEM: {error}") from None
     if not any(map(_is_authority, found)):
         raise TLSError(
-            "what is to be trusted is a server's certificate and no authority; trust it by its "
-            f"fingerprint: pin({fingerprint(authorities)!r})"
+            "this is a server's certificate and not an authority",
+            hint=f"trust it by its fingerprint: pin({fingerprint(authorities)!r})",
         )
     return Trust(authorities=authorities)
 
 
 def pin(fingerprint: str) -> Trust:
-    """Trust exactly the certificate with this SHA-256 fingerprint, whatever its name."""
+    """Return trust in the certificate with this SHA-256 fingerprint, whatever its name."""
     digits = fingerprint.replace(":", "").lower()
     if len(digits) != 64 or set(digits) - set("0123456789abcdef"):
         raise TLSError(f"not a SHA-256 fingerprint of 64 hexadecimal digits: {fingerprint!r}")
@@ -94,7 +100,7 @@ def pin(fingerprint: str) -> Trust:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """SHA-256 of the first certificate in a PEM text."""
+    """Return the SHA-256 fingerprint of the first certificate in a PEM text."""
     leaf = x509.load_pem_x509_certificate(certificate)
     return hashlib.sha256(leaf.public_bytes(serialization.Encoding.DER)).hexdigest()
 
@@ -103,12 +109,12 @@ def _is_authority(certificate: x509.Certificate) -> bool:
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     except x509.ExtensionNotFound:
-        return certificate.version is x509.Version.v1  # from before there were extensions
+        return certificate.version is x509.Version.v1  # version 1 has no extensions
     return constraints.value.ca
 
 
 def check(pair: ServerTLS) -> None:
-    """Raise `TLSError` unless these are certificates, a key, and the first certificate's own."""
+    """Raise `TLSError` unless the certificate and the key are valid PEM and belong together."""
     try:
         chain = x509.load_pem_x509_certificates(pair.certificate)
     except ValueError as error:
@@ -122,10 +128,10 @@ def check(pair: ServerTLS) -> None:
 
 
 def check_path(leaf: bytes, sent: Sequence[bytes], authorities: bytes) -> None:
-    """Raise `TLSError` unless a trusted authority allows the length of the path to a certificate.
+    """Raise `TLSError` if the path from a certificate to an authority is longer than allowed.
 
-    Certificates are DER, authorities PEM. OpenSSL checks this, but qh3 does not: it uses only the
-    name and the key of a trusted authority, and ignores its path length.
+    Certificates are DER, authorities PEM. OpenSSL checks the path length of RFC 5280 itself; this
+    is for TLS libraries that use only the name and the key of a trusted authority.
     """
     known = _authorities(authorities)
     trusted = [one for one in known.values() if one.subject == one.issuer]
@@ -137,7 +143,8 @@ def check_path(leaf: bytes, sent: Sequence[bytes], authorities: bytes) -> None:
     if not _Paths(trusted, others).reaches(start, 0, ()):
         raise TLSError(
             "there are more certificates between the server's and the trusted authority than the "
-            "authority allows (pathlen); have the authority sign it directly, or trust another one"
+            "authority allows (pathlen)",
+            hint="have the authority sign the certificate directly, or trust another authority",
         )
 
 
@@ -194,7 +201,7 @@ def _authorities(pem: bytes) -> dict[bytes, x509.Certificate]:
 
 
 def dev_tls() -> ServerTLS:
-    """A certificate for this machine, for development; made once, and renewed in time."""
+    """Return a development certificate for this machine; created once, and renewed in time."""
     directory = dev_directory()
     certificate, key = directory / "server.pem", directory / "server.key"
     with _alone_in(directory):
@@ -207,14 +214,14 @@ def dev_tls() -> ServerTLS:
 
 
 def dev_trust() -> Trust:
-    """Trust what `dev_tls` makes on this machine, for this user."""
+    """Return trust in the certificates that `dev_tls` creates for this user on this machine."""
     directory = dev_directory()
     with _alone_in(directory):
         return Trust(authorities=_dev_authority(directory).certificate)
 
 
 def dev_directory() -> Path:
-    """Where development certificates live; AQUEDUCT_DEV_DIR moves it."""
+    """Return the directory of development certificates; AQUEDUCT_DEV_DIR overrides it."""
     chosen = os.environ.get("AQUEDUCT_DEV_DIR")
     if chosen:
         return Path(chosen)
@@ -223,7 +230,7 @@ def dev_directory() -> Path:
 
 
 def dev_names() -> list[str]:
-    """The names a development certificate is good for."""
+    """Return the host names and addresses of the development certificate."""
     names = ["localhost", "127.0.0.1", "::1"]
     host = socket.gethostname()
     return names if host in names else [*names, host]
@@ -232,7 +239,7 @@ def dev_names() -> list[str]:
 def make_certificate(
     names: Sequence[str], authority: ServerTLS | None = None, days: float = _CERTIFICATE_DAYS
 ) -> ServerTLS:
-    """A certificate for host names and addresses, signed by an authority or by itself."""
+    """Create a certificate for host names and addresses, signed by an authority or by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
@@ -252,7 +259,7 @@ def make_certificate(
 
 
 def make_authority(name: str, days: int = _AUTHORITY_DAYS) -> ServerTLS:
-    """A certificate authority of one's own."""
+    """Create a certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(subject, key.public_key(), days).issuer_name(subject)
@@ -264,13 +271,13 @@ def make_authority(name: str, days: int = _AUTHORITY_DAYS) -> ServerTLS:
 
 
 def system_authorities() -> str | None:
-    """The file with the authorities of this system, if OpenSSL knows one."""
+    """Return the file with the authorities of this system, if OpenSSL knows one."""
     return ssl.get_default_verify_paths().cafile
 
 
 @contextlib.contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Processes that start at once make one authority, and one certificate that it issued."""
+    """Hold a lock on the directory, so that processes that start at once create one authority."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(directory, os.O_RDONLY)
@@ -284,23 +291,24 @@ def _alone_in(directory: Path) -> Iterator[None]:
             os.close(lock)
     except OSError as error:
         raise TLSError(
-            f"cannot keep development certificates in {directory}: {error.strerror}; "
-            "set AQUEDUCT_DEV_DIR to a directory that can be written"
+            f"cannot keep development certificates in {directory}: {error.strerror}",
+            hint="set AQUEDUCT_DEV_DIR to a directory that can be written",
         ) from None
 
 
 def _refuse_foreign(found: os.stat_result, path: Path) -> None:
     """Raise `TLSError` if another user owns, or can write to, a file or directory of trust."""
-    advice = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove what is there"
+    hint = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove what is there"
     if found.st_uid not in (os.geteuid(), 0):
         raise TLSError(
             f"development certificates are not trusted: {path} belongs to user {found.st_uid}, "
-            f"not to the current user {os.geteuid()}; {advice}"
+            f"not to the current user {os.geteuid()}",
+            hint=hint,
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise TLSError(
-            f"development certificates are not trusted: other users can write to {path}; "
-            f"run `chmod go-w {path}` if its contents are unchanged, or {advice}"
+            f"development certificates are not trusted: other users can write to {path}",
+            hint=f"run `chmod go-w {path}` if its contents are unchanged, or {hint}",
         )
 
 
@@ -344,7 +352,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def _is_fresh(certificate: Path, key: Path, authority: ServerTLS | None = None) -> bool:
-    """Whether files hold a pair that is good for some time, issued by that authority."""
+    """Return whether files hold a pair of that authority that does not expire soon."""
     try:
         pair = ServerTLS(certificate.read_bytes(), key.read_bytes())
         check(pair)
@@ -366,7 +374,7 @@ def _read(path: str | os.PathLike[str], what: str) -> bytes:
 
 
 def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Write in one step, so that a program that is killed leaves no half of a file."""
+    """Write a file atomically, so that a killed process leaves no partial file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         os.fchmod(handle, 0o600 if secret else 0o644)

@@ -10,30 +10,6 @@ from aqueduct.cli import doctor
 from aqueduct.spark import NoJava
 from tests.cli.conftest import Run
 
-COMMANDS = [
-    "echo",
-    "ping",
-    "send",
-    "listen",
-    "ipc send",
-    "ipc listen",
-    "cert make",
-    "cert show",
-    "ingest",
-    "produce",
-    "topics",
-    "pipeline",
-    "bench",
-    "doctor",
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_each_command_has_an_example(run: Run, command: str) -> None:
-    ran = run(*command.split(), "--help")
-    assert ran.returncode == 0
-    assert f"aqueduct {command}" in ran.stdout.partition("Example")[2]
-
 
 @pytest.mark.parametrize(
     "arguments",

@@ -277,7 +277,7 @@ def test_topics_are_the_same_from_the_server_and_from_its_directory(
 ) -> None:
     server, where = serving(start, tmp_path, "--partitions", "2")
     address = where["listening"]
-    assert run("topics", "-s", address).stderr == "there are no topics\n"
+    assert run("topics", "-s", address).stderr == "no topics\n"
     for topic in ("b", "a"):
         assert run("produce", topic, "-s", address, stdin="x\n" * 300).returncode == 0
     with blocking.Reader(address, trust=dev_trust()) as reader:
@@ -434,7 +434,10 @@ def test_what_a_server_cannot_have_is_one_line(run: Run, start: Start, tmp_path:
     one_line(ingest("file", *free), "cannot store anything in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "no")), "cannot read the tokens in ")
     one_line(ingest("more", *free, "--tokens", str(tmp_path / "file")), "does not hold tokens")
-    one_line(ingest("more", *free, "--max-record", "100000000"), "max_record is no more than 8 MiB")
+    one_line(
+        ingest("more", *free, "--max-record", "100000000"),
+        "--max-record: give a whole number from 1 to 8,388,608",
+    )
     one_line(ingest("more", "--listen", "x:y"), "not an address: 'x:y'; write host:port")
 
 
@@ -510,13 +513,11 @@ def test_a_damaged_log_is_shown_and_then_cut_as_asked(
     assert "a block is cut short" in shown.stdout
     assert "nothing was changed" in shown.stderr
     assert run(*command, "--cut").stdout == shown.stdout
-    assert run(*command).stderr == "there is nothing to repair\n"
-    one_line(run("topics", "--dir", str(tmp_path), "--repair"), "say of which topic")
+    assert run(*command).stderr == "nothing to repair\n"
+    one_line(run("topics", "--dir", str(tmp_path), "--repair"), "name the topic")
     one_line(run("topics", "logs", "--repair"), "--repair needs --dir")
-    one_line(run("topics", "logs", "--cut"), "--cut goes with --repair")
-    one_line(
-        run("topics", "logs", "--dir", str(tmp_path), "--forget-reader", "r"), "leave --dir out"
-    )
+    one_line(run("topics", "logs", "--cut"), "--cut requires --repair")
+    one_line(run("topics", "logs", "--dir", str(tmp_path), "--forget-reader", "r"), "omit --dir")
 
 
 def test_a_named_reader_is_forgotten_as_asked(run: Run, start: Start, tmp_path: Path) -> None:

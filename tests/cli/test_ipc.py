@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aqueduct.cli.ipc import Job, Parcel
+from aqueduct.cli.ipc import IpcSendRun, OutgoingMessage
 from aqueduct.ipc.address import parse
 from tests.cli.conftest import Run, Start, interrupt
 
@@ -186,11 +186,11 @@ def test_many_failures_are_counted_and_not_all_shown(run: Run, nobody: str) -> N
 
 
 async def test_what_cannot_be_read_ends_the_command_with_the_reason() -> None:
-    async def broken() -> AsyncIterator[Parcel]:
-        yield Parcel(1, None, b"under way")
+    async def broken() -> AsyncIterator[OutgoingMessage]:
+        yield OutgoingMessage(1, None, b"under way")
         raise OSError("the disk is gone")
 
-    job = Job("udp://127.0.0.1:9", None, 1)
+    job = IpcSendRun("udp://127.0.0.1:9", None, 1)
     with pytest.raises(OSError, match="the disk is gone"):
         await job.run(parse(job.address), None, broken(), None, as_json=False)
     assert (job.messages, job.failed) == (0, 0)

@@ -10,6 +10,8 @@ import threading
 import pytest
 
 from aqueduct.cli import running
+from aqueduct.errors import ConnectTimeout, TLSError, Unauthenticated
+from aqueduct.security import TRUST_HINT
 
 LONG = bytes(range(256)) * 4_096
 
@@ -60,3 +62,20 @@ def test_a_pipe_that_does_not_block_is_waited_for(
         running.write(b"the end")
     reader.join(10)
     assert got == [LONG + b"the end"]
+
+
+def test_a_hint_about_an_argument_becomes_one_about_an_option() -> None:
+    untrusted = TLSError("no trust", hint=TRUST_HINT)
+    assert running.explain(untrusted).startswith("no trust; check the server's certificate")
+    assert "--ca FILE" in running.explain(untrusted)
+    assert "trust=" not in running.explain(untrusted)
+    assert running.explain(TLSError("no directory", hint="make it")) == "no directory; make it"
+
+
+def test_a_missing_token_is_explained_with_the_option() -> None:
+    assert "--token" in running.explain(Unauthenticated("who are you?"))
+
+
+def test_an_error_without_words_is_explained_by_its_name() -> None:
+    assert running.explain(ConnectTimeout()) == "ConnectTimeout"
+    assert running.explain(OSError()) == "OSError"

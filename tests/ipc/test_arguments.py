@@ -6,7 +6,7 @@ import pytest
 
 from aqueduct import ipc
 from aqueduct.ipc.arguments import check_timeout
-from aqueduct.ipc.core.config import LONGEST
+from aqueduct.settings import LONGEST
 
 
 @pytest.mark.parametrize("kind", [ipc.Endpoint, ipc.blocking.Endpoint])

@@ -11,9 +11,10 @@ import pytest
 
 from aqueduct.errors import CloseCode, LocalProtocolError, WouldBlock
 from aqueduct.protocol.budget import Account, Budget
-from aqueduct.protocol.config import COST_OF_STREAM, INITIAL_LIMITS, KIB, MIB, Config, Limits
+from aqueduct.protocol.config import COST_OF_STREAM, INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import End, SenderEnded
+from aqueduct.settings import KIB, MIB
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
     AckNackUnreliable,

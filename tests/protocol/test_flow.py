@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from aqueduct.errors import CloseCode, WouldBlock
-from aqueduct.protocol.config import INITIAL_LIMITS, KIB, MIB, Config, Limits
+from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Readable, Writable
 from aqueduct.protocol.flow import Window
+from aqueduct.settings import KIB, MIB
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,

@@ -14,7 +14,7 @@ from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import Dequeued
 from tests.protocol.wires import GIVE_RECEIVER, WIDE, RawPeer, client_core
 
-PATIENCE = Config().patience
+PATIENCE = Config().starvation_timeout
 
 
 def line(limit: int, outstanding: int, **sizes: int) -> tuple[Turns, Window, Timers]:

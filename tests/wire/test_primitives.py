@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.primitives import (
     MAX_VARINT,
     Headers,
-    Incomplete,
     decode_headers,
     decode_varbytes,
     decode_varint,

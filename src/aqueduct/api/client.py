@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, ove
 from aqueduct.api.connection import Connection, Opening, close_trace, open_trace
 from aqueduct.api.handles import Sender
 from aqueduct.codec import codec_for
-from aqueduct.errors import AqueductError, CloseCode, ConnectTimeout
+from aqueduct.errors import (
+    AqueductError,
+    CloseCode,
+    ConnectTimeout,
+    HandshakeFailed,
+    HostUnreachable,
+)
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
 from aqueduct.transport.address import Route
-from aqueduct.transport.base import Connector, HandshakeFailed, Unreachable
+from aqueduct.transport.base import Connector
 from aqueduct.transport.schemes import QuicOptions, connector_for
 from aqueduct.wire.chanid import Side
 
@@ -104,7 +110,7 @@ def connect(
                     connection = await _connect_to(connector, route, kind, pairs, limits, trace)
             except TimeoutError:
                 error = error or silence
-            except Unreachable as problem:
+            except HostUnreachable as problem:
                 error = problem
             except HandshakeFailed as problem:
                 error = problem
@@ -156,5 +162,6 @@ async def _resolve_in_time(connector: Connector, deadline: float) -> list[Route]
             return await connector.resolve()
     except TimeoutError:
         raise ConnectTimeout(
-            f"cannot find {connector.host!r}: name resolution took too long; is DNS reachable?"
+            f"cannot find {connector.host!r}: name resolution timed out",
+            hint="check that DNS is reachable",
         ) from None

@@ -14,6 +14,7 @@ from aqueduct.errors import (
     AqueductError,
     CloseCode,
     ConnectError,
+    HandshakeFailed,
     Refused,
     TLSError,
     Unauthenticated,
@@ -21,8 +22,9 @@ from aqueduct.errors import (
 )
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers
+from aqueduct.security import TRUST_HINT
 from aqueduct.transport.address import Address
-from aqueduct.transport.base import HandshakeFailed, Transport
+from aqueduct.transport.base import Transport
 
 if TYPE_CHECKING:
     from aqueduct.observe.trace import Trace
@@ -197,13 +199,6 @@ class Opening(Generic[C]):
         )
 
 
-TRUST_ADVICE = (
-    "Check the server's certificate, its name, and what trust= says; "
-    "for development use tls=dev_tls() and trust=dev_trust()"
-)
-"""The command line has a text of its own instead."""
-
-
 def connect_error(code: int, reason: str, transport: Transport) -> AqueductError:
     """Return the error for a connection that ended before it was ready."""
     where = f"{transport.peer[0]}:{transport.peer[1]}"
@@ -221,7 +216,7 @@ def connect_error(code: int, reason: str, transport: Transport) -> AqueductError
         return ConnectError(f"{where} closed the connection with code {code:#x}: {reason}")
     if transport.is_trust_failure(code):
         return TLSError(
-            f"no trust between us and {where}: {reason or 'TLS failed'}. {TRUST_ADVICE}"
+            f"no trust between us and {where}: {reason or 'TLS failed'}", hint=TRUST_HINT
         )
     return HandshakeFailed(f"cannot connect to {where}: {reason or f'code {code:#x}'}")
 

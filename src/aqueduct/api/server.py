@@ -38,7 +38,7 @@ MAX_ENDED_BYTES = 4 * 1024 * 1024
 _STOPPING = (CloseCode.GOING_AWAY, "the server stops")
 
 
-class Refuse(Exception):
+class Refuse(AqueductError):
     """Raised by an accept callback to refuse a client."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``aqueduct bench``: what channels do on this machine, between two processes, in a few seconds."""
+"""``aqueduct bench``: measures channels between two processes of this machine in a few seconds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from aqueduct.protocol.connection import Mode
 from aqueduct.security import dev_tls, dev_trust
 
 _BATCH = 64
-"""Messages between two looks at the clock."""
+"""Messages between two readings of the clock."""
 
 
 class Report(msgspec.Struct):
-    """What the receiving process counted, and in how many seconds since the first message."""
+    """What the receiving process counted, and the seconds since the first message."""
 
     messages: int
     size: int
@@ -38,14 +38,14 @@ class Report(msgspec.Struct):
 
 
 class Flow(msgspec.Struct, tag=True):
-    """A stream of messages to be counted."""
+    """A stream of messages that the server counts."""
 
     data: Receiver[bytes]
     report: Sender[Report]
 
 
 class Question(msgspec.Struct, tag=True):
-    """A message to be answered at once."""
+    """A message that the server answers at once."""
 
     payload: bytes
     answer: Sender[bytes]
@@ -56,7 +56,7 @@ Request = Flow | Question
 
 @dataclass
 class Result:
-    """One line of the table."""
+    """One row of the table."""
 
     what: str
     messages_per_second: float | None = None
@@ -76,13 +76,13 @@ CASES = (
 
 def bench(
     seconds: Annotated[
-        float, typer.Option("--seconds", "-s", min=0.05, help="How long each line is measured.")
+        float, typer.Option("--seconds", "-s", min=0.05, help="Duration of each measurement.")
     ] = 0.7,
     as_json: options.Json = False,
 ) -> None:
-    """Measure messages and bytes per second and round trips between two processes.
+    """Measure throughput and round-trip times between two processes.
 
-    Encrypted, over loopback, counted one by one in the receiving Python code.
+    Encrypted, over loopback, with messages counted one by one in the receiving Python code.
 
     Example: aqueduct bench --seconds 2
     """
@@ -107,7 +107,7 @@ async def _measure(pipe: Pipe, seconds: float, as_json: bool) -> int:
     with running.notes.status("starting") as status:
         async with running.interrupts() as stop:
 
-            async def all_of_it() -> None:
+            async def measure_all() -> None:
                 status.update("connect and first answer")
                 results.append(await _measure_connect(address))
                 async with connect(address, Request, trust=dev_trust()) as connection:
@@ -117,7 +117,7 @@ async def _measure(pipe: Pipe, seconds: float, as_json: bool) -> int:
                         status.update(what)
                         results.append(await _measure_flow(connection, what, mode, size, seconds))
 
-            done = await running.until(stop, all_of_it())
+            done = await running.until(stop, measure_all())
     if as_json:
         print(json.dumps([asdict(result) for result in results]))
     else:
@@ -152,17 +152,17 @@ async def _measure_flow(
 ) -> Result:
     sender, receiver = channel(bytes, mode=mode)
     payload = bytes(size)
-    pouring = asyncio.ensure_future(_pour(sender, payload, seconds))
+    sending = asyncio.ensure_future(_send_for(sender, payload, seconds))
     try:
         report: Report = await connection.entrypoint.call(Flow, data=receiver, timeout=seconds + 30)
     finally:
-        pouring.cancel()
+        sending.cancel()
     rate = report.messages / max(report.seconds, 1e-9)
     volume = report.size / max(report.seconds, 1e-9) / 1e6
     return Result(what, messages_per_second=round(rate), megabytes_per_second=round(volume, 1))
 
 
-async def _pour(sender: Sender[bytes], payload: bytes, seconds: float) -> None:
+async def _send_for(sender: Sender[bytes], payload: bytes, seconds: float) -> None:
     async with sender:
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:

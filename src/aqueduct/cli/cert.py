@@ -1,4 +1,4 @@
-"""``aqueduct cert``: makes certificates, and shows what is in them."""
+"""``aqueduct cert``: creates certificates, and shows their contents."""
 
 from __future__ import annotations
 
@@ -24,29 +24,33 @@ from aqueduct.security import (
     tls,
 )
 
-app = typer.Typer(help="Make certificates and show their fingerprints.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create certificates and show their fingerprints.\n\n"
+    "Example: aqueduct cert make example.org --out certs",
+    no_args_is_help=True,
+)
 
 
 @app.command()
 def make(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Host names and addresses.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", file_okay=False, help="Where the files go.")
+        Path, typer.Option("--out", "-o", file_okay=False, help="Directory for the files.")
     ] = Path(),
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it lasts.")] = 365,
-    force: Annotated[bool, typer.Option("--force", help="Write over files there are.")] = False,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Validity in days.")] = 365,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make a certificate for a server, signed by an authority in the same directory.
+    """Create a server certificate, signed by an authority in the same directory.
 
-    The authority is made when there is none. Servers take server.pem and server.key, clients
-    trust authority.pem; authority.key signs and goes nowhere.
+    Creates the authority if there is none. Servers use server.pem and server.key; clients trust
+    authority.pem. Keep authority.key secret.
 
     Example: aqueduct cert make example.org 192.0.2.7 --out certs --days 90
     """
     certificate, key = out / "server.pem", out / "server.key"
     if not force and (certificate.exists() or key.exists()):
-        fail(f"{certificate} is there already; write over it with --force")
+        fail(f"{certificate} exists already; overwrite it with --force")
     try:
         out.mkdir(parents=True, exist_ok=True)
         made = make_certificate(names, _authority(out), days)
@@ -68,11 +72,11 @@ def make(
 @app.command()
 def show(
     file: Annotated[
-        Path | None, typer.Argument(help="A PEM certificate; else the development one.")
+        Path | None, typer.Argument(help="PEM certificate (default: the development certificate).")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show the names, the last day and the fingerprint of a certificate.
+    """Show the names, the expiry date and the fingerprint of a certificate.
 
     Example: aqueduct cert show certs/server.pem
     """
@@ -92,7 +96,7 @@ def show(
 
 
 def describe(pem: bytes) -> dict[str, Any]:
-    """What people want to know of the first certificate in a PEM text."""
+    """Return names, issuer, expiry and fingerprint of the first certificate in a PEM text."""
     loaded = x509.load_pem_x509_certificate(pem)
     try:
         extension = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName)

@@ -1,4 +1,4 @@
-"""``aqueduct doctor``: whether this machine has what channels need, and what to do if not."""
+"""``aqueduct doctor``: checks the requirements of channels on this machine, with remedies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aqueduct.api.server import serve
 from aqueduct.cli import cert, options, running
 from aqueduct.cli.ping import Ping
 from aqueduct.errors import AqueductError
-from aqueduct.security import dev_tls, dev_trust
+from aqueduct.security import dev_directory, dev_tls, dev_trust
 from aqueduct.spark.java import NoJava, find_java
 from aqueduct.transport.udp import BUFFER_SIZE, UdpSocket
 
@@ -37,19 +37,19 @@ _OLDEST = (3, 11)
 _FILES = 4_096
 _SECONDS = 10
 _SYNC = 0.02
-"""Seconds that a sync may take: slower, and producers feel each one."""
+"""Seconds that a sync may take; a slower one delays producers noticeably."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     ok: bool
     found: str
     advice: str = ""
     needed: bool = True
-    """Whether channels fail without it; the rest is speed, or for other parts."""
+    """Whether channels fail without it; other findings affect speed or other parts."""
 
 
 def doctor(
@@ -75,7 +75,7 @@ def doctor(
     Example: aqueduct doctor --dir data --tokens tokens.json
     """
     findings: list[Finding] = []
-    with running.notes.status("looking"):
+    with running.notes.status("checking"):
         for check in CHECKS:
             findings += check()
         if directory is not None:
@@ -112,7 +112,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """What Aqueduct stands on."""
+    """Required packages."""
     for name in ("qh3", "msgspec", "cryptography"):
         yield Finding(
             name, (found := _version(name)) != "", found or "missing", f"pip install {name}"
@@ -122,13 +122,13 @@ def check_packages() -> Iterator[Finding]:
         "uvloop",
         found != "",
         found or "not installed",
-        "pip install uvloop makes loops faster; asyncio's own works too",
+        "pip install uvloop for a faster event loop; asyncio works too",
         needed=False,
     )
 
 
 def check_udp() -> Iterator[Finding]:
-    """What the kernel does for UDP."""
+    """Support of the kernel for UDP."""
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
         sock.bind(("127.0.0.1", 0))
         udp = UdpSocket(sock)
@@ -145,7 +145,7 @@ def check_udp() -> Iterator[Finding]:
             f"sysctl -w net.core.{setting}={BUFFER_SIZE}, else fast senders lose packets",
             needed=False,
         )
-    advice = "packets go one by one, which costs speed; Linux 5.0 or newer has it"
+    advice = "without it, each packet is a system call; use Linux 5.0 or newer"
     yield Finding("UDP GSO (send)", udp.gso, "yes" if udp.gso else "no", advice, needed=False)
     yield Finding("UDP GRO (receive)", udp.gro, "yes" if udp.gro else "no", advice, needed=False)
 
@@ -156,9 +156,11 @@ def check_certificates() -> Iterator[Finding]:
     try:
         trusted = dev_trust()
         shown = cert.describe(dev_tls().certificate)
-    except (OSError, ValueError, AqueductError) as error:
-        advice = "set AQUEDUCT_DEV_DIR to a directory that can be written"
-        yield Finding(name, False, str(error).removesuffix(f"; {advice}"), advice)
+    except AqueductError as error:
+        yield Finding(name, False, error.message, error.hint)
+        return
+    except (OSError, ValueError) as error:
+        yield Finding(name, False, str(error), f"remove {dev_directory()}, and run doctor again")
         return
     ok = trusted.authorities is not None and shown["days_left"] > 0
     yield Finding(
@@ -167,7 +169,7 @@ def check_certificates() -> Iterator[Finding]:
 
 
 def check_files() -> Iterator[Finding]:
-    """How many sockets a process may have."""
+    """The limit of open files, and so of sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,}"
     ok = soft == resource.RLIM_INFINITY or soft >= _FILES
@@ -177,7 +179,7 @@ def check_files() -> Iterator[Finding]:
 
 
 def check_ingest() -> Iterator[Finding]:
-    """What storing records needs: pyarrow, and a disk that is quick to say that it has them."""
+    """Requirements of ingest: pyarrow, and a disk with a low sync latency."""
     found = _version("pyarrow")
     yield Finding(
         "pyarrow",
@@ -190,10 +192,10 @@ def check_ingest() -> Iterator[Finding]:
     try:
         took = _sync_time(Path.cwd())
     except OSError as error:
-        advice = "only ingest needs it: look again in a directory that can be written"
+        advice = "only ingest needs it: run this in a directory that can be written"
         yield Finding(name, False, error.strerror or str(error), advice, needed=False)
     else:
-        advice = "only ingest needs it: each answer to a producer waits so long, take a faster disk"
+        advice = "only ingest needs it: each acknowledgement waits for a sync; use a faster disk"
         yield Finding(name, took <= _SYNC, f"{1000 * took:.1f} ms", advice, needed=False)
 
 
@@ -229,7 +231,7 @@ def check_tokens(path: Path) -> Iterator[Finding]:
 
 
 def _sync_time(directory: Path) -> float:
-    """Seconds until a small block is on disk, in the middle of several tries."""
+    """Return the median time in seconds to sync a small block."""
     took = []
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         for _ in range(9):
@@ -256,7 +258,7 @@ def check_connection() -> Iterator[Finding]:
         with asyncio.Runner(loop_factory=running.loop_factory()) as runner:
             took = runner.run(_connect_and_call())
     except (AqueductError, OSError, TimeoutError) as error:
-        advice = "is UDP on 127.0.0.1 allowed, and has every package the version it should?"
+        advice = "check that UDP on 127.0.0.1 is allowed, and the versions of all packages"
         yield Finding("connection", False, str(error) or "no answer", advice)
     else:
         yield Finding("connection", True, f"over loopback, {1000 * took:.1f} ms")

@@ -1,7 +1,7 @@
-"""``aqueduct echo``: a server that answers everything, to try a client or a network with.
+"""``aqueduct echo``: a diagnostic server that answers every message.
 
-Every message on any channel is answered on each sender it carries, with its own payload and
-headers; each receiver it carries is read in the same way.
+The server answers each message on every sender attached to it, with the same payload and headers,
+and reads every attached receiver in the same way.
 """
 
 from __future__ import annotations
@@ -23,21 +23,27 @@ from aqueduct.security import ServerTLS
 
 def echo(
     listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Port 0 takes a free one.")
+        str,
+        typer.Option(
+            "--listen",
+            "-l",
+            metavar="HOST:PORT",
+            help="Address to bind; port 0 selects a free port.",
+        ),
     ] = "127.0.0.1:4433",
     cert: options.Certificate = None,
     key: options.Key = None,
     grace: options.Grace = 2.0,
     trace: options.Trace = None,
 ) -> None:
-    """Answer every message on the senders that it carries.
+    """Answer every message on the senders attached to it.
 
-    Prints the address it listens on when it is ready, and serves until Ctrl-C.
+    Prints its address when it is ready, and serves until Ctrl-C.
 
     Example: aqueduct echo --listen 127.0.0.1:4433
     """
-    tls = options.chosen_tls(cert, key)
-    running.run(_serve(listen, tls, grace, options.chosen_trace(trace)))
+    tls = options.server_tls(cert, key)
+    running.run(_serve(listen, tls, grace, options.trace_directory(trace)))
 
 
 async def _serve(address: str, tls: ServerTLS, grace: float, trace: Path | None) -> None:
@@ -55,7 +61,7 @@ async def handle(connection: Connection[bytes]) -> None:
 
 
 async def read(receiver: Receiver[bytes], group: asyncio.TaskGroup) -> None:
-    """Echo what comes on one channel; other channels that come with it get tasks of their own."""
+    """Echo the messages of one channel; read attached channels in tasks of their own."""
     async with receiver:
         while True:
             try:
@@ -72,9 +78,9 @@ async def read(receiver: Receiver[bytes], group: asyncio.TaskGroup) -> None:
 
 
 async def answer(sender: Sender[Any], message: Message[bytes]) -> None:
-    """Send a message back, and no other."""
+    """Send a message back, and finish the channel."""
     try:
         async with sender:
             await sender.send(message.payload, headers=message.headers)
     except AqueductError:
-        pass  # the client does not want it any more, or cannot take a message of this size
+        pass  # the client closed the channel, or its limits are lower

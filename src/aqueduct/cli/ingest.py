@@ -1,4 +1,4 @@
-"""``aqueduct ingest``: a server that stores what producers send, and serves it to readers."""
+"""``aqueduct ingest``: a server that stores the records of producers, and serves readers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aqueduct.cli import options, running
+from aqueduct.errors import SettingError
 from aqueduct.security import ServerTLS
 
 if TYPE_CHECKING:
@@ -20,37 +21,58 @@ if TYPE_CHECKING:
 
 def ingest(
     directory: Annotated[
-        Path, typer.Option("--dir", "-d", metavar="DIR", help="Where everything is stored.")
+        Path, typer.Option("--dir", "-d", metavar="DIR", help="Directory of all topics.")
     ],
     listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Port 0 takes a free one.")
-    ] = options.INGEST,
+        str,
+        typer.Option(
+            "--listen",
+            "-l",
+            metavar="HOST:PORT",
+            help="Address to bind; port 0 selects a free port.",
+        ),
+    ] = options.INGEST_ADDRESS,
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, help="Of a topic whose producer does not say.")
+        int, typer.Option("--partitions", min=1, help="Default partitions of a new topic.")
     ] = 4,
     tokens: Annotated[
         Path | None,
-        typer.Option("--tokens", metavar="FILE", help="JSON: who may write and read what."),
+        typer.Option(
+            "--tokens", metavar="FILE", help="JSON file with tokens and their permissions."
+        ),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics for Prometheus here."),
+        typer.Option(
+            "--metrics", metavar="HOST:PORT", help="Serve /metrics for Prometheus at this address."
+        ),
     ] = None,
     keep_days: Annotated[
         float | None, typer.Option("--keep-days", min=0, help="Remove segments older than this.")
     ] = None,
     keep_bytes: Annotated[
         int | None,
-        typer.Option("--keep-bytes", min=1, help="Remove the oldest segments of a partition."),
+        typer.Option(
+            "--keep-bytes", min=1, help="Remove the oldest segments of a partition above this size."
+        ),
     ] = None,
     keep_free: Annotated[
         int,
         typer.Option(
-            "--keep-free", min=0, metavar="BYTES", help="With less room on disk, store nothing."
+            "--keep-free",
+            min=0,
+            metavar="BYTES",
+            help="Free disk space below which nothing is stored.",
         ),
     ] = 256 * 1024 * 1024,
     max_record: Annotated[
-        int, typer.Option("--max-record", min=1, metavar="BYTES", help="The largest record.")
+        int,
+        typer.Option(
+            "--max-record",
+            min=1,
+            metavar="BYTES",
+            help="The largest record: key, value and headers.",
+        ),
     ] = 1024 * 1024,
     dir_mode: Annotated[
         str | None,
@@ -65,39 +87,43 @@ def ingest(
     grace: options.Grace = 5.0,
     as_json: options.Json = False,
 ) -> None:
-    """Store what producers send, durably and once each, and serve it to readers.
+    """Store the records of producers durably, exactly once, and serve them to readers.
 
-    Says on standard error where it listens and, after Ctrl-C, what it stored; with --json both are
-    lines on standard output. What was named to a producer as stored is on disk then and later.
+    Prints its address on standard error and, after Ctrl-C, what it stored; with --json, both are
+    lines on standard output. Acknowledged records are on disk.
 
-    --tokens names a file such as {"a-long-token": {"write": ["logs.*"], "read": ["*"]}}; without
-    it, everybody who can connect may do everything.
+    --tokens names a file such as {"a-long-token": {"write": ["logs.*"], "read": ["*"]}}. Without
+    it, every client that can connect may write and read all topics.
 
     Example: aqueduct ingest --dir data
 
     Example: aqueduct ingest --dir data --listen 0.0.0.0:4434 --cert cert.pem --key key.pem
     --tokens tokens.json --metrics 127.0.0.1:9464 --keep-days 7
     """
-    options.need_pyarrow()
+    options.require_pyarrow()
     from aqueduct.ingest import IngestLimits
     from aqueduct.ingest.storage.local.file_modes import check_mode
 
+    defaults = IngestLimits()
     try:
         limits = IngestLimits(
             partitions=partitions,
-            max_partitions=max(partitions, IngestLimits.max_partitions),
+            max_partitions=max(partitions, defaults.max_partitions),
             max_record=max_record,
-            max_waiting=max(max_record, IngestLimits.max_waiting),
+            max_waiting=max(max_record, defaults.max_waiting),
             low_water=keep_free,
             retention_age=None if keep_days is None else keep_days * 86_400,
             retention_size=keep_bytes,
         )
         mode = None if dir_mode is None else check_mode(_octal(dir_mode))
+    except SettingError as error:
+        option = error.setting.replace("_", "-")
+        running.fail(f"--{option}: give {error.allowed}")
     except ValueError as error:
-        running.fail(str(error).removeprefix("IngestLimits: "))
-    certificate = options.chosen_tls(cert, key)
-    job = _Job(listen, directory, certificate, limits, tokens, metrics, grace, as_json, mode)
-    running.run(job.run())
+        running.fail(str(error))
+    certificate = options.server_tls(cert, key)
+    run = _ServerRun(listen, directory, certificate, limits, tokens, metrics, grace, as_json, mode)
+    running.run(run.run())
 
 
 def _octal(text: str) -> int:
@@ -108,8 +134,8 @@ def _octal(text: str) -> int:
 
 
 @dataclass
-class _Job:
-    """A server, and how to talk of it."""
+class _ServerRun:
+    """A server, its settings, and its output."""
 
     listen: str
     directory: Path
@@ -142,11 +168,11 @@ class _Job:
             if self.metrics is not None:
                 exposition = Exposition(self.metrics, server.metrics_text)
                 page = (await stack.enter_async_context(exposition)).address
-            self._say_where(server, page)
+            self._print_addresses(server, page)
             await running.until(stop, server.wait_closed())
-        self._say_what(server, time.perf_counter() - start)
+        self._print_totals(server, time.perf_counter() - start)
 
-    def _say_where(self, server: IngestServer, page: str | None) -> None:
+    def _print_addresses(self, server: IngestServer, page: str | None) -> None:
         if self.as_json:
             print(json.dumps({"listening": server.address, "metrics": page}), flush=True)
             return
@@ -155,13 +181,13 @@ class _Job:
             running.notes.print(f"metrics at http://{page}/metrics", markup=False)
         for topic in server.topics():
             if topic.fault:
-                continue  # which the log has said
+                continue  # the log has the fault
             records = sum(part.next_offset - part.first_offset for part in topic.partitions)
             running.notes.print(
-                f"{topic.topic}: {options.counted(records, 'record')}", markup=False
+                f"{topic.topic}: {options.pluralize(records, 'record')}", markup=False
             )
 
-    def _say_what(self, server: IngestServer, took: float) -> None:
+    def _print_totals(self, server: IngestServer, took: float) -> None:
         counts = server.statistics()
         if self.as_json:
             names = ("records", "bytes", "duplicates", "refused", "segments", "rows_read")
@@ -178,5 +204,5 @@ class _Job:
             if count
         )
         running.notes.print(
-            f"{options.counted(counts.records, 'record')} stored{more} in {took:.0f} s"
+            f"{options.pluralize(counts.records, 'record')} stored{more} in {took:.0f} s"
         )

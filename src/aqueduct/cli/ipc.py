@@ -1,4 +1,4 @@
-"""``aqueduct ipc``: messages to an endpoint of ScalableIPC, and an endpoint that prints them."""
+"""``aqueduct ipc``: sends messages over ScalableIPC, and prints received ones."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ from aqueduct.security import ServerTLS, Trust
 
 PARALLEL = 64
 _SHOWN = 10
-"""Failures that people get to see one by one; the rest are counted."""
+"""The most failures printed one by one; further ones are only counted."""
 _LISTED = 1_000
-"""Failures that programs get to see one by one."""
+"""The most failures listed with --json."""
 _RATED = 256 * 1024
-"""Bytes from which on a rate says something."""
+"""The least bytes for which a rate is printed."""
+_DEFAULTS = Config()
 
 app = typer.Typer(
-    help="Messages without connections: between processes of a host, or hosts.",
+    help="Messages without connections, between processes or hosts (ScalableIPC).\n\n"
+    "Example: aqueduct ipc listen udp://127.0.0.1:5000",
     no_args_is_help=True,
 )
 
@@ -49,7 +51,9 @@ def send(
     ],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT", help="A message each; else lines of standard input."),
+        typer.Argument(
+            metavar="TEXT", help="One message per argument (default: lines of standard input)."
+        ),
     ] = None,
     files: Annotated[
         list[Path] | None,
@@ -59,14 +63,15 @@ def send(
             exists=True,
             dir_okay=False,
             readable=True,
-            help="Send a file as one message; repeat.",
+            help="Send a file as one message; repeatable.",
         ),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="All of standard input is one message.")
+        bool, typer.Option("--whole", help="Send all of standard input as one message.")
     ] = False,
     parallel: Annotated[
-        int, typer.Option("--parallel", "-p", min=1, max=16_384, help="Messages sent at once.")
+        int,
+        typer.Option("--parallel", "-p", min=1, max=16_384, help="The most messages in flight."),
     ] = PARALLEL,
     timeout: Annotated[
         float | None,
@@ -74,7 +79,7 @@ def send(
             "--timeout",
             min=0.001,
             metavar="SECONDS",
-            help="Give a message up after this; without an answer it is after 5 s anyway.",
+            help="Abandon a message after this time; without an answer, after 5 s.",
         ),
     ] = None,
     ca: options.Authority = None,
@@ -82,10 +87,10 @@ def send(
     system: options.System = False,
     as_json: options.Json = False,
 ) -> None:
-    """Send messages, and wait until the receiver has taken each.
+    """Send messages, and wait until the receiver has processed each.
 
-    Exits with 0 if it has taken all of them, else with 1 after saying which failed and why.
-    Several are sent at once, and may arrive in another order; --parallel 1 keeps it.
+    Exits with 0 if it processed all of them; otherwise prints which failed and why, and exits
+    with 1. Messages are sent concurrently and may arrive in another order; --parallel 1 keeps it.
 
     Example: aqueduct ipc send udp://127.0.0.1:5000 hello world
 
@@ -100,10 +105,10 @@ def send(
         running.fail(f"not an address to send to: {address!r}; write {place.scheme}://host:port")
     trust = None
     if place.scheme == "tls":
-        trust = options.chosen_trust(ca, pin, system)
+        trust = options.client_trust(ca, pin, system)
     elif ca is not None or pin is not None or system:
         raise typer.BadParameter("--ca, --pin and --system are for tls:// addresses")
-    job = Job(address, timeout, parallel)
+    job = IpcSendRun(address, timeout, parallel)
     if files:
         largest = max(files, key=_size)
         if _size(largest) > MAX_INT32:
@@ -121,14 +126,18 @@ def listen(
     address: Annotated[
         str,
         typer.Argument(
-            metavar="ADDRESS", help="udp://HOST:PORT or tls://HOST:PORT; port 0 takes a free one."
+            metavar="ADDRESS",
+            help="udp://HOST:PORT or tls://HOST:PORT; port 0 selects a free port.",
         ),
     ] = "udp://127.0.0.1:0",
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="End after so many messages; 0 for never.")
+        int,
+        typer.Option(
+            "--count", "-n", min=0, help="Exit after this many messages; 0 runs until Ctrl-C."
+        ),
     ] = 0,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print payloads as they are, a line each.")
+        bool, typer.Option("--raw", help="Print payloads unescaped, one per line.")
     ] = False,
     max_message: Annotated[
         int,
@@ -139,15 +148,15 @@ def listen(
             metavar="BYTES",
             help="The largest message taken.",
         ),
-    ] = Config.max_message,
+    ] = _DEFAULTS.max_message,
     cert: options.Certificate = None,
     key: options.Key = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the messages that arrive; senders hear that a message was taken once it is printed.
+    """Print messages that arrive, and acknowledge each one after it is printed.
 
-    Says on standard error where it listens. With --json the first line on standard output is an
-    object with the address, and each line after it one with from, id, size and payload_base64.
+    Prints its address on standard error. With --json, the first line on standard output is an
+    object with the address, and each further line one with from, id, size and payload_base64.
 
     Example: aqueduct ipc listen udp://127.0.0.1:5000
 
@@ -160,43 +169,45 @@ def listen(
     if place.scheme == "tls":
         if not place.host:
             running.fail(f"not an address to listen at: {address!r}; write tls://host:port")
-        tls = options.chosen_tls(cert, key)
+        tls = options.server_tls(cert, key)
     elif cert is not None or key is not None:
         raise typer.BadParameter("--cert and --key are for tls:// addresses")
-    printer: Printer = JsonPrinter() if as_json else RawPrinter() if raw else Printer()
-    config = Config(max_message=max_message, max_received=max(Config.max_received, 2 * max_message))
-    running.run(Desk(printer, count).serve(address, tls, config))
+    printer: IpcPrinter = IpcJsonPrinter() if as_json else IpcRawPrinter() if raw else IpcPrinter()
+    config = Config(
+        max_message=max_message, max_received=max(_DEFAULTS.max_received, 2 * max_message)
+    )
+    running.run(IpcListener(printer, count).serve(address, tls, config))
 
 
-class Printer:
-    """Shows messages to people; what could steer a terminal is escaped."""
+class IpcPrinter:
+    """Prints messages for people, with control characters escaped."""
 
     def listening(self, address: str) -> None:
-        """The endpoint is ready."""
+        """Print the address of the endpoint."""
         running.notes.print(f"listening on {address}", markup=False, soft_wrap=True)
 
     def message(self, message: Message[bytes]) -> None:
-        """A message came."""
+        """Print a message."""
         running.write_line(f"{message.source}: {readable(message.payload)}")
 
 
-class RawPrinter(Printer):
-    """Writes payloads as they are."""
+class IpcRawPrinter(IpcPrinter):
+    """Prints payloads unescaped."""
 
     def message(self, message: Message[bytes]) -> None:
-        """The payload and a line end."""
+        """Print the payload and a line end."""
         running.write(message.payload + b"\n")
 
 
-class JsonPrinter(Printer):
-    """Prints an object a line."""
+class IpcJsonPrinter(IpcPrinter):
+    """Prints one JSON object per line."""
 
     def listening(self, address: str) -> None:
-        """The endpoint is ready."""
+        """Print the address of the endpoint."""
         running.write_object(address=address)
 
     def message(self, message: Message[bytes]) -> None:
-        """The payload in base64, as it may be anything."""
+        """Print the payload in base64, because it may be binary."""
         shown = {
             "from": message.source,
             "id": str(message.id),
@@ -207,17 +218,17 @@ class JsonPrinter(Printer):
 
 
 @dataclass
-class Desk:
-    """Takes what arrives and gives it to a printer."""
+class IpcListener:
+    """Receives messages and passes them to a printer."""
 
-    printer: Printer
+    printer: IpcPrinter
     count: int
     taken: int = 0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     trouble: OSError | None = None
 
     async def serve(self, address: str, tls: ServerTLS | None, config: Config) -> None:
-        """Print until Ctrl-C, until there were enough messages, or until nobody reads it."""
+        """Print until Ctrl-C, until ``count`` messages, or until the output is closed."""
         endpoint = Endpoint(address, on_message=self.take, tls=tls, config=config)
         async with running.interrupts() as self.stop, _opened(endpoint):
             self.printer.listening(endpoint.address)
@@ -226,7 +237,7 @@ class Desk:
             raise self.trouble
 
     def take(self, message: Message[bytes]) -> Awaitable[None] | None:
-        """Print a message: it is acknowledged once this has returned, and so never lost."""
+        """Print a message; it is acknowledged after this returns, so that none is lost."""
         if not self.stop.is_set():
             try:
                 self.printer.message(message)
@@ -238,21 +249,21 @@ class Desk:
                 if self.taken == self.count:
                     self.stop.set()
                 return None
-        return asyncio.get_running_loop().create_future()  # not printed, so it is never taken
+        return asyncio.get_running_loop().create_future()  # not printed: never acknowledge it
 
 
-class Parcel(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message to send."""
 
     number: int
     name: str | None
-    """Of the file it is."""
+    """The name of the file, if the message is one."""
     payload: bytes
 
 
 @dataclass
-class Job:
-    """What is sent where, and what became of it."""
+class IpcSendRun:
+    """The messages of one command, and the outcome of each."""
 
     address: str
     timeout: float | None
@@ -262,75 +273,77 @@ class Job:
     given_up: int = 0
     failed: int = 0
     failures: list[dict[str, Any]] = field(default_factory=list)
-    hopeless: BaseException | None = None
-    """Why nothing can be sent there at all, or no more can be read."""
+    fatal: BaseException | None = None
+    """Why nothing can be sent to the address, or no more input can be read."""
     advance: Callable[[int], object] = abs
-    """Told how many bytes were acknowledged; without a bar on the terminal nothing comes of it."""
+    """Called with the number of bytes acknowledged; advances the progress bar, if there is one."""
 
     async def run(
         self,
         place: Place,
         trust: Trust | None,
-        parcels: AsyncIterator[Parcel],
+        outgoing: AsyncIterator[OutgoingMessage],
         total: int | None,
         as_json: bool,
     ) -> int:
-        """Send everything, wait for acknowledgements, report.
+        """Send all messages, wait for acknowledgements and report.
 
-        ``total`` is how many bytes there are, 0 if nobody knows, None if no progress is shown.
+        ``total`` is the number of bytes, 0 if it is unknown, None to show no progress.
         """
         async with running.interrupts() as stop, _opened(await _sender(place, trust)) as endpoint:
             start = time.perf_counter()
             with contextlib.ExitStack() as stack:
                 if total is not None:
                     self.advance = stack.enter_context(progress(self.address, total or None))
-                done = await running.until(stop, self._send_all(endpoint, parcels))
+                done = await running.until(stop, self._send_all(endpoint, outgoing))
             took = time.perf_counter() - start
         self._report(took, as_json)
-        if self.hopeless is not None:
-            raise self.hopeless
+        if self.fatal is not None:
+            raise self.fatal
         if not done:
             return running.INTERRUPTED
         return running.FAILED if self.failed else 0
 
-    async def _send_all(self, endpoint: Endpoint[bytes], parcels: AsyncIterator[Parcel]) -> None:
+    async def _send_all(
+        self, endpoint: Endpoint[bytes], outgoing: AsyncIterator[OutgoingMessage]
+    ) -> None:
         slots = asyncio.Semaphore(self.parallel)
         try:
             async with asyncio.TaskGroup() as group:
-                async for parcel in parcels:
+                async for message in outgoing:
                     await slots.acquire()
-                    sending = group.create_task(self._send(endpoint, parcel))
+                    sending = group.create_task(self._send(endpoint, message))
                     sending.add_done_callback(lambda _: slots.release())
         except* (AqueductError, OSError) as errors:
             first: BaseException = errors
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
-            self.hopeless = first
+            self.fatal = first
 
-    async def _send(self, endpoint: Endpoint[bytes], parcel: Parcel) -> None:
+    async def _send(self, endpoint: Endpoint[bytes], message: OutgoingMessage) -> None:
         try:
-            await endpoint.send(self.address, parcel.payload, timeout=self.timeout)
+            await endpoint.send(self.address, message.payload, timeout=self.timeout)
         except asyncio.CancelledError:
             self.given_up += 1
             raise
         except (DeliveryError, MessageError) as error:
-            self._fail(parcel, error)
+            self._fail(message, error)
         else:
             self.messages += 1
-            self.size += len(parcel.payload)
-            self.advance(len(parcel.payload))
+            self.size += len(message.payload)
+            self.advance(len(message.payload))
 
-    def _fail(self, parcel: Parcel, error: DeliveryError | MessageError) -> None:
+    def _fail(self, message: OutgoingMessage, error: DeliveryError | MessageError) -> None:
         self.failed += 1
         if self.failed <= _SHOWN:
-            which = f"message {parcel.number}" if parcel.name is None else parcel.name
-            line = running.plain(f"aqueduct: {which}: {error}")
+            which = f"message {message.number}" if message.name is None else message.name
+            line = running.printable(f"aqueduct: {which}: {error}")
             running.notes.print(line, markup=False, soft_wrap=True)
         if len(self.failures) < _LISTED:
             self.failures.append(
                 {
-                    "number": parcel.number,
-                    "file": parcel.name,
+                    "number": message.number,
+                    "file": message.name,
                     "address": self.address,
                     "error": type(error).__name__,
                     "reason": str(error),
@@ -350,8 +363,8 @@ class Job:
             }
             running.write_object(**found)
             return
-        if self.hopeless is not None and not self.messages:
-            return  # the one line that follows says it all
+        if self.fatal is not None and not self.messages:
+            return  # the error follows
         rate = self.size / max(took, 1e-9) / 1e6
         running.notes.print(
             f"{self.messages:,} messages, {self.size:,} bytes acknowledged in {took:.2f} s"
@@ -363,7 +376,7 @@ class Job:
 
 
 def _place(address: str) -> Place:
-    """An address that other processes can have."""
+    """Parse an address; exit with a message if it is none."""
     try:
         return parse(address, schemes=("udp", "tls"))
     except ConnectError as error:
@@ -372,12 +385,12 @@ def _place(address: str) -> Place:
 
 @contextlib.asynccontextmanager
 async def _opened(endpoint: Endpoint[bytes]) -> AsyncIterator[Endpoint[bytes]]:
-    """An endpoint that is there; what it warns of is said to people."""
+    """Open an endpoint, and print its warnings."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         await endpoint.open()
     for warning in warned:
-        line = running.plain(f"aqueduct: {warning.message}")
+        line = running.printable(f"aqueduct: {warning.message}")
         running.notes.print(line, markup=False, soft_wrap=True)
     try:
         yield endpoint
@@ -386,7 +399,7 @@ async def _opened(endpoint: Endpoint[bytes]) -> AsyncIterator[Endpoint[bytes]]:
 
 
 async def _sender(place: Place, trust: Trust | None) -> Endpoint[bytes]:
-    """An endpoint that can send to a place, and needs no port that others know."""
+    """Return an endpoint that can send to a place, with any free port."""
     if place.scheme == "tls":
         return Endpoint("tls://", trust=trust)
     loop = asyncio.get_running_loop()
@@ -404,13 +417,13 @@ def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-async def _numbered(payloads: AsyncIterator[bytes]) -> AsyncIterator[Parcel]:
+async def _numbered(payloads: AsyncIterator[bytes]) -> AsyncIterator[OutgoingMessage]:
     number = 0
     async for payload in payloads:
         number += 1
-        yield Parcel(number, None, payload)
+        yield OutgoingMessage(number, None, payload)
 
 
-async def _contents(paths: Sequence[Path]) -> AsyncIterator[Parcel]:
+async def _contents(paths: Sequence[Path]) -> AsyncIterator[OutgoingMessage]:
     for number, path in enumerate(paths, 1):
-        yield Parcel(number, str(path), await asyncio.to_thread(path.read_bytes))
+        yield OutgoingMessage(number, str(path), await asyncio.to_thread(path.read_bytes))

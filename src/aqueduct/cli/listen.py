@@ -1,4 +1,4 @@
-"""``aqueduct listen``: a server that prints what arrives, and what comes on carried channels."""
+"""``aqueduct listen``: a server that prints the messages of all channels."""
 
 from __future__ import annotations
 
@@ -20,23 +20,28 @@ from aqueduct.runtime.ports import Message
 from aqueduct.security import ServerTLS
 
 _NAME = 200
-"""Bytes of a file's name that are kept; file systems take 255, and there may be a number behind."""
+"""The most bytes of a file name: file systems allow 255, and a number may be appended."""
 _SHOWN = 2_000
-"""Characters of a payload that people get to see."""
+"""The most characters of a payload that are printed."""
 
 
 def listen(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="Port 0 takes a free one.")
+        str,
+        typer.Argument(metavar="HOST:PORT", help="Address to bind; port 0 selects a free port."),
     ] = "127.0.0.1:4433",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", file_okay=False, help="Keep files here.")
+        Path | None,
+        typer.Option("--out", "-o", file_okay=False, help="Directory for received files."),
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="End after so many messages; 0 for never.")
+        int,
+        typer.Option(
+            "--count", "-n", min=0, help="Exit after this many messages; 0 runs until Ctrl-C."
+        ),
     ] = 0,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print payloads as they are, a line each.")
+        bool, typer.Option("--raw", help="Print payloads unescaped, one per line.")
     ] = False,
     cert: options.Certificate = None,
     key: options.Key = None,
@@ -44,9 +49,9 @@ def listen(
     trace: options.Trace = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the messages that arrive, and those on the channels that they carry.
+    """Print messages that arrive, and those on channels attached to them.
 
-    Says on standard error where it listens; with --json in the first line on standard output.
+    Prints its address on standard error; with --json, as the first line on standard output.
 
     Example: aqueduct listen 127.0.0.1:4433 --out received
     """
@@ -56,50 +61,50 @@ def listen(
         except OSError as error:
             running.fail(f"cannot keep files in {out}: {error.strerror}")
     printer: Printer = JsonPrinter() if as_json else RawPrinter() if raw else Printer()
-    desk = Desk(printer, out, count, options.chosen_trace(trace))
-    running.run(desk.serve(address, options.chosen_tls(cert, key), grace))
+    listener = Listener(printer, out, count, options.trace_directory(trace))
+    running.run(listener.serve(address, options.server_tls(cert, key), grace))
 
 
 class Printer:
-    """Shows messages to people; what could steer a terminal is escaped."""
+    """Prints messages for people, with control characters escaped."""
 
     def listening(self, address: str) -> None:
-        """The server is ready."""
+        """Print the address of the server."""
         running.notes.print(f"listening on {address}", markup=False)
 
     def message(self, label: str, message: Message[bytes]) -> None:
-        """A message came on the channel with a label."""
+        """Print a message of the channel with a label."""
         shown = readable(message.payload)
         headers = "".join(f" {name}={value}" for name, value in texts(message.headers))
         running.write_line(f"{label}{shown}{' |' if headers else ''}{headers}")
 
     def file(self, name: str, size: int, path: Path | None) -> None:
-        """A file came."""
+        """Print that a file was received."""
         where = f", kept as {path}" if path is not None else ""
         running.write_line(f"{readable(name.encode())}: {size:,} bytes{where}")
 
     def ended(self, label: str, error: ChannelError) -> None:
-        """A channel ended badly."""
-        running.notes.print(running.plain(f"{label}{error}"), markup=False)
+        """Print why a channel ended with an error."""
+        running.notes.print(running.printable(f"{label}{error}"), markup=False)
 
 
 class RawPrinter(Printer):
-    """Writes payloads as they are."""
+    """Prints payloads unescaped."""
 
     def message(self, label: str, message: Message[bytes]) -> None:
-        """The payload and a line end."""
+        """Print the payload and a line end."""
         running.write(message.payload + b"\n")
 
 
 class JsonPrinter(Printer):
-    """Prints an object a line."""
+    """Prints one JSON object per line."""
 
     def listening(self, address: str) -> None:
-        """The server is ready."""
+        """Print the address of the server."""
         running.write_object(listening=address)
 
     def message(self, label: str, message: Message[bytes]) -> None:
-        """Text where the payload is text, else its bytes in hexadecimal."""
+        """Print the payload as text if it is UTF-8, otherwise in hexadecimal."""
         try:
             content = {"text": message.payload.decode()}
         except UnicodeDecodeError:
@@ -113,18 +118,18 @@ class JsonPrinter(Printer):
         )
 
     def file(self, name: str, size: int, path: Path | None) -> None:
-        """A file came."""
+        """Print that a file was received."""
         running.write_object(file=name, size=size, path=None if path is None else str(path))
 
     def ended(self, label: str, error: ChannelError) -> None:
-        """A channel ended badly."""
+        """Print why a channel ended with an error."""
         channel = label.strip("[] ")
         running.write_object(channel=channel, error=type(error).__name__, reason=str(error))
 
 
 @dataclass
-class Desk:
-    """Takes what arrives and gives it to a printer."""
+class Listener:
+    """Receives messages and files, and passes them to a printer."""
 
     printer: Printer
     out: Path | None
@@ -135,7 +140,7 @@ class Desk:
     enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, address: str, tls: ServerTLS, grace: float) -> None:
-        """Listen until Ctrl-C, or until there were enough messages."""
+        """Listen until Ctrl-C, or until ``count`` messages have arrived."""
         serving = serve(address, bytes, tls=tls, trace=self.trace)
         async with running.interrupts() as stop, serving as server:
             self.enough = stop
@@ -143,7 +148,7 @@ class Desk:
             await running.serve_until_interrupted(server, self.handle, stop, grace)
 
     async def handle(self, connection: Connection[bytes]) -> None:
-        """Read everything a client sends."""
+        """Read all channels of a client."""
         async with asyncio.TaskGroup() as group:
             await self._read(connection.entrypoint, "", group)
 
@@ -166,7 +171,7 @@ class Desk:
         is_file = False
         for half in message.attachments:
             if isinstance(half, Sender):
-                half.cancel()  # nobody here has an answer
+                half.cancel()  # this command does not answer
             elif half.headers.text("name"):
                 is_file = True
                 group.create_task(self._keep(half))
@@ -178,7 +183,7 @@ class Desk:
             self._count()
 
     async def _keep(self, receiver: Receiver[bytes]) -> None:
-        """Receive a file; one that breaks off leaves nothing behind."""
+        """Receive a file; remove it if the transfer is incomplete."""
         name = receiver.headers.text("name") or ""
         stated = receiver.headers.text("size") or ""
         total = int(stated) if stated.isascii() and stated.isdigit() else None
@@ -212,7 +217,7 @@ class Desk:
 
 
 def create(directory: Path, name: str) -> tuple[Path, BinaryIO]:
-    """A new file in a directory; a name that is taken, or leads elsewhere, is changed."""
+    """Create a file in a directory; change a name that exists or contains a path."""
     plain = "".join(c for c in name.replace("\\", "/").split("/")[-1] if c.isprintable())
     plain = plain.encode()[:_NAME].decode(errors="ignore")
     if plain.strip(". ") == "":
@@ -227,12 +232,12 @@ def create(directory: Path, name: str) -> tuple[Path, BinaryIO]:
 
 
 def readable(payload: bytes) -> str:
-    """A payload as text of one line, with escapes for what is not printable."""
+    """Return a payload as one line of text, with other characters escaped."""
     text = payload[: 4 * _SHOWN].decode(errors="backslashreplace")[:_SHOWN]
-    shown = running.plain(text)
+    shown = running.printable(text)
     return shown if len(payload) <= _SHOWN else f"{shown}… ({len(payload):,} bytes)"
 
 
 def texts(headers: Headers) -> list[tuple[str, str]]:
-    """Headers as people read them."""
+    """Return headers as printable text."""
     return [(readable(name), readable(value)) for name, value in headers]

@@ -1,4 +1,4 @@
-"""The command ``aqueduct``, put together from its parts."""
+"""The command ``aqueduct`` with all its subcommands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from aqueduct.cli import (
 
 app = typer.Typer(
     name="aqueduct",
-    help="Message channels that cross tasks, processes and hosts.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -56,10 +55,14 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Message channels that cross tasks, processes and hosts."""
+    """Message channels that cross tasks, processes and hosts.
+
+    Example: aqueduct echo, and in another terminal: aqueduct ping localhost:4433
+    """
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they mean."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from aqueduct.cli.running import fail
 from aqueduct.errors import TLSError
 from aqueduct.security import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Certificate = Annotated[
     Path | None,
-    typer.Option("--cert", metavar="FILE", help="PEM certificate; else the development one."),
+    typer.Option(
+        "--cert", metavar="FILE", help="PEM certificate (default: the development certificate)."
+    ),
 ]
-Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its PEM key.")]
+Key = Annotated[
+    Path | None, typer.Option("--key", metavar="FILE", help="PEM key of the certificate.")
+]
 Authority = Annotated[
     Path | None,
     typer.Option(
-        "--ca", metavar="FILE", help="Trust this PEM authority; else the development one."
+        "--ca",
+        metavar="FILE",
+        help="Trust this PEM authority (default: the development authority).",
     ),
 ]
 Pin = Annotated[
@@ -37,22 +43,28 @@ Trace = Annotated[
         "--trace",
         metavar="DIR",
         file_okay=False,
-        help="Record what happens as Parquet files here; needs pyarrow.",
+        help="Record a trace as Parquet files here; needs pyarrow.",
     ),
 ]
 Grace = Annotated[
-    float, typer.Option("--grace", min=0, metavar="SECONDS", help="How long Ctrl-C drains.")
+    float,
+    typer.Option(
+        "--grace",
+        min=0,
+        metavar="SECONDS",
+        help="How long open connections may finish after Ctrl-C.",
+    ),
 ]
 
-INGEST = "127.0.0.1:4434"
-"""Where an ingest server listens unless told otherwise."""
+INGEST_ADDRESS = "127.0.0.1:4434"
+"""The default address of an ingest server."""
 _TOKEN = "AQUEDUCT_TOKEN"
 
 
 def with_port(address: str) -> str:
-    """Without a port it is that of ingest, and not the one that channels have in general."""
+    """Add the default port of ingest, which differs from that of channels, if there is none."""
     has_port = ":" in address.rpartition("]")[2] if "]" in address else ":" in address
-    return address if has_port else f"{address}:{INGEST.rpartition(':')[2]}"
+    return address if has_port else f"{address}:{INGEST_ADDRESS.rpartition(':')[2]}"
 
 
 IngestAddress = Annotated[
@@ -64,13 +76,16 @@ IngestAddress = Annotated[
 Token = Annotated[
     str | None,
     typer.Option(
-        "--token", envvar=_TOKEN, metavar="TOKEN", help=f"Who you are; better as ${_TOKEN}."
+        "--token",
+        envvar=_TOKEN,
+        metavar="TOKEN",
+        help=f"Access token; ${_TOKEN} hides it from other users.",
     ),
 ]
 
 
-def chosen_tls(certificate: Path | None, key: Path | None) -> ServerTLS:
-    """What a server shows."""
+def server_tls(certificate: Path | None, key: Path | None) -> ServerTLS:
+    """Return the certificate that the options select for a server."""
     if (certificate is None) != (key is None):
         raise typer.BadParameter("give both --cert and --key, or none of them")
     try:
@@ -79,8 +94,8 @@ def chosen_tls(certificate: Path | None, key: Path | None) -> ServerTLS:
         fail(str(error))
 
 
-def chosen_trust(authority: Path | None, fingerprint: str | None, system: bool) -> Trust:
-    """Whom a client believes."""
+def client_trust(authority: Path | None, fingerprint: str | None, system: bool) -> Trust:
+    """Return the trust that the options select for a client."""
     if sum((authority is not None, fingerprint is not None, system)) > 1:
         raise typer.BadParameter("--ca, --pin and --system exclude each other")
     try:
@@ -93,21 +108,21 @@ def chosen_trust(authority: Path | None, fingerprint: str | None, system: bool) 
         fail(str(error))
 
 
-def chosen_trace(directory: Path | None) -> Path | None:
-    """Where to record, if that is possible."""
+def trace_directory(directory: Path | None) -> Path | None:
+    """Return the directory for a trace; exit if pyarrow is missing."""
     if directory is not None and importlib.util.find_spec("pyarrow") is None:
         fail("--trace needs pyarrow; pip install pyarrow")
     return directory
 
 
-def need_pyarrow() -> None:
-    """End with a sentence unless ingest can work."""
+def require_pyarrow() -> None:
+    """Exit with a message unless pyarrow, which ingest needs, is installed."""
     if importlib.util.find_spec("pyarrow") is None:
         fail("ingest needs pyarrow: pip install 'aqueduct-channels[ingest]'")
 
 
 def parse_headers(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Headers given as ``name=value``."""
+    """Split headers of the form ``name=value``."""
     pairs = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -118,12 +133,12 @@ def parse_headers(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The value that so many percent of all do not exceed."""
+    """Return a percentile of the values."""
     if len(values) < 2:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def counted(count: int, what: str) -> str:
-    """So many of something, in words."""
+def pluralize(count: int, what: str) -> str:
+    """Return a count with its noun, in the plural unless the count is 1."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -1,4 +1,4 @@
-"""``aqueduct ping``: how long it takes to connect to an echo server, and to hear back from it."""
+"""``aqueduct ping``: measures the time to connect to an echo server, and round-trip times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aqueduct.security import Trust
 
 
 class Ping(msgspec.Struct):
-    """What is sent; an echo server answers with the very bytes of it."""
+    """A request; an echo server answers with the same bytes."""
 
     number: int
     filling: bytes
@@ -32,14 +32,18 @@ class Ping(msgspec.Struct):
 def ping(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT")],
     count: Annotated[
-        int, typer.Option("--count", "-c", min=0, help="How many; 0 for until Ctrl-C.")
+        int, typer.Option("--count", "-c", min=0, help="Messages to send; 0 sends until Ctrl-C.")
     ] = 10,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0, metavar="SECONDS", help="Between two.")
+        float,
+        typer.Option("--interval", "-i", min=0, metavar="SECONDS", help="Time between messages."),
     ] = 0.1,
-    size: Annotated[int, typer.Option("--size", "-s", min=0, help="Bytes in each.")] = 64,
+    size: Annotated[int, typer.Option("--size", "-s", min=0, help="Payload in bytes.")] = 64,
     timeout: Annotated[
-        float, typer.Option("--timeout", "-t", min=0.001, metavar="SECONDS", help="To wait.")
+        float,
+        typer.Option(
+            "--timeout", "-t", min=0.001, metavar="SECONDS", help="Time to wait for an answer."
+        ),
     ] = 5.0,
     ca: options.Authority = None,
     pin: options.Pin = None,
@@ -47,21 +51,21 @@ def ping(
     trace: options.Trace = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure connect and round-trip times against `aqueduct echo`.
+    """Measure connect and round-trip times to `aqueduct echo`.
 
     Exits with 1 if a message was not answered.
 
     Example: aqueduct ping localhost:4433 --count 100 --interval 0.01
     """
-    trust = options.chosen_trust(ca, pin, system)
-    traced = options.chosen_trace(trace)
-    session = Session(address, count, interval, size, timeout, as_json, traced)
-    running.run(session.run(trust))
+    trust = options.client_trust(ca, pin, system)
+    traced = options.trace_directory(trace)
+    run = PingRun(address, count, interval, size, timeout, as_json, traced)
+    running.run(run.run(trust))
 
 
 @dataclass
-class Session:
-    """One run of pings and what it measured."""
+class PingRun:
+    """A series of pings, and what it measured."""
 
     address: str
     count: int
@@ -76,7 +80,7 @@ class Session:
     problem: str | None = None
 
     async def run(self, trust: Trust) -> int:
-        """Connect, ping, report; the result is the exit code."""
+        """Connect, ping and report; return the exit code."""
         async with running.interrupts() as stop:
             start = time.perf_counter()
             connecting = connect(
@@ -106,7 +110,7 @@ class Session:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ping(connection)
                 continue
-            self.sent -= 1  # Ctrl-C, not the network, is why it has no answer
+            self.sent -= 1  # Ctrl-C cancelled it; it is not lost
             return
 
     async def _ping(self, connection: Connection[Ping]) -> None:
@@ -123,7 +127,7 @@ class Session:
             self.problem = str(error)
             self._say(f"number={number} {error}")
         except AqueductError as error:
-            self._say(f"number={number} {error}; is it `aqueduct echo` that listens there?")
+            self._say(f"number={number} {error}; check that `aqueduct echo` listens there")
         else:
             took = time.perf_counter() - start
             self.times.append(took)
@@ -134,7 +138,7 @@ class Session:
             print(line, flush=True)
 
     def summary(self) -> dict[str, Any]:
-        """The results; times are milliseconds."""
+        """Return the results, with times in milliseconds."""
         times = [1000 * one for one in self.times]
         found: dict[str, Any] = {
             "address": self.address,

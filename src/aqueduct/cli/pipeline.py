@@ -1,4 +1,4 @@
-"""``aqueduct pipeline``: telemetry from devices to tables and a report, through all parts."""
+"""``aqueduct pipeline``: telemetry from devices through channels, ingest and Spark to tables."""
 
 from __future__ import annotations
 
@@ -24,56 +24,63 @@ if TYPE_CHECKING:
     from aqueduct.spark.jobs.pipeline.summary import Summary
 
 _EVERY = 2.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 def pipeline(
     master: Annotated[
-        str, typer.Option("--master", metavar="MASTER", help="Where Spark runs, as Spark has it.")
+        str, typer.Option("--master", metavar="MASTER", help="Spark master URL.")
     ] = "local[*]",
     servers: Annotated[
         str | None,
         typer.Option(
-            "--servers", metavar="HOST:PORT,…", help="Ingest servers that run; else one is started."
+            "--servers", metavar="HOST:PORT,…", help="Running ingest servers (default: start one)."
         ),
     ] = None,
     listen: Annotated[
         str,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Where the one that is started listens."
+            "--listen", metavar="HOST:PORT", help="Address of the ingest server that is started."
         ),
     ] = "127.0.0.1:0",
     topic: Annotated[
-        str, typer.Option("--topic", help="With several servers, TOPIC-1, TOPIC-2, …")
+        str, typer.Option("--topic", help="Topic; with several servers TOPIC-1, TOPIC-2, …")
     ] = "telemetry",
-    devices: Annotated[int, typer.Option("--devices", min=1, help="How many send.")] = 12,
+    devices: Annotated[int, typer.Option("--devices", min=1, help="Number of devices.")] = 12,
     rate: Annotated[
-        float, typer.Option("--rate", min=1, metavar="N", help="Records a second, in all.")
+        float, typer.Option("--rate", min=1, metavar="N", help="Records per second of all devices.")
     ] = 2_000.0,
     duration: Annotated[
         float,
         typer.Option(
-            "--duration", min=0, metavar="SECONDS", help="How long they send; 0 until Ctrl-C."
+            "--duration",
+            min=0,
+            metavar="SECONDS",
+            help="How long devices send; 0 runs until Ctrl-C.",
         ),
     ] = 30.0,
     loss: Annotated[
         float,
-        typer.Option("--loss", min=0, max=0.3, help="Share of packets that are lost on purpose."),
+        typer.Option(
+            "--loss", min=0, max=0.3, help="Fraction of packets that the simulated network drops."
+        ),
     ] = 0.01,
     trigger: Annotated[
         float,
-        typer.Option("--trigger", min=0.1, metavar="SECONDS", help="Between two micro-batches."),
+        typer.Option("--trigger", min=0.1, metavar="SECONDS", help="Interval of micro-batches."),
     ] = 0.5,
-    seed: Annotated[int, typer.Option("--seed", help="Of what devices measure.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated measurements.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Tables and report; else aqueduct-pipeline/<time>."
+            "--out", metavar="DIR", help="Tables and report (default: aqueduct-pipeline/<time>)."
         ),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+        typer.Option(
+            "--conf", metavar="NAME=VALUE", help="Spark configuration property; repeatable."
+        ),
     ] = None,
     token: options.Token = None,
     ca: options.Authority = None,
@@ -81,15 +88,15 @@ def pipeline(
     system: options.System = False,
     as_json: options.Json = False,
 ) -> None:
-    """Have devices send telemetry, and Spark make tables of it; then write a report.
+    """Send telemetry of simulated devices through ingest to Spark tables, and write a report.
 
-    Devices send over ordered, unordered and unreliable channels to a gateway, which has it stored
-    by an ingest server. Spark reads it as a stream and writes two tables: readings, with every
-    record, and windows, with aggregates by device. At the end every record is accounted for.
+    Devices send over ordered, unordered and unreliable channels to a gateway, which stores the
+    records in an ingest server. Spark reads them as a stream and writes two tables: readings, with
+    every record, and windows, with aggregates by device. Finally every record is accounted for.
 
-    Ctrl-C has the devices stop and everything they sent go into the tables, writes the report, and
-    exits with 130; a second one ends it at once. --out has to be new or empty. With a --master
-    that is not on this host, --out has to be a directory that all its workers share.
+    Ctrl-C stops the devices, waits until their records are in the tables, writes the report and
+    exits with 130; a second Ctrl-C exits at once. --out must be new or empty. With a --master on
+    another host, --out must be a directory that all workers share.
 
     Example: aqueduct pipeline --duration 20 --rate 5000
 
@@ -119,7 +126,7 @@ def pipeline(
         seed=seed,
         trigger=trigger,
         spark=_spark_settings(conf or []),
-        trust=options.chosen_trust(ca, pin, system),
+        trust=options.client_trust(ca, pin, system),
         token=token if given else None,  # from the environment, it may be for other commands
     )
     try:
@@ -131,14 +138,14 @@ def pipeline(
 
 
 def _spark_settings(given: list[str]) -> dict[str, str]:
-    """Settings of Spark by their names."""
+    """Return Spark configuration properties by name."""
     settings: dict[str, str] = {}
     for each in given:
         name, found, value = each.partition("=")
         if not found:
-            raise typer.BadParameter(f"--conf {each}: it has the form NAME=VALUE")
+            raise typer.BadParameter(f"--conf {each}: write NAME=VALUE")
         if name in settings:
-            raise typer.BadParameter(f"--conf {name} is there twice")
+            raise typer.BadParameter(f"--conf {name} is given twice")
         settings[name] = value
     return settings
 
@@ -147,7 +154,7 @@ async def _run(settings: Settings, as_json: bool) -> int:
     from aqueduct.spark.jobs.pipeline.run import Pipeline
 
     async with running.interrupts() as stop:
-        with _set_aside(settings.log), _watching(settings) as watch:
+        with _redirect_stderr(settings.log), _watching(settings) as watch:
             summary = await Pipeline(settings, watch).run(stop)
     if summary is None:
         running.notes.print("interrupted before anything was sent; nothing was written")
@@ -155,15 +162,15 @@ async def _run(settings: Settings, as_json: bool) -> int:
     if as_json:
         running.write_object(**summary.as_json())
     else:
-        _tell(summary)
+        _print_summary(summary)
     if summary.faults:
         return running.FAILED
     return running.INTERRUPTED if summary.interrupted and settings.duration else 0
 
 
 @contextmanager
-def _set_aside(log: Path) -> Iterator[None]:
-    """Have Java and all that it starts write to a file; standard error is for people."""
+def _redirect_stderr(log: Path) -> Iterator[None]:
+    """Redirect the output of Java to a file; standard error is for people."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         log.touch()
@@ -187,7 +194,7 @@ def _set_aside(log: Path) -> Iterator[None]:
 
 
 class _Progress:
-    """How it goes: a table that is drawn anew on a terminal, else a line now and then."""
+    """Shows progress: a live table on a terminal, otherwise lines."""
 
     def __init__(self, live: Live | None, settings: Settings) -> None:
         self._live = live
@@ -213,7 +220,7 @@ class _Progress:
         self._stage = status.stage
 
     def _measure(self, status: Status) -> None:
-        """The rate of what is sent, over a second or so."""
+        """Update the send rate, measured over about a second."""
         sent = sum(status.sent.values())
         then, before = self._last
         if status.running - then >= 1.0:
@@ -225,7 +232,7 @@ class _Progress:
         return (
             f"{status.running:4.0f} s: {sum(status.sent.values()):,} sent, {self._rate:,.0f}/s; "
             f"{status.rows:,} in the table, {status.batches:,} batches{latency}; "
-            f"{sum(status.late.values()):,} late, {_on_the_way(status)}"
+            f"{sum(status.late.values()):,} late, {_in_flight(status)}"
         )
 
     def _table(self, status: Status) -> Table:
@@ -240,11 +247,11 @@ class _Progress:
         latency = status.latency_p50
         table.add_row("latency p50", "" if latency is None else f"{1000 * latency:,.0f} ms")
         table.add_row("late", f"{sum(status.late.values()):,}")
-        table.add_row("unreliable", _on_the_way(status))
+        table.add_row("unreliable", _in_flight(status))
         return table
 
 
-def _on_the_way(status: Status) -> str:
+def _in_flight(status: Status) -> str:
     sent, arrived = status.sent.get("unreliable", 0), status.arrived.get("unreliable", 0)
     return f"{max(sent - arrived, 0):,} of {sent:,} samples lost or on their way"
 
@@ -262,7 +269,7 @@ def _watching(settings: Settings) -> Iterator[_Progress]:
 # The summary
 
 
-def _tell(summary: Summary) -> None:
+def _print_summary(summary: Summary) -> None:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
     table.add_column("mode")
     for name in ("sent", "lost", "arrived", "in readings", "in windows", "too late"):
@@ -280,8 +287,8 @@ def _tell(summary: Summary) -> None:
         )
     rate = summary.rows / summary.seconds if summary.seconds else 0
     console.print(
-        f"{options.counted(summary.rows, 'record')} in {summary.seconds:.1f} s, {rate:,.0f} a "
-        f"second, {options.counted(summary.figures.windows, 'window')}; all in "
+        f"{options.pluralize(summary.rows, 'record')} in {summary.seconds:.1f} s, {rate:,.0f} a "
+        f"second, {options.pluralize(summary.figures.windows, 'window')}; all in "
         f"{summary.whole_seconds:.0f} s" + (", interrupted" if summary.interrupted else "")
     )
     for fault in summary.faults:

@@ -1,4 +1,4 @@
-"""``aqueduct produce``: lines of standard input into a topic of an ingest server."""
+"""``aqueduct produce``: stores lines of standard input in a topic of an ingest server."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from aqueduct.ingest import Producer
 
 _SILENCE = 2.0
-"""Seconds without a connection after which people are told."""
+"""Seconds without a connection before a message is printed."""
 _LOOK = 0.1
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Made if it is new.")],
-    server: options.IngestAddress = options.INGEST,
+    topic: Annotated[str, typer.Argument(help="Topic; created if it does not exist.")],
+    server: options.IngestAddress = options.INGEST_ADDRESS,
     producer_id: Annotated[
         str | None,
         typer.Option(
             "--producer-id",
             metavar="NAME",
-            help="Send the same input again under the same name, and only what is new is stored.",
+            help="Deduplicate: the same input under the same name is stored once.",
         ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, help="Of a topic that is new.")
+        int | None, typer.Option("--partitions", min=1, help="Partitions of a new topic.")
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key", metavar="SEPARATOR", help="What is before it in a line is the key."),
+        typer.Option("--key", metavar="SEPARATOR", help="The part of a line before it is the key."),
     ] = None,
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", min=0, metavar="SECONDS", help="How long a server may be out of reach."
+            "--wait", min=0, metavar="SECONDS", help="How long to retry an unreachable server."
         ),
     ] = 60.0,
     token: options.Token = None,
@@ -55,22 +55,22 @@ def produce(
     system: options.System = False,
     as_json: options.Json = False,
 ) -> None:
-    """Store each line of standard input as a record, and say how many once all are durable.
+    """Store each line of standard input as a record, and print the count once all are durable.
 
-    With --producer-id, input that was interrupted can be given again from its beginning: lines are
-    counted, and those that are stored already are skipped. A server that goes away is waited for.
-    Ctrl-C stores what was read, and exits with 130.
+    With --producer-id, interrupted input can be repeated from the beginning: lines are numbered,
+    and those already stored are skipped. Reconnects if the server restarts. Ctrl-C stores the lines
+    read so far, and exits with 130.
 
     Example: aqueduct produce logs --producer-id monday < monday.log
 
     Example: tail -F events.txt | aqueduct produce events --key , --server localhost:4434
     """
-    options.need_pyarrow()
+    options.require_pyarrow()
     if key_separator == "":
         raise typer.BadParameter("a separator has at least one character", param_hint="--key")
     settings: dict[str, Any] = {
         "producer_id": producer_id,
-        "trust": options.chosen_trust(ca, pin, system),
+        "trust": options.client_trust(ca, pin, system),
         "token": token,
         "partitions": partitions,
         "give_up_after": wait,
@@ -85,16 +85,16 @@ async def _run(
     from aqueduct.ingest import Producer
 
     producer = Producer(server, topic, **settings)
-    job = _Job(server, producer, separator, settings["give_up_after"], as_json)
+    run = _ProduceRun(server, producer, separator, settings["give_up_after"], as_json)
     try:
-        return await job.run()
+        return await run.run()
     finally:
         await producer.abandon()
 
 
 @dataclass
-class _Job:
-    """What is sent where, and how much of it was."""
+class _ProduceRun:
+    """The records of one command, and how many were stored."""
 
     server: str
     producer: Producer
@@ -103,10 +103,10 @@ class _Job:
     as_json: bool
     lines: int = 0
     before: int = 0
-    """Records stored under the same name before this began."""
+    """Records stored earlier under the same producer id."""
 
     async def run(self) -> int:
-        """Store everything, or everything up to Ctrl-C, and report."""
+        """Store all lines, or those before Ctrl-C, and report."""
         start = time.perf_counter()
         trouble: AqueductError | ValueError | None = None
         done = False
@@ -118,7 +118,7 @@ class _Job:
                     if done:
                         done = await self._send(stop)
             except KeyboardInterrupt:
-                done = False  # the second Ctrl-C: what is not stored by now is given up
+                done = False  # the second Ctrl-C: abandon what is not stored
             except (AqueductError, ValueError) as error:
                 trouble = error
             finally:
@@ -160,7 +160,7 @@ class _Job:
             ) from None
 
     async def _watch(self, show: Any) -> None:
-        """Show the count, and say when nobody answers: a silent wait looks like a broken one."""
+        """Show the count, and print a message while the server does not answer."""
         said, since = False, time.monotonic()
         while True:
             show(self._stored)
@@ -171,7 +171,7 @@ class _Job:
                 said, since = False, now
             elif not said and now - since >= _SILENCE:
                 said = True
-                why = running.plain(self.producer.trouble or f"{self.server} does not answer")
+                why = running.printable(self.producer.trouble or f"{self.server} does not answer")
                 text = f"aqueduct: {why}; trying for up to {self.wait:g} s, Ctrl-C ends that"
                 running.notes.print(text, markup=False, soft_wrap=True)
             await asyncio.sleep(_LOOK)
@@ -181,14 +181,14 @@ class _Job:
         return max(self.producer.committed - self.before, 0)
 
     def _explained(self, trouble: Exception) -> Exception:
-        """The error, with what became of the input if any of it was read."""
+        """Return the error, with the number of lines stored and how to resume."""
         from aqueduct.ingest import IngestError
 
         if not self.lines:
             return trouble
         stored = min(self.producer.committed, self.lines)
         return IngestError(
-            f"{trouble}; of {options.counted(self.lines, 'line')}, {stored:,} "
+            f"{trouble}; of {options.pluralize(self.lines, 'line')}, {stored:,} "
             f"{'is' if stored == 1 else 'are'} stored: give the same input with "
             f"--producer-id {self.producer.producer_id} to go on behind them"
         )
@@ -210,15 +210,15 @@ class _Job:
             return
         already = f" ({before:,} had been stored before)" if before else ""
         rate = f", {stored / took:,.0f} a second" if stored > 1_000 else ""
-        left = "" if done else f"; interrupted after {options.counted(self.lines, 'line')}"
+        left = "" if done else f"; interrupted after {options.pluralize(self.lines, 'line')}"
         running.notes.print(
-            f"{options.counted(stored, 'record')} stored{already} in {took:.2f} s{rate}{left}"
+            f"{options.pluralize(stored, 'record')} stored{already} in {took:.2f} s{rate}{left}"
         )
 
 
 @contextlib.contextmanager
 def _progress(topic: str) -> Iterator[Any]:
-    """A count on the terminal, if there is one; gives a function that sets it."""
+    """Show a count on a terminal; provide a function that sets it."""
     console = running.notes
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -228,5 +228,5 @@ def _progress(topic: str) -> Iterator[Any]:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(running.plain(topic), total=None)
+        task = bar.add_task(running.printable(topic), total=None)
         yield lambda count: bar.update(task, completed=count)

@@ -1,4 +1,4 @@
-"""How commands run: the event loop, Ctrl-C, and errors in one line instead of a traceback."""
+"""Runs commands: the event loop, Ctrl-C, and errors as one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from aqueduct.api.connection import TRUST_ADVICE
 from aqueduct.api.server import Handler, Server
 from aqueduct.errors import AqueductError, Unauthenticated
+from aqueduct.security import TRUST_HINT
 
 FAILED = 1
 INTERRUPTED = 130
-"""What a shell reports of a program that Ctrl-C ended."""
+"""The exit code that shells use for a program that Ctrl-C ended."""
 
-_TRUST_ADVICE = (
-    "Check the server's certificate and its name, and say whom to trust: --ca FILE, --pin SHA256 "
-    "or --system; without them it is the development certificate of this user on this machine"
-)
+_HINTS = {
+    TRUST_HINT: (
+        "check the server's certificate and its name, and say whom to trust: --ca FILE, "
+        "--pin SHA256 or --system; the default is the development certificate of this user"
+    ),
+}
+"""Hints about arguments of functions, and what they are in options of the command line."""
+_TOKEN_HINT = "give the token as --token or, where others cannot see it, as $AQUEDUCT_TOKEN"
 
 notes = Console(stderr=True, highlight=False)
-"""For people; what programs read goes to standard output."""
+"""Messages for people, on standard error; output for programs goes to standard output."""
 
 
 def run(work: Coroutine[Any, Any, int | None]) -> NoReturn:
-    """Run a command, with uvloop where it is installed, and exit as it says."""
+    """Run a command, with uvloop if it is installed, and exit with the code that it returns."""
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             code = runner.run(work)
@@ -41,26 +45,34 @@ def run(work: Coroutine[Any, Any, int | None]) -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # Who read our output has seen enough; nothing more can be written, not even at exit.
+        # The reader of our output has closed the pipe; Python must not flush into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
-    except Unauthenticated as error:
-        fail(f"{error}. Give it as --token or, where others cannot see it, as $AQUEDUCT_TOKEN")
     except (AqueductError, OSError, ValueError) as error:
-        fail(str(error).replace(TRUST_ADVICE, _TRUST_ADVICE) or type(error).__name__)
+        fail(explain(error))
     raise typer.Exit(code or 0)
 
 
 def fail(what: str) -> NoReturn:
-    """End with one line that says what is wrong."""
-    print(f"aqueduct: {plain(what)}", file=sys.stderr)
+    """Print a line that says what is wrong, and exit with 1."""
+    print(f"aqueduct: {printable(what)}", file=sys.stderr)
     raise typer.Exit(FAILED)
 
 
-def write(data: bytes) -> None:
-    """Write all of something to standard output, and return when it is out.
+def explain(error: Exception) -> str:
+    """Return what an error says, with a hint that names options instead of arguments."""
+    if not isinstance(error, AqueductError):
+        return str(error) or type(error).__name__
+    hint = _HINTS.get(error.hint, error.hint)
+    if not hint and isinstance(error, Unauthenticated):
+        hint = _TOKEN_HINT
+    return "; ".join(part for part in (error.message, hint) if part) or type(error).__name__
 
-    Without a buffer (``python -u``) a write that a signal interrupts writes a part, and ``print``
+
+def write(data: bytes) -> None:
+    """Write all data to standard output, and flush it.
+
+    Without a buffer (``python -u``), a write that a signal interrupts is partial, and ``print``
     does not notice.
     """
     sys.stdout.flush()
@@ -72,7 +84,7 @@ def write(data: bytes) -> None:
         except BlockingIOError as error:
             written = error.characters_written
         if not written:
-            select.select([], [stream], [])  # a pipe that does not block: wait for who reads it
+            select.select([], [stream], [])  # a non-blocking pipe: wait until it can be written
         rest = rest[written or 0 :]
     while True:
         try:
@@ -89,17 +101,17 @@ def write_line(line: str) -> None:
 
 
 def write_object(**fields: Any) -> None:
-    """Write an object to standard output, as a line of JSON."""
+    """Write an object to standard output as a line of JSON."""
     write_line(json.dumps(fields))
 
 
-def plain(text: str) -> str:
-    """Text that may be a peer's, in one line, with escapes for what could steer a terminal."""
+def printable(text: str) -> str:
+    """Return text as one line, with control characters escaped: a peer may have written it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, if there is one."""
+    """Return uvloop's factory of event loops, if uvloop is installed."""
     try:
         import uvloop
     except ImportError:
@@ -109,9 +121,9 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextlib.asynccontextmanager
 async def interrupts() -> AsyncIterator[asyncio.Event]:
-    """An event that Ctrl-C and SIGTERM set, instead of ending the program where it stands.
+    """Provide an event that Ctrl-C and SIGTERM set, instead of ending the program.
 
-    The second Ctrl-C does end it there.
+    The second Ctrl-C cancels the current task.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -138,7 +150,7 @@ async def interrupts() -> AsyncIterator[asyncio.Event]:
 
 
 async def until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
-    """Work until it is done, which gives True, or until the event cuts it short."""
+    """Run until the work is done, or until the event cancels it; return whether it was done."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -158,7 +170,7 @@ async def until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
 async def serve_until_interrupted(
     server: Server[Any], handler: Handler, stop: asyncio.Event, grace: float
 ) -> None:
-    """Handle connections until Ctrl-C; then let those there are end, so long."""
+    """Handle connections until Ctrl-C, then wait up to ``grace`` seconds for them to end."""
     serving = asyncio.ensure_future(server.run(handler))
     stopping = asyncio.ensure_future(stop.wait())
     try:

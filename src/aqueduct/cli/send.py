@@ -1,7 +1,7 @@
-"""``aqueduct send``: messages from words, lines or files to a server's entrypoint.
+"""``aqueduct send``: sends arguments, lines or files to the entrypoint of a server.
 
-A file goes as one message that carries a channel; the name and size are headers of that channel,
-and what comes on it are the bytes of the file.
+A file is sent as one message with an attached channel. The name and the size are headers of that
+channel, and its messages are the contents of the file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READ = 64 * 1024
 
 
 class File(msgspec.Struct):
-    """The message that carries a file."""
+    """The message to which the channel of a file is attached."""
 
     name: str
     size: int
@@ -45,19 +45,29 @@ def send(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT")],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT", help="A message each; else lines of standard input."),
+        typer.Argument(
+            metavar="TEXT", help="One message per argument (default: lines of standard input)."
+        ),
     ] = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--file", "-f", exists=True, dir_okay=False, readable=True, help="Send a file; repeat."
+            "--file",
+            "-f",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="Send a file; repeatable.",
         ),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="All of standard input is one message.")
+        bool, typer.Option("--whole", help="Send all of standard input as one message.")
     ] = False,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Repeat.")
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="Header of each message; repeatable."
+        ),
     ] = None,
     ca: options.Authority = None,
     pin: options.Pin = None,
@@ -65,9 +75,9 @@ def send(
     trace: options.Trace = None,
     as_json: options.Json = False,
 ) -> None:
-    """Send messages, and wait until the other side has them.
+    """Send messages, and wait until the peer has acknowledged them.
 
-    Exits with 0 once everything was acknowledged.
+    Exits with 0 once all messages are acknowledged.
 
     Example: aqueduct send localhost:4433 hello world
     Example: aqueduct send localhost:4433 --file picture.png
@@ -75,8 +85,8 @@ def send(
     """
     if texts and files:
         raise typer.BadParameter("give texts or --file, not both")
-    job = Job(address, options.parse_headers(header or ()), options.chosen_trace(trace))
-    trust = options.chosen_trust(ca, pin, system)
+    job = SendRun(address, options.parse_headers(header or ()), options.trace_directory(trace))
+    trust = options.client_trust(ca, pin, system)
     if files:
         running.run(job.run(trust, File, job.send_files(files), as_json))
     elif texts:
@@ -86,8 +96,8 @@ def send(
 
 
 @dataclass
-class Job:
-    """What is sent where, and how much of it was."""
+class SendRun:
+    """The messages of one command, and how many were sent."""
 
     address: str
     headers: list[tuple[str, str]]
@@ -97,7 +107,7 @@ class Job:
     connection: Connection[Any] | None = None
 
     async def run(self, trust: Trust, kind: Any, work: Any, as_json: bool) -> int:
-        """Connect, do the work, wait for acknowledgements, report."""
+        """Connect, run ``work``, wait for acknowledgements and report."""
         async with running.interrupts() as stop, contextlib.AsyncExitStack() as stack:
             stack.callback(work.close)
             connecting = connect(self.address, kind, trust=trust, trace=self.trace)
@@ -112,7 +122,7 @@ class Job:
         return 0 if done else running.INTERRUPTED
 
     async def send_all(self, payloads: AsyncIterator[bytes]) -> None:
-        """Each payload is a message on the entrypoint."""
+        """Send each payload as a message."""
         assert self.connection is not None
         entrypoint: Sender[bytes] = self.connection.entrypoint
         async for payload in payloads:
@@ -121,7 +131,7 @@ class Job:
             self.size += len(payload)
 
     async def send_files(self, paths: Sequence[Path]) -> None:
-        """Each file is a message that carries a channel with its content."""
+        """Send each file as a message with a channel for its contents."""
         assert self.connection is not None
         for path in paths:
             size = path.stat().st_size
@@ -152,7 +162,7 @@ class Job:
 
 @contextlib.contextmanager
 def progress(name: str, size: int | None) -> Iterator[Any]:
-    """A bar on the terminal, if there is one; gives a function that advances it."""
+    """Show a progress bar on a terminal; provide a function that advances it."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -163,12 +173,12 @@ def progress(name: str, size: int | None) -> Iterator[Any]:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(running.plain(name), total=size)
+        task = bar.add_task(running.printable(name), total=size)
         yield lambda count: bar.advance(task, count)
 
 
 async def encoded(texts: Sequence[str]) -> AsyncIterator[bytes]:
-    """Each text as a payload."""
+    """Yield each text as a payload."""
     for text in texts:
         yield text.encode()
 
@@ -180,9 +190,9 @@ async def _chunks(path: Path) -> AsyncIterator[bytes]:
 
 
 async def standard_input(whole: bool, longest: int | None = None) -> AsyncIterator[bytes]:
-    """Lines without their ends, or everything at once.
+    """Yield the lines of standard input without their ends, or all of it at once.
 
-    `OverflowError` if there is more than ``longest`` without an end: no use to read on.
+    Raises `OverflowError` if a line is longer than ``longest`` bytes.
     """
     rest = b""
     async for block in _blocks():
@@ -198,15 +208,13 @@ async def standard_input(whole: bool, longest: int | None = None) -> AsyncIterat
 
 
 async def _blocks() -> AsyncIterator[bytes]:
-    """Standard input as it comes, read by a thread that does not keep the program from ending."""
+    """Yield standard input as it arrives, read by a daemon thread."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
 
     def read() -> None:
         block = b"-"
-        with contextlib.suppress(
-            RuntimeError, CancelledError
-        ):  # the loop has ended, or is about to
+        with contextlib.suppress(RuntimeError, CancelledError):  # the loop is closed or closing
             while block:
                 block = os.read(sys.stdin.fileno(), _READ)
                 asyncio.run_coroutine_threadsafe(queue.put(block), loop).result()

@@ -1,4 +1,4 @@
-"""``aqueduct topics``: what an ingest server has stored, asked of it or seen in its directory."""
+"""``aqueduct topics``: lists the topics of an ingest server, or of its directory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 
 def topics(
-    name: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
-    server: options.IngestAddress = options.INGEST,
+    name: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Show only this topic.")
+    ] = None,
+    server: options.IngestAddress = options.INGEST_ADDRESS,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", "-d", metavar="DIR", help="Look into a server's directory instead."),
+        typer.Option("--dir", "-d", metavar="DIR", help="Read a server's directory instead."),
     ] = None,
     token: options.Token = None,
     ca: options.Authority = None,
@@ -33,26 +35,27 @@ def topics(
     forget_reader: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Forget a named reader of TOPIC, which then keeps nothing."
+            metavar="NAME",
+            help="Remove a named reader of TOPIC, so that retention ignores its offsets.",
         ),
     ] = None,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="With --dir: show what damaged logs of TOPIC have to lose; see --cut."
+            "--repair",
+            help="With --dir: show the damaged part of the logs of TOPIC; see --cut.",
         ),
     ] = False,
     cut: Annotated[
-        bool, typer.Option("--cut", help="With --repair: cut that off, for good.")
+        bool, typer.Option("--cut", help="With --repair: truncate the logs there; irreversible.")
     ] = False,
 ) -> None:
-    """List topics: their partitions, offsets, times and sizes, and what is out of use.
+    """List topics with their partitions, offsets, times, sizes and faults.
 
-    For named readers and unfinished steps of jobs, the list has the offsets from which they keep
-    rows from retention.
+    For named readers and unfinished steps of jobs, the list has the offsets from which they
+    protect rows from retention.
 
-    A directory can be looked into whether its server runs or not; what was stored in the last
-    moment may then be missing.
+    A directory can be read while its server runs; the most recent records may then be missing.
 
     Example: aqueduct topics --server localhost:4434
 
@@ -60,34 +63,34 @@ def topics(
 
     Example: aqueduct topics telemetry --dir data --repair
     """
-    options.need_pyarrow()
+    options.require_pyarrow()
     if (repair or forget_reader is not None) and name is None:
-        running.fail("say of which topic: aqueduct topics TOPIC ...")
+        running.fail("name the topic: aqueduct topics TOPIC ...")
     if cut and not repair:
-        running.fail("--cut goes with --repair")
+        running.fail("--cut requires --repair")
     if repair:
         if directory is None:
-            running.fail("--repair needs --dir, the directory of a server that does not run")
+            running.fail("--repair needs --dir, the directory of a stopped server")
         running.run(_repair(directory, name or "", cut))
     elif forget_reader is not None:
         if directory is not None:
-            running.fail("--forget-reader is asked of a server: leave --dir out")
-        trust = options.chosen_trust(ca, pin, system)
+            running.fail("--forget-reader needs a server: omit --dir")
+        trust = options.client_trust(ca, pin, system)
         running.run(_forget(server, name or "", forget_reader, trust, token))
     elif directory is not None:
-        running.run(_look(directory, name, as_json))
+        running.run(_list_directory(directory, name, as_json))
     else:
-        trust = options.chosen_trust(ca, pin, system)
-        running.run(_ask(server, name, trust, token, as_json))
+        trust = options.client_trust(ca, pin, system)
+        running.run(_list_server(server, name, trust, token, as_json))
 
 
-async def _look(directory: Path, name: str | None, as_json: bool) -> None:
+async def _list_directory(directory: Path, name: str | None, as_json: bool) -> None:
     from aqueduct.ingest import DirectoryReader
 
     _show(DirectoryReader(directory).topics(name), as_json)
 
 
-async def _ask(
+async def _list_server(
     server: str, name: str | None, trust: Trust, token: str | None, as_json: bool
 ) -> None:
     from aqueduct.ingest import Reader
@@ -101,13 +104,13 @@ async def _repair(directory: Path, name: str, cut: bool) -> None:
 
     losses = repair(directory, name, cut=cut)
     for loss in losses:
-        print(running.plain(str(loss)))
+        print(running.printable(str(loss)))
     if not losses:
-        running.notes.print("there is nothing to repair")
+        running.notes.print("nothing to repair")
     elif cut:
-        running.notes.print("that is given up; the topic can be used again")
+        running.notes.print("the logs were truncated; the topic can be used again")
     else:
-        running.notes.print("nothing was changed: copy the directory, and say --cut to do it")
+        running.notes.print("nothing was changed: back up the directory, then repeat with --cut")
 
 
 async def _forget(server: str, name: str, forgotten: str, trust: Trust, token: str | None) -> None:
@@ -123,9 +126,9 @@ def _show(found: list[TopicInfo], as_json: bool) -> None:
 
         print(msgspec.json.encode(found).decode())
     elif not found:
-        running.notes.print("there are no topics")
+        running.notes.print("no topics")
     else:
-        # What is out of use says which file and byte: cut off, that would be of no use.
+        # A fault names a file and a byte, which must not be truncated.
         width = None if sys.stdout.isatty() else 240
         Console(width=width, highlight=False, markup=False).print(_table(found))
 
@@ -138,31 +141,35 @@ def _table(found: list[TopicInfo]) -> Table:
     table.add_column("", overflow="fold")
     for topic in found:
         if topic.id and len(found) == 1:
-            table.add_row(running.plain(topic.topic), *[""] * 6, f"id {running.plain(topic.id)}")
+            table.add_row(
+                running.printable(topic.topic), *[""] * 6, f"id {running.printable(topic.id)}"
+            )
         if topic.fault:
-            table.add_row(running.plain(topic.topic), *[""] * 6, running.plain(topic.fault))
+            table.add_row(running.printable(topic.topic), *[""] * 6, running.printable(topic.fault))
         for part in topic.partitions:
             table.add_row(
-                running.plain(topic.topic),
+                running.printable(topic.topic),
                 str(part.partition),
                 f"{part.first_offset:,}",
                 f"{part.next_offset:,}",
                 f"{part.size:,}",
                 _time(part.first_time),
                 _time(part.last_time),
-                running.plain(part.fault),
+                running.printable(part.fault),
             )
         for reader, offsets in topic.readers.items():
             where = ", ".join(f"{number}: {offset:,}" for number, offset in offsets.items())
-            note = f"reader {running.plain(reader)} is at {where}"
+            note = f"reader {running.printable(reader)} is at {where}"
             if reader in topic.stale_readers:
-                note += f", does not match the topic: {running.plain(topic.stale_readers[reader])}"
-            table.add_row(running.plain(topic.topic), *[""] * 6, note)
+                note += (
+                    f", does not match the topic: {running.printable(topic.stale_readers[reader])}"
+                )
+            table.add_row(running.printable(topic.topic), *[""] * 6, note)
         for step in topic.steps:
-            table.add_row(running.plain(topic.topic), *[""] * 6, _step(step))
+            table.add_row(running.printable(topic.topic), *[""] * 6, _step(step))
         if topic.unfinished_steps > len(topic.steps):
             more = f"and {topic.unfinished_steps - len(topic.steps):,} more steps of jobs"
-            table.add_row(running.plain(topic.topic), *[""] * 6, more)
+            table.add_row(running.printable(topic.topic), *[""] * 6, more)
     return table
 
 
@@ -175,8 +182,8 @@ def _step(step: StepInfo) -> str:
         if step.kept_until / 1e6 < time.time():
             keeps = f"it no longer keeps rows from offsets {where}: it was idle for too long"
     return (
-        f"job {running.plain(step.job)}: step {step.step} is unfinished (began {_time(step.began)}"
-        f", last used {_time(step.last_used)}); {keeps}"
+        f"job {running.printable(step.job)}: step {step.step} is unfinished "
+        f"(began {_time(step.began)}, last used {_time(step.last_used)}); {keeps}"
     )
 
 

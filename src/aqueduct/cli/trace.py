@@ -1,4 +1,4 @@
-"""``aqueduct trace``: what endpoints recorded, as lines, as a tree, as a page."""
+"""``aqueduct trace``: shows recorded traces as lines, as a tree or as an HTML page."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aqueduct.cli import options, running
+from aqueduct.errors import TraceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 app = typer.Typer(
-    help="Show what endpoints recorded with --trace DIR, or trace=.",
+    help="Show traces that endpoints recorded with --trace DIR or trace=.\n\n"
+    "Example: aqueduct trace tree traces",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Where the endpoints wrote; both ends, if you can.")
+    Path, typer.Argument(metavar="DIR", help="Directory of the trace, of both ends if possible.")
 ]
 Only = Annotated[
     str | None,
-    typer.Option("--connection", metavar="ID", help="This connection only; its first letters do."),
+    typer.Option(
+        "--connection", metavar="ID", help="Show only connections whose id begins with this."
+    ),
 ]
 
 
 def _read(directory: Path, connection: str | None) -> pa.Table:
-    # Arrow is large; the other commands start without it.
+    # Importing Arrow is slow; other commands do without it.
     import pyarrow.compute as pc
 
-    from aqueduct.observe.trace.read import TraceError, read
+    from aqueduct.observe.trace.read import read
 
     try:
         table = read(directory)
@@ -51,11 +55,11 @@ def print_(
     directory: Directory,
     connection: Only = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="The first N rows only.")
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Print only the first N rows.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print every row in the order of time: >> left a side, << arrived at it.
+    """Print every row in order of time: >> was sent, << was received.
 
     Example: aqueduct trace print traces --connection 4be6 --limit 100
     """
@@ -74,14 +78,14 @@ def print_(
 
 
 def _present(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without what does not apply to it."""
+    """Return a row without its empty columns."""
     row["wall"] = row["wall"].isoformat()
     return {name: value for name, value in row.items() if value is not None}
 
 
 @app.command()
 def tree(directory: Directory, connection: Only = None, as_json: options.Json = False) -> None:
-    """Draw every channel under the message that carried it, and each message's fate.
+    """Draw every channel below the message that carried it, with the outcome of each message.
 
     Example: aqueduct trace tree traces
     """
@@ -116,11 +120,11 @@ def tree(directory: Directory, connection: Only = None, as_json: options.Json = 
 def html(
     directory: Directory,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the page goes.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")
     ] = Path("trace.html"),
     connection: Only = None,
 ) -> None:
-    """Write one page that needs nothing else: fates, rates, the tree, the frames per channel.
+    """Write a self-contained HTML page: outcomes, rates, the tree, the frames of each channel.
 
     Example: aqueduct trace html traces -o trace.html
     """

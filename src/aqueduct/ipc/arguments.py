@@ -6,8 +6,9 @@ import math
 
 from aqueduct.errors import LocalProtocolError
 from aqueduct.ipc.address import parse
-from aqueduct.ipc.core.config import LONGEST, Config
+from aqueduct.ipc.core.config import Config
 from aqueduct.security import ServerTLS, Trust
+from aqueduct.settings import LONGEST
 
 
 def check_endpoint(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from aqueduct.settings import KIB, MIB, declare, seconds, whole
 from aqueduct.wire.primitives import MAX_VARINT
-
-KIB = 1024
-MIB = 1024 * KIB
-
 
 _RESERVE = 16 * KIB
 _SMALL_WINDOW = 1 * MIB
@@ -18,64 +16,87 @@ _SMALL_WINDOW = 1 * MIB
 class Limits:
     """What one side is willing to receive; stated to the peer in its connection headers."""
 
-    channel_window: int = 1 * MIB
-    """Bytes in flight on one channel: enough for 800 Mbit/s at 10 ms, small enough to forget."""
+    channel_window: int = field(
+        default=1 * MIB,
+        metadata=whole(
+            "bytes",
+            "Bytes in flight on one channel: enough for 800 Mbit/s at 10 ms.",
+            least=1,
+            most=MAX_VARINT,
+        ),
+    )
+    connection_window: int = field(
+        default=16 * MIB,
+        metadata=whole(
+            "bytes",
+            "Bytes in flight over all channels, beyond the reserve of each. A peer can make this "
+            "side hold twice this and twice `reserve_window` in queues, as much in partial frames, "
+            "and once this in queues of finished channels: 112 MiB by default.",
+            least=1,
+            most=MAX_VARINT,
+        ),
+    )
+    max_message: int = field(
+        default=16 * MIB,
+        metadata=whole(
+            "bytes",
+            "The largest message. Send larger content as a stream of messages on a channel.",
+            least=1,
+            most=MAX_VARINT,
+        ),
+    )
+    max_channels: int = field(
+        default=65_536,
+        metadata=whole(
+            "channels",
+            "Live channels that the peer created; each takes about 512 bytes.",
+            most=MAX_VARINT,
+        ),
+    )
+    max_attachments: int = field(
+        default=256,
+        metadata=whole(
+            "channels",
+            "Channels attached to one message; use a channel of channels for more.",
+            most=MAX_VARINT,
+        ),
+    )
+    max_headers: int = field(
+        default=64 * KIB,
+        metadata=whole("bytes", "One block of header data.", most=MAX_VARINT),
+    )
+    channel_reserve: int = field(
+        default=0,
+        metadata=whole(
+            "bytes",
+            "Bytes on each channel that do not count against `connection_window`, so that unread "
+            "channels do not block other channels.",
+            most=MAX_VARINT,
+            zero="16 KiB, or no reserve if `connection_window` is 1 MiB or less",
+        ),
+    )
+    reserve_window: int = field(
+        default=0,
+        metadata=whole(
+            "bytes",
+            "Bytes that the reserves of all channels hold together; beyond that they count against "
+            "`connection_window`. The default is enough for 512 full reserves; a reserve for all "
+            "65,536 channels would take 1 GiB.",
+            most=MAX_VARINT,
+            zero="half of `connection_window`",
+        ),
+    )
 
-    connection_window: int = 16 * MIB
-    """The same over all channels, beyond the reserve of each. A peer can make this side hold twice
-    this and twice `reserve_window` in queues, as much in frames that have arrived in part, and
-    once this in queues of finished channels: 112 MiB by default."""
 
-    max_message: int = 16 * MIB
-    """A larger thing is a stream of messages, and a channel is how to send one."""
-
-    max_channels: int = 65_536
-    """Channels of the peer's creation alive at once; each costs this side about half a KiB."""
-
-    max_attachments: int = 256
-    """Channels in one message: a message that carries more wants a channel of channels."""
-
-    max_headers: int = 64 * KIB
-    """Bytes in one block of header data; headers describe a message, they are not the message."""
-
-    channel_reserve: int = 0
-    """Bytes on each channel that do not count against `connection_window`, so that unread channels
-    cannot block a message on another channel. 0 selects 16 KiB, enough for one message of moderate
-    size; or no reserve if `connection_window` is 1 MiB or less, where 16 KiB would be a large part
-    of the window."""
-
-    reserve_window: int = 0
-    """Bytes that the reserves of all channels may hold together; beyond that they count against
-    `connection_window`. 0 selects half of that window: 512 channels with a full reserve by default.
-    A reserve for all 65,536 channels would take 1 GiB per connection."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be stated to a peer, or what would let it send nothing."""
-        if self.channel_reserve == 0 and type(self.connection_window) is int:
-            reserve = _RESERVE if self.connection_window > _SMALL_WINDOW else 0
-            object.__setattr__(self, "channel_reserve", reserve)
-        if self.reserve_window == 0 and self.channel_reserve != 0:
-            object.__setattr__(self, "reserve_window", self.connection_window // 2)
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if type(value) is not int or not least <= value <= MAX_VARINT:
-                raise ValueError(
-                    f"Limits({name}={value!r}): give a whole number from {least} to 2**64 - 1, "
-                    "or leave it out"
-                )
+def _derive_reserves(values: dict[str, Any]) -> None:
+    window: int = values["connection_window"]
+    if values["channel_reserve"] == 0 and window > _SMALL_WINDOW:
+        values["channel_reserve"] = _RESERVE
+    if values["reserve_window"] == 0 and values["channel_reserve"] != 0:
+        values["reserve_window"] = window // 2
 
 
-_LEAST = {
-    "channel_window": 1,
-    "connection_window": 1,
-    "max_message": 1,
-    "max_channels": 0,
-    "max_attachments": 0,
-    "max_headers": 0,
-    "channel_reserve": 0,
-    "reserve_window": 0,
-}
-"""The least that makes sense: a side may want no channels, but without windows nothing moves."""
+declare(Limits, _derive_reserves)
 
 
 INITIAL_LIMITS = Limits(
@@ -100,113 +121,200 @@ COST_OF_CHANNEL = 1_024
 
 @dataclass(frozen=True)
 class Config:
-    """How one side of a connection behaves; times are seconds."""
+    """How one side of a connection behaves. Applications set only the limits."""
 
     limits: Limits = field(default_factory=Limits)
 
     initial_limits: Limits = INITIAL_LIMITS
-    """What both sides go by before they know better; other values than these are for tests."""
+    """What both sides assume until the limits are stated; only tests set others."""
 
-    ack_delay: float = 0.010
-    """How long a receiver may collect acks: short beside a human, long beside a loop turn."""
+    ack_delay: float = field(
+        default=0.010,
+        metadata=seconds("How long a receiver collects acknowledgements before it sends them."),
+    )
+    ack_every: int = field(
+        default=64,
+        metadata=whole(
+            "messages",
+            "Unacknowledged messages after which a receiver acknowledges at once, so that a fast "
+            "sender does not wait for a timer.",
+            least=1,
+        ),
+    )
+    announce_delay: float = field(
+        default=0.025,
+        metadata=seconds(
+            "How long a sender of datagrams waits before it announces how many it sent."
+        ),
+    )
+    receipt_deadline_min: float = field(
+        default=0.050,
+        metadata=seconds("The shortest time for a datagram to arrive after its announcement."),
+    )
+    receipt_deadline_max: float = field(
+        default=1.0,
+        metadata=seconds("The longest such time; later datagrams are of no use."),
+    )
+    deadline_grain: float = field(
+        default=0.005,
+        metadata=seconds("Announcements this close share a deadline, which bounds their number."),
+    )
+    forget_interval: float = field(
+        default=1.0,
+        metadata=seconds("FORGET_CHANNEL is not repeated for one channel within this time."),
+    )
+    starvation_timeout: float = field(
+        default=0.25,
+        metadata=seconds(
+            "How long smaller messages overtake a message that does not fit the connection window, "
+            "and how long they then wait for it: a few round trips."
+        ),
+    )
+    max_datagram: int = field(
+        default=1_150,
+        metadata=whole("bytes", "Fits a QUIC packet of 1,200 bytes after all headers.", least=1),
+    )
+    max_early_bytes: int = field(
+        default=24 * MIB,
+        metadata=whole(
+            "bytes",
+            "Data held until the headers were exchanged, plus 256 bytes per sequence: 65,536 "
+            "streams at a client. A server holds fewer streams (`max_early_streams`).",
+        ),
+    )
+    early_allowance: int = field(
+        default=64 * KIB,
+        metadata=whole("bytes", "What a server always holds for a client it has not accepted."),
+    )
+    max_early_total: int = field(
+        default=128 * MIB,
+        metadata=whole(
+            "bytes",
+            "What a server holds beyond those allowances, for all clients it has not accepted.",
+        ),
+    )
+    max_early_streams: int = field(
+        default=4_096,
+        metadata=whole(
+            "streams",
+            "Streams that a server holds until the headers were exchanged: four times what a "
+            "client may open by then (AQ-COST-1). QUIC takes 1.2 KB for each.",
+        ),
+    )
+    early_share: int = field(
+        default=4,
+        metadata=whole(
+            "shares",
+            "One address gets `max_early_total` divided by this at most, so that it cannot use up "
+            "the budget of other addresses.",
+            least=1,
+        ),
+    )
+    max_address_bytes: int = field(
+        default=0,
+        metadata=whole(
+            "bytes",
+            "Streams and channels of all connections of one address, beyond `address_allowance` "
+            "for each (AQ-COST-4).",
+            zero="twice what the limits allow one connection",
+        ),
+    )
+    address_allowance: int = field(
+        default=256 * KIB,
+        metadata=whole(
+            "bytes", "What each connection may always hold in addition: about 170 streams."
+        ),
+    )
+    max_unacknowledged: int = field(
+        default=131_072,
+        metadata=whole(
+            "packets and frames",
+            "What QUIC holds until the peer acknowledges it (AQ-COST-2), 200 bytes each. A peer "
+            "that acknowledges stays far below; this side stops sending new data at half of it.",
+        ),
+    )
+    max_early_unacknowledged: int = field(
+        default=4_096,
+        metadata=whole(
+            "packets and frames", "The same before acceptance, when a server sends little."
+        ),
+    )
+    max_unseen: int = field(
+        default=64 * KIB,
+        metadata=whole(
+            "bytes",
+            "What a server reads from a client before acceptance without any event from QUIC, "
+            "packet overhead excluded (AQ-COST-3): five such bytes make QUIC hold a stream. Leaves "
+            "room for the retransmissions of a client that waits for a busy server.",
+        ),
+    )
+    max_handshake: int = field(
+        default=64 * KIB,
+        metadata=whole(
+            "bytes",
+            "The same until the handshake is done: about three packets, each of which may be lost "
+            "ten times. QUIC holds 14 bytes for each byte that arrives out of order.",
+        ),
+    )
+    max_early_unseen: int = field(
+        default=256 * KIB,
+        metadata=whole(
+            "bytes", "The same for a client with early data, which it may have to retransmit."
+        ),
+    )
+    max_address_hidden: int = field(
+        default=64 * MIB,
+        metadata=whole(
+            "bytes",
+            "What QUIC holds, by estimate, for all clients of one address that were not accepted, "
+            "in state that it does not report (AQ-COST-3): 220 for each unseen byte. Over all "
+            "addresses, `early_share` times that. An honest client's path MTU probes count for "
+            "0.6 MB.",
+        ),
+    )
+    max_streams: int = field(
+        default=0,
+        metadata=whole(
+            "streams",
+            "Incoming streams open at once: one or two per channel, and one per message in "
+            "unordered mode.",
+            zero="131,072, or two per channel if more channels are allowed",
+        ),
+    )
+    max_ranges: int = field(
+        default=65_536,
+        metadata=whole("ranges", "Gaps in the message numbers of one channel, for each direction."),
+    )
+    max_unpacked: int = field(
+        default=8_192,
+        metadata=whole(
+            "messages",
+            "Messages and headers kept as objects over all queues; further ones stay bytes.",
+        ),
+    )
+    max_remembered: int = field(
+        default=65_536,
+        metadata=whole(
+            "ranges",
+            "Ranges of ended channels; above that, only those of the last second (AQ-FORGET-4).",
+        ),
+    )
+    max_forgets: int = field(
+        default=65_536,
+        metadata=whole(
+            "frames", "FORGET_CHANNEL frames that a peer can cause within a forget interval."
+        ),
+    )
 
-    ack_every: int = 64
-    """Messages after which acks go out at once, so that a fast sender never waits for a timer."""
 
-    announce_delay: float = 0.025
-    """How long a sender may collect datagrams before it says how many it sent."""
+def _derive_totals(values: dict[str, Any]) -> None:
+    limits = values["limits"]
+    channels: int = limits.max_channels if isinstance(limits, Limits) else Limits().max_channels
+    if values["max_streams"] == 0:
+        values["max_streams"] = max(_STREAMS, 2 * channels)
+    if values["max_address_bytes"] == 0:
+        one = COST_OF_STREAM * values["max_streams"] + COST_OF_CHANNEL * channels
+        values["max_address_bytes"] = 2 * one
 
-    receipt_deadline_min: float = 0.050
-    """The least time a datagram gets to arrive after it was announced."""
 
-    receipt_deadline_max: float = 1.0
-    """The most: past a second nobody wants the datagram any more."""
-
-    deadline_grain: float = 0.005
-    """Announcements this close share one deadline, which bounds how many are remembered."""
-
-    forget_interval: float = 1.0
-    """FORGET_CHANNEL is not repeated for one channel within this time."""
-
-    patience: float = 0.25
-    """How long smaller messages pass one that does not fit the connection window, and how long they
-    then wait for it: a few round trips, so that it gets its turn where the window turns over."""
-
-    max_datagram: int = 1_150
-    """What fits one QUIC packet of 1,200 bytes after the headers of every layer below."""
-
-    max_early_bytes: int = 24 * MIB
-    """Bytes held until the headers were exchanged, including 256 per sequence: 65,536 streams at a
-    client. A server holds fewer streams (``max_early_streams``)."""
-
-    early_allowance: int = 64 * KIB
-    """Of that, what a server always holds for a client it has not accepted."""
-
-    max_early_total: int = 128 * MIB
-    """What a server holds past that allowance, over all the clients it has not accepted."""
-
-    max_early_streams: int = 4_096
-    """Streams that a server holds until the headers were exchanged: four times what a client may
-    open by then (AQ-COST-1). QUIC alone takes 1.2 KB for each, whatever it carries."""
-
-    early_share: int = 4
-    """One address gets at most ``max_early_total`` divided by this, so that it cannot use up the
-    budget of all other addresses."""
-
-    max_address_bytes: int = 0
-    """Bytes of streams and channels that the connections of one address may hold, beyond
-    ``address_allowance`` for each (AQ-COST-4). 0 selects twice what the limits allow one
-    connection: a connection at its limits leaves as much to the others of its address."""
-
-    address_allowance: int = 256 * KIB
-    """Bytes that each connection may always hold in addition: about 170 streams."""
-
-    max_unacknowledged: int = 131_072
-    """Packets, and frames in them, that QUIC holds until the peer acknowledges them (AQ-COST-2),
-    200 bytes each. A peer that acknowledges stays far below. This side stops sending new data at
-    half of it."""
-
-    max_early_unacknowledged: int = 4_096
-    """The same before acceptance, when a server has little to send."""
-
-    max_unseen: int = 64 * KIB
-    """Bytes that a server reads from a client before acceptance without any event from QUIC, packet
-    overhead excluded (AQ-COST-3): five such bytes make QUIC hold a stream. The bound leaves room
-    for the retransmissions of a client that waits for a busy server."""
-
-    max_handshake: int = 64 * KIB
-    """The same until the handshake is done: it takes about three packets, each of which may be lost
-    ten times. QUIC holds 14 bytes for each byte that arrives out of order."""
-
-    max_early_unseen: int = 256 * KIB
-    """The same for a client with early data, which it may have to retransmit."""
-
-    max_address_hidden: int = 64 * MIB
-    """Bytes that QUIC holds, by estimate, for all clients of one address that were not accepted, in
-    state that it does not report (AQ-COST-3): 220 for each unseen byte. Over all addresses,
-    ``early_share`` times that. The probes of an honest client's path MTU count for 0.6 MB."""
-
-    max_streams: int = 0
-    """Incoming streams open at once: one or two a channel, and one a message in unordered mode.
-    0 for 131,072, or two a channel if more channels are allowed."""
-
-    max_ranges: int = 65_536
-    """Gaps tolerated in the message numbers of one channel, of either direction."""
-
-    max_unpacked: int = 8_192
-    """Messages and headers kept as objects, over all queues; past it they are kept as bytes."""
-
-    max_remembered: int = 65_536
-    """Ranges of ended channels kept; past it only the last second's are (AQ-FORGET-4)."""
-
-    max_forgets: int = 65_536
-    """FORGET_CHANNEL frames a peer can provoke within one forget_interval."""
-
-    def __post_init__(self) -> None:
-        """Derive ``max_streams`` and ``max_address_bytes`` from the limits where they are 0."""
-        if self.max_streams == 0:
-            streams = max(_STREAMS, 2 * self.limits.max_channels)
-            object.__setattr__(self, "max_streams", streams)
-        if self.max_address_bytes == 0:
-            one = COST_OF_STREAM * self.max_streams + COST_OF_CHANNEL * self.limits.max_channels
-            object.__setattr__(self, "max_address_bytes", 2 * one)
+declare(Config, _derive_totals)

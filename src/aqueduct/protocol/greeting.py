@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
-from aqueduct.errors import LocalProtocolError, RemoteProtocolError
+from aqueduct.errors import Incomplete, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import Limits
+from aqueduct.settings import unchecked
 from aqueduct.wire.primitives import (
     Headers,
-    Incomplete,
     decode_headers,
     decode_varint,
     encode_headers,
@@ -64,9 +64,7 @@ def _decode_limits(contents: bytes, initial: Limits) -> Limits:
         if end != len(value):
             raise RemoteProtocolError("AQ-LIMIT-1", f"the limit {key} is not one varint")
         stated[key] = number
-    limits = replace(initial)
-    for key, number in stated.items():
-        object.__setattr__(
-            limits, key, number
-        )  # a peer may state what nobody here could, such as 0
+    # A peer may state what is not allowed here, such as a window of 0.
+    values = {key: getattr(initial, key) for key in _NAMES.values()}
+    limits: Limits = unchecked(Limits, {**values, **stated})
     return limits

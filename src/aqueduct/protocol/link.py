@@ -86,7 +86,7 @@ class Link:
         """Messages in all queues, as far as they are kept as objects."""
         self.drained_later = 0
         """Bytes in the queues of finished channels that the peer no longer counts."""
-        self.turns = Turns(self.send_window, self.timers, config.patience)
+        self.turns = Turns(self.send_window, self.timers, config.starvation_timeout)
         """Senders that wait for room in the connection window."""
         self.unreported = 0
         """Bytes taken by the application over all channels and not yet reported DEQUEUED."""
@@ -102,6 +102,6 @@ class Link:
         self.receive_window.clear()
         self.written_off = WrittenOff(self.send_window, self.timers)
         self.drained_later = self.unreported = self.waiting = self.lingering = 0
-        self.turns = Turns(self.send_window, self.timers, self.config.patience)
+        self.turns = Turns(self.send_window, self.timers, self.config.starvation_timeout)
         self.reporters.clear()
         self.overdue.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import weakref
 from collections.abc import Callable
@@ -339,7 +340,7 @@ class ConnectionDriver:
         failure = self._failure
         if failure is not None and not self._was_closed_here and not self.is_forked:
             self._failure_was_raised = True
-            return type(failure)(*failure.args)
+            return copy.copy(failure)
         ended = self.ended
         if self.is_forked:
             return ForkedConnectionError(FORKED_REASON, channel=channel)

@@ -5,7 +5,14 @@
 >>> rows = session.read.format("aqueduct").option("path", "data").option("subscribe", "telemetry")
 """
 
-from aqueduct.spark.errors import DataLoss, SinkError, SourceError, Unreachable, WrongOption
+from aqueduct.spark.errors import (
+    DataLoss,
+    SinkError,
+    SourceError,
+    TopicIdentityError,
+    Unreachable,
+    WrongOption,
+)
 from aqueduct.spark.java import NoJava
 from aqueduct.spark.session import register, session
 
@@ -14,6 +21,7 @@ __all__ = [
     "NoJava",
     "SinkError",
     "SourceError",
+    "TopicIdentityError",
     "Unreachable",
     "WrongOption",
     "register",

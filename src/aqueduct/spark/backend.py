@@ -9,14 +9,13 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from aqueduct.api.connection import TRUST_ADVICE
 from aqueduct.errors import AqueductError, ConnectError, TLSError, Unauthenticated
 from aqueduct.ingest.blocking import Reader
 from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.errors import IngestError, NotAllowed, UnknownTopic
 from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.protocol import TopicInfo
-from aqueduct.security import Trust, dev_trust, pin, trust
+from aqueduct.security import TRUST_HINT, Trust, dev_trust, pin, trust
 from aqueduct.spark.errors import SinkError, SourceError, Unreachable, WrongOption
 from aqueduct.spark.option_values import ServerOptions
 from aqueduct.spark.pool import Pool
@@ -207,7 +206,8 @@ def ask_topics(
 def unreachable(place: Place, error: AqueductError) -> Unreachable:
     """That a server cannot be reached, and what to look at."""
     if isinstance(error, TLSError):
-        return Unreachable(f"{place}: {str(error).replace(TRUST_ADVICE, _TRUST_ADVICE)}")
+        hint = _TRUST_HINT if error.hint == TRUST_HINT else error.hint
+        return Unreachable(f"{place}: {error.message}{'; ' if hint else ''}{hint}")
     if isinstance(error, Unauthenticated):
         return Unreachable(
             f"{place} wants a token that it knows; give one of its tokens file in option token"
@@ -218,8 +218,8 @@ def unreachable(place: Place, error: AqueductError) -> Unreachable:
     )
 
 
-_TRUST_ADVICE = (
-    "Say whom to trust: option trustDevelopment=true for a server of this user on this host that "
+_TRUST_HINT = (
+    "say whom to trust: option trustDevelopment=true for a server of this user on this host that "
     "was started without --cert, trustCa for the authority that signed its certificate, or "
     "trustPin for its fingerprint; without them it is the authorities of this system"
 )

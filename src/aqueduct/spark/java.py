@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from aqueduct.errors import AqueductError
+
 OLDEST = 17
 """Spark 4.3 does not run on an older one."""
 _VECTOR = "--add-modules=jdk.incubator.vector"
@@ -29,7 +31,7 @@ exec %s "$@"
 """
 
 
-class NoJava(RuntimeError):
+class NoJava(AqueductError, RuntimeError):
     """There is no Java that Spark could run on."""
 
 

@@ -32,7 +32,7 @@ SURELY_A_DATAGRAM = 600
 """A plain message of this size fits a datagram whatever else is in it."""
 
 
-class CoreBroke(Exception):
+class CoreBroke(AqueductError):
     """A core raised an error that is no part of its promise."""
 
 
@@ -197,6 +197,8 @@ class Endpoint:
         now = self._clock.now
         try:
             return self._guard("send", lambda: command(now))
+        except CoreBroke:
+            raise
         except AqueductError as error:
             self._entries.append(
                 NotSent(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+from aqueduct.errors import AqueductError
 from aqueduct.protocol.actions import (
     Action,
     CloseConnection,
@@ -54,7 +55,7 @@ class Watcher(Protocol):
     def connection_lost(self, side: Side, code: int, reason: str, by_peer: bool) -> None: ...
 
 
-class TimerDoesNotMove(Exception):
+class TimerDoesNotMove(AqueductError):
     """A core asked to be woken at one instant again and again: it would spin for ever."""
 
 

@@ -17,7 +17,7 @@ from aqueduct.protocol.events import (
     SenderEnded,
     Writable,
 )
-from aqueduct.testing.endpoint import Endpoint
+from aqueduct.testing.endpoint import CoreBroke, Endpoint
 from aqueduct.testing.plan import Plan
 from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
 from aqueduct.wire.frames import Message
@@ -252,6 +252,8 @@ class Application:
             return None
         except (MessageTooLarge, LocalProtocolError):
             return None
+        except CoreBroke:
+            raise
         except AqueductError:
             # Whether the core was right to refuse is for the checkers to say.
             handle.open = False

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from aqueduct.errors import AqueductError, CloseCode, ConnectError
+from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.protocol.budget import Account
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.protocol.events import Event
@@ -29,17 +29,6 @@ from aqueduct.transport.address import Address, Route
 
 IMMEDIATE_CLOSE_CODES = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
 """Close codes for which a transport drops unsent data instead of sending it before the close."""
-
-
-class Unreachable(ConnectError):
-    """No server answers at this route; another route to the same host may work."""
-
-
-class HandshakeFailed(ConnectError):
-    """The transport failed before both sides had the headers, as it may when packets are lost.
-
-    The server has not rejected the connection, so that another attempt may succeed.
-    """
 
 
 class TransportObserver(Protocol):
@@ -179,7 +168,7 @@ class Connector(Protocol):
         """Return the routes to the server, the preferred one first; raise `ConnectError`."""
 
     def open(self, route: Route, core: Core) -> Transport:
-        """Return a transport that sends nothing before `Transport.start`; raise `Unreachable`."""
+        """Return a transport that sends nothing before `start`; raise `HostUnreachable`."""
 
 
 class Listener(Protocol):

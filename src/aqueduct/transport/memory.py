@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from itertools import count
 from time import monotonic
 
-from aqueduct.errors import CloseCode, ConnectError
+from aqueduct.errors import CloseCode, ConnectError, HostUnreachable
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import Connection
 from aqueduct.transport.address import Address, Route
@@ -32,7 +32,6 @@ from aqueduct.transport.base import (
     OnTransport,
     TransportObserver,
     TransportOwner,
-    Unreachable,
 )
 from aqueduct.wire.chanid import Side
 
@@ -346,7 +345,9 @@ class MemoryConnector:
         """Return the client's end of a connection to the listener."""
         listener = _listeners.get(self.host)
         if listener is None or not listener.is_accepting:
-            raise Unreachable(f"nobody listens at {SCHEME}{self.host}; start the server first")
+            raise HostUnreachable(
+                f"nobody listens at {SCHEME}{self.host}", hint="start the server first"
+            )
         if listener.loop is not asyncio.get_running_loop():
             raise ConnectError(
                 f"{SCHEME}{self.host} listens on another event loop; "

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
-from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.chanid import ENTRYPOINT, describe
 from aqueduct.wire.primitives import (
     SHORT_VARINTS,
     Headers,
-    Incomplete,
     decode_headers,
     decode_varbytes,
     decode_varint,

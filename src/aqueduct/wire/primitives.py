@@ -2,16 +2,12 @@
 
 from typing import Final
 
-from aqueduct.errors import RemoteProtocolError
+from aqueduct.errors import Incomplete, RemoteProtocolError
 
 MAX_VARINT: Final = 2**64 - 1
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """An ordered multimap of byte strings (AQ-HEADER-1)."""
-
-
-class Incomplete(Exception):
-    """The bytes end before the value does. Not an error: more bytes may follow."""
 
 
 # Nearly every varint in practice is below 2^14: one lookup instead of a computation.

@@ -4,10 +4,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.primitives import (
     MAX_VARINT,
-    Incomplete,
     decode_varint,
     encode_varbytes,
     encode_varint,

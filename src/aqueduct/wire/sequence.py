@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.frames import (
     MESSAGE_STARTS,
     MESSAGE_STARTS_CONTINUED,
@@ -27,7 +27,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
-from aqueduct.wire.primitives import MAX_VARINT, Incomplete, decode_varint, encode_varint
+from aqueduct.wire.primitives import MAX_VARINT, decode_varint, encode_varint
 from aqueduct.wire.ranges import MAX_RANGES_SIZE
 
 # AQ-FRAME-1: what follows the tag. Only MESSAGE has both a varint and varbytes.

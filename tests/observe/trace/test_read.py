@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aqueduct.observe.trace.read import TraceError, channels, ledger, read
+from aqueduct.errors import TraceError
+from aqueduct.observe.trace.read import channels, ledger, read
 from aqueduct.observe.trace.schema import SCHEMA, VERSION_KEY
 
 

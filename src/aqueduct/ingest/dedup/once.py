@@ -23,6 +23,8 @@ from typing import Protocol
 
 import msgspec
 
+from aqueduct.errors import AqueductError
+
 ID_HEADER = "aqueduct-id"
 """The header of a row that holds its id."""
 ID_SIZE = 20
@@ -42,7 +44,7 @@ RUN_SHOWN = 8
 _HEX = frozenset("0123456789abcdef")
 
 
-class OnceFault(Exception):
+class OnceFault(AqueductError):
     """Rows are not to be stored, and a sentence that says why."""
 
 

@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aqueduct.errors import ConnectError, TLSError
 from aqueduct.ipc.address import parse, unparse
@@ -23,6 +23,7 @@ from aqueduct.ipc.transports.base import Listener
 from aqueduct.ipc.transports.secure import Session, client_context, refusal, server_context
 from aqueduct.ipc.transports.stream import BUFFER, FULL, Connection
 from aqueduct.security import ServerTLS, Trust
+from aqueduct.settings import MIB, declare, seconds, whole
 
 SCHEME = "tls://"
 MAX_PDU = 256 * 1024
@@ -46,31 +47,46 @@ not read are lost."""
 
 @dataclass(frozen=True)
 class TcpLimits:
-    """What bounds the connections of one transport (IPC-TCP-6); times are seconds."""
+    """What bounds the connections of one transport (IPC-TCP-6)."""
 
-    idle_timeout: float = 60.0
-    """A connection that advances no message for this long is closed."""
-    handshake_timeout: float = 5.0
-    """For a connection to come up, TCP and TLS together."""
-    max_connections: int = 1_024
-    """Accepted connections, and as many opened ones: about 60 MB. A further connection replaces the
-    least useful one."""
-    idle_grace: float = 1.0
-    """A connection that advanced a message within this time is not replaced, unless its address has
-    more connections than that of the new one. Far above the time between two PDUs of a transfer."""
-    max_partial: int = 64 * 1024 * 1024
-    """Bytes of incomplete PDUs over all connections; above that, the connection that was useful
-    least recently is closed."""
+    idle_timeout: float = field(
+        default=60.0,
+        metadata=seconds("A connection that advances no message for this long is closed.", above=0),
+    )
+    handshake_timeout: float = field(
+        default=5.0,
+        metadata=seconds("For a connection to come up, TCP and TLS together.", above=0),
+    )
+    max_connections: int = field(
+        default=1_024,
+        metadata=whole(
+            "connections",
+            "Accepted connections, and as many opened ones: about 60 MB. A further connection "
+            "replaces the least useful one.",
+            least=1,
+        ),
+    )
+    idle_grace: float = field(
+        default=1.0,
+        metadata=seconds(
+            "A connection that advanced a message within this time is not replaced, unless its "
+            "address has more connections than that of the new one. Far above the time between "
+            "two PDUs of a transfer.",
+            above=0,
+        ),
+    )
+    max_partial: int = field(
+        default=64 * MIB,
+        metadata=whole(
+            "bytes",
+            "Incomplete PDUs over all connections; above that, the connection that was useful "
+            "least recently is closed.",
+            least=_MIN_FRAME,
+        ),
+    )
 
-    def __post_init__(self) -> None:
-        if (
-            min(self.idle_timeout, self.handshake_timeout, self.idle_grace) <= 0
-            or self.max_connections < 1
-            or self.max_partial < _MIN_FRAME
-        ):
-            raise ValueError(
-                f"invalid limits: all must be above 0, and max_partial at least 1 MiB ({self})"
-            )
+
+declare(TcpLimits)
 
 
 class _Line:

@@ -12,16 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aqueduct.errors import AqueductError
+from aqueduct.errors import TraceError
 from aqueduct.observe.trace.picture import DELIVERED, DROPPED, LOST, NACKED, OPEN
 from aqueduct.observe.trace.schema import SCHEMA, SCHEMA_VERSION, VERSION_KEY
 
 KEYS = ["connection", "channel", "reliable", "message"]
 """What names a message, the same at both ends."""
-
-
-class TraceError(AqueductError):
-    """A trace cannot be read."""
 
 
 def read(directory: str | os.PathLike[str]) -> pa.Table:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aqueduct.errors import CloseCode, RemoteProtocolError
+from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.frames import (
     MESSAGE_STARTS,
     MESSAGE_STARTS_CONTINUED,
@@ -33,7 +33,6 @@ from aqueduct.wire.frames import (
     decode_attachments,
 )
 from aqueduct.wire.primitives import (
-    Incomplete,
     decode_headers,
     decode_varbytes,
     decode_varint,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from aqueduct.errors import WouldBlock
+from aqueduct.errors import AqueductError, WouldBlock
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended
 from aqueduct.ipc.core.exchange import Exchange
@@ -38,7 +38,7 @@ SOON = 0.2
 RESIZED_AGAIN = 0.7
 
 
-class TimerDoesNotMove(Exception):
+class TimerDoesNotMove(AqueductError):
     """A core wants to be woken at a time that is over, however often it is."""
 
 

@@ -7,10 +7,10 @@ import socket
 from dataclasses import replace
 from functools import partial
 
+from aqueduct.errors import HostUnreachable
 from aqueduct.protocol.connection import Connection
 from aqueduct.security import Trust
 from aqueduct.transport.address import Address, Route, resolve, split_address
-from aqueduct.transport.base import Unreachable
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import client_settings
 from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicOptions
@@ -69,9 +69,9 @@ def _open_endpoint(family: int, where: Address, options: QuicOptions) -> ClientE
         if sock is not None:
             sock.close()
         if isinstance(error, OSError):
-            raise Unreachable(
-                f"cannot reach {where[0]}:{where[1]} ({error.strerror}); check the address, "
-                "and that this host has a network that leads there"
+            raise HostUnreachable(
+                f"cannot reach {where[0]}:{where[1]} ({error.strerror})",
+                hint="check the address, and that this host has a route to it",
             ) from None
         raise
 
@@ -89,9 +89,9 @@ class ClientEndpoint(QuicEndpoint):
             host, port = transport.peer
             if transport.owner is not None:
                 transport.owner.handle_failure(
-                    Unreachable(
-                        f"nobody listens at {host}:{port} ({error.strerror}); "
-                        "start the server first"
+                    HostUnreachable(
+                        f"nobody listens at {host}:{port} ({error.strerror})",
+                        hint="start the server first",
                     )
                 )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
+from aqueduct.settings import declare, seconds, whole
 from aqueduct.transport.address import Address
 from aqueduct.transport.quic.admission import neighbourhood
 from aqueduct.transport.quic.bridge import Bridge
@@ -39,61 +40,66 @@ _LONGEST = 86_400 * 365
 
 @dataclass(frozen=True)
 class QuicOptions:
-    """How QUIC behaves; times are seconds."""
+    """How QUIC behaves."""
 
-    idle_timeout: float = 30.0
-    """A peer that says nothing for so long is gone."""
-    keep_alive: float | None = 10.0
-    """How often to say something when there is nothing to say; None to let idle connections end."""
-    max_packet: int | None = None
-    """UDP payload; None for 16,000 bytes on loopback and 1,452 elsewhere."""
-    handshake_timeout: float = 10.0
-    """A client that is not through the handshake, or has not sent its headers, so long after its
-    first packet is dropped."""
-    handshakes_before_retry: int = 256
-    """Half-open connections above which new clients must validate their address (Retry); a client
-    from an address with a quarter of that must, too. Validation costs a round trip."""
-    max_half_open: int = 512
-    """Connections not yet accepted, about 80 KB each. Above that, the server drops the oldest one
-    of the address with the most."""
-    max_connections: int = 10_000
-    """Connections that one server socket serves at once; above that, it drops half-open ones. One
-    address gets nine tenths of them at most."""
+    idle_timeout: float = field(
+        default=30.0,
+        metadata=seconds("A peer that is silent for this long is gone.", above=0, most=_LONGEST),
+    )
+    keep_alive: float | None = field(
+        default=10.0,
+        metadata=seconds(
+            "Interval of pings on an idle connection.", above=0, most=_LONGEST, none="never"
+        ),
+    )
+    max_packet: int | None = field(
+        default=None,
+        metadata=whole(
+            "bytes",
+            "UDP payload: QUIC needs 1,200 bytes, and UDP carries 65,527.",
+            least=SMALLEST_INITIAL,
+            most=_LARGEST_PACKET,
+            none="16,000 bytes on loopback and 1,452 elsewhere",
+        ),
+    )
+    handshake_timeout: float = field(
+        default=10.0,
+        metadata=seconds(
+            "The server drops a client that has not completed the handshake and sent its headers "
+            "this long after its first packet.",
+            above=0,
+            most=_LONGEST,
+        ),
+    )
+    handshakes_before_retry: int = field(
+        default=256,
+        metadata=whole(
+            "connections",
+            "Half-open connections above which new clients must validate their address (Retry); "
+            "also a client whose address has a quarter of that. Validation takes a round trip.",
+        ),
+    )
+    max_half_open: int = field(
+        default=512,
+        metadata=whole(
+            "connections",
+            "Connections not yet accepted, about 80 KB each. Above that, the server drops the "
+            "oldest one of the address with the most.",
+            least=1,
+        ),
+    )
+    max_connections: int = field(
+        default=10_000,
+        metadata=whole(
+            "connections",
+            "Connections that one server socket serves at once; above that, it drops half-open "
+            "ones. One address gets nine tenths of them at most.",
+            least=1,
+        ),
+    )
 
-    def __post_init__(self) -> None:
-        """Refuse what QUIC could not do."""
-        for name in ("idle_timeout", "keep_alive", "handshake_timeout"):
-            seconds = getattr(self, name)
-            if name == "keep_alive" and seconds is None:
-                continue
-            if not _is_number(seconds) or not 0 < seconds <= _LONGEST:
-                also = ", or None for never" if name == "keep_alive" else ""
-                raise ValueError(
-                    f"QuicOptions({name}={seconds!r}): give seconds, "
-                    f"more than 0 and at most {_LONGEST:,}{also}"
-                )
-        size = self.max_packet
-        if size is not None and (
-            type(size) is not int or not SMALLEST_INITIAL <= size <= _LARGEST_PACKET
-        ):
-            raise ValueError(
-                f"QuicOptions(max_packet={size!r}): QUIC needs {SMALLEST_INITIAL:,} bytes and UDP "
-                f"carries {_LARGEST_PACKET:,}; give what is between, or None for a choice"
-            )
-        for name, least in (
-            ("handshakes_before_retry", 0),
-            ("max_half_open", 1),
-            ("max_connections", 1),
-        ):
-            count = getattr(self, name)
-            if type(count) is not int or count < least:
-                raise ValueError(
-                    f"QuicOptions({name}={count!r}): give a whole number, {least} or more"
-                )
 
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+declare(QuicOptions)
 
 
 class PacketQueue:

@@ -90,10 +90,11 @@ def _bind(family: int, where: Address, address: str) -> socket.socket:
     except OSError as error:
         if sock is not None:
             sock.close()
-        hint = ""
-        if error.errno == errno.EADDRINUSE:
-            hint = "; choose another port, or 0 for a free one"
-        raise ConnectError(f"cannot listen on {address}: {error.strerror}{hint}") from None
+        in_use = error.errno == errno.EADDRINUSE
+        raise ConnectError(
+            f"cannot listen on {address}: {error.strerror}",
+            hint="choose another port, or 0 for a free one" if in_use else "",
+        ) from None
     return sock
 
 

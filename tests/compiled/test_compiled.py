@@ -1,0 +1,59 @@
+"""The compiled build and the sources look the same: settings, enums, documentation, commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "compiled-quick"
+TESTS = (
+    "tests/test_budgets.py",
+    "tests/test_documentation.py",
+    "tests/test_errors.py",
+    "tests/test_exports.py",
+    "tests/test_settings.py",
+    "tests/cli/test_help.py",
+    "tests/cli/test_ipc.py::test_each_message_is_a_line_of_json_with_four_fields",
+    "tests/cli/test_ipc.py::test_a_message_that_is_too_large_for_the_receiver_fails_alone",
+    "tests/ipc/core/test_config.py",
+    "tests/protocol/test_config.py",
+)
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**own, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_compiled_build_looks_like_the_sources() -> None:
+    """The first run compiles; later ones compile again only if the core has changed."""
+    built = run(sys.executable, "tools/compile.py", "--quick")
+    assert built.returncode == 0, built.stderr
+    where = run(
+        sys.executable,
+        "-c",
+        "import aqueduct.protocol.config as module; print(module.__file__)",
+        PYTHONPATH=str(BUILD),
+    )
+    assert re.match(rf"{BUILD}/aqueduct/protocol/config\..*so$", where.stdout.strip())
+    ran = run(
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS),
+        PYTHONPATH=str(BUILD),
+    )
+    assert ran.returncode == 0, ran.stdout

@@ -1,0 +1,81 @@
+"""Writes docs/settings.md from the declarations of all settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aqueduct import Limits, QuicOptions, ipc
+from aqueduct.ingest import IngestLimits
+from aqueduct.ipc.transports.tcp import TcpLimits
+from aqueduct.protocol.config import Config
+from aqueduct.settings import settings_of, shown
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+
+INTRODUCTION = """# Settings
+
+Written by `python tools/settings.py` from the declarations in the code; a test fails when they
+differ. Settings are frozen objects. A constructor raises `SettingError` for a value that is not
+allowed; the error names the setting, the value and what is allowed. What each budget protects
+against is in [security.md](security.md).
+
+"""
+
+SECTIONS: tuple[tuple[str, str, type[Any]], ...] = (
+    (
+        "Limits of a connection: `aqueduct.Limits`",
+        "`connect(..., limits=Limits(...))` and `serve(..., limits=Limits(...))`. Each side states "
+        "its limits to the peer, which obeys them.",
+        Limits,
+    ),
+    (
+        "QUIC: `aqueduct.QuicOptions`",
+        "`connect(..., options=QuicOptions(...))` and `serve(..., options=QuicOptions(...))`.",
+        QuicOptions,
+    ),
+    (
+        "ScalableIPC: `aqueduct.ipc.Config`",
+        "`ipc.Endpoint(..., config=ipc.Config(...))`. Nothing of this is negotiated; endpoints "
+        "that talk to each other should have the same timeouts.",
+        ipc.Config,
+    ),
+    (
+        "Ingest: `aqueduct.ingest.IngestLimits`",
+        "`ingest.IngestServer(..., limits=IngestLimits(...))`, and options of `aqueduct ingest`.",
+        IngestLimits,
+    ),
+    (
+        "TLS connections of ScalableIPC: `aqueduct.ipc.transports.tcp.TcpLimits`",
+        "Applications cannot set these.",
+        TcpLimits,
+    ),
+    (
+        "Inside a connection: `aqueduct.protocol.config.Config`",
+        "Applications cannot set these; the protocol and the budgets depend on them.",
+        Config,
+    ),
+)
+
+
+def table(kind: type[Any]) -> list[str]:
+    """Return the settings of a class as rows of Markdown."""
+    defaults = kind()
+    rows = ["| setting | default | allowed | reason |", "|---|---|---|---|"]
+    for name, setting in settings_of(kind):
+        default = shown(getattr(defaults, name), setting.unit)
+        allowed = setting.allowed().replace("**", "\\*\\*")
+        rows.append(f"| `{name}` | {default} | {allowed} | {setting.reason} |")
+    return rows
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [
+        "\n".join([f"## {title}", "", use, "", *table(kind), ""]) for title, use, kind in SECTIONS
+    ]
+    return INTRODUCTION + "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
