@@ -48,8 +48,8 @@ from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, StepConflict
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import StepInfo
-from aqueduct.ingest.storage.local.manifest import write_checked
-from aqueduct.ingest.storage.local.partition import Partition
+from aqueduct.ingest.storage.base import PartitionStorage, TopicStorage
+from aqueduct.ingest.storage.checked import write_blob
 
 FORGOTTEN = "forgotten.json"
 """Exists once a job was evicted: from then on an unknown job may be an evicted one."""
@@ -84,13 +84,13 @@ class Recollection:
     only_counts: bool = False
     """Whether to compute only the fingerprint of the stored rows."""
 
-    def read(self, partitions: Sequence[Partition]) -> None:
+    def read(self, partitions: Sequence[PartitionStorage]) -> None:
         """Fill the ledger from the rows of the step."""
         try:
             for part in partitions:
                 # What retention has removed was stored, and nobody knows by which id.
                 began = self.job.offsets.get(part.number, 0)
-                start = max(began, part.manifest.first)
+                start = max(began, part.first_offset)
                 end = self.ends[part.number]
                 if began < start:
                     self.ledger.is_partial = True
@@ -150,9 +150,10 @@ class Idle:
 class Jobs:
     """All jobs that write to a topic. One thread uses it, except where something else is said."""
 
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory)
-        self._spill = directory.parent / SPILL
+    def __init__(self, storage: TopicStorage, scratch: Path) -> None:
+        """``scratch``: a local directory for spill files."""
+        self._journal = Journal(storage)
+        self._spill = scratch / SPILL
         self.fault = ""
         """Why nobody knows how far jobs are; then they are refused, and all else goes on."""
         self._jobs: dict[str, Job] = {}
@@ -162,8 +163,9 @@ class Jobs:
         self._begun: dict[str, str] = {}
         """By job, its last run, if that has stored nothing since it was written down."""
         self._used: dict[str, int] = {}
-        self._forgotten = directory / FORGOTTEN
-        self._has_forgotten = self._forgotten.exists()
+        self._location = storage.location
+        self._forgotten = storage.blob(FORGOTTEN)
+        self._has_forgotten = self._forgotten.read() is not None
         self._admitted: set[str] = set()
         """Jobs of which rows were admitted that are not stored yet."""
         try:
@@ -309,12 +311,12 @@ class Jobs:
         self._apply(changes)
         try:
             if not self._has_forgotten and None in changes.values():
-                write_checked(self._forgotten, {"version": 1})
+                write_blob(self._forgotten, {"version": 1})
                 self._has_forgotten = True
             self._journal.write(changes, self._jobs)
-        except OSError as error:
+        except IngestError:
             self._apply(before)
-            raise IngestError(f"{self._journal.path} could not be written: {error}") from None
+            raise
         unfinished = dict(self._unfinished)
         for name, job in changes.items():
             if job is None or job.is_over:
@@ -350,7 +352,7 @@ class Jobs:
         if self._has_forgotten:
             _log.warning(
                 "job %s is unknown in %s, and may have been evicted: it continues after step %d",
-                name, self._forgotten.parent, after,
+                name, self._location, after,
             )  # fmt: skip
             return ""
         return f"job {name!r} has ended its step {after}, but is unknown here"

@@ -12,7 +12,7 @@ import pytest
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.records import Chunk
-from aqueduct.ingest.storage.local import manifest, partition, recovery, segments, wal
+from aqueduct.ingest.storage.local import files, manifest, partition, recovery, segments, wal
 from aqueduct.ingest.storage.local.manifest import NAME, read_manifest
 from aqueduct.ingest.storage.local.partition import Partition
 from aqueduct.ingest.storage.local.wal import Facts
@@ -200,7 +200,7 @@ ROLL_STEPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "before the manifest": (partition, "write_manifest", crash),
     "after the manifest": (partition, "write_manifest", after(manifest.write_manifest)),
     "before the log goes": (partition, "remove_files", crash),
-    "after the log went": (partition, "remove_files", after(manifest.remove_files)),
+    "after the log went": (partition, "remove_files", after(files.remove_files)),
 }
 
 

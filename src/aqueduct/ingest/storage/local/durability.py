@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 
 from aqueduct.ingest.errors import CorruptFile
-from aqueduct.ingest.storage.local.manifest import (
-    NAME,
+from aqueduct.ingest.storage.local.files import (
     read_checked,
     remove_files,
     sync_directory,
     write_checked,
 )
+from aqueduct.ingest.storage.local.manifest import NAME
 from aqueduct.ingest.storage.local.partition import Partition
 
 _log = logging.getLogger("aqueduct.ingest")

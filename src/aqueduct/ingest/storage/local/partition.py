@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,11 @@ from msgspec.structs import replace
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.protocol import PartitionInfo
 from aqueduct.ingest.records import Chunk, make_batch
+from aqueduct.ingest.storage.local.files import remove_files, sync_directory, sync_file
 from aqueduct.ingest.storage.local.manifest import (
     Manifest,
     Segment,
-    remove_files,
     segment_name,
-    sync_directory,
-    sync_file,
     write_manifest,
 )
 from aqueduct.ingest.storage.local.recovery import Log, Torn, look, look_at_others
@@ -72,6 +71,8 @@ class Partition:
         """Which of those with the id that was, of each producer that told."""
         self._logs: list[Log] = []
         self._wal: WalFile | None = None
+        self.log_begun = 0.0
+        """When the file that is appended to was begun, by the monotonic clock."""
         self._staged: _Staged | None = None
         self.torn: Torn | None = None
         """An end of the log that is no block, and is there until `settle`."""
@@ -209,6 +210,7 @@ class Partition:
         except OSError:
             wal.close()
             raise
+        self.log_begun = time.monotonic()
         with self.lock:
             self._wal = wal
             self._logs.append(Log(path))
@@ -328,6 +330,11 @@ class Partition:
             self.manifest = manifest
             self.segments_size += grown
 
+    def drop_before(self, offset: int) -> int:
+        """Remove the segments that end before an offset; return the bytes freed."""
+        segments = self.manifest.segments
+        return self.drop(bisect_left(segments, offset, key=lambda segment: segment.last))
+
     def drop(self, count: int) -> int:
         """Remove the oldest segments, so many; returns how many bytes that freed."""
         manifest = self.manifest
@@ -342,6 +349,17 @@ class Partition:
         return freed
 
     # Reading, by any thread
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that retention has not removed."""
+        return self.manifest.first
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes in the log."""
+        with self.lock:
+            return sum(log.size for log in self._logs)
 
     def check_usable(self, topic: str) -> None:
         """Raise if it is out of use."""

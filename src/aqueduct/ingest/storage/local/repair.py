@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
-from aqueduct.ingest.server.store import owned
-from aqueduct.ingest.server.topic import Topic, check_name
+from aqueduct.ingest.storage.base import check_name
 from aqueduct.ingest.storage.local.durability import newest_group, remove_closed, write_accepted
-from aqueduct.ingest.storage.local.manifest import read_manifest, remove_files, sync_directory
+from aqueduct.ingest.storage.local.files import remove_files, sync_directory
+from aqueduct.ingest.storage.local.lock import claimed
+from aqueduct.ingest.storage.local.manifest import read_manifest
 from aqueduct.ingest.storage.local.partition import Partition
 from aqueduct.ingest.storage.local.recovery import look
+from aqueduct.ingest.storage.local.topic_storage import LocalTopicStorage
 from aqueduct.ingest.storage.local.wal import Scan, WalFile
 
 
@@ -45,8 +47,8 @@ def repair(directory: str | os.PathLike[str], topic: str, *, cut: bool = False) 
     path = Path(directory) / topic
     if not path.is_dir():
         raise UnknownTopic(f"there is no topic {topic!r} in {directory}")
-    with owned(Path(directory)):
-        found = Topic(path, read_only=True)
+    with claimed(Path(directory)):
+        found = LocalTopicStorage(path, read_only=True)
         if not found.fault:
             return []
         losses = [loss for part in found.partitions for loss in _losses(part)]
@@ -81,7 +83,7 @@ def _losses(part: Partition) -> list[Loss]:
 
 def _cut(path: Path, losses: list[Loss]) -> None:
     # Accepted first: whatever is cut then is not missed by the proofs of what stays.
-    parts = Topic(path, read_only=True).partitions
+    parts = LocalTopicStorage(path, read_only=True).partitions
     groups = [newest_group(parts), *(read_manifest(part.directory).group for part in parts)]
     for loss in losses:
         if loss.size:

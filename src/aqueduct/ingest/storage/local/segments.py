@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from aqueduct.ingest.errors import CorruptFile
 from aqueduct.ingest.records import STORED
 from aqueduct.ingest.storage.local.file_modes import create
-from aqueduct.ingest.storage.local.manifest import removed_on_failure, sync_directory
+from aqueduct.ingest.storage.local.files import removed_on_failure, sync_directory
 
 ROW_GROUP = 65_536
 """Rows that are read together: some megabytes, and enough for columns to be packed well."""
