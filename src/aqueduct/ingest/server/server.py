@@ -19,8 +19,9 @@ from weakref import WeakValueDictionary
 from aqueduct.api.handles import Sender
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError
-from aqueduct.ingest.dedup.jobs import RECALLERS, Recollection
+from aqueduct.ingest.dedup.jobs import RECALLERS
 from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import (

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from aqueduct.ingest.dedup.jobs import Recollection
 from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import clear
 from aqueduct.ingest.errors import DiskLow, IngestError, RefusedRecords, UnknownTopic
