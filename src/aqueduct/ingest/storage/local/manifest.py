@@ -1,4 +1,4 @@
-"""What a partition consists of besides its log: one small file, replaced as a whole."""
+"""The manifest of a partition: a small file that lists its segments, replaced atomically."""
 
 from __future__ import annotations
 
@@ -20,59 +20,60 @@ class Segment(msgspec.Struct, frozen=True):
     last: int
     size: int
     first_time: int
-    """The least and the greatest timestamp of its rows."""
+    """The smallest timestamp of its rows."""
     last_time: int
+    """The largest timestamp of its rows."""
     first_ingest: int
     last_ingest: int
     checksum: int
-    """Of the whole file: Parquet's own ones leave out all that describes the pages."""
+    """CRC-32 of the file: the checksums of Parquet do not cover page headers and footer."""
     clock: int = 0
     """The clock reading at its last row, earlier than ``last_ingest`` if the clock was set back;
     0 if unknown."""
 
     @property
     def stored_at(self) -> int:
-        """When its last row was stored, by the clock reading of that time."""
+        """When its last row was stored, by the clock of that time."""
         return self.clock or self.last_ingest
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         return segment_name(self.first, self.last)
 
 
 def segment_name(first: int, last: int) -> str:
-    """The name of the file with the rows from one offset to another."""
+    """Return the file name of the segment with the rows from ``first`` to ``last``."""
     return f"{first:020}-{last:020}.parquet"
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The partition up to some offset."""
+    """The segments of a partition, and its state at their end."""
 
     first: int = 0
-    """The first offset that is still there."""
+    """The first offset that retention has not removed."""
     next: int = 0
-    """The offset behind the last segment; from there on rows are in the log."""
+    """The offset after the last segment; later rows are in the log."""
     group: int = 0
-    """The last group of blocks that is in a segment."""
+    """The newest group in a segment."""
     ingest_time: int = 0
     segments: list[Segment] = []
     producers: dict[str, tuple[int, int]] = {}
-    """Of each producer the last sequence number, and when it was stored."""
-    proof: dict[int, int] = {}
-    """How far each partition of the topic must reach, since that group was on disk everywhere."""
+    """By producer, the last sequence number and when it was stored."""
+    high_water: dict[int, int] = msgspec.field(name="proof", default_factory=dict)
+    """By partition of the topic, the end that it had durably reached with that group."""
     instances: dict[str, str] = {}
-    """Which of those with the id that was, of each producer that told."""
+    """By producer, the instance that stored it, if known."""
     version: int = VERSION
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Replace the manifest of a partition in one step that survives a crash."""
+    """Replace the manifest of a partition, atomically and durably."""
     write_checked(directory / NAME, manifest)
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a partition, an empty one if there is none; raises `CorruptFile`."""
+    """Return the manifest of a partition, empty if there is none; raise `CorruptFile`."""
     path = directory / NAME
     try:
         manifest = read_checked(path, Manifest, "a manifest")

@@ -30,15 +30,15 @@ from aqueduct.ingest.storage.base import (
     UnencodableRecords,
 )
 from aqueduct.ingest.storage.local.durability import (
-    Closed,
-    last_group,
+    ClosedMark,
+    high_water_marks,
+    mark_of_last_group,
     newest_group,
-    proofs,
     read_accepted,
     read_closed,
     remove_closed,
     shortfalls,
-    torn_ends,
+    torn_tails,
     write_closed,
 )
 from aqueduct.ingest.storage.local.file_modes import DIRECTORY_MODE, make_private
@@ -49,7 +49,7 @@ from aqueduct.ingest.storage.local.files import (
     write_checked,
 )
 from aqueduct.ingest.storage.local.partition import Partition
-from aqueduct.ingest.storage.local.wal import Facts
+from aqueduct.ingest.storage.local.wal import BlockMetadata
 
 _log = logging.getLogger("aqueduct.ingest")
 METADATA = "topic.json"
@@ -122,28 +122,29 @@ class LocalTopicStorage:
 
     # Recovery
 
-    def _find_damage(self, closed: Closed | None, accepted: int) -> None:
+    def _find_damage(self, closed: ClosedMark | None, accepted: int) -> None:
         """Put partitions out of use that lack rows which a crash cannot have removed."""
         parts = self.partitions
-        known = proofs(parts, closed, accepted)
-        damage = shortfalls(parts, known)
+        marks = high_water_marks(parts, closed, accepted)
+        damage = shortfalls(parts, marks)
         if damage and self.read_only:
             # Its server may have appended since: what was durable then must be visible now.
             for part, _ in damage:
                 part.recover()
-            damage = shortfalls(parts, known)
+            damage = shortfalls(parts, marks)
         is_closed = closed is not None and (
             not self.read_only or read_closed(self.directory) is not None
         )
         if is_closed and not damage:
-            damage = torn_ends(parts) or shortfalls(parts, [last_group(parts, accepted)])
+            damage = torn_tails(parts) or shortfalls(parts, [mark_of_last_group(parts, accepted)])
         for part, fault in damage:
             part.put_out_of_use(str(fault))
 
     def _settle(self, accepted: int) -> None:
         """Remove what a crash left, and the last group if it is incomplete."""
         try:
-            is_incomplete = shortfalls(self.partitions, [last_group(self.partitions, accepted)])
+            last = mark_of_last_group(self.partitions, accepted)
+            is_incomplete = shortfalls(self.partitions, [last])
             for part in self.partitions:
                 part.settle()
             if is_incomplete:
@@ -246,8 +247,8 @@ class LocalTopicStorage:
         self._group = self._group + 1
         try:
             for number, records in group.partitions.items():
-                facts = _facts(self._group, offsets, ends, records, ingest_time, group.clock)
-                self.partitions[number].stage(records.chunks, facts)
+                metadata = _metadata(self._group, offsets, ends, records, ingest_time, group.clock)
+                self.partitions[number].stage(records.chunks, metadata)
         except IngestError as error:
             raise NothingStored(str(error)) from error
         except Exception as error:
@@ -369,15 +370,15 @@ class LocalTopicStorage:
             )
 
 
-def _facts(
+def _metadata(
     group: int,
     members: dict[int, int],
     others: dict[int, int],
     records: PartitionRecords,
     ingest_time: int,
     clock: int,
-) -> Facts:
-    return Facts(
+) -> BlockMetadata:
+    return BlockMetadata(
         group,
         members,
         records.producers,
