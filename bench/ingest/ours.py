@@ -11,6 +11,7 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission
+from aqueduct.ingest.storage.local.storage import LocalStorage
 from bench.ingest import store
 from bench.network.peer import HOST, Json
 
@@ -56,11 +57,11 @@ class Producer(store.Producer):
 
 def fill(directory: Path, size: int, payload: bytes) -> Json:
     """Have the store write a log of so many bytes, as groups of producers would."""
-    kept = Store(directory, UNROLLED)
+    kept = Store(LocalStorage(directory), UNROLLED, scratch=directory)
     topic = kept.topic_to_write(TOPIC, None)
     count = UNROLLED.group_size // len(payload)
     sequence = 1
-    while sum(part.log_size for part in topic.partitions) < size:
+    while sum(part.log_bytes for part in topic.partitions) < size:
         now = int(time.time() * 1e6)
         records = Records(sequence, [payload] * count, [now] * count)
         submission = Submission("filler", records)
@@ -82,7 +83,7 @@ def recover(directory: Path) -> Json:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(file)
     began = time.monotonic()
-    kept = Store(directory, UNROLLED)
+    kept = Store(LocalStorage(directory), UNROLLED, scratch=directory)
     seconds = time.monotonic() - began
     count = sum(part.next_offset for part in kept.topics[TOPIC].partitions)
     kept.close()

@@ -9,6 +9,7 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.storage.local.storage import LocalStorage
 
 LARGE = "large"
 """Few segments with many rows each."""
@@ -23,7 +24,8 @@ _POOL = 20_000
 def fill(directory: Path, rows: int, files: int, size: int) -> None:
     """Make both topics; values are random, so that nothing is gained by compression."""
     pool = [os.urandom(size) for _ in range(_POOL)]
-    store = Store(directory, IngestLimits(partitions=PARTITIONS, low_water=0))
+    limits = IngestLimits(partitions=PARTITIONS, low_water=0)
+    store = Store(LocalStorage(directory), limits, scratch=directory)
     try:
         _write(store, LARGE, pool, rows, _GROUP, lambda _: None)
         _roll(store)

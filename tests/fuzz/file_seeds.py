@@ -3,33 +3,33 @@
 import msgspec
 
 from aqueduct.ingest.storage.local.manifest import Manifest
-from aqueduct.ingest.storage.local.wal import MAGIC, Facts
+from aqueduct.ingest.storage.local.wal import MAGIC, BlockMetadata
 from tests.fuzz.files import CHECKSUM, HEADER, REPAIR, repair
 
 AS_IT_IS = b"\x00"
 REPAIRED = bytes((REPAIR,))
 
 
-def block(first: int, count: int, facts: Facts, body: bytes = b"rows") -> bytes:
+def block(first: int, count: int, metadata: BlockMetadata, body: bytes = b"rows") -> bytes:
     """A block whose rows are none: Arrow's bytes differ from version to version."""
-    meta = msgspec.msgpack.encode(facts)
+    meta = msgspec.msgpack.encode(metadata)
     header = HEADER.pack(MAGIC, len(meta), len(body), first, count, 0) + CHECKSUM.pack(0)
     return repair(header + meta + body)
 
 
 def logs() -> dict[str, bytes]:
     """Logs, good and torn and damaged."""
-    first = block(0, 2, Facts(1, {0: 0}, {"p": 2}, 5, 1, 2))
-    second = block(2, 1, Facts(2, {0: 2, 1: 7}, {"p": 3, "q": 1}, 6, 1, 2))
-    foreign = block(2, 1, Facts(2, {1: 2}, {"q": 1}, 6, 1, 2))
+    first = block(0, 2, BlockMetadata(1, {0: 0}, {"p": 2}, 5, 1, 2))
+    second = block(2, 1, BlockMetadata(2, {0: 2, 1: 7}, {"p": 3, "q": 1}, 6, 1, 2))
+    foreign = block(2, 1, BlockMetadata(2, {1: 2}, {"q": 1}, 6, 1, 2))
     repaired = {
         "two": first + second,
         "twice": first + first,
         "out-of-order": second + first,
         "foreign": first + foreign,
         "torn": first + second[:-3],
-        "no-rows": block(0, 0, Facts(1, {0: 0}, {}, 0, 0, 0)),
-        "far": block(2**63, 2**32 - 1, Facts(2**63, {0: 2**63}, {"": 2**63}, 0, 0, 0)),
+        "no-rows": block(0, 0, BlockMetadata(1, {0: 0}, {}, 0, 0, 0)),
+        "far": block(2**63, 2**32 - 1, BlockMetadata(2**63, {0: 2**63}, {"": 2**63}, 0, 0, 0)),
     }
     plain = {
         "empty": b"",

@@ -15,7 +15,7 @@ from aqueduct.ingest.errors import CorruptFile
 from aqueduct.ingest.records import Chunk
 from aqueduct.ingest.storage.local.manifest import NAME
 from aqueduct.ingest.storage.local.partition import Partition
-from aqueduct.ingest.storage.local.wal import MAGIC, Facts
+from aqueduct.ingest.storage.local.wal import MAGIC, BlockMetadata
 
 REPAIR = 1
 HEADER = struct.Struct("<4sIIQII")
@@ -72,8 +72,8 @@ def opened(directory: Path) -> Partition:
 
 def append(part: Partition) -> None:
     """Store one more row."""
-    facts = Facts(1, {0: part.next_offset}, {"p": 1}, 1, 1, 1)
-    part.stage([Chunk("p", [1], [b"one more"], [1])], facts)
+    metadata = BlockMetadata(1, {0: part.next_offset}, {"p": 1}, 1, 1, 1)
+    part.stage([Chunk("p", [1], [b"one more"], [1])], metadata)
     part.write()
     part.sync()
     part.seal()

@@ -3,17 +3,22 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
+from aqueduct.ingest.identity import TopicPosition
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.clock import Clock
+from aqueduct.ingest.server.named_readers import Move
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.storage.base import PartitionStorage
 from aqueduct.ingest.storage.local.durability import CLOSED
 from aqueduct.ingest.storage.local.partition import Partition
+from aqueduct.ingest.storage.local.storage import LocalStorage
+from aqueduct.ingest.storage.local.topic_storage import LocalTopicStorage
 
 LIMITS = IngestLimits(low_water=0, partitions=2)
 
@@ -57,6 +62,48 @@ def stored(store: Store, what: Records, topic: str = "t", producer: str = "p") -
     return submission
 
 
+def open_store(
+    directory: Path,
+    limits: IngestLimits = LIMITS,
+    clock: Clock | Callable[[], float] | None = None,
+    mode: int | None = None,
+) -> Store:
+    """A store of a local directory."""
+    return Store(LocalStorage(directory, mode=mode), limits, clock, scratch=directory)
+
+
+def read_only_topic(directory: Path) -> Topic:
+    """A topic as a reader of the directory sees it."""
+    return Topic(LocalTopicStorage(directory, read_only=True), scratch=directory.parent)
+
+
+def parts_of(topic: Topic) -> list[Partition]:
+    """The local partitions of a topic."""
+    return cast(list[Partition], topic.partitions)
+
+
+def advance(
+    topic: Topic,
+    reader: str,
+    offsets: dict[int, int],
+    max_readers: int = LIMITS.max_readers,
+    position: TopicPosition | None = None,
+) -> None:
+    """Advance a named reader, or raise why it cannot be."""
+    (fault,) = topic.readers.advance_all([Move(reader, offsets, position=position)], max_readers)
+    if fault is not None:
+        raise fault
+
+
+def retain(store: Store) -> int:
+    """Remove what retention may remove, and return the bytes that this freed."""
+    return sum(
+        store._retain(topic, number)
+        for topic in store.topics.values()
+        for number in range(len(topic.partitions))
+    )
+
+
 @contextmanager
 def opened(
     directory: Path,
@@ -64,7 +111,7 @@ def opened(
     clock: Clock | Callable[[], float] | None = None,
 ) -> Iterator[Store]:
     """A store, closed at the end."""
-    store = Store(directory, limits) if clock is None else Store(directory, limits, clock)
+    store = open_store(directory, limits, clock)
     try:
         yield store
     finally:
@@ -83,9 +130,9 @@ def rolled(store: Store) -> int:
     return store.roll()
 
 
-def rows_of(part: Partition) -> list[dict[str, Any]]:
+def rows_of(part: PartitionStorage) -> list[dict[str, Any]]:
     """All rows of a partition, which have to be dense."""
-    first, end = part.manifest.first, part.next_offset
+    first, end = part.first_offset, part.next_offset
     part.check_range("t", first, end)
     batches = list(part.read(first, end))
     rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist() if batches else []

@@ -32,7 +32,7 @@ COLUMNS = pa.schema(
 )
 
 
-FACTS = tuple[
+METADATA = tuple[
     int, dict[int, int], dict[str, int], int, int, int, dict[int, int], dict[str, str], int
 ]
 
@@ -51,7 +51,7 @@ async def store(directory: Path, *values: bytes) -> None:
             await producer.send_and_wait(value, key=b"k", headers={"h": b"v"}, timestamp=1.5)
 
 
-async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
+async def test_a_log_is_blocks_of_metadata_and_rows(tmp_path: Path) -> None:
     await store(tmp_path, b"first", b"second")
     about = content_of(tmp_path / "t" / "topic.json")
     assert re.fullmatch("[0-9a-f]{32}", about.pop("id"))
@@ -68,10 +68,10 @@ async def test_a_log_is_blocks_of_facts_and_rows(tmp_path: Path) -> None:
         )
         assert of_header == zlib.crc32(data[position : position + 28])
         start = position + 32
-        facts, rows = data[start : start + size], data[start + size : start + size + more]
-        assert (magic, zlib.crc32(facts + rows)) == (b"AQW1", checksum)
+        metadata, rows = data[start : start + size], data[start + size : start + size + more]
+        assert (magic, zlib.crc32(metadata + rows)) == (b"AQW1", checksum)
         group, members, producers, stored, least, greatest, others, instances, clock = (
-            msgspec.msgpack.decode(facts, type=FACTS)
+            msgspec.msgpack.decode(metadata, type=METADATA)
         )
         assert (group, members, producers) == (first + 1, {0: first}, {"p": first + 1})
         assert (others, list(instances)) == ({}, ["p"])

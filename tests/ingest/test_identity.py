@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.errors import TopicReplaced
 from aqueduct.ingest.identity import MAX_OFFSETS, Epoch, History, TopicPosition
-from aqueduct.ingest.server.topic import _About
-from aqueduct.ingest.storage.local.manifest import read_checked, write_checked
-from tests.ingest.storing import LIMITS, opened, records, stored
+from aqueduct.ingest.storage.local.files import write_checked
+from aqueduct.ingest.storage.local.topic_storage import read_history
+from tests.ingest.storing import LIMITS, advance, opened, records, stored
 
 HISTORY = History("id", [Epoch("a", [0, 0]), Epoch("b", [10, 5]), Epoch("c", [20, 5])])
 
@@ -189,21 +189,21 @@ def test_readers_alone_do_not_begin_an_epoch(tmp_path: Path) -> None:
 def test_a_topic_of_a_version_without_ids_gets_one_when_it_is_opened(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, records(1, 5, partition=0))
-        store.topics["t"].advance("reports", {0: 3})
+        advance(store.topics["t"], "reports", {0: 3})
     write_checked(tmp_path / "t" / "topic.json", {"partitions": 2, "version": 1})
     write_checked(tmp_path / "t" / "readers.json", {"reports": {"0": 3}})
     assert DirectoryReader(tmp_path).history("t") == History()
     with opened(tmp_path) as store:
         topic = store.topics["t"]
-        assert topic.readers == {"reports": {0: 3}}
+        assert topic.readers.offsets == {"reports": {0: 3}}
         position = topic.history.position({0: 5, 1: 0})
         assert (position.topic_id, position.epoch) == (store.info()[0].id, "")
         assert position.topic_id
-        topic.advance("reports", {0: 4})
+        advance(topic, "reports", {0: 4})
     with opened(tmp_path) as store:
         stored(store, records(6, 5, partition=0))
         store.topics["t"].check_position(position)
-        assert store.topics["t"].readers == {"reports": {0: 4}}
+        assert store.topics["t"].readers.offsets == {"reports": {0: 4}}
         with pytest.raises(TopicReplaced, match="restored from an older copy"):
             store.topics["t"].check_position(replaced_offsets(position, 6))
 
@@ -216,8 +216,7 @@ def test_a_crash_after_an_epoch_has_begun_leaves_positions_good(tmp_path: Path) 
         with opened(tmp_path) as store:
             store.topic_to_write("t", None)
             store.topics["t"].check_position(position)
-    about = read_checked(tmp_path / "t" / "topic.json", _About, "the description of a topic")
-    assert [epoch.starts for epoch in about.epochs] == [[0, 0], [5, 0]]
+    assert [epoch.starts for epoch in read_history(tmp_path / "t").epochs] == [[0, 0], [5, 0]]
 
 
 def test_a_directory_is_checked_as_a_server_is(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from aqueduct.ingest.dedup import jobs, spill
-from aqueduct.ingest.dedup.jobs import Recollection
+from aqueduct.ingest.dedup import jobs, recollection, spill
 from aqueduct.ingest.dedup.once import ID_HEADER, Attempt, Ledger, Once, fingerprint_of
+from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
@@ -407,4 +407,4 @@ def test_a_producer_that_was_there_before_a_job_cannot_pass_for_it_either(tmp_pa
 def test_rows_without_headers_have_no_ids() -> None:
     entry = pa.struct([("name", pa.string()), ("value", pa.binary())])
     rows = [None, [], [{"name": ID_HEADER, "value": b"id"}], [{"name": "n", "value": b"v"}]]
-    assert jobs.ids_of(pa.array(rows, pa.list_(entry))) == [b"id"]
+    assert recollection.ids_of(pa.array(rows, pa.list_(entry))) == [b"id"]

@@ -15,7 +15,7 @@ from aqueduct.ingest.server.store import Store
 from aqueduct.runtime.background import background
 from aqueduct.security import ServerTLS
 from aqueduct.spark.backend import Place
-from tests.ingest.storing import opened, records, rolled, stored
+from tests.ingest.storing import opened, parts_of, records, rolled, stored
 
 LIMITS = IngestLimits(low_water=0, partitions=2)
 
@@ -43,7 +43,7 @@ class Landing:
     def drop(self, topic: str, partition: int, segments: int = 1) -> None:
         """Remove the oldest segments of a partition, as retention does."""
         with self.opened() as store:
-            store.topics[topic].partitions[partition].drop(segments)
+            parts_of(store.topics[topic])[partition].drop(segments)
 
     def ends(self, topic: str) -> dict[int, int]:
         """Of each partition the offset behind its last row."""

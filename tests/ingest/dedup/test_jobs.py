@@ -23,9 +23,20 @@ from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records, StepInfo
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
-from aqueduct.ingest.storage.local.manifest import write_checked
+from aqueduct.ingest.storage.local.files import write_checked
 from tests.ingest.jobbing import RUNS, ids_of, last, records, shared_out
-from tests.ingest.storing import LIMITS, files, fill, killed, opened, rolled, rows_of, stored
+from tests.ingest.storing import (
+    files,
+    fill,
+    killed,
+    open_store,
+    opened,
+    parts_of,
+    retain,
+    rolled,
+    rows_of,
+    stored,
+)
 
 HOUR = 3_600
 SEEDS = st.integers(0, 2**32)
@@ -97,7 +108,7 @@ def test_a_row_has_its_id_in_a_header_behind_its_own(tmp_path: Path) -> None:
         submission = Submission(once().producer_id, what, once=once())
         store.commit({topic_of(store): [plain, submission]})
         send(store, once(1), b"without headers")
-        (part,) = topic_of(store).partitions
+        (part,) = parts_of(topic_of(store))
         rows = rows_of(part)
         assert [row["headers"] for row in rows[:2]] == [
             None,
@@ -432,10 +443,10 @@ def test_rows_of_a_step_under_way_are_not_removed(tmp_path: Path) -> None:
         send(store, once(), b"a")
         rolled(store)
         now[0] += 10
-        assert store.retain() > 0
+        assert retain(store) > 0
         assert values_of(store) == {b"a": 1}
         now[0] += 2 * HOUR
-        assert store.retain() > 0
+        assert retain(store) > 0
         assert values_of(store) == Counter()
 
 
@@ -642,7 +653,7 @@ def test_what_is_on_disk_is_what_is_wanted(
 ) -> None:
     directory = tmp_path_factory.mktemp("data")
     wanted = [b"row %d" % each for each in contents]
-    store = Store(directory, LIMITS)
+    store = open_store(directory)
     run = 0
     parts: list[list[bytes]] = []
 
@@ -679,7 +690,7 @@ def test_what_is_on_disk_is_what_is_wanted(
             if chance.random() < 0.3:
                 store.close()
                 killed(directory)
-                store = Store(directory, LIMITS)
+                store = open_store(directory)
             assert values_of(store) <= Counter(wanted)
         share_out()
         for part in range(len(parts)):

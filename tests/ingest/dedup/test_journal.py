@@ -12,8 +12,10 @@ import pytest
 from aqueduct.ingest.dedup import journal as journals
 from aqueduct.ingest.dedup.journal import Journal
 from aqueduct.ingest.dedup.once import Job
-from aqueduct.ingest.errors import CorruptFile
-from aqueduct.ingest.storage.local.manifest import write_checked
+from aqueduct.ingest.errors import CorruptFile, IngestError
+from aqueduct.ingest.identity import History
+from aqueduct.ingest.storage.local.files import write_checked
+from aqueduct.ingest.storage.local.topic_storage import LocalTopicStorage, create_topic
 from tests.ingest.jobbing import RUNS
 from tests.ingest.storing import fill
 
@@ -22,11 +24,17 @@ def job(step: int) -> Job:
     return Job(step, [RUNS[0]], False, {0: step}, step)
 
 
+def journal_in(directory: Path) -> Journal:
+    """The journal of an empty topic."""
+    create_topic(directory, 1, History(), None)
+    return Journal(LocalTopicStorage(directory, read_only=True))
+
+
 class Jobs:
     """Jobs that are written down one after the other."""
 
     def __init__(self, directory: Path) -> None:
-        self.journal = Journal(directory)
+        self.journal = journal_in(directory)
         self.jobs = self.journal.read()
 
     def put(self, **changes: Job | None) -> None:
@@ -36,7 +44,7 @@ class Jobs:
 
 
 def read(directory: Path) -> dict[str, Job]:
-    return Journal(directory).read()
+    return journal_in(directory).read()
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -147,7 +155,7 @@ def test_a_change_that_could_not_be_written_is_not_there(
     for broken in ("pwrite", "fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(os, broken, full)
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(IngestError, match="No space"):
                 jobs.put(a=job(2))
         assert read(tmp_path) == {"a": job(1)}
         jobs.jobs = {"a": job(1)}
@@ -156,7 +164,7 @@ def test_a_change_that_could_not_be_written_is_not_there(
         jobs.put(b=None)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", lambda *_: 3)
-        with pytest.raises(OSError, match="only 3 of"):
+        with pytest.raises(IngestError, match="only 3 of"):
             jobs.put(a=job(3))
     jobs.journal.close()
 

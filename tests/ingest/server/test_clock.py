@@ -12,7 +12,7 @@ import pytest
 from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.server.clock import TOLERANCE, Clock
 from aqueduct.ingest.server.store import Store
-from tests.ingest.storing import LIMITS, opened, records, rolled, rows_of, stored
+from tests.ingest.storing import LIMITS, opened, records, retain, rolled, rows_of, stored
 
 START = 1_700_000_000.0
 HOURS = 3_600.0
@@ -97,12 +97,12 @@ def test_a_clock_that_was_ahead_does_not_stop_retention(tmp_path: Path, hold: fl
         ahead_then_back(store, time)
         part = store.topics["t"].partitions[0]
         store.limits = limits
-        store.retain()
+        retain(store)
         # Those of the last 15 minutes stay; what was stored ahead goes by what was stored next.
-        assert 10 <= part.manifest.first <= 20
+        assert 10 <= part.first_offset <= 20
         time.elapsed += 10 * 60.0
-        store.retain()
-        assert part.manifest.first == 24
+        retain(store)
+        assert part.first_offset == 24
         assert [row["producer_sequence"] for row in rows_of(part)] == [25, 26, 27, 28, 29, 30]
 
 
@@ -112,10 +112,10 @@ def test_a_clock_that_is_ahead_removes_nothing_before_its_time(tmp_path: Path) -
         minutes(store, time, 10)
         time.off = JUMP
         minutes(store, time, 10)
-        store.retain()
+        retain(store)
         assert len(rows_of(store.topics["t"].partitions[0])) == 20
         time.elapsed += 2 * HOURS
-        store.retain()
+        retain(store)
         assert len(rows_of(store.topics["t"].partitions[0])) == 0
 
 
@@ -127,15 +127,15 @@ def test_what_was_just_stored_is_not_taken_for_old_if_the_clock(
     time = Time()
     with opened(tmp_path, replace(LIMITS, retention_age=HOURS), time.clock()) as store:
         time.elapsed = 10 * HOURS  # nothing was wrong for longer than rows are kept
-        store.retain()
+        retain(store)
         time.off = before
         minutes(store, time, 1)
         for _ in range(3):
             time.off += after or 0.0
-            store.retain()
+            retain(store)
         assert len(rows_of(store.topics["t"].partitions[0])) == 1
         time.elapsed += 5 * HOURS
-        store.retain()
+        retain(store)
         assert len(rows_of(store.topics["t"].partitions[0])) == 0
 
 
@@ -176,8 +176,8 @@ def test_rows_of_a_server_that_began_when_the_clock_was_ahead_grow_old(tmp_path:
         minutes(store, time, 5)
     time.off = 0.0
     with opened(tmp_path, limits, time.clock()) as store:
-        store.retain()
+        retain(store)
         assert len(rows_of(store.topics["t"].partitions[0])) == 5
         time.elapsed += 11 * 60.0
-        store.retain()
+        retain(store)
         assert rows_of(store.topics["t"].partitions[0]) == []

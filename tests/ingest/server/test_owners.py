@@ -23,6 +23,7 @@ from aqueduct.ingest.server.owners import (
 )
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.storage.local.files import LocalBlob
 from tests.ingest.jobbing import ids_of
 from tests.ingest.lab import Lab
 from tests.ingest.storing import opened
@@ -181,17 +182,18 @@ def test_the_owner_is_told_apart_from_an_instance() -> None:
 
 def test_owners_are_kept_for_as_long_as_what_they_own(tmp_path: Path) -> None:
     path = tmp_path / "owners.json"
-    owners = Owners(path, "job")
+    blob = LocalBlob(path)
+    owners = Owners(blob, "job")
     owners.claim({"a": "", "b": "x", "gone": "x"}, {"a", "b"})
     owners.claim({"b": "y"}, {"a", "b"})
-    owners = Owners(path, "job")
+    owners = Owners(blob, "job")
     owners.check("a", "y")
     with pytest.raises(NotAllowed):
         owners.check("b", "y")
     owners.claim({}, {"a"})
-    Owners(path, "job").check("b", "y")
+    Owners(blob, "job").check("b", "y")
     path.write_bytes(b"damage")
-    damaged = Owners(path, "job")
+    damaged = Owners(blob, "job")
     damaged.check("b", "")
     with pytest.raises(IngestError, match=r"the owners of jobs cannot be read: .*restore the file"):
         damaged.check("b", "y")

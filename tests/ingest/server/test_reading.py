@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +13,11 @@ from aqueduct.api.handles import Receiver, Sender, channel, oneshot
 from aqueduct.ingest.errors import UnknownTopic
 from aqueduct.ingest.protocol import Advance, Done, Fetch, Refusal, Request
 from aqueduct.ingest.records import STORED
-from aqueduct.ingest.server import reading
+from aqueduct.ingest.server import named_readers, reading
 from aqueduct.ingest.server import server as servers
-from aqueduct.ingest.server import topic as topics
 from aqueduct.ingest.server.permissions import Grant, Permissions
-from aqueduct.ingest.storage.local.manifest import write_checked
+from aqueduct.ingest.storage.base import Blob
+from aqueduct.ingest.storage.checked import write_blob
 from tests.ingest.lab import Lab, eventually
 from tests.ingest.storing import opened
 
@@ -142,15 +141,15 @@ async def test_moves_of_readers_are_written_together_and_not_by_the_writer(
     """300 moves take a few writes, and none in the thread that stores records."""
     writes: list[str] = []
 
-    def note(path: Path, content: object) -> None:
+    def note(blob: Blob, content: object) -> None:
         writes.append(threading.current_thread().name)
-        write_checked(path, content)
+        write_blob(blob, content)
 
     async with lab.serve(partitions=1) as server:
         async with lab.producer(server) as producer:
             for _ in range(300):
                 await producer.send(b"x")
-        monkeypatch.setattr(topics, "write_checked", note)
+        monkeypatch.setattr(named_readers, "write_blob", note)
         async with lab.connect(server) as connection:
             answers = []
             for number in range(300):
@@ -166,4 +165,4 @@ async def test_moves_of_readers_are_written_together_and_not_by_the_writer(
         assert len(writes) < 150
         assert {name.rsplit("_", 1)[0] for name in writes} == {"aqueduct-readers"}
     with opened(lab.directory) as store:
-        assert store.topics["topic"].readers["r2"] == {0: 299}
+        assert store.topics["topic"].readers.offsets["r2"] == {0: 299}

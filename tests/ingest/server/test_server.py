@@ -18,8 +18,9 @@ from aqueduct.api.handles import Receiver, Sender, channel, oneshot
 from aqueduct.api.server import Refuse
 from aqueduct.errors import ChannelError, ConnectError, EndOfChannel
 from aqueduct.ingest.client.connection import FATAL
-from aqueduct.ingest.dedup.jobs import RECALLERS, Recollection
+from aqueduct.ingest.dedup.jobs import RECALLERS
 from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.errors import DiskLow, IngestError
 from aqueduct.ingest.protocol import (
     Advance,

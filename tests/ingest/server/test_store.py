@@ -13,18 +13,24 @@ from pathlib import Path
 import pytest
 
 from aqueduct.ingest.errors import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
-from aqueduct.ingest.server.store import LOCK, Store, group_by_topic
+from aqueduct.ingest.server.store import Store, group_by_topic
 from aqueduct.ingest.server.topic import Submission
-from aqueduct.ingest.storage.local import manifest, partition, segments
+from aqueduct.ingest.storage.base import Fenced
+from aqueduct.ingest.storage.local import files, partition, segments
+from aqueduct.ingest.storage.local.lock import LOCK
 from aqueduct.ingest.storage.local.manifest import NAME
 from tests.ingest.storing import (
     LIMITS,
     Crash,
+    advance,
     crash,
     fill,
+    open_store,
     opened,
+    parts_of,
     put,
     records,
+    retain,
     rolled,
     rows_of,
     sequences,
@@ -38,8 +44,8 @@ from tests.ingest.storing import (
 
 def test_a_directory_is_for_one_server(tmp_path: Path) -> None:
     taken = f"another server has {tmp_path}; a directory is for one"
-    with opened(tmp_path), pytest.raises(IngestError, match=taken):
-        Store(tmp_path, LIMITS)
+    with opened(tmp_path), pytest.raises(Fenced, match=taken):
+        open_store(tmp_path)
     with opened(tmp_path):
         pass
 
@@ -51,14 +57,14 @@ def test_a_directory_that_cannot_be_written_is_named(
     file.touch()
     for place in (file, file / "below"):
         with pytest.raises(IngestError, match=f"cannot store anything in {place}: .*; give a dir"):
-            Store(place, LIMITS)
+            open_store(place)
 
     def read_only(*_: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(IngestError, match=f"cannot store anything in {tmp_path}: Read-only"):
-        Store(tmp_path, LIMITS)
+        open_store(tmp_path)
 
 
 def test_what_is_no_topic_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +136,7 @@ def test_damage_to_one_topic_leaves_the_others_in_use(
         for topic in ("bad", "good"):
             stored(store, spread(41, 20), topic)
             stored(store, spread(61, 20), topic)
-            store.topics[topic].advance("r", {0: 1})
+            advance(store.topics[topic], "r", {0: 1})
     place = tmp_path / "bad"
     wanted = {"log": "part=0/*.wal", "segment": "part=0/*.parquet"}.get(name, name)
     (path,) = place.glob(wanted)
@@ -344,21 +350,21 @@ def three_segments(store: Store, times: list[float]) -> partition.Partition:
         stored(store, records(1 + number * 10, 10, partition=0))
         rolled(store)
     stored(store, records(31, 10, partition=0))
-    return store.topics["t"].partitions[0]
+    return parts_of(store.topics["t"])[0]
 
 
 def test_old_segments_go_and_logs_stay(tmp_path: Path) -> None:
     times = [0.0]
     with opened(tmp_path, replace(LIMITS, retention_age=50), lambda: times[0]) as store:
         part = three_segments(store, times)
-        assert store.retain() == 0
+        assert retain(store) == 0
         times[0] = 1_051.5
         size = sum(segment.size for segment in part.manifest.segments[:2])
-        assert store.retain() == size
+        assert retain(store) == size
         assert part.manifest.first == 20
         times[0] = 10**6
-        assert store.retain() > 0
-        assert store.retain() == 0
+        assert retain(store) > 0
+        assert retain(store) == 0
         assert [row["producer_sequence"] for row in rows_of(part)] == list(range(31, 41))
         assert not list(tmp_path.rglob("*.parquet"))
     with opened(tmp_path, replace(LIMITS, retention_age=50), lambda: times[0]) as store:
@@ -370,12 +376,12 @@ def test_segments_past_a_size_go_oldest_first(tmp_path: Path) -> None:
     times = [0.0]
     with opened(tmp_path, clock=lambda: times[0]) as store:
         part = three_segments(store, times)
-        assert store.retain() == 0
+        assert retain(store) == 0
         sizes = [segment.size for segment in part.manifest.segments]
         store.limits = replace(LIMITS, retention_size=sum(sizes) - 1)
-        assert store.retain() == sizes[0]
+        assert retain(store) == sizes[0]
         store.limits = replace(LIMITS, retention_size=1)
-        assert store.retain() == sizes[1] + sizes[2]
+        assert retain(store) == sizes[1] + sizes[2]
         assert part.manifest.first == 30
 
 
@@ -389,14 +395,14 @@ def test_a_named_reader_holds_back_what_it_has_not_read_unless_told_otherwise(
         store.limits = limits
         times[0] = 10**6
         topic = store.topics["t"]
-        topic.advance("fast", {0: part.next_offset})
-        topic.advance("slow", {1: 0})
-        assert store.retain() == 0
-        topic.advance("slow", {0: 19})
-        store.retain()
+        advance(topic, "fast", {0: part.next_offset})
+        advance(topic, "slow", {1: 0})
+        assert retain(store) == 0
+        advance(topic, "slow", {0: 19})
+        retain(store)
         assert part.manifest.first == 10
         store.limits = replace(limits, retention_past_readers=True)
-        store.retain()
+        retain(store)
         assert part.manifest.first == 30
 
 
@@ -411,14 +417,14 @@ def test_a_crash_in_retention_leaves_nothing_behind(
         times[0] = 10**6
         monkeypatch.setattr(partition, "remove_files", crash)
         with pytest.raises(Crash):
-            store.retain()
+            retain(store)
         monkeypatch.undo()
         assert len(list(tmp_path.rglob("*.parquet"))) == 3
     with opened(tmp_path, limits, lambda: times[0]) as store:
         part = store.topics["t"].partitions[0]
         assert part.fault == ""
         assert not list(tmp_path.rglob("*.parquet"))
-        assert (part.manifest.first, len(rows_of(part))) == (30, 10)
+        assert (part.first_offset, len(rows_of(part))) == (30, 10)
 
 
 # Many at once
@@ -444,7 +450,7 @@ def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_pat
             while not done.is_set():
                 for part in topic.partitions:
                     end = part.next_offset
-                    start = max(part.manifest.first, end - 60)
+                    start = max(part.first_offset, end - 60)
                     with suppress(UnknownTopic):  # it was removed meanwhile
                         batches = list(part.read(start, end))
                         found = [row["offset"] for each in batches for row in each.to_pylist()]
@@ -453,7 +459,7 @@ def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_pat
         def keep_up() -> None:
             while not done.is_set():
                 store.roll()
-                store.retain()
+                retain(store)
 
         def noting(work: object) -> None:
             try:
@@ -470,7 +476,7 @@ def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_pat
         for thread in threads:
             thread.join()
         assert not faults
-        assert any(part.manifest.first for part in topic.partitions)
+        assert any(part.first_offset for part in topic.partitions)
         assert topic.producers["p"][0] == 1_500
     with opened(tmp_path, limits) as store:
         for part in store.topics["t"].partitions:
@@ -525,7 +531,7 @@ def test_retention_goes_on_while_one_partition_fails_and_others_are_rolled(
         monkeypatch.setattr(partition.Partition, "drop", failing)
         assert rolled(store) == 2
         topic = store.topics["t"]
-        assert [len(part.manifest.segments) for part in topic.partitions] == [1, 0]
+        assert [len(part.manifest.segments) for part in parts_of(topic)] == [1, 0]
         assert "could not be removed" in caplog.text
 
 
@@ -535,16 +541,16 @@ def test_damaged_notes_of_readers_stop_retention_and_nothing_else(
     limits = replace(LIMITS, retention_size=1)
     with opened(tmp_path, limits) as store:
         stored(store, spread(1, 20))
-        store.topics["t"].advance("r", {0: 0})
+        advance(store.topics["t"], "r", {0: 0})
     fill(tmp_path / "t" / "readers.json", b"{}")
     with opened(tmp_path, limits) as store:
         assert "readers.json, byte 0" in caplog.text
         stored(store, spread(21, 20))
         rolled(store)
-        assert store.retain() == 0
+        assert retain(store) == 0
         assert sequences(store.topics["t"]) == list(range(1, 41))
         with pytest.raises(IngestError, match="no reader can be noted"):
-            store.topics["t"].advance("r", {0: 1})
+            advance(store.topics["t"], "r", {0: 1})
 
 
 def test_a_producer_that_is_open_is_not_forgotten(tmp_path: Path) -> None:
@@ -576,6 +582,6 @@ def test_directories_that_are_made_are_there_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(manifest, "sync_directory", synced.append)
+    monkeypatch.setattr(files, "sync_directory", synced.append)
     with opened(tmp_path / "a" / "b"):
         assert synced == [tmp_path, tmp_path / "a"]

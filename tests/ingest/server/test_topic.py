@@ -13,16 +13,20 @@ from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.records import make_batch
 from aqueduct.ingest.server import topic as topics
 from aqueduct.ingest.server.arranging import split
-from aqueduct.ingest.server.topic import Topic, check_name
+from aqueduct.ingest.storage.base import Group, NothingStored, OutcomeUnknown, check_name
 from aqueduct.ingest.storage.local import partition
 from aqueduct.ingest.storage.local.manifest import NAME, read_manifest
 from aqueduct.ingest.storage.local.partition import Partition
+from aqueduct.ingest.storage.local.topic_storage import LocalTopicStorage
 from tests.ingest.storing import (
     Crash,
+    advance,
     fill,
     killed,
     opened,
+    parts_of,
     put,
+    read_only_topic,
     records,
     rolled,
     rows_of,
@@ -52,7 +56,7 @@ def test_a_name_that_could_lead_elsewhere_is_refused(tmp_path: Path, name: str) 
         with pytest.raises(RefusedRecords, match="cannot be the name of a producer"):
             store.register(topic, name)
         with pytest.raises(RefusedRecords, match="cannot be the name of a reader"):
-            topic.advance(name, {0: 1})
+            advance(topic, name, {0: 1})
 
 
 @pytest.mark.parametrize("name", ["a", "0", "A.b-c_d", "a" * 100, "a..b"])
@@ -169,14 +173,15 @@ def test_a_group_that_a_crash_cut_short_is_gone_everywhere(
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         if is_rolled:
-            part = store.topics["t"].partitions[missing]
+            part = parts_of(store.topics["t"])[missing]
             part.rotate()
             part.roll()
         wal = next(iter(tmp_path.rglob(f"part={1 - missing}/*.wal")))
         before = wal.stat().st_size
         monkeypatch.setattr(Partition, "write", crash_in(missing, "write"))
         if missing == 0:  # partition 1 is written first then
-            monkeypatch.setattr(Topic, "_stage", reversed_parts(Topic._stage))
+            reverse = reversed_parts(LocalTopicStorage.append)
+            monkeypatch.setattr(LocalTopicStorage, "append", reverse)
         with pytest.raises(Crash):
             put(store, spread(21, 20))
         monkeypatch.undo()
@@ -192,11 +197,12 @@ def test_a_group_that_a_crash_cut_short_is_gone_everywhere(
         assert sequences(store.topics["t"]) == list(range(1, 41))
 
 
-def reversed_parts(stage: Callable[..., Any]) -> Callable[..., Any]:
-    def staged(self: Topic, arranged: list[Any], now: int, clock: int) -> Any:
-        return dict(sorted(stage(self, arranged, now, clock).items(), reverse=True))
+def reversed_parts(append: Callable[..., Any]) -> Callable[..., Any]:
+    def appended(self: LocalTopicStorage, group: Group) -> Any:
+        partitions = dict(sorted(group.partitions.items(), reverse=True))
+        return append(self, Group(partitions, group.clock))
 
-    return staged
+    return appended
 
 
 def test_a_group_torn_in_one_partition_is_gone_in_the_others(tmp_path: Path) -> None:
@@ -235,7 +241,7 @@ def test_a_group_whose_cutting_was_cut_short_is_cut_again(
 def test_a_group_that_is_whole_in_logs_and_segments_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
-        part = store.topics["t"].partitions[1]
+        part = parts_of(store.topics["t"])[1]
         part.rotate()
         part.roll()
     with opened(tmp_path) as store:
@@ -283,7 +289,7 @@ def test_a_full_disk_refuses_the_group_and_later_goes_on(
             monkeypatch.setattr(os, "fdatasync", failing(sync, errno.ENOSPC, number))
         fault = put(store, spread(21, 20)).fault
         monkeypatch.undo()
-        assert type(fault) is IngestError
+        assert type(fault) is NothingStored
         assert "topic t could not be written in" in str(fault)
         assert "nothing of these records was stored" in str(fault)
         assert "No space left on device" in str(fault)
@@ -322,6 +328,7 @@ def test_a_sync_that_fails_puts_the_topic_out_of_use_until_a_restart(
         monkeypatch.setattr(os, "fdatasync", failing(os.fdatasync, errno.EIO, number))
         fault = put(store, spread(21, 20)).fault
         monkeypatch.undo()
+        assert isinstance(fault, OutcomeUnknown)
         assert "out of use until the server starts again" in str(fault)
         assert "Input/output error" in str(fault)
         again = submit(store, topic, ("p", spread(21, 20)))[0].fault
@@ -363,9 +370,11 @@ def test_a_group_that_an_unforeseen_error_cuts_short_puts_the_topic_out_of_use(
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         monkeypatch.setattr(Partition, "seal", broken)
-        assert "unforeseen" in str(put(store, spread(21, 20)).fault)
+        fault = put(store, spread(21, 20)).fault
+        assert isinstance(fault, OutcomeUnknown)
+        assert "unforeseen" in str(fault)
         monkeypatch.undo()
-        with pytest.raises(IngestError, match="nobody knows what is on disk of the last group"):
+        with pytest.raises(IngestError, match="unknown whether the last group is stored"):
             put(store, spread(21, 20))
     with opened(tmp_path) as store:
         assert stored(store, spread(21, 20)).skipped == 20
@@ -378,16 +387,16 @@ def test_a_group_that_an_unforeseen_error_cuts_short_puts_the_topic_out_of_use(
 def test_a_flipped_byte_in_what_describes_a_topic_is_found(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
-        store.topics["t"].advance("r", {0: 5, 1: 3})
+        advance(store.topics["t"], "r", {0: 5, 1: 3})
     path = tmp_path / "t" / "topic.json"
     good = path.read_bytes()
     for at in range(len(good)):
         fill(path, good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :])
         with pytest.raises(CorruptFile) as caught:
-            Topic(path.parent, read_only=True)
+            read_only_topic(path.parent)
         assert caught.value.path == path
     fill(path, good)
-    assert Topic(path.parent, read_only=True).readers == {"r": {0: 5, 1: 3}}
+    assert read_only_topic(path.parent).readers.offsets == {"r": {0: 5, 1: 3}}
 
 
 def test_a_partition_whose_directory_is_missing_is_damage(tmp_path: Path) -> None:
@@ -395,7 +404,7 @@ def test_a_partition_whose_directory_is_missing_is_damage(tmp_path: Path) -> Non
         store.topic_to_write("t", 2)
     (tmp_path / "t" / "part=1").rmdir()
     with pytest.raises(CorruptFile, match="the directory of a partition is missing"):
-        Topic(tmp_path / "t")
+        LocalTopicStorage(tmp_path / "t")
 
 
 def test_one_damaged_partition_refuses_writes_and_the_others_can_be_read(tmp_path: Path) -> None:
@@ -442,7 +451,7 @@ def test_a_forgotten_producer_is_gone_from_all_partitions(tmp_path: Path) -> Non
         stored(store, spread(1, 20), producer="new")
         topic.forget_producers(1_500 * 10**6)
         rolled(store)
-        for part in topic.partitions:
+        for part in parts_of(topic):
             assert set(part.producers) == {"new"}
             assert set(read_manifest(part.directory).producers) == {"new"}
     with opened(tmp_path) as store:
@@ -453,34 +462,34 @@ def test_named_readers_are_remembered_and_go_where_they_say(tmp_path: Path) -> N
     with opened(tmp_path) as store:
         stored(store, spread(1, 40))
         topic = store.topics["t"]
-        topic.advance("r", {0: 5})
-        topic.advance("r", {0: 3, 1: 1})
-        topic.advance("s", {0: 1})
-        topic.advance("gone", {1: 1})
-        topic.advance("gone", {})
-        topic.advance("never-there", {})
+        advance(topic, "r", {0: 5})
+        advance(topic, "r", {0: 3, 1: 1})
+        advance(topic, "s", {0: 1})
+        advance(topic, "gone", {1: 1})
+        advance(topic, "gone", {})
+        advance(topic, "never-there", {})
         with pytest.raises(RefusedRecords, match="t has no partition 2"):
-            topic.advance("r", {2: 1})
+            advance(topic, "r", {2: 1})
         end = topic.partitions[0].next_offset
         for offset in (end + 1, -1):
             with pytest.raises(RefusedRecords, match=f"has offsets up to {end}, so that no"):
-                topic.advance("r", {0: offset})
-        topic.advance("s", {0: end})
+                advance(topic, "r", {0: offset})
+        advance(topic, "s", {0: end})
         assert topic.info().readers == {"r": {0: 3, 1: 1}, "s": {0: end}}
     with opened(tmp_path) as store:
-        assert store.topics["t"].readers == {"r": {0: 3, 1: 1}, "s": {0: end}}
+        assert store.topics["t"].readers.offsets == {"r": {0: 3, 1: 1}, "s": {0: end}}
 
 
 def test_there_is_a_limit_to_named_readers(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", 2)
-        topic.advance("a", {0: 0}, 2)
-        topic.advance("b", {0: 0}, 2)
-        topic.advance("a", {1: 0}, 2)
+        advance(topic, "a", {0: 0}, 2)
+        advance(topic, "b", {0: 0}, 2)
+        advance(topic, "a", {1: 0}, 2)
         with pytest.raises(RefusedRecords, match="topic t has 2 readers already"):
-            topic.advance("c", {0: 0}, 2)
-        topic.advance("b", {}, 2)
-        topic.advance("c", {0: 0}, 2)
+            advance(topic, "c", {0: 0}, 2)
+        advance(topic, "b", {}, 2)
+        advance(topic, "c", {0: 0}, 2)
 
 
 def test_a_reader_that_cannot_be_noted_stays_where_it_was(
@@ -489,20 +498,21 @@ def test_a_reader_that_cannot_be_noted_stays_where_it_was(
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         topic = store.topics["t"]
-        topic.advance("a", {0: 1})
+        advance(topic, "a", {0: 1})
         monkeypatch.setattr(os, "fsync", failing(os.fsync, errno.ENOSPC, 0))
         with pytest.raises(IngestError, match=r"readers\.json could not be written"):
-            topic.advance("a", {0: 2})
+            advance(topic, "a", {0: 2})
         monkeypatch.undo()
-        assert topic.readers == {"a": {0: 1}}
+        assert topic.readers.offsets == {"a": {0: 1}}
 
 
 def test_the_last_group_is_left_out_everywhere_if_asked(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         stored(store, spread(21, 20))
-        looking = Topic(tmp_path / "t", read_only=True)
-        looking.leave_last_group()
+        looking = read_only_topic(tmp_path / "t")
+        assert isinstance(looking.storage, LocalTopicStorage)
+        looking.storage.leave_last_group()
         assert sequences(looking) == list(range(1, 21))
         assert sequences(store.topics["t"]) == list(range(1, 41))
 

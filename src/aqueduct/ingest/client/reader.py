@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
@@ -31,8 +30,9 @@ from aqueduct.ingest.protocol import (
 )
 from aqueduct.ingest.records import STORED, as_rows, in_pieces
 from aqueduct.ingest.server.permissions import HEADER
-from aqueduct.ingest.server.store import LOCK
-from aqueduct.ingest.server.topic import Topic, check_name, read_history
+from aqueduct.ingest.server.topic import Topic
+from aqueduct.ingest.storage.base import check_name
+from aqueduct.ingest.storage.local.storage import LocalStorage
 from aqueduct.security import Trust
 
 T = TypeVar("T")
@@ -151,12 +151,13 @@ class DirectoryReader:
         self.directory = Path(directory)
         if not self.directory.is_dir():
             raise IngestError(f"there is no directory {self.directory}")
+        self._storage = LocalStorage(self.directory, read_only=True)
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """What there is: all topics, or one."""
         if topic is not None:
             return [self._topic(topic).info()]
-        return [self._info(name) for name in self._names()]
+        return [self._info(name) for name in self._storage.names()]
 
     def _info(self, name: str) -> TopicInfo:
         """What a topic holds; that one is damaged does not hide the others."""
@@ -172,7 +173,8 @@ class DirectoryReader:
 
     def history(self, topic: str) -> History:
         """Return the identity of a topic: its id, and its epochs."""
-        return read_history(self._path(topic))
+        self._check_exists(topic)
+        return self._storage.history(topic)
 
     def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
         """Return offsets together with the identity of their topic."""
@@ -199,25 +201,15 @@ class DirectoryReader:
             start = _follows(batch, start, topic, partition)
             yield as_rows(batch, topic, partition)
 
-    def _names(self) -> list[str]:
-        return sorted(path.parent.name for path in self.directory.glob("*/topic.json"))
-
-    def _path(self, name: str) -> Path:
+    def _check_exists(self, name: str) -> None:
         check_name(name)
-        path = self.directory / name
-        if not path.is_dir():
-            there = ", ".join(self._names()) or "there are none"
+        if not (self.directory / name).is_dir():
+            there = ", ".join(self._storage.names()) or "there are none"
             raise UnknownTopic(f"there is no topic {name!r} in {self.directory}; topics: {there}")
-        return path
 
     def _topic(self, name: str) -> Topic:
-        path = self._path(name)
-        # Whether a server runs is asked first: if it ends in between, its last group is left out.
-        runs = _is_owned(self.directory)
-        topic = Topic(path, read_only=True)
-        if runs and not topic.fault:
-            topic.leave_last_group()
-        return topic
+        self._check_exists(name)
+        return Topic(self._storage.open(name), scratch=self.directory)
 
 
 def _follows(batch: pa.RecordBatch, start: int, topic: str, partition: int) -> int:
@@ -232,18 +224,3 @@ def _accepted(answer: T | Refusal) -> T:
     if isinstance(answer, Refusal):
         raise refusal_error(answer)
     return answer
-
-
-def _is_owned(directory: Path) -> bool:
-    """Whether a server has the directory."""
-    try:
-        lock = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False

@@ -16,13 +16,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from aqueduct.ingest.dedup.journal import Journal
 from aqueduct.ingest.dedup.once import (
-    ID_HEADER,
     MAX_PARTS,
     MAX_RUNS,
     Attempt,
@@ -45,14 +42,15 @@ from aqueduct.ingest.dedup.once import (
     plan,
     record_ended,
 )
+from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, StepConflict
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import StepInfo
 from aqueduct.ingest.server.memory import give_back
-from aqueduct.ingest.storage.local.manifest import write_checked
-from aqueduct.ingest.storage.local.partition import Partition
+from aqueduct.ingest.storage.base import TopicStorage
+from aqueduct.ingest.storage.checked import write_blob
 
 FORGOTTEN = "forgotten.json"
 """Exists once a job was evicted: from then on an unknown job may be an evicted one."""
@@ -63,10 +61,6 @@ its place: attempts of its parts that nobody waits for have ended by then."""
 _PATIENCE = 600 * 1_000_000
 """Microseconds for which a run that sends nothing keeps what only memory knows of it, though others
 need the room: it has to begin anew if it comes back."""
-_PIECE = 8_192
-"""Rows to recall at a time: each becomes a Python object for that long."""
-_COLUMNS = ("producer_id", "headers")
-"""Where the id of a row is; values, which may be a thousand times larger, are not read."""
 _FEW = 64
 """Attempts that are noted before those that are gone are looked for."""
 RECALLERS = 4
@@ -74,67 +68,6 @@ RECALLERS = 4
 SHOWN_STEPS = 100
 """Unfinished steps in the listing of a topic: first those that keep rows from retention, then the
 others, each with the longest idle first."""
-
-
-@dataclass(frozen=True)
-class Recollection:
-    """What has to be read before a producer may begin, by any thread, and where it goes then."""
-
-    once: Once
-    ledger: Ledger
-    ends: dict[int, int]
-    job: Job
-    known: Ledger | None = None
-    """What it adds to, if other parts of the job are known."""
-    only_counts: bool = False
-    """Whether to compute only the fingerprint of the stored rows."""
-
-    def read(self, partitions: Sequence[Partition]) -> None:
-        """Fill the ledger from the rows of the step."""
-        give_back()  # what was written before has left free memory, as much as this will need
-        try:
-            for part in partitions:
-                # What retention has removed was stored, and nobody knows by which id.
-                began = self.job.offsets.get(part.number, 0)
-                start = max(began, part.manifest.first)
-                end = self.ends[part.number]
-                if began < start:
-                    self.ledger.is_partial = True
-                if start < end:
-                    for batch in part.read(start, end, _COLUMNS):
-                        for at in range(0, batch.num_rows, _PIECE):
-                            self._recall(batch.slice(at, _PIECE))
-                        # Arrow's pool keeps freed memory, measured at many times the batch.
-                        pa.default_memory_pool().release_unused()
-        except OnceFault as fault:
-            raise RefusedRecords(str(fault)) from None
-        finally:
-            give_back()
-
-    def _recall(self, batch: pa.RecordBatch) -> None:
-        producers = batch.column("producer_id")
-        for producer in pc.unique(producers).to_pylist():
-            found = parse_producer_id(producer)
-            if found is None or found[:2] != (self.once.job, self.once.step):
-                continue
-            part = found[3]
-            headers = batch.column("headers").filter(pc.equal(producers, producer))
-            if self.only_counts:
-                self.ledger.count(ids_of(headers))
-            elif self.ledger.is_by_part and part != self.once.part:
-                self.ledger.forget(part)  # read again when a producer opens the part
-                self.ledger.count(ids_of(headers))
-            else:
-                self.ledger.recall(part, ids_of(headers))
-
-
-def ids_of(headers: pa.Array) -> list[bytes]:
-    """The ids of rows, which are in the last header of each that has one."""
-    headers = headers.filter(pc.greater(pc.list_value_length(headers), 0))
-    last = pc.subtract(headers.offsets.slice(1), pa.scalar(1, pa.int32()))
-    names, values = (headers.values.field(number).take(last) for number in (0, 1))
-    ids: list[bytes] = values.filter(pc.equal(names, ID_HEADER)).to_pylist()
-    return ids
 
 
 @dataclass(frozen=True)
@@ -161,9 +94,10 @@ class Idle:
 class Jobs:
     """All jobs that write to a topic. One thread uses it, except where something else is said."""
 
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory)
-        self._spill = directory.parent / SPILL
+    def __init__(self, storage: TopicStorage, scratch: Path) -> None:
+        """``scratch``: a local directory for spill files."""
+        self._journal = Journal(storage)
+        self._spill = scratch / SPILL
         self.fault = ""
         """Why nobody knows how far jobs are; then they are refused, and all else goes on."""
         self._jobs: dict[str, Job] = {}
@@ -173,8 +107,9 @@ class Jobs:
         self._begun: dict[str, str] = {}
         """By job, its last run, if that has stored nothing since it was written down."""
         self._used: dict[str, int] = {}
-        self._forgotten = directory / FORGOTTEN
-        self._has_forgotten = self._forgotten.exists()
+        self._location = storage.location
+        self._forgotten = storage.blob(FORGOTTEN)
+        self._has_forgotten = self._forgotten.read() is not None
         self._admitted: set[str] = set()
         """Jobs of which rows were admitted that are not stored yet."""
         self._attempts: list[Attempt] = []
@@ -342,12 +277,12 @@ class Jobs:
         self._apply(changes)
         try:
             if not self._has_forgotten and None in changes.values():
-                write_checked(self._forgotten, {"version": 1})
+                write_blob(self._forgotten, {"version": 1})
                 self._has_forgotten = True
             self._journal.write(changes, self._jobs)
-        except OSError as error:
+        except IngestError:
             self._apply(before)
-            raise IngestError(f"{self._journal.path} could not be written: {error}") from None
+            raise
         unfinished = dict(self._unfinished)
         for name, job in changes.items():
             if job is None or job.is_over:
@@ -383,7 +318,7 @@ class Jobs:
         if self._has_forgotten:
             _log.warning(
                 "job %s is unknown in %s, and may have been evicted: it continues after step %d",
-                name, self._forgotten.parent, after,
+                name, self._location, after,
             )  # fmt: skip
             return ""
         return f"job {name!r} has ended its step {after}, but is unknown here"

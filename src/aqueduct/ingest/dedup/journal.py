@@ -2,18 +2,16 @@
 
 A line has the CRC-32 of its JSON in eight hexadecimal digits, a space, and the JSON: the new state
 of one or more jobs by name, or null for a job that was evicted. The first line has the size of the
-lines that were written with it as one file and renamed, so a crash cannot have truncated them. Each
-further line was appended and synced by itself, so a crash can have damaged only the last one: it is
-truncated, or has zero bytes where a page did not reach the disk.
+lines that were written with it at once, so a crash cannot have truncated them. Each further line
+was appended durably by itself, so a crash can have damaged only the last one: it is truncated, or
+has zero bytes where a page did not reach the disk.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,11 +19,12 @@ import msgspec
 
 from aqueduct.ingest.dedup.once import Job
 from aqueduct.ingest.errors import CorruptFile
-from aqueduct.ingest.storage.local.manifest import read_checked, replace_file, sync_directory
+from aqueduct.ingest.storage.base import TopicStorage
+from aqueduct.ingest.storage.checked import read_blob
 
 NAME = "jobs.log"
 FORMER = "jobs.json"
-"""The file of earlier versions; it is read, and replaced by the journal with the first change."""
+"""The blob of earlier versions; it is read, and replaced by the journal with the first change."""
 SLACK = 1024 * 1024
 """Bytes by which the journal may exceed twice its base before it is compacted."""
 
@@ -48,27 +47,23 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The file with the state of all jobs. One thread writes it."""
+    """The blob with the state of all jobs. One thread writes it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / NAME
-        self._former = directory / FORMER
+    def __init__(self, storage: TopicStorage) -> None:
+        self._blob = storage.blob(NAME)
+        self._former = storage.blob(FORMER)
+        self.path = Path(self._blob.location)
         self._size = 0
         """Bytes known to be valid; new lines are appended there."""
         self._base = 0
         """Size after the last compaction."""
         self._must_rewrite = True
-        self._handle: int | None = None
 
     def read(self) -> dict[str, Job]:
         """Return the jobs; raise `CorruptFile` for damage that a crash cannot have caused."""
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            try:
-                return read_checked(self._former, dict[str, Job], "a list of jobs")
-            except FileNotFoundError:
-                return {}
+        data = self._blob.read()
+        if data is None:
+            return read_blob(self._former, dict[str, Job], "a list of jobs") or {}
         header = self._decode(data, 0, Header)
         if header is None or header.version != 1:
             raise CorruptFile(self.path, 0, "the first line is not that of a journal of jobs")
@@ -108,23 +103,13 @@ class Journal:
             raise CorruptFile(self.path, start, f"not a journal entry: {error}") from None
 
     def write(self, changes: Mapping[str, Job | None], jobs: Mapping[str, Job]) -> None:
-        """Write changes to disk, after which the state is ``jobs``; raise `OSError` on failure."""
+        """Store changes, after which the state is ``jobs``; raise `IngestError` on failure."""
         line = _line(Entry(dict(changes)))
         if self._must_rewrite or self._size + len(line) > 2 * self._base + SLACK:
             self._rewrite(jobs)
             return
-        if self._handle is None:
-            self._handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         self._must_rewrite = True  # cleared once the write has succeeded
-        try:
-            written = os.pwrite(self._handle, line, self._size)
-            if written < len(line):
-                raise OSError(f"only {written} of {len(line)} bytes could be written")
-            os.fsync(self._handle)
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._handle, self._size)
-            raise
+        self._blob.append(line)
         self._size += len(line)
         self._must_rewrite = False
 
@@ -132,19 +117,14 @@ class Journal:
         lines = b"".join(_line(Entry({name: job})) for name, job in jobs.items())
         data = _line(Header(len(lines))) + lines
         self._must_rewrite = True
-        self.close()
-        replace_file(self.path, data)
-        if self._former.exists():
-            self._former.unlink()
-            sync_directory(self._former.parent)
+        self._blob.write(data)
+        self._former.remove()
         self._size = self._base = len(data)
         self._must_rewrite = False
 
     def close(self) -> None:
-        """Close the file."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        """Close the blob."""
+        self._blob.close()
 
 
 def _line(what: Header | Entry) -> bytes:

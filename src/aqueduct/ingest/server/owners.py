@@ -14,7 +14,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, NotAllowed
-from aqueduct.ingest.storage.local.manifest import read_checked, replace_file, write_checked
+from aqueduct.ingest.storage.base import Blob
+from aqueduct.ingest.storage.checked import read_blob, write_blob
+from aqueduct.ingest.storage.local.files import replace_file
 
 KEY = ".owners.key"
 """The key file in the server's directory: it prevents offline guessing from stored hashes."""
@@ -71,15 +73,13 @@ def read_key(directory: Path) -> bytes:
 class Owners:
     """The owners of names of one kind in one topic. Not thread-safe."""
 
-    def __init__(self, path: Path, what: str) -> None:
-        self._path = path
+    def __init__(self, blob: Blob, what: str) -> None:
+        self._blob = blob
         self._what = what
         self._owners: dict[str, str] = {}
         self._fault = ""
         try:
-            self._owners = read_checked(path, dict[str, str], f"a list of owners of {what}s")
-        except FileNotFoundError:
-            pass
+            self._owners = read_blob(blob, dict[str, str], f"a list of owners of {what}s") or {}
         except CorruptFile as fault:
             self._fault = str(fault)
 
@@ -106,8 +106,5 @@ class Owners:
         kept = {name: owner for name, owner in self._owners.items() if name in keep}
         if not fresh and (len(kept) == len(self._owners) or self._fault):
             return
-        try:
-            write_checked(self._path, {**kept, **fresh})
-        except OSError as error:
-            raise IngestError(f"{self._path} could not be written: {error}") from None
+        write_blob(self._blob, {**kept, **fresh})
         self._owners = {**kept, **fresh}

@@ -12,7 +12,8 @@ from typing import Any
 
 from aqueduct.ingest.errors import IngestError
 from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ingest.server.topic import Move, Topic
+from aqueduct.ingest.server.named_readers import Move
+from aqueduct.ingest.server.topic import Topic
 
 
 class Progress:
@@ -53,7 +54,7 @@ class Progress:
     ) -> None:
         try:
             faults = await self._in_thread(
-                topic.advance_all, [move for move, _ in moves], self._limits.max_readers
+                topic.readers.advance_all, [move for move, _ in moves], self._limits.max_readers
             )
         except Exception as error:  # noqa: BLE001 -- passed on to the callers
             faults = [IngestError(f"readers' offsets could not be written: {error!r}")] * len(moves)

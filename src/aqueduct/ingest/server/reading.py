@@ -29,12 +29,13 @@ from aqueduct.ingest.protocol import (
 from aqueduct.ingest.records import in_pieces
 from aqueduct.ingest.server.memory import WORTH_IT, give_back
 from aqueduct.ingest.server.metrics import Metrics
+from aqueduct.ingest.server.named_readers import Move
 from aqueduct.ingest.server.permissions import Grant
 from aqueduct.ingest.server.read_slots import Slots
 from aqueduct.ingest.server.reader_offsets import Progress
 from aqueduct.ingest.server.store import Store
-from aqueduct.ingest.server.topic import Move, Topic
-from aqueduct.ingest.storage.local.partition import Partition
+from aqueduct.ingest.server.topic import Topic
+from aqueduct.ingest.storage.base import PartitionStorage
 
 InThread = Callable[..., Awaitable[Any]]
 """Calls a function with arguments in a thread."""
@@ -46,7 +47,7 @@ from a segment, so that little is read twice."""
 class _Range:
     """The unsent rows of a request."""
 
-    def __init__(self, part: Partition, start: int, end: int, connection: Hashable) -> None:
+    def __init__(self, part: PartitionStorage, start: int, end: int, connection: Hashable) -> None:
         self._part = part
         self._reading: Iterator[pa.RecordBatch] | None = None
         self._piece: tuple[int, bytes] | None = None
@@ -219,7 +220,7 @@ class Reading:
                     rows.cancel()
             await reply.send(outcome)
 
-    def _part(self, request: Fetch, grant: Grant) -> Partition:
+    def _part(self, request: Fetch, grant: Grant) -> PartitionStorage:
         topic = self._topic(request.topic, grant)
         if not 0 <= request.partition < len(topic.partitions):
             raise UnknownTopic(

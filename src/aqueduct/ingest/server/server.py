@@ -19,8 +19,9 @@ from weakref import WeakValueDictionary
 from aqueduct.api.handles import Sender, wait_for_next
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import ChannelError, CloseCode, EndOfChannel, MessageError
-from aqueduct.ingest.dedup.jobs import RECALLERS, Recollection
+from aqueduct.ingest.dedup.jobs import RECALLERS
 from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import (
@@ -49,8 +50,10 @@ from aqueduct.ingest.server.requests import MAX_REQUEST, Account, Decoded, Reser
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.stream import Stream
 from aqueduct.ingest.server.token_throttle import Doorman
-from aqueduct.ingest.server.topic import Topic, check_name
+from aqueduct.ingest.server.topic import Topic
+from aqueduct.ingest.storage.base import check_name
 from aqueduct.ingest.storage.local.file_modes import check_mode, open_directory
+from aqueduct.ingest.storage.local.storage import LocalStorage
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address
@@ -133,7 +136,7 @@ class IngestServer:
         try:
             self._store = await loop.run_in_executor(
                 self._writer,
-                partial(Store, self._directory, self.limits, mode=self._directory_mode),
+                partial(_open_store, self._directory, self.limits, self._directory_mode),
             )
             # The last thing to go: nobody else may have the directory while a thread is at work.
             self._stack.callback(self._store.close)
@@ -236,15 +239,12 @@ class IngestServer:
     def metrics_text(self) -> str:
         """The same in the text format of Prometheus."""
         topics = self.topics()
-        segments = sum(
-            part.segments_size
+        logs = sum(
+            part.log_bytes
             for topic in list(self._store.topics.values())
             for part in topic.partitions
         )
-        everything = sum(part.size for topic in topics for part in topic.partitions)
-        now = Now(
-            self._store.free_bytes(), max(everything - segments, 0), self._sending, time.time()
-        )
+        now = Now(self._store.storage.free_bytes(), logs, self._sending, time.time())
         return self.metrics.text(topics, now)
 
     # Upkeep
@@ -519,6 +519,10 @@ class _Client:
     def checked_owner(self) -> str:
         """The owner to check against; empty for an admin, who may use every name."""
         return "" if self.grant.admin else self.owner
+
+
+def _open_store(directory: Path, limits: IngestLimits, mode: int | None) -> Store:
+    return Store(LocalStorage(directory, mode=mode), limits, scratch=directory)
 
 
 def _stand_back() -> None:

@@ -1,37 +1,26 @@
-"""All topics under one directory: found, made, written and rolled."""
+"""All topics of a server: opened, created, written and kept up."""
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from aqueduct.ingest.dedup.jobs import Recollection
 from aqueduct.ingest.dedup.once import Attempt, Fingerprint, Once
+from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import clear
-from aqueduct.ingest.errors import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
-from aqueduct.ingest.identity import TopicPosition
+from aqueduct.ingest.errors import DiskLow, IngestError, RefusedRecords, UnknownTopic
+from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.ingest.server.clock import TOLERANCE, Clock
 from aqueduct.ingest.server.memory import give_back
-from aqueduct.ingest.server.topic import Submission, Topic, check_name, is_begun, replaced
-from aqueduct.ingest.storage.local.file_modes import DIRECTORY_MODE, check_mode, settle_modes
-from aqueduct.ingest.storage.local.manifest import make_directory
-from aqueduct.ingest.storage.local.partition import Partition
+from aqueduct.ingest.server.topic import Submission, Topic, replaced
+from aqueduct.ingest.storage.base import Retention, Storage, check_name
 
 _log = logging.getLogger("aqueduct.ingest")
-LOCK = ".lock"
-"""A file whose lock says that a server has the directory."""
-_PATIENCE = 1.0
-"""Seconds for the lock: who only looks into the directory has it for a moment, too."""
-_SYNCERS = 8
 MAX_FILES = 8
 """Jobs with a spill file at once: each takes up to 8 MiB of memory (`spill.CACHE`)."""
 _NAMED = 10
@@ -39,65 +28,57 @@ _NAMED = 10
 
 
 class Store:
-    """The data of an ingest server. One thread writes; rolling and reading may be others'."""
+    """The data of an ingest server. One thread writes; other threads may roll and read."""
 
     def __init__(
         self,
-        directory: Path,
+        storage: Storage,
         limits: IngestLimits,
         clock: Clock | Callable[[], float] | None = None,
-        mode: int | None = None,
+        *,
+        scratch: Path,
     ) -> None:
-        """Open and recover everything in the directory, which belongs to one server at a time.
+        """Open and recover all topics of a storage, which is closed with the store.
 
-        ``mode`` is the mode of topic directories, new and existing. Without it, new ones get
-        `DIRECTORY_MODE`, and existing ones lose all permissions beyond it.
+        ``scratch`` is a local directory for temporary files.
         """
-        self._mode = DIRECTORY_MODE if mode is None else check_mode(mode)
-        self._is_told = mode is not None
-        self.directory = directory
+        self.storage = storage
         self.limits = limits
         if clock is None:
             clock = Clock(hold=limits.clock_hold)
         self._clock = clock if isinstance(clock, Clock) else Clock(clock, clock)
-        self._lock = _own(directory)
-        self._syncing = ThreadPoolExecutor(_SYNCERS, thread_name_prefix="aqueduct-sync")
+        self._scratch = scratch
         self.topics: dict[str, Topic] = {}
         self.faults: dict[str, str] = {}
-        """Topics that cannot be used at all, and why."""
-        self._begun: dict[Partition, float] = {}
-        self._troubles: dict[Partition, str] = {}
+        """Topics that cannot be opened, and why."""
         try:
-            clear(directory / SPILL)
-            for path in sorted(directory.iterdir()):
-                if path.is_dir() and path.name != SPILL:
-                    self._open_topic(path)
+            clear(scratch / SPILL)
+            for name in storage.names():
+                self._open_topic(name)
         except BaseException:
             self.close()
             raise
 
-    def _open_topic(self, path: Path) -> None:
+    def _open_topic(self, name: str) -> None:
         try:
-            check_name(path.name)
-            if not is_begun(path):
-                settle_modes(path, self._mode, exact=self._is_told)
-                topic = Topic(path, max_epochs=self.limits.max_epochs)
-                self.topics[path.name] = topic
-                topic.identify()
-        except RefusedRecords:
-            _log.warning("%s is not a topic, and is left alone", path)
-        except (CorruptFile, OSError) as fault:
-            self.faults[path.name] = str(fault)
-            _log.error("topic %s is out of use: %s", path.name, fault)
+            topic = Topic(
+                self.storage.open(name), scratch=self._scratch, max_epochs=self.limits.max_epochs
+            )
         except IngestError as fault:
-            _log.error("topic %s could not be given an id: %s", path.name, fault)
+            self.faults[name] = str(fault)
+            _log.error("topic %s is out of use: %s", name, fault)
+            return
+        self.topics[name] = topic
+        try:
+            topic.identify()
+        except IngestError as fault:
+            _log.error("topic %s could not be given an id: %s", name, fault)
 
     def close(self) -> None:
-        """Close all files; what was answered is on disk."""
+        """Close all topics and the storage; what was answered is durable."""
         for topic in self.topics.values():
             topic.close()
-        self._syncing.shutdown()
-        os.close(self._lock)
+        self.storage.close()
 
     # Writing, by one thread
 
@@ -126,17 +107,13 @@ class Store:
                 f"a topic has from 1 to {self.limits.max_partitions} partitions, not {count}"
             )
         self._check_disk()
-        try:
-            topic = Topic(
-                self.directory / name,
-                count,
-                max_epochs=self.limits.max_epochs,
-                mode=self._mode if self._is_told else None,
-            )
-        except OSError as error:
-            raise IngestError(
-                f"topic {name} could not be made in {self.directory}: {error.strerror}"
-            ) from None
+        history = History(new_topic_id()).begun(dict.fromkeys(range(count), 0), 1)
+        topic = Topic(
+            self.storage.create(name, count, history),
+            scratch=self._scratch,
+            max_epochs=self.limits.max_epochs,
+            is_new=True,
+        )
         self.topics[name] = topic
         return topic
 
@@ -284,10 +261,10 @@ class Store:
                     raise IngestError(f"topic {topic.name} is out of use: {topic.fault}")
                 self._check_disk()
                 accepted = [each for each in submissions if each.fault is None]
-                topic.commit(accepted, now, self._syncing)
+                topic.commit(accepted, now)
             except Exception as error:  # noqa: BLE001 -- one topic's trouble is not another's
                 self._refuse(topic, submissions, error)
-            self._rotate_full(topic)
+            topic.storage.rotate(self.limits.roll_size, math.inf)
 
     def _make_room_for_ids(self, groups: dict[Topic, list[Submission]]) -> None:
         """Free ids of what is idle where there are too many; refuse what has no room even so."""
@@ -362,125 +339,59 @@ class Store:
             if not submission.is_done:
                 submission.fault = submission.fault or fault
 
-    def _rotate_full(self, topic: Topic) -> None:
-        for part in topic.partitions:
-            try:
-                if part.log_size:
-                    self._begun.setdefault(part, time.monotonic())
-                if part.log_size >= self.limits.roll_size:
-                    self._rotate(part)
-            except OSError as error:
-                _log.error("a log in %s could not be finished: %s", part.directory, error)
-
     def rotate_old(self, everything: bool = False) -> None:
         """Finish the logs that are old enough to become segments."""
-        horizon = time.monotonic() - self.limits.roll_age
-        for part, begun in list(self._begun.items()):
-            if everything or begun <= horizon:
-                self._rotate(part)
-
-    def _rotate(self, part: Partition) -> None:
-        part.rotate()
-        self._begun.pop(part, None)
-
-    def free_bytes(self) -> int:
-        """The room on the disk."""
-        try:
-            found = os.statvfs(self.directory)
-        except OSError as error:
-            raise IngestError(f"{self.directory} is not there: {error.strerror}") from None
-        return found.f_bavail * found.f_frsize
+        age = 0.0 if everything else self.limits.roll_age
+        for topic in self.topics.values():
+            topic.storage.rotate(self.limits.roll_size, age)
 
     def _check_disk(self) -> None:
-        free = self.free_bytes()
+        free = self.storage.free_bytes()
         if free < self.limits.low_water:
             raise DiskLow(
-                f"{self.directory} has {free:,} bytes left, less than {self.limits.low_water:,} "
-                "(low_water): nothing is stored until there is room"
+                f"{self.storage.location} has {free:,} bytes left, less than "
+                f"{self.limits.low_water:,} (low_water): nothing is stored until there is room"
             )
 
     def _now(self) -> int:
         """Return the time for expiry by age, which ignores a pending clock jump."""
         return int(self._clock.cautious() * 1e6)
 
-    # Rolling, by one thread
+    # Upkeep, by one thread
 
     def roll(self) -> int:
-        """Turn the logs that are finished now into segments; returns how many there were."""
+        """Turn the logs that are finished now into segments; return how many were made."""
         rolled = 0
-        for topic, part in self._parts_to_keep_up():
-            before = part.rolled
-            self._roll(topic, part)
-            rolled += part.rolled - before
-            self._retain(topic, part)  # others may have much to roll before all of them have
-            if part.rolled > before:
-                give_back()  # a log was read, and its segment encoded, in this thread
+        for topic in list(self.topics.values()):
+            for partition in range(len(topic.partitions)):
+                made = topic.storage.roll(partition)
+                rolled += made
+                self._retain(topic, partition)  # rolling all partitions first may take long
+                if made:
+                    give_back()  # a log was read, and its segment encoded, in this thread
         return rolled
 
-    def _parts_to_keep_up(self) -> Iterator[tuple[Topic, Partition]]:
-        """What is in use; where damage was found at the start, nothing is changed."""
-        for topic in list(self.topics.values()):
-            for part in topic.partitions:
-                if topic.is_settled and not part.fault:
-                    yield topic, part
-
-    def _roll(self, topic: Topic, part: Partition) -> None:
-        try:
-            part.roll()
-        except CorruptFile as fault:
-            part.put_out_of_use(str(fault))
-            topic.fault = topic.fault or part.fault
-        except OSError as error:
-            self._trouble(part, f"a log in {part.directory} is not a segment yet: {error}")
-        else:
-            self._troubles.pop(part, None)
-
-    def _trouble(self, part: Partition, what: str) -> None:
-        """Say what is wrong, once: it is tried again twice a second."""
-        if self._troubles.get(part) != what:
-            _log.error("%s", what)
-        self._troubles[part] = what
-
-    def retain(self) -> int:
-        """Remove segments that are too old or too many; returns how many bytes that freed."""
-        return sum(self._retain(topic, part) for topic, part in self._parts_to_keep_up())
-
-    def _retain(self, topic: Topic, part: Partition) -> int:
-        if part.fault or topic.readers_fault or topic.jobs.fault:
+    def _retain(self, topic: Topic, partition: int) -> int:
+        """Remove the rows of a partition that are too old or too many; return the bytes freed."""
+        if topic.partitions[partition].fault or topic.readers.fault or topic.jobs.fault:
             return 0
-        count = self._expendable(topic, part)
-        try:
-            return part.drop(count) if count else 0
-        except OSError as error:
-            self._trouble(part, f"segments in {part.directory} could not be removed: {error}")
-            return 0
-
-    def _expendable(self, topic: Topic, part: Partition) -> int:
-        """How many of the oldest segments of a partition may go."""
-        limits = self.limits
-        segments = part.manifest.segments
-        size = part.segments_size
-        horizon = self._now() - int(limits.producer_memory * 1e6)
-        held = [offsets.get(part.number, 0) for offsets in topic.readers.values()]
-        held += topic.jobs.needed(part.number, horizon)
-        reached = None if limits.retention_past_readers else min(held, default=None)
-        count = 0
-        now, noticed = self._now(), int(self._clock.noticed * 1e6)
-        times = part.stored_times() if part.was_set_back else None
-        for at, segment in enumerate(segments):
-            stored = segment.stored_at if times is None else times[at]
-            # A wrong clock stored it, so it was stored no later than that was detected. Within
-            # the tolerance the clock may only have been slowed down or corrected.
-            if stored > now + TOLERANCE * 1e6:
-                stored = noticed
-            old = limits.retention_age is not None and stored < now - limits.retention_age * 1e6
-            large = limits.retention_size is not None and size > limits.retention_size
-            read = reached is None or segment.last < reached
-            if not read or not (old or large):
-                break
-            count += 1
-            size -= segment.size
-        return count
+        limits, now = self.limits, self._now()
+        retention = Retention(
+            stored_before=(
+                None if limits.retention_age is None else now - int(limits.retention_age * 1e6)
+            ),
+            max_bytes=limits.retention_size,
+            # Within the tolerance the clock may only have been slowed down or corrected.
+            latest=now + int(TOLERANCE * 1e6),
+            noticed=int(self._clock.noticed * 1e6),
+        )
+        offset = topic.storage.expired(partition, retention)
+        if not limits.retention_past_readers:
+            horizon = now - int(limits.producer_memory * 1e6)
+            needed = [offsets.get(partition, 0) for offsets in topic.readers.offsets.values()]
+            needed += topic.jobs.needed(partition, horizon)
+            offset = min(offset, *needed) if needed else offset
+        return topic.storage.drop_before(partition, offset)
 
     # Reading, by any thread
 
@@ -515,36 +426,3 @@ def group_by_topic(
     for topic, submission in submissions:
         groups.setdefault(topic, []).append(submission)
     return groups
-
-
-def _own(directory: Path) -> int:
-    """Make the directory ours until the process ends, whatever ends it."""
-    try:
-        make_directory(directory)
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    except OSError as error:
-        raise IngestError(
-            f"cannot store anything in {directory}: {error.strerror}; give a directory that can "
-            "be written"
-        ) from None
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() < deadline:
-                time.sleep(_PATIENCE / 100)
-                continue
-            os.close(lock)
-            raise IngestError(f"another server has {directory}; a directory is for one") from None
-        return lock
-
-
-@contextmanager
-def owned(directory: Path) -> Iterator[None]:
-    """Have the directory as a server has it."""
-    lock = _own(directory)
-    try:
-        yield
-    finally:
-        os.close(lock)

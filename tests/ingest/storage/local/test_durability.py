@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from aqueduct.ingest.errors import IngestError
-from aqueduct.ingest.server import topic as topics
-from aqueduct.ingest.server.topic import Topic
+from aqueduct.ingest.storage.local import topic_storage
 from aqueduct.ingest.storage.local.durability import CLOSED
 from aqueduct.ingest.storage.local.partition import Partition
 from aqueduct.ingest.storage.local.wal import Scan
@@ -15,8 +14,11 @@ from tests.ingest.storing import (
     fill,
     killed,
     opened,
+    parts_of,
     put,
+    read_only_topic,
     records,
+    retain,
     rolled,
     sequences,
     stored,
@@ -34,8 +36,8 @@ def six_groups(directory: Path, *, late: bool = False, roll: int | None = None) 
         if late:
             stored(store, records(25, partition=1))
         if roll is not None:
-            topic.partitions[roll].rotate()
-            topic.partitions[roll].roll()
+            parts_of(topic)[roll].rotate()
+            parts_of(topic)[roll].roll()
     (path,) = (directory / "t" / "part=0").glob("*.wal")
     return path
 
@@ -69,9 +71,9 @@ def check_refused(directory: Path, log: Path) -> None:
         with pytest.raises(IngestError, match="out of use"):
             put(store, records(26))
         assert rolled(store) == 0
-        store.retain()
+        retain(store)
     assert everything(directory / "t") == before
-    assert Topic(directory / "t", read_only=True).fault
+    assert read_only_topic(directory / "t").fault
 
 
 @pytest.mark.parametrize("damage", [flip_last, cut_to_two_blocks, cut_last, Path.unlink])
@@ -157,6 +159,6 @@ def test_a_reader_of_the_directory_waits_for_what_is_proven_and_not_seen_yet(
                     stored(store, records(first, 4, keys=[b"1", b"2", b"3", b"4"]))
             return Partition(path, number, read_only=read_only)
 
-        monkeypatch.setattr(topics, "Partition", late)
-        looking = Topic(tmp_path / "t", read_only=True)
+        monkeypatch.setattr(topic_storage, "Partition", late)
+        looking = read_only_topic(tmp_path / "t")
         assert looking.fault == ""

@@ -11,11 +11,10 @@ import pytest
 
 from aqueduct.ingest.server.owners import KEY
 from aqueduct.ingest.server.permissions import Grant, Permissions
-from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Topic
 from aqueduct.ingest.storage.local.file_modes import check_mode, create, exposed, settle_modes
 from tests.ingest.lab import Lab
-from tests.ingest.storing import LIMITS, opened, records, rolled, stored
+from tests.ingest.storing import advance, open_store, opened, records, rolled, stored
 
 
 @pytest.fixture(autouse=True, params=[0o022, 0o000, 0o077])
@@ -39,7 +38,7 @@ def fill(directory: Path) -> None:
         stored(store, records(1, 3, partition=0))
         rolled(store)
         stored(store, records(4, 3, partition=0))
-        store.topics["t"].advance("r", {0: 1})
+        advance(store.topics["t"], "r", {0: 1})
         store.end_step("t", "job", 0, "0" * 32)
 
 
@@ -89,7 +88,7 @@ def test_what_an_older_server_left_open_is_closed_and_told_once(
 
 def test_who_says_so_lets_everybody_read_and_nobody_write(tmp_path: Path) -> None:
     fill(tmp_path)
-    store = Store(tmp_path, LIMITS, mode=0o755)
+    store = open_store(tmp_path, mode=0o755)
     stored(store, records(7, 3))
     stored(store, records(1, 3), topic="new")
     rolled(store)
@@ -122,7 +121,7 @@ async def test_directories_keep_the_bit_that_says_which_group_files_get(lab: Lab
 @pytest.mark.parametrize("mode", [0, 0o644, 0o077, 0o770, 0o777, 0o1755])
 def test_a_mode_that_cannot_work_is_an_error(tmp_path: Path, mode: int) -> None:
     with pytest.raises(ValueError, match=r"invalid directory mode .* use 700, 750 or 755"):
-        Store(tmp_path, LIMITS, mode=mode)
+        open_store(tmp_path, mode=mode)
     assert [check_mode(each) for each in (0o700, 0o750, 0o755)] == [0o700, 0o750, 0o755]
 
 

@@ -10,14 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aqueduct.ingest.errors import CorruptFile
+from aqueduct.ingest.storage.local.files import read_checked, remove_files, write_checked
 from aqueduct.ingest.storage.local.manifest import (
     NAME,
     Manifest,
     Segment,
-    read_checked,
     read_manifest,
-    remove_files,
-    write_checked,
     write_manifest,
 )
 from tests.ingest.storing import fill

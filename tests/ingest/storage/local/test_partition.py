@@ -12,10 +12,10 @@ import pytest
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.records import Chunk
-from aqueduct.ingest.storage.local import manifest, partition, recovery, segments, wal
+from aqueduct.ingest.storage.local import files, manifest, partition, recovery, segments, wal
 from aqueduct.ingest.storage.local.manifest import NAME, read_manifest
 from aqueduct.ingest.storage.local.partition import Partition
-from aqueduct.ingest.storage.local.wal import Facts
+from aqueduct.ingest.storage.local.wal import BlockMetadata
 from tests.ingest.storing import Crash, crash, fill, rows_of
 
 
@@ -31,9 +31,11 @@ def append(part: Partition, count: int = 3, group: int = 0, time: int = 1_000) -
     """Store rows whose values tell their offsets."""
     first = part.next_offset
     offsets = range(first, first + count)
-    facts = Facts(group or first + 1, {0: first}, {"p": offsets[-1] + 1}, time + first, 1, 2)
+    metadata = BlockMetadata(
+        group or first + 1, {0: first}, {"p": offsets[-1] + 1}, time + first, 1, 2
+    )
     values = [b"value %d" % (each + 1) for each in offsets]
-    part.stage([Chunk("p", [each + 1 for each in offsets], values, [5] * count)], facts)
+    part.stage([Chunk("p", [each + 1 for each in offsets], values, [5] * count)], metadata)
     part.write()
     part.sync()
     part.seal()
@@ -200,7 +202,7 @@ ROLL_STEPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "before the manifest": (partition, "write_manifest", crash),
     "after the manifest": (partition, "write_manifest", after(manifest.write_manifest)),
     "before the log goes": (partition, "remove_files", crash),
-    "after the log went": (partition, "remove_files", after(manifest.remove_files)),
+    "after the log went": (partition, "remove_files", after(files.remove_files)),
 }
 
 

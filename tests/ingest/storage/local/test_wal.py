@@ -18,7 +18,7 @@ from aqueduct.ingest.storage.local.wal import (
     HEADER_SIZE,
     MAGIC,
     Block,
-    Facts,
+    BlockMetadata,
     Scan,
     WalFile,
     make_block,
@@ -39,8 +39,8 @@ CHUNKS = [EMPTY, MIXED, Chunk("p", [2, 3], [b"x", b"y"], [5, 6])]
 
 
 def make(chunk: Chunk, first: int, group: int = 1) -> list[bytes | pa.Buffer]:
-    facts = Facts(group, {0: first}, {chunk.producer_id: chunk.sequences[-1]}, 9, 1, 2)
-    return make_block(make_batch([chunk], first, 9), first, facts)
+    metadata = BlockMetadata(group, {0: first}, {chunk.producer_id: chunk.sequences[-1]}, 9, 1, 2)
+    return make_block(make_batch([chunk], first, 9), first, metadata)
 
 
 def data_of(chunks: Sequence[Chunk] = CHUNKS) -> list[bytes]:
@@ -72,12 +72,12 @@ def test_blocks_come_back_as_they_were(tmp_path: Path) -> None:
     file.close()
     blocks, scan = scanned(path)
     assert (scan.good, scan.torn) == (path.stat().st_size, "")
-    assert [(block.first, block.end, block.facts.group) for block in blocks] == [
+    assert [(block.first, block.end, block.metadata.group) for block in blocks] == [
         (0, 1, 1),
         (1, 4, 2),
         (4, 6, 3),
     ]
-    assert blocks[1].facts == Facts(2, {0: 1}, {"q": 9}, 9, 1, 2)
+    assert blocks[1].metadata == BlockMetadata(2, {0: 1}, {"q": 9}, 9, 1, 2)
     for chunk, block, batch in zip(CHUNKS, blocks, read_rows(path, blocks), strict=True):
         assert batch.equals(make_batch([chunk], block.first, 9))
 
@@ -197,12 +197,12 @@ def rewritten(meta: bytes, body: bytes, count: int) -> bytes:
     return fields + wal._CHECKSUM.pack(crc32(fields)) + meta + body
 
 
-def test_facts_that_are_none_are_damage_whatever_the_checksum(tmp_path: Path) -> None:
+def test_metadata_that_cannot_be_decoded_are_damage_whatever_the_checksum(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     nested = b"\x97" + b"\x91" * 60_000
     for meta in (b"", b"\xc0", b"\x96\x01\x80\x81\xa1\xff\x01\x01\x01\x01", nested):
         fill(path, rewritten(meta, b"", 1) + data_of()[0])
-        with pytest.raises(CorruptFile, match="the facts of a block"):
+        with pytest.raises(CorruptFile, match="the metadata of a block"):
             scanned(path)
 
 

@@ -1,8 +1,9 @@
-"""How far the partitions of a topic must reach: what is short of that was damaged, not cut short.
+"""Durability evidence: the offsets that each partition of a topic must contain.
 
-A group begins only after the one before it is on disk in every partition. So each block proves how
-far all partitions were when it was written, and only the last group of all can be incomplete after
-a crash. A server that is closed leaves a mark, after which nothing can be.
+A group is written only after the previous group is durable in every partition. So each block is a
+high-water mark: it proves how far all partitions were when it was written, and only the last group
+can be incomplete after a crash. A partition below a high-water mark is damaged. A server that is
+closed writes a mark file, after which not even the last group can be incomplete.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 import msgspec
 
 from aqueduct.ingest.errors import CorruptFile
-from aqueduct.ingest.storage.local.manifest import (
-    NAME,
+from aqueduct.ingest.storage.local.files import (
     read_checked,
     remove_files,
     sync_directory,
     write_checked,
 )
+from aqueduct.ingest.storage.local.manifest import NAME
 from aqueduct.ingest.storage.local.partition import Partition
 
 _log = logging.getLogger("aqueduct.ingest")
@@ -30,107 +31,112 @@ ACCEPTED = "accepted.json"
 
 
 @dataclass(frozen=True)
-class Proof:
-    """Something on disk that was written when all partitions had come so far."""
+class HighWaterMark:
+    """The offsets that the partitions had reached when a file was written."""
 
     group: int
     ends: dict[int, int]
+    """By partition, the offset after the last durable row."""
     source: str
+    """The file or block that proves it."""
 
 
-class Closed(msgspec.Struct, frozen=True):
-    """Where each partition ended when the server was closed."""
+class ClosedMark(msgspec.Struct, frozen=True):
+    """The end of each partition when the server was closed."""
 
     ends: dict[int, int] = {}
     version: int = 1
 
 
-class _Accepted(msgspec.Struct, frozen=True):
+class _AcceptedLoss(msgspec.Struct, frozen=True):
     group: int = 0
-    """Up to this group, somebody has accepted what is lost."""
+    """High-water marks up to this group do not count: an operator has accepted the loss."""
     version: int = 1
 
 
-def read_closed(directory: Path) -> Closed | None:
-    """The mark of a topic that was closed; None if it was not."""
+def read_closed(directory: Path) -> ClosedMark | None:
+    """Return the mark of a closed topic; None if it was not closed."""
     try:
-        return read_checked(directory / CLOSED, Closed, "the mark of a closed topic")
+        return read_checked(directory / CLOSED, ClosedMark, "the mark of a closed topic")
     except FileNotFoundError:
         return None
     except CorruptFile as fault:
-        _log.warning("%s; that the topic was closed is known, and not where it ended", fault)
-        return Closed()
+        _log.warning("%s; the topic was closed, but its ends are unknown", fault)
+        return ClosedMark()
 
 
 def write_closed(parts: Sequence[Partition], directory: Path) -> None:
-    """Say that nothing is under way."""
+    """Mark a topic as closed."""
     ends = {part.number: part.next_offset for part in parts}
-    write_checked(directory / CLOSED, Closed(ends))
+    write_checked(directory / CLOSED, ClosedMark(ends))
 
 
 def remove_closed(directory: Path) -> None:
-    """Take the mark away for good, before anything is written."""
+    """Remove the mark durably, before the next write."""
     remove_files([directory / CLOSED])
     sync_directory(directory)
 
 
 def read_accepted(directory: Path) -> int:
-    """The last group whose proofs do not count, because what is lost was accepted."""
+    """Return the last group whose high-water marks do not count; 0 if all count."""
     try:
-        return read_checked(directory / ACCEPTED, _Accepted, "what was accepted as lost").group
+        return read_checked(directory / ACCEPTED, _AcceptedLoss, "what was accepted as lost").group
     except FileNotFoundError:
         return 0
 
 
 def write_accepted(directory: Path, group: int) -> None:
-    """From now on proofs up to a group do not count."""
-    write_checked(directory / ACCEPTED, _Accepted(group))
+    """Discard the high-water marks up to a group."""
+    write_checked(directory / ACCEPTED, _AcceptedLoss(group))
 
 
 def newest_group(parts: Iterable[Partition]) -> int:
-    """The last group of which anything is there."""
+    """Return the number of the newest group in any partition."""
     return max((max(part.last_group, part.manifest.group) for part in parts), default=0)
 
 
-def proofs(parts: Sequence[Partition], closed: Closed | None, accepted: int) -> list[Proof]:
-    """All that is known of where partitions must reach to."""
-    found = [proof for proof in _of_blocks(parts) if proof.group > accepted]
+def high_water_marks(
+    parts: Sequence[Partition], closed: ClosedMark | None, accepted: int
+) -> list[HighWaterMark]:
+    """Return all high-water marks after the group ``accepted``."""
+    found = [mark for mark in _marks_of_blocks(parts) if mark.group > accepted]
     if closed is not None:
-        found.append(Proof(0, closed.ends, CLOSED))
+        found.append(HighWaterMark(0, closed.ends, CLOSED))
     return found
 
 
-def _of_blocks(parts: Sequence[Partition]) -> Iterator[Proof]:
+def _marks_of_blocks(parts: Sequence[Partition]) -> Iterator[HighWaterMark]:
     newest = newest_group(parts)
     for part in parts:
-        yield Proof(part.manifest.group, part.manifest.proof, str(part.directory / NAME))
+        source = str(part.directory / NAME)
+        yield HighWaterMark(part.manifest.group, part.manifest.high_water, source)
         block = part.last_block
         if block is not None:
-            group = block.facts.group
-            whole = group < newest
-            yield Proof(group, block.facts.ends(whole), f"group {group} in {part.directory}")
+            group = block.metadata.group
+            ends = block.metadata.ends(is_durable=group < newest)
+            yield HighWaterMark(group, ends, f"group {group} in {part.directory}")
 
 
 def shortfalls(
-    parts: Sequence[Partition], known: Iterable[Proof]
+    parts: Sequence[Partition], marks: Iterable[HighWaterMark]
 ) -> list[tuple[Partition, CorruptFile]]:
-    """The partitions that do not reach where they must, and what is missing of each."""
+    """Return the partitions below a high-water mark, each with the error to report."""
     short: dict[int, tuple[Partition, CorruptFile]] = {}
-    for proof in known:
-        for number, end in proof.ends.items():
+    for mark in marks:
+        for number, end in mark.ends.items():
             if number < len(parts) and parts[number].next_offset < end:
                 part = parts[number]
                 path, position = part.log_end
                 reason = (
                     f"the log ends at offset {part.next_offset} and had rows behind that: "
-                    f"{proof.source} proves it"
+                    f"{mark.source} proves it"
                 )
                 short.setdefault(number, (part, CorruptFile(path, position, reason)))
     return list(short.values())
 
 
-def torn_ends(parts: Iterable[Partition]) -> list[tuple[Partition, CorruptFile]]:
-    """The partitions whose log has an end that is no block, though no crash can have left it."""
+def torn_tails(parts: Iterable[Partition]) -> list[tuple[Partition, CorruptFile]]:
+    """Return the partitions of a closed topic whose log has a torn tail, which is damage."""
     return [
         (
             part,
@@ -145,11 +151,11 @@ def torn_ends(parts: Iterable[Partition]) -> list[tuple[Partition, CorruptFile]]
     ]
 
 
-def last_group(parts: Sequence[Partition], accepted: int) -> Proof:
-    """Where partitions reach to if the last group that is in a log is whole."""
+def mark_of_last_group(parts: Sequence[Partition], accepted: int) -> HighWaterMark:
+    """Return the ends of the partitions if the last group in a log is complete."""
     newest = max((part.last_group for part in parts), default=0)
     for part in parts:
         if part.last_block is not None and part.last_group == newest > accepted:
-            ends = part.last_block.facts.ends(whole=True)
-            return Proof(newest, ends, f"group {newest} in {part.directory}")
-    return Proof(0, {}, "")
+            ends = part.last_block.metadata.ends(is_durable=True)
+            return HighWaterMark(newest, ends, f"group {newest} in {part.directory}")
+    return HighWaterMark(0, {}, "")

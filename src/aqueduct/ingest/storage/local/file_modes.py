@@ -52,9 +52,9 @@ def create(path: str | Path, flags: int) -> int:
 
 
 def make_private(directory: Path, mode: int | None) -> None:
-    """Make a directory of a topic with just that mode, whatever the umask says.
+    """Create a directory of a topic with exactly that mode, regardless of the umask.
 
-    Without a mode it gets `DIRECTORY_MODE`, less what the umask takes away.
+    Without ``mode`` it gets `DIRECTORY_MODE`, restricted by the umask.
     """
     directory.mkdir(exist_ok=True, mode=DIRECTORY_MODE if mode is None else mode)
     now = stat.S_IMODE(directory.stat().st_mode)
@@ -69,9 +69,9 @@ def _limited(now: int, mode: int, *, exact: bool) -> int:
 
 
 def open_directory(directory: Path, mode: int) -> None:
-    """Give a server's directory a mode that was asked for, so that its topics can be reached.
+    """Set the configured mode of a server's directory, so that its topics are reachable.
 
-    What is in it apart from topics stays private. Another user's directory is left alone.
+    Other entries of the directory stay private. A directory of another user is not changed.
     """
     now = stat.S_IMODE(directory.stat().st_mode)
     after = _limited(now, mode, exact=True)

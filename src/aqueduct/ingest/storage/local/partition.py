@@ -1,13 +1,14 @@
-"""One partition: rows with dense offsets, first in a log, then in segments.
+"""A partition on disk: rows with dense offsets, first in a write-ahead log, then in segments.
 
-One thread appends, one rolls the log into segments, any number read. What readers and the roller
-look at changes only under the lock.
+One thread appends, one rolls the log into segments, any number read. State that readers or the
+rolling thread use changes only under the lock.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,82 +21,82 @@ from msgspec.structs import replace
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.protocol import PartitionInfo
 from aqueduct.ingest.records import Chunk, make_batch
+from aqueduct.ingest.storage.local.files import remove_files, sync_directory, sync_file
 from aqueduct.ingest.storage.local.manifest import (
     Manifest,
     Segment,
-    remove_files,
     segment_name,
-    sync_directory,
-    sync_file,
     write_manifest,
 )
-from aqueduct.ingest.storage.local.recovery import Log, Torn, look, look_at_others
+from aqueduct.ingest.storage.local.recovery import LogFile, TornTail, read_files, read_shared_files
 from aqueduct.ingest.storage.local.segments import (
     check_segment,
     first_stored_at,
     read_segment,
     write_segment,
 )
-from aqueduct.ingest.storage.local.wal import Block, Facts, WalFile, make_block, read_rows
+from aqueduct.ingest.storage.local.wal import Block, BlockMetadata, WalFile, make_block, read_rows
 
 _log = logging.getLogger("aqueduct.ingest")
 
 
 @dataclass
 class _Staged:
-    """A block that is not sealed yet."""
+    """A block that is not visible yet."""
 
     parts: list[bytes | pa.Buffer]
     count: int
-    facts: Facts
+    metadata: BlockMetadata
     block: Block | None = None
-    """Where it is, once it is written."""
+    """Its location, once it is written."""
 
 
 class Partition:
-    """The files of one partition, opened and recovered."""
+    """The files of a partition, opened and recovered. Implements `PartitionStorage`."""
 
     def __init__(self, directory: Path, number: int, *, read_only: bool = False) -> None:
-        """``read_only``: look at what another process has, and change nothing."""
+        """``read_only``: another process may append; change nothing."""
         self.directory = directory
         self.number = number
         self._read_only = read_only
         self.fault = ""
-        """Why it cannot be used; then nothing is written, and reading says so."""
+        """Why the partition is out of use; empty if it is in use."""
         self.lock = threading.Lock()
         self.manifest = Manifest()
         self.next_offset = 0
         self.ingest_time = 0
         self.producers: dict[str, tuple[int, int]] = {}
-        """Of each producer the last sequence number, and when it was stored."""
+        """By producer, the last sequence number and when it was stored."""
         self.instances: dict[str, str] = {}
-        """Which of those with the id that was, of each producer that told."""
-        self._logs: list[Log] = []
+        """By producer, the instance that stored it, if known."""
+        self._logs: list[LogFile] = []
         self._wal: WalFile | None = None
+        self.log_begun = 0.0
+        """Monotonic time at which the current log file was created."""
         self._staged: _Staged | None = None
-        self.torn: Torn | None = None
-        """An end of the log that is no block, and is there until `settle`."""
+        self.torn: TornTail | None = None
+        """The torn tail of the log, until `settle` removes it."""
         self._spare: list[Path] = []
         self.segments_size = 0
         """Bytes in all segments."""
         self.rolled = 0
-        """Segments that were made since it was opened."""
+        """Segments written since the partition was opened."""
         self.was_set_back = False
-        """Whether rows have a later time than the clock reading when they were stored."""
+        """Whether some rows have a later time than the clock had when they were stored."""
         self._forgot = False
         self._sound: set[str] = set()
-        """Segments that were found to be what was written."""
+        """Segments whose checksum was verified."""
         self.recover()
 
     def put_out_of_use(self, fault: str) -> None:
-        """Nothing is written or read from now on."""
+        """Reject all further reads and writes."""
         self.fault = fault
         _log.error("partition %s is out of use: %s", self.directory, fault)
 
     # Recovery
 
     def _recover(self) -> None:
-        found = (look_at_others if self._read_only else look)(self.directory, self.number)
+        found = (read_shared_files if self._read_only else read_files)(self.directory, self.number)
         with self.lock:
             self._logs = found.logs
             self.manifest = found.manifest
@@ -105,7 +106,7 @@ class Partition:
         self.torn, self._spare = found.torn, found.spare
 
     def recover(self) -> None:
-        """Look at what is there, and be out of use if that is damaged."""
+        """Read the files; put the partition out of use if they are damaged."""
         try:
             self._recover()
         except CorruptFile as fault:
@@ -114,26 +115,26 @@ class Partition:
             self.put_out_of_use(f"{error.filename or self.directory}: {error.strerror}")
 
     def settle(self) -> None:
-        """Remove what a crash left half done: until then, nothing is changed."""
+        """Remove what a crash left; nothing is changed before that."""
         if self.torn is not None:
             torn, self.torn = self.torn, None
             self._cut(torn.path, torn.position, torn.size, torn.reason)
         if not self._read_only:
             remove_files(self._spare)
-            if self._logs:  # the last block may be in memory only, and counts from now on
+            if self._logs:  # the last block may not be synced, and counts from now on
                 sync_file(self._logs[-1].path)
         self._spare = []
 
     def _cut(self, path: Path, position: int, size: int, why: str) -> None:
         if self._read_only:
-            return  # whoever writes there may not be done
+            return  # its writer may still be appending
         _log.warning("%s, byte %d: %d bytes cut off: %s", path, position, size, why)
         file = WalFile(path)
         file.cut(position)
         file.close()
 
     def _count_all(self) -> None:
-        """Begin behind the segments, and go on behind every block."""
+        """Compute the state of the partition from its manifest and its blocks."""
         self.next_offset = self.manifest.next
         self.ingest_time = self.manifest.ingest_time
         self.was_set_back = any(
@@ -146,34 +147,34 @@ class Partition:
                 self._count(block)
 
     def _count(self, block: Block) -> None:
-        """Go on behind a block."""
+        """Add a block to the state of the partition."""
         self.next_offset = block.end
-        self.ingest_time = max(self.ingest_time, block.facts.ingest_time)
-        if block.facts.stored_at < block.facts.ingest_time:
+        self.ingest_time = max(self.ingest_time, block.metadata.ingest_time)
+        if block.metadata.stored_at < block.metadata.ingest_time:
             self.was_set_back = True
-        for producer, sequence in block.facts.producers.items():
-            self.producers[producer] = (sequence, block.facts.ingest_time)
-            self.instances[producer] = block.facts.instances.get(producer, "")
+        for producer, sequence in block.metadata.producers.items():
+            self.producers[producer] = (sequence, block.metadata.ingest_time)
+            self.instances[producer] = block.metadata.instances.get(producer, "")
 
     @property
     def last_block(self) -> Block | None:
-        """The last block that is still in the log."""
+        """The last block in the log; None if the log is empty."""
         return self._logs[-1].blocks[-1] if self._logs and self._logs[-1].blocks else None
 
     @property
     def last_group(self) -> int:
-        """The group of that block; 0 if there is none."""
-        return self.last_block.facts.group if self.last_block is not None else 0
+        """The group of the last block in the log; 0 if there is none."""
+        return self.last_block.metadata.group if self.last_block is not None else 0
 
     @property
     def log_end(self) -> tuple[Path, int]:
-        """The file and the byte where the good part of the log ends."""
+        """The file and the byte where the valid part of the log ends."""
         if self._logs:
             return self._logs[-1].path, self._logs[-1].size
         return self.directory / f"{self.next_offset:020}.wal", 0
 
     def cut_last(self) -> None:
-        """Remove the last block: the group that it belongs to is not whole."""
+        """Remove the last block, because its group is incomplete."""
         log = self._logs[-1]
         block = log.blocks.pop()
         self._cut(log.path, block.position, block.size, "its group was not written whole")
@@ -185,20 +186,20 @@ class Partition:
 
     # Writing, by one thread
 
-    def stage(self, chunks: Sequence[Chunk], facts: Facts) -> None:
-        """Make a block of rows behind the last; nothing is written yet."""
-        batch = make_batch(chunks, self.next_offset, facts.ingest_time)
-        parts = make_block(batch, self.next_offset, facts)
-        self._staged = _Staged(parts, batch.num_rows, facts)
+    def stage(self, chunks: Sequence[Chunk], metadata: BlockMetadata) -> None:
+        """Encode the next block; nothing is written yet."""
+        batch = make_batch(chunks, self.next_offset, metadata.ingest_time)
+        parts = make_block(batch, self.next_offset, metadata)
+        self._staged = _Staged(parts, batch.num_rows, metadata)
 
     def write(self) -> None:
-        """Append what was staged."""
+        """Write the staged block to the log."""
         staged = self._staged
         assert staged is not None
         wal = self._wal if self._wal is not None else self._begin_log()
         position, size = wal.append(staged.parts)
         body = position + len(staged.parts[0]) + len(staged.parts[1])
-        staged.block = Block(position, size, self.next_offset, staged.count, staged.facts, body)
+        staged.block = Block(position, size, self.next_offset, staged.count, staged.metadata, body)
 
     def _begin_log(self) -> WalFile:
         path = self.directory / f"{self.next_offset:020}.wal"
@@ -209,18 +210,19 @@ class Partition:
         except OSError:
             wal.close()
             raise
+        self.log_begun = time.monotonic()
         with self.lock:
             self._wal = wal
-            self._logs.append(Log(path))
+            self._logs.append(LogFile(path))
         return wal
 
     def sync(self) -> None:
-        """Have what was written on disk."""
+        """Sync the log."""
         assert self._wal is not None
         self._wal.sync()
 
     def seal(self) -> None:
-        """What was written and synced is there for readers."""
+        """Make the block visible to readers, once it was written and synced."""
         staged, wal = self._staged, self._wal
         assert staged is not None
         assert staged.block is not None
@@ -232,24 +234,24 @@ class Partition:
         self._staged = None
 
     def revert(self) -> None:
-        """Take back what was staged, as far as it was written."""
+        """Discard the staged block, and remove what was written of it."""
         self._staged = None
         if self._wal is not None:
             self._wal.revert()
 
     @property
     def log_size(self) -> int:
-        """Bytes in the file that is appended to."""
+        """Bytes in the current log file."""
         return self._wal.size if self._wal is not None else 0
 
     def rotate(self) -> None:
-        """Begin a new file of the log, so that the one before can become a segment."""
+        """Finish the current log file, so that it can become a segment."""
         if self.log_size:
             self.close()
 
     def close(self) -> None:
-        """Close its files."""
-        with self.lock:  # the roller asks which file is in use
+        """Close the current log file."""
+        with self.lock:  # `roll` reads which file is current
             wal, self._wal = self._wal, None
         if wal is not None:
             wal.close()
@@ -257,7 +259,7 @@ class Partition:
     # Rolling, by one thread
 
     def roll(self) -> None:
-        """Turn into segments the files of the log that are finished now, and no later ones."""
+        """Turn the log files that are finished now into segments."""
         with self.lock:
             active = self._wal.path if self._wal is not None else None
             finished = [log for log in self._logs if log.path != active and log.blocks]
@@ -272,7 +274,7 @@ class Partition:
                 instances = {name: known[name] for name in producers if name in known}
                 self._install(replace(self.manifest, producers=producers, instances=instances))
 
-    def _roll(self, log: Log) -> None:
+    def _roll(self, log: LogFile) -> None:
         blocks = log.blocks
         first, last = blocks[0].first, blocks[-1].end - 1
         path = self.directory / segment_name(first, last)
@@ -281,29 +283,29 @@ class Partition:
             first,
             last,
             size,
-            min(block.facts.first_time for block in blocks),
-            max(block.facts.last_time for block in blocks),
-            blocks[0].facts.ingest_time,
-            blocks[-1].facts.ingest_time,
+            min(block.metadata.first_time for block in blocks),
+            max(block.metadata.last_time for block in blocks),
+            blocks[0].metadata.ingest_time,
+            blocks[-1].metadata.ingest_time,
             checksum,
-            blocks[-1].facts.stored_at,
+            blocks[-1].metadata.stored_at,
         )
         producers = dict(self.manifest.producers)
         instances = dict(self.manifest.instances)
         for block in blocks:
-            for producer, sequence in block.facts.producers.items():
-                producers[producer] = (sequence, block.facts.ingest_time)
-                instances[producer] = block.facts.instances.get(producer, "")
+            for producer, sequence in block.metadata.producers.items():
+                producers[producer] = (sequence, block.metadata.ingest_time)
+                instances[producer] = block.metadata.instances.get(producer, "")
         remembered = self._remembered(producers)
         fresh = replace(
             self.manifest,
             next=last + 1,
-            group=max(self.manifest.group, blocks[-1].facts.group),
-            ingest_time=max(self.manifest.ingest_time, blocks[-1].facts.ingest_time),
+            group=max(self.manifest.group, blocks[-1].metadata.group),
+            ingest_time=max(self.manifest.ingest_time, blocks[-1].metadata.ingest_time),
             segments=[*self.manifest.segments, segment],
             producers=remembered,
             instances={name: known for name, known in instances.items() if name in remembered},
-            proof=blocks[-1].facts.ends(whole=True),
+            high_water=blocks[-1].metadata.ends(is_durable=True),
         )
         self._install(fresh, size)
         with self.lock:
@@ -315,7 +317,7 @@ class Partition:
             return {name: known for name, known in producers.items() if name in self.producers}
 
     def forget(self, producers: Iterable[str]) -> None:
-        """Forget producers; the next roll takes them out of the manifest too."""
+        """Forget producers; the next roll removes them from the manifest."""
         with self.lock:
             for producer in producers:
                 self.producers.pop(producer, None)
@@ -328,8 +330,13 @@ class Partition:
             self.manifest = manifest
             self.segments_size += grown
 
+    def drop_before(self, offset: int) -> int:
+        """Remove the segments that end before an offset; return the bytes freed."""
+        segments = self.manifest.segments
+        return self.drop(bisect_left(segments, offset, key=lambda segment: segment.last))
+
     def drop(self, count: int) -> int:
-        """Remove the oldest segments, so many; returns how many bytes that freed."""
+        """Remove the ``count`` oldest segments; return the bytes freed."""
         manifest = self.manifest
         gone, kept = manifest.segments[:count], manifest.segments[count:]
         if not gone:
@@ -343,13 +350,24 @@ class Partition:
 
     # Reading, by any thread
 
+    @property
+    def first_offset(self) -> int:
+        """The first offset that retention has not removed."""
+        return self.manifest.first
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes in the log."""
+        with self.lock:
+            return sum(log.size for log in self._logs)
+
     def check_usable(self, topic: str) -> None:
-        """Raise if it is out of use."""
+        """Raise `IngestError` if the partition is out of use."""
         if self.fault:
             raise IngestError(f"{topic} partition {self.number} is out of use: {self.fault}")
 
     def check_range(self, topic: str, start: int, end: int) -> None:
-        """Raise unless all rows from ``start`` up to ``end`` are there and can be read."""
+        """Raise `UnknownTopic` unless all rows from ``start`` up to ``end`` exist."""
         self.check_usable(topic)
         first, last = self.manifest.first, self.next_offset
         if not first <= start <= end <= last:
@@ -361,9 +379,9 @@ class Partition:
     def read(
         self, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows with offsets from ``start`` up to ``end``; both must be there.
+        """Yield the rows with offsets from ``start`` up to ``end``, which must exist.
 
-        With ``columns``, only those: the others of a segment are not even read.
+        With ``columns``, only those; other columns of a segment are not read from disk.
         """
         self.check_usable(self.directory.parent.name)
         while start < end:
@@ -373,14 +391,14 @@ class Partition:
                     start += batch.num_rows
                     yield batch
             except FileNotFoundError:
-                self._look_again(path)
+                self._check_removed(path)
             except OSError as error:
                 raise IngestError(f"{path} could not be read: {error.strerror}") from error
 
     def _file_with(
         self, start: int, end: int, columns: Sequence[str] | None
     ) -> tuple[Path, Iterator[pa.RecordBatch]]:
-        """The file with an offset, and its rows from there on."""
+        """Return the file that contains offset ``start``, and its rows from there on."""
         with self.lock:
             manifest = self.manifest
             logs = [(log.path, list(log.blocks)) for log in self._logs]
@@ -405,15 +423,15 @@ class Partition:
         yield from read_segment(path, segment.first, start, min(end, segment.last + 1), columns)
 
     def _checked(self, segment: Segment) -> Path:
-        """The file of a segment, which is what was written."""
+        """Return the path of a segment whose checksum was verified."""
         path = self.directory / segment.name
         if segment.name not in self._sound:
             check_segment(path, segment.checksum)
             self._sound.add(segment.name)
         return path
 
-    def _look_again(self, path: Path) -> None:
-        """A file is gone: well if it became a segment in between, or was removed for its age."""
+    def _check_removed(self, path: Path) -> None:
+        """Raise `CorruptFile` for a missing file, unless a roll or retention has removed it."""
         if self._read_only:
             self._recover()
         with self.lock:
@@ -433,7 +451,7 @@ class Partition:
 
     def _stored_times(self) -> list[int]:
         times = [segment.stored_at for segment in self.manifest.segments]
-        times += [block.facts.stored_at for log in self._logs for block in log.blocks]
+        times += [block.metadata.stored_at for log in self._logs for block in log.blocks]
         times.reverse()
         return list(accumulate(times, min))[::-1]
 
@@ -453,7 +471,7 @@ class Partition:
                     at = bisect_left(held, timestamp, key=lambda segment: segment.last_ingest)
                     if at == len(held):
                         at += bisect_left(
-                            blocks, timestamp, key=lambda each: each.facts.ingest_time
+                            blocks, timestamp, key=lambda each: each.metadata.ingest_time
                         )
                 if at >= len(held):
                     at -= len(held)
@@ -465,16 +483,16 @@ class Partition:
                 path = self._checked(segment)
                 return first_stored_at(path, segment.first, segment.last + 1, timestamp)
             except FileNotFoundError:
-                self._look_again(self.directory / segment.name)
+                self._check_removed(self.directory / segment.name)
 
     def info(self) -> PartitionInfo:
-        """What it holds."""
+        """Return the offsets, times and size of the partition."""
         with self.lock:
             segments = self.manifest.segments
             size = self.segments_size + sum(log.size for log in self._logs)
             firsts = [segment.first_ingest for segment in segments[:1]]
             for log in self._logs:
-                firsts += [block.facts.ingest_time for block in log.blocks[:1]]
+                firsts += [block.metadata.ingest_time for block in log.blocks[:1]]
             return PartitionInfo(
                 self.number,
                 self.manifest.first,
@@ -487,7 +505,7 @@ class Partition:
 
 
 def _read_log(path: Path, blocks: list[Block], start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """The rows of blocks, without those before and behind a range."""
+    """Yield the rows of blocks within a range of offsets."""
     for batch, block in zip(read_rows(path, blocks), blocks, strict=True):
         skip = max(start - block.first, 0)
         yield batch.slice(skip, min(end, block.end) - block.first - skip)

@@ -1,4 +1,4 @@
-"""What the files of a partition say when they are opened: looked at and judged, not changed."""
+"""Reads and checks the files of a partition when it is opened; changes nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aqueduct.ingest.storage.local.segments import leftovers
 from aqueduct.ingest.storage.local.wal import Block, Scan
 
 _log = logging.getLogger("aqueduct.ingest")
-_LOOKS = 8
-"""How often a directory that somebody writes is looked at again before it counts as damaged."""
+_ATTEMPTS = 8
+"""Attempts to read a directory that another process changes, before it counts as damaged."""
 _LARGE = 256 * 1024 * 1024
-"""Bytes of a log that take seconds to go through."""
+"""Bytes of a log file that take seconds to scan."""
 
 
 @dataclass
-class Log:
+class LogFile:
     """A file of the log, and the blocks in it."""
 
     path: Path
@@ -27,13 +27,13 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Of all blocks."""
+        """Bytes of all blocks."""
         return self.blocks[-1].position + self.blocks[-1].size if self.blocks else 0
 
 
 @dataclass(frozen=True)
-class Torn:
-    """The end of the last log that is no block."""
+class TornTail:
+    """Bytes at the end of the last log file that are not a whole block."""
 
     path: Path
     position: int
@@ -42,40 +42,40 @@ class Torn:
 
 
 @dataclass
-class Found:
-    """All that is there of a partition."""
+class PartitionFiles:
+    """The files of a partition."""
 
     manifest: Manifest
-    logs: list[Log] = field(default_factory=list)
-    """Those with rows that are in no segment."""
-    torn: Torn | None = None
+    logs: list[LogFile] = field(default_factory=list)
+    """Log files with rows that are in no segment."""
+    torn: TornTail | None = None
     spare: list[Path] = field(default_factory=list)
-    """Files with nothing in them that is not elsewhere."""
+    """Files whose contents are also elsewhere, or do not count."""
 
 
-def look(directory: Path, number: int) -> Found:
-    """What is there; raises `CorruptFile` for what no crash leaves behind."""
-    return _look(directory, number, is_ours=True)
+def read_files(directory: Path, number: int) -> PartitionFiles:
+    """Read the files of a partition; raise `CorruptFile` for damage that no crash can cause."""
+    return _read(directory, number, is_exclusive=True)
 
 
-def look_at_others(directory: Path, number: int) -> Found:
-    """The same of a directory that another process may write meanwhile."""
-    for _ in range(_LOOKS):
+def read_shared_files(directory: Path, number: int) -> PartitionFiles:
+    """Read the files of a partition that another process may change at the same time."""
+    for _ in range(_ATTEMPTS):
         before = read_manifest(directory)
         try:
-            return _look(directory, number, is_ours=False)
+            return _read(directory, number, is_exclusive=False)
         except (CorruptFile, FileNotFoundError):
             if read_manifest(directory) == before:
                 break
-    return _look(directory, number, is_ours=False)
+    return _read(directory, number, is_exclusive=False)
 
 
-def _look(directory: Path, number: int, is_ours: bool) -> Found:
-    found = Found(read_manifest(directory))
-    if is_ours:
-        found.spare = [*_unnamed(directory, found.manifest), *leftovers(directory)]
+def _read(directory: Path, number: int, is_exclusive: bool) -> PartitionFiles:
+    found = PartitionFiles(read_manifest(directory))
+    if is_exclusive:
+        found.spare = [*_unlisted(directory, found.manifest), *leftovers(directory)]
     for segment in found.manifest.segments:
-        _check_there(directory, segment)
+        _check_size(directory, segment)
     end = found.manifest.next
     logs = sorted(directory.glob("*.wal"))
     for path in logs:
@@ -86,24 +86,24 @@ def _look(directory: Path, number: int, is_ours: bool) -> Found:
         for block in blocks:
             _check_follows(path, block, number, end)
             end = block.end
-        found.logs.append(Log(path, blocks))
+        found.logs.append(LogFile(path, blocks))
     return found
 
 
-def _unnamed(directory: Path, manifest: Manifest) -> list[Path]:
-    """Segments that do not count; raises if one has what is nowhere else."""
+def _unlisted(directory: Path, manifest: Manifest) -> list[Path]:
+    """Return segments that the manifest does not list; raise if one has rows of its own."""
     known = {segment.name for segment in manifest.segments}
-    unnamed = [path for path in directory.glob("*.parquet") if path.name not in known]
-    for path in unnamed:
+    unlisted = [path for path in directory.glob("*.parquet") if path.name not in known]
+    for path in unlisted:
         first, _, last = path.stem.partition("-")
         was_dropped = last.isdecimal() and int(last) < manifest.first
         if not was_dropped and not (directory / f"{first}.wal").exists():
             reason = "no manifest names this segment, and the log it was made from is gone"
             raise CorruptFile(path, 0, reason)
-    return unnamed
+    return unlisted
 
 
-def _check_there(directory: Path, segment: Segment) -> None:
+def _check_size(directory: Path, segment: Segment) -> None:
     path = directory / segment.name
     try:
         size = path.stat().st_size
@@ -113,24 +113,24 @@ def _check_there(directory: Path, segment: Segment) -> None:
         raise CorruptFile(path, min(size, segment.size), f"{size} bytes, not {segment.size}")
 
 
-def _blocks(path: Path, found: Found, is_last: bool) -> list[Block]:
+def _blocks(path: Path, found: PartitionFiles, is_last: bool) -> list[Block]:
     size = path.stat().st_size
     if size > _LARGE:
-        _log.info("going through %s, %d bytes", path, size)
+        _log.info("scanning %s, %d bytes", path, size)
     scan = Scan(path)
     blocks = list(scan.blocks())
     if scan.torn:
         if not is_last:
             raise CorruptFile(path, scan.good, scan.torn)
-        found.torn = Torn(path, scan.good, scan.size - scan.good, scan.torn)
+        found.torn = TornTail(path, scan.good, scan.size - scan.good, scan.torn)
     return blocks
 
 
 def _check_follows(path: Path, block: Block, number: int, end: int) -> None:
-    """Raise unless a block is of this partition, and the next one."""
+    """Raise unless a block belongs to this partition and begins at its end."""
     if block.first != end:
         reason = f"a block begins at offset {block.first}, not at {end}"
         raise CorruptFile(path, block.position, reason)
-    if block.facts.members.get(number) != block.first or not block.count:
+    if block.metadata.members.get(number) != block.first or not block.count:
         reason = f"a block that is not of partition {number}"
         raise CorruptFile(path, block.position, reason)

@@ -1,4 +1,4 @@
-"""Puts a topic with damaged logs back into use by giving up what is lost, and says what that is."""
+"""Repairs a topic with damaged logs: reports what is lost, and cuts it off if asked to."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
-from aqueduct.ingest.server.store import owned
-from aqueduct.ingest.server.topic import Topic, check_name
+from aqueduct.ingest.storage.base import check_name
 from aqueduct.ingest.storage.local.durability import newest_group, remove_closed, write_accepted
-from aqueduct.ingest.storage.local.manifest import read_manifest, remove_files, sync_directory
+from aqueduct.ingest.storage.local.files import remove_files, sync_directory
+from aqueduct.ingest.storage.local.lock import claimed
+from aqueduct.ingest.storage.local.manifest import read_manifest
 from aqueduct.ingest.storage.local.partition import Partition
-from aqueduct.ingest.storage.local.recovery import look
+from aqueduct.ingest.storage.local.recovery import read_files
+from aqueduct.ingest.storage.local.topic_storage import LocalTopicStorage
 from aqueduct.ingest.storage.local.wal import Scan, WalFile
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What a repair gives up."""
+    """Part of a log that a repair removes."""
 
     path: Path
     position: int
-    """From which byte on the file is cut; at 0 all of it goes."""
+    """The byte from which the file is cut; 0 removes the file."""
     size: int
-    """How many bytes that are: 0 for rows that are gone already."""
+    """The number of bytes removed; 0 for rows that are missing already."""
     reason: str
 
     def __str__(self) -> str:
@@ -35,18 +37,17 @@ class Loss:
 
 
 def repair(directory: str | os.PathLike[str], topic: str, *, cut: bool = False) -> list[Loss]:
-    """What has to be given up for a topic to be used again; nothing is changed without ``cut``.
+    """Return what must be removed so that a topic can be used again; remove it only with ``cut``.
 
-    No server may have the directory. Only logs can be cut: what is wrong with a manifest, a
-    segment or the description of a topic raises `CorruptFile`, as nothing could be put in its
-    place.
+    No server may have the directory open. Only logs can be repaired: a damaged manifest, segment or
+    description of a topic raises `CorruptFile`, since nothing could replace it.
     """
     check_name(topic)
     path = Path(directory) / topic
     if not path.is_dir():
         raise UnknownTopic(f"there is no topic {topic!r} in {directory}")
-    with owned(Path(directory)):
-        found = Topic(path, read_only=True)
+    with claimed(Path(directory)):
+        found = LocalTopicStorage(path, read_only=True)
         if not found.fault:
             return []
         losses = [loss for part in found.partitions for loss in _losses(part)]
@@ -58,9 +59,9 @@ def repair(directory: str | os.PathLike[str], topic: str, *, cut: bool = False) 
 
 
 def _losses(part: Partition) -> list[Loss]:
-    """What stands in the way of using a partition."""
+    """Return what keeps a partition out of use."""
     try:
-        found = look(part.directory, part.number)
+        found = read_files(part.directory, part.number)
     except CorruptFile as fault:
         if fault.path.suffix != ".wal":
             raise
@@ -80,8 +81,8 @@ def _losses(part: Partition) -> list[Loss]:
 
 
 def _cut(path: Path, losses: list[Loss]) -> None:
-    # Accepted first: whatever is cut then is not missed by the proofs of what stays.
-    parts = Topic(path, read_only=True).partitions
+    # Accept the loss first: high-water marks in the remaining files then no longer count.
+    parts = LocalTopicStorage(path, read_only=True).partitions
     groups = [newest_group(parts), *(read_manifest(part.directory).group for part in parts)]
     for loss in losses:
         if loss.size:
@@ -99,8 +100,8 @@ def _cut(path: Path, losses: list[Loss]) -> None:
 
 
 def _groups(path: Path) -> list[int]:
-    """The groups of the good blocks at the beginning of a file."""
+    """Return the groups of the valid blocks at the beginning of a file."""
     groups: list[int] = []
     with suppress(CorruptFile):
-        groups.extend(block.facts.group for block in Scan(path).blocks())
+        groups.extend(block.metadata.group for block in Scan(path).blocks())
     return groups

@@ -1,4 +1,4 @@
-"""Segments: Parquet files of a partition, written once from its log and never changed."""
+"""Segments: immutable Parquet files of a partition, written from its log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from aqueduct.ingest.errors import CorruptFile
 from aqueduct.ingest.records import STORED
 from aqueduct.ingest.storage.local.file_modes import create
-from aqueduct.ingest.storage.local.manifest import removed_on_failure, sync_directory
+from aqueduct.ingest.storage.local.files import removed_on_failure, sync_directory
 
 ROW_GROUP = 65_536
-"""Rows that are read together: some megabytes, and enough for columns to be packed well."""
+"""Rows of a row group: a few megabytes to read at once, and enough to compress columns well."""
 _ROW_GROUP_BYTES = 8 * 1024 * 1024
 _COLUMN_ROWS = 8_192
 """Rows to decode at once if only some columns are read, so that few of them are in memory."""
@@ -28,10 +28,10 @@ _PIECE = 1024 * 1024
 
 
 def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Write rows into a new file, and return its size and checksum; it is there as a whole."""
+    """Write rows into a new file, atomically and durably; return its size and checksum."""
     temporary = path.with_name(f".{path.name}{_TEMPORARY}")
     with removed_on_failure(temporary), open(temporary, "w+b", opener=create) as file:
-        # Values are mostly different: a dictionary of them would be built in vain.
+        # Most values are distinct, so a dictionary would only cost time.
         with pq.ParquetWriter(
             file,
             STORED,
@@ -54,7 +54,7 @@ def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, i
 
 
 def check_segment(path: Path, checksum: int) -> None:
-    """Raise unless a file is what was written."""
+    """Raise `CorruptFile` unless a file has its checksum."""
     with path.open("rb") as file:
         if _checksum(file) != checksum:
             raise CorruptFile(path, 0, "the checksum of the segment is wrong")
@@ -88,7 +88,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def read_segment(
     path: Path, first: int, start: int, end: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with offsets from ``start`` up to ``end``, of a file that begins at ``first``.
+    """Yield the rows from ``start`` up to ``end`` of a file whose first offset is ``first``.
 
     With ``columns`` they are decoded in small batches by the calling thread alone, which can then
     return all of the memory: what other threads of Arrow have freed stays with those.
@@ -120,7 +120,7 @@ def _read_columns(
 
 
 def first_stored_at(path: Path, first: int, end: int, timestamp: int) -> int:
-    """The first offset, up to ``end``, whose row was stored at or after a time."""
+    """Return the first offset whose row was stored at or after a time; ``end`` if there is none."""
     with _opened(path) as file:
         for number, begin, _ in _groups(path, file, first, end):
             times = file.read_row_group(number, ["ingest_time"]).column(0).cast(pa.int64())
@@ -144,7 +144,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 def _groups(
     path: Path, file: pq.ParquetFile, first: int, end: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Each row group that begins before an offset: its number, and the offsets of its rows."""
+    """Yield the row groups that begin before ``end``: number, first offset, offset after it."""
     begin = first
     for number in range(file.num_row_groups):
         if begin >= end:
@@ -157,5 +157,5 @@ def _groups(
 
 
 def leftovers(directory: Path) -> list[Path]:
-    """Files that a crash left half written."""
+    """Return temporary files that a crash left."""
     return [path for path in directory.iterdir() if path.name.endswith(_TEMPORARY)]

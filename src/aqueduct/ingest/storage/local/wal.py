@@ -1,9 +1,8 @@
-"""One file of a partition's write-ahead log: blocks of rows, each with checksums, in order.
+"""A file of a partition's write-ahead log: blocks of rows, each with checksums, in order.
 
-A block is a header, a few facts as msgpack, and an Arrow IPC record batch. The header has a
-checksum of its own, so that how long a block was to be is known even if the rest is damaged. A
-block that was cut short by a crash can only be the last one: nothing is written behind it before
-it was synced.
+A block is a header, its metadata as MessagePack, and an Arrow IPC record batch. The header has a
+checksum of its own, so that the length of a block is known even if the rest is damaged. Only the
+last block can be torn by a crash: the next one is written after it was synced.
 """
 
 from __future__ import annotations
@@ -28,66 +27,69 @@ _FIELDS = struct.Struct("<4sIIQII")
 _CHECKSUM = struct.Struct("<I")
 HEADER_SIZE = _FIELDS.size + _CHECKSUM.size
 MAX_BLOCK = 256 * 1024 * 1024
-"""Far more than one group holds; a larger length is damage."""
+"""Bytes of a block, far more than a group has; a larger length is damage."""
 _MAX_CANDIDATES = 100_000
 _PIECE = 1024 * 1024
 
 
-class Facts(msgspec.Struct, array_like=True, frozen=True):
-    """What a block says besides its rows."""
+class BlockMetadata(msgspec.Struct, array_like=True, frozen=True):
+    """What a block stores besides its rows."""
 
     group: int
-    """Number of the group of blocks, over all partitions of a topic, that are there as one."""
+    """The number of the group, which is unique in the topic."""
     members: dict[int, int]
-    """The partitions of the group, and the offset at which its block begins in each."""
+    """By partition of the group, the first offset of its block."""
     producers: dict[str, int]
-    """The producers whose rows these are, and the last sequence number of each."""
+    """By producer of the rows, the last sequence number."""
     ingest_time: int
     first_time: int
-    """The least and the greatest timestamp of the rows."""
+    """The smallest timestamp of the rows."""
     last_time: int
+    """The largest timestamp of the rows."""
     others: dict[int, int] = {}
-    """The partitions that are not of the group, and the offset at which each ends."""
+    """By partition outside the group, its end."""
     instances: dict[str, str] = {}
-    """Which of those with the id it was, of each producer that told."""
+    """By producer, its instance, if known."""
     clock: int = 0
     """The clock reading, earlier than ``ingest_time`` if the clock was set back; 0 if unknown."""
 
     @property
     def stored_at(self) -> int:
-        """When the block was stored, by its own clock reading."""
+        """When the block was stored, by the clock of that time."""
         return self.clock or self.ingest_time
 
-    def ends(self, whole: bool) -> dict[int, int]:
-        """How far each partition must reach; further if the group is known to be on disk."""
-        return {**self.others, **{each: at + whole for each, at in self.members.items()}}
+    def ends(self, *, is_durable: bool) -> dict[int, int]:
+        """Return the end that each partition has at least; more if the group itself is durable."""
+        return {**self.others, **{each: at + is_durable for each, at in self.members.items()}}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a block is, and what it says."""
+    """The location and the metadata of a block."""
 
     position: int
     size: int
     first: int
     count: int
-    facts: Facts
+    metadata: BlockMetadata
     body: int
-    """Where its record batch begins."""
+    """The position of its record batch."""
 
     @property
     def end(self) -> int:
-        """The offset behind its last row."""
+        """The offset after its last row."""
         return self.first + self.count
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Facts).decode
+_decode = msgspec.msgpack.Decoder(BlockMetadata).decode
 
 
-def make_block(batch: pa.RecordBatch, first: int, facts: Facts) -> list[bytes | pa.Buffer]:
-    """The parts of a block, to be written one behind the other."""
-    meta = _encode(facts)
+def make_block(
+    batch: pa.RecordBatch, first: int, metadata: BlockMetadata
+) -> list[bytes | pa.Buffer]:
+    """Encode a block; return its parts in order."""
+    meta = _encode(metadata)
     body = batch.serialize()
     if len(meta) + body.size > MAX_BLOCK:
         raise IngestError(f"{batch.num_rows} rows of {body.size:,} bytes are too much for a block")
@@ -97,17 +99,17 @@ def make_block(batch: pa.RecordBatch, first: int, facts: Facts) -> list[bytes | 
 
 
 class WalFile:
-    """A file that is appended to."""
+    """A log file that is appended to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = create(path, os.O_RDWR | os.O_CREAT)
         self.size = os.fstat(self._file).st_size
-        """How much of it is written for good; what is behind that is of no account."""
+        """Bytes of the sealed blocks; what follows them does not count."""
         self._appended = 0
 
     def append(self, parts: list[bytes | pa.Buffer]) -> tuple[int, int]:
-        """Write a block behind the last one, and return its position and size."""
+        """Write a block after the last one; return its position and size."""
         position = self.size + self._appended
         size = sum(len(part) for part in parts)
         written = 0
@@ -120,37 +122,37 @@ class WalFile:
         return position, size
 
     def sync(self) -> None:
-        """Have everything on disk that was appended."""
+        """Sync what was appended."""
         if hasattr(os, "fdatasync"):
             os.fdatasync(self._file)
         else:
-            os.fsync(self._file)  # macOS has no other
+            os.fsync(self._file)  # macOS has no fdatasync
 
     def keep(self) -> None:
-        """What was appended and synced is there for good."""
+        """Seal what was appended and synced."""
         self.size += self._appended
         self._appended = 0
 
     def revert(self) -> None:
-        """Take back what was appended and not kept, also from the disk."""
+        """Remove what was appended since the last `keep`, durably."""
         self.cut(self.size)
 
     def cut(self, size: int) -> None:
-        """Remove everything from a position on, for good."""
+        """Truncate the file, durably."""
         os.ftruncate(self._file, size)
         os.fsync(self._file)
         self.size = size
         self._appended = 0
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def _rest(parts: list[bytes | pa.Buffer], written: int) -> list[memoryview]:
-    """What is left of parts when so many bytes were written."""
+    """Return the parts after the first ``written`` bytes."""
     views = [memoryview(part) for part in parts]
     while views and written >= len(views[0]):
         written -= len(views[0])
@@ -161,30 +163,30 @@ def _rest(parts: list[bytes | pa.Buffer], written: int) -> list[memoryview]:
 
 
 class _CutShort(CorruptFile):
-    """A block was to be longer than the file is."""
+    """The file ends within a block."""
 
 
 class _NoHeader(CorruptFile):
-    """There is no good header where a block should begin."""
+    """There is no valid header where a block should begin."""
 
 
 class Scan:
-    """Goes through a file block by block, and knows where the good part ends.
+    """Reads a file block by block, and finds where its valid part ends.
 
-    It reads and does not map: whoever writes the file may cut it at any time.
+    It does not map the file: another process may truncate it at any time.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        """Of the whole file."""
+        """Bytes of the file."""
         self.good = 0
-        """Where the good part ends, once all blocks were gone through."""
+        """The end of the valid part, once all blocks were read."""
         self.torn = ""
-        """Why the end is not good, if it is not."""
+        """Why the tail is invalid; empty if there is none."""
 
     def blocks(self) -> Iterator[Block]:
-        """All good blocks; raises `CorruptFile` for a bad one that cannot be the last."""
+        """Yield the valid blocks; raise `CorruptFile` for an invalid one that is not the last."""
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.size = os.fstat(file).st_size
@@ -195,7 +197,7 @@ class Scan:
                     self.torn = fault.reason
                     return
                 except _NoHeader as fault:
-                    if self._something_good_behind(file, self.good + 1):
+                    if self._has_block_after(file, self.good + 1):
                         raise CorruptFile(self.path, self.good, fault.reason) from None
                     self.torn = fault.reason
                     return
@@ -219,13 +221,13 @@ class Scan:
         if len(data) != meta + body or zlib.crc32(data) != checksum:
             raise _BadBody(self.path, position, "the checksum of a block is wrong", end)
         try:
-            facts = _decode(data[:meta])
+            metadata = _decode(data[:meta])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise _BadBody(self.path, position, f"the facts of a block: {error}", end) from None
-        return Block(position, end - position, first, count, facts, start + meta)
+            raise _BadBody(self.path, position, f"the metadata of a block: {error}", end) from None
+        return Block(position, end - position, first, count, metadata, start + meta)
 
     def _header(self, file: int, position: int) -> tuple[int, int, int, int, int]:
-        """The lengths of facts and rows, the first offset, the count and the checksum."""
+        """Return the lengths of metadata and rows, the first offset, the count, the checksum."""
         data = _read(file, HEADER_SIZE, position)
         if len(data) < HEADER_SIZE:
             raise _NoHeader(self.path, position, "the header of a block is cut short")
@@ -238,10 +240,10 @@ class Scan:
             raise _NoHeader(self.path, position, f"a block of {meta + body} bytes")
         return meta, body, first, count, checksum
 
-    def _something_good_behind(self, file: int, position: int) -> bool:
-        """Whether any block from there on is good: then the bad one was not the last.
+    def _has_block_after(self, file: int, position: int) -> bool:
+        """Return whether a valid block follows: then the invalid one is not a torn tail.
 
-        Too many that look like one count as one: what is not understood is not cut off.
+        Too many candidates count as a block, because a tail that is unclear must not be cut off.
         """
         candidates = 0
         hashed = 0
@@ -261,7 +263,7 @@ class Scan:
 
 
 class _BadBody(CorruptFile):
-    """A block has a good header, and what follows is not what it says."""
+    """A block has a valid header, but its contents do not match."""
 
     def __init__(self, path: Path, position: int, reason: str, end: int) -> None:
         super().__init__(path, position, reason)
@@ -269,7 +271,7 @@ class _BadBody(CorruptFile):
 
 
 def _read(file: int, size: int, position: int) -> bytes:
-    """Bytes of a file: fewer only where it ends."""
+    """Read bytes of a file; fewer only at its end."""
     data = os.pread(file, size, position)
     while len(data) < size:
         more = os.pread(file, size - len(data), position + len(data))
@@ -280,7 +282,7 @@ def _read(file: int, size: int, position: int) -> bytes:
 
 
 def _find(file: int, what: bytes, position: int) -> Iterator[int]:
-    """Where some bytes occur in a file, from a position on."""
+    """Yield the positions of some bytes in a file."""
     while piece := _read(file, _PIECE + len(what) - 1, position):
         at = piece.find(what)
         while at >= 0:
@@ -290,7 +292,7 @@ def _find(file: int, what: bytes, position: int) -> Iterator[int]:
 
 
 def read_rows(path: Path, blocks: list[Block]) -> Iterator[pa.RecordBatch]:
-    """The rows of blocks of a file, read and checked one block at a time."""
+    """Yield the rows of each block, read and verified one block at a time."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for block in blocks:
