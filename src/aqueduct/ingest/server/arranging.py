@@ -1,4 +1,4 @@
-"""Where the records of a message go: cut by partition, without those that are not to be stored."""
+"""Distributes the new records of a message over partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def split(
     partitions: int,
     ids: Sequence[bytes] | None = None,
 ) -> Iterable[tuple[int, Chunk]]:
-    """The records at the wanted places, by partition; a range of places reaches to the end."""
+    """Yield the wanted records by partition; ``wanted`` has indices, a range goes to the end."""
     sequences = range(records.sequence, records.sequence + len(records.values))
     if isinstance(wanted, range):
         skip = wanted.start
