@@ -291,7 +291,7 @@ class Store:
             return True
         found = [(idle, topic) for topic in topics for idle in topic.jobs.idle(keep)]
         for idle, topic in sorted(found, key=lambda pair: pair[0].cost):
-            topic.jobs.let_go(idle)
+            topic.jobs.evict(idle)
             over -= idle.size
             if over <= 0:
                 return True
@@ -316,7 +316,7 @@ class Store:
         if not found:
             return False
         idle, topic = min(found, key=lambda pair: pair[0].cost)
-        topic.jobs.let_go(idle)
+        topic.jobs.evict(idle)
         return True
 
     def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
