@@ -12,7 +12,7 @@ from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.records import make_batch
 from aqueduct.ingest.server import topic as topics
-from aqueduct.ingest.server.arranging import split
+from aqueduct.ingest.server.topic import split
 from aqueduct.ingest.storage.base import Group, NothingStored, OutcomeUnknown, check_name
 from aqueduct.ingest.storage.local import partition
 from aqueduct.ingest.storage.local.manifest import NAME, read_manifest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from aqueduct.ingest.dedup.once import Once, cut_ids
 from aqueduct.ingest.errors import IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
 from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.partitioning import partition_of, spread
 from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, Records, TopicInfo
-from aqueduct.ingest.records import Chunk, make_batch
-from aqueduct.ingest.server.arranging import split
+from aqueduct.ingest.records import Chunk, make_batch, pick_places, pick_runs
 from aqueduct.ingest.server.named_readers import NamedReaders
 from aqueduct.ingest.server.owners import Owners, tag_of
 from aqueduct.ingest.storage.base import (
@@ -390,3 +390,45 @@ def _behind(producer: str, records: Records, known: int) -> range:
         )
     count = len(records.values)
     return range(min(known + 1 - records.sequence, count), count)
+
+
+def split(
+    producer: str,
+    records: Records,
+    wanted: Sequence[int],
+    partitions: int,
+    ids: Sequence[bytes] | None = None,
+) -> Iterator[tuple[int, Chunk]]:
+    """Yield the wanted records by partition; ``wanted`` has indices, a range goes to the end."""
+    sequences = range(records.sequence, records.sequence + len(records.values))
+    if isinstance(wanted, range):
+        skip = wanted.start
+        if records.partition is not None or partitions == 1:
+            chunk = Chunk(
+                producer,
+                sequences[skip:],
+                records.values[skip:],
+                records.timestamps[skip:],
+                None if records.keys is None else records.keys[skip:],
+                None if records.headers is None else records.headers[skip:],
+                None if ids is None else ids[skip:],
+            )
+            yield records.partition or 0, chunk
+            return
+        if records.keys is None and records.partitions is None:
+            runs = spread(wanted, records.sequence, partitions)
+            for number, slices in runs.items():
+                yield number, pick_runs(producer, records, slices, ids)
+            return
+    places: dict[int, list[int]] = {}
+    for at in wanted:
+        if records.partition is not None:
+            number = records.partition
+        elif records.partitions is not None:
+            number = records.partitions[at]
+        else:
+            key = None if records.keys is None else records.keys[at]
+            number = partition_of(key, sequences[at], partitions)
+        places.setdefault(number, []).append(at)
+    for number, picked in places.items():
+        yield number, pick_places(producer, records, picked, ids)
