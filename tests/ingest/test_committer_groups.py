@@ -58,7 +58,7 @@ async def submit(committer: Committer, sequence: int, size: int) -> asyncio.Futu
     return await committer.submit(TOPIC, Submission("producer", records))
 
 
-async def test_what_comes_within_the_linger_is_stored_together() -> None:
+async def test_records_within_the_linger_share_a_group() -> None:
     store = RecordingStore(IngestLimits(linger=0.1))
     async with running(store) as committer:
         done = [await submit(committer, sequence, 100) for sequence in (1, 2, 3)]
@@ -66,7 +66,7 @@ async def test_what_comes_within_the_linger_is_stored_together() -> None:
     assert store.groups == [[1, 2, 3]]
 
 
-async def test_what_came_during_a_commit_is_not_waited_with_again() -> None:
+async def test_records_that_arrived_during_a_commit_do_not_linger() -> None:
     store = RecordingStore(IngestLimits(linger=0.3))
     store.may_go.clear()
     async with running(store) as committer:

@@ -1,4 +1,4 @@
-"""Ids of jobs that are freed for others: never at the cost of a row, and of who writes last."""
+"""Eviction of row ids: no row is lost or duplicated, and active jobs keep theirs."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_attempts_that_are_gone_are_not_kept(tmp_path: Path) -> None:
         assert len(topic_of(store).jobs._attempts) < 100
 
 
-def test_rows_stored_while_another_part_is_read_are_known_though_a_group_fails(
+def test_rows_stored_during_a_recall_are_known_even_if_a_group_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -192,7 +192,7 @@ def test_rows_stored_while_another_part_is_read_are_known_though_a_group_fails(
         assert values_of(store)[b"stored meanwhile"] == 1
 
 
-def test_what_nobody_writes_is_freed_first_whatever_its_topic(tmp_path: Path) -> None:
+def test_idle_ids_are_evicted_first_across_topics(tmp_path: Path) -> None:
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=6)) as store:
         busy, idle = (store.topic_to_write(name, None) for name in ("busy", "idle"))
         left = Once("left", 0, RUNS[0], 0)
@@ -206,7 +206,7 @@ def test_what_nobody_writes_is_freed_first_whatever_its_topic(tmp_path: Path) ->
         assert (busy.jobs.ids, idle.jobs.ids) == (6, 0)
 
 
-def test_further_runs_put_their_ids_in_files_and_keep_to_the_limit(
+def test_later_runs_spill_their_ids_within_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "MAX_FILES", 1)
@@ -239,7 +239,7 @@ def test_further_runs_put_their_ids_in_files_and_keep_to_the_limit(
 
 
 @pytest.mark.parametrize("unique", [False, True])
-def test_a_step_many_times_larger_than_memory_is_finished_by_a_further_run(
+def test_a_later_run_finishes_a_step_many_times_larger_than_memory(
     tmp_path: Path, unique: bool
 ) -> None:
     limits = IngestLimits(low_water=0, max_ids=100)
@@ -263,7 +263,7 @@ def test_a_step_many_times_larger_than_memory_is_finished_by_a_further_run(
         assert values_of(store) == Counter(values)
 
 
-def test_ids_are_read_again_without_the_values_of_their_rows(tmp_path: Path) -> None:
+def test_ids_are_read_back_without_the_values_of_their_rows(tmp_path: Path) -> None:
     values = [b"%d" % number * 100_000 for number in range(40)]
     with opened(tmp_path) as store:
         topic = topic_of(store)
@@ -305,7 +305,7 @@ def test_a_part_larger_than_memory_is_stored_and_attempted_again(tmp_path: Path)
         assert values_of(store) == Counter([*values, b"another", b"of part 1"])
 
 
-def test_a_file_that_cannot_be_written_fails_its_job_and_no_other(
+def test_a_spill_file_that_cannot_be_written_fails_only_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -331,7 +331,7 @@ def test_a_file_that_cannot_be_written_fails_its_job_and_no_other(
 
 
 @pytest.mark.parametrize("broken", ["adopt", "complete"])
-def test_ids_that_could_not_all_be_put_in_a_file_are_read_again(
+def test_ids_that_could_not_be_spilled_are_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     def full(*_: object) -> None:
@@ -374,7 +374,7 @@ def test_messages_without_rows_take_no_memory() -> None:
     assert ledger.parts() == []
 
 
-def test_so_many_parts_of_all_jobs_are_written_down(
+def test_the_number_of_journaled_parts_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "MAX_PARTS", 3)
@@ -390,7 +390,7 @@ def test_so_many_parts_of_all_jobs_are_written_down(
         complete(store, second[1])
 
 
-def test_a_producer_that_was_there_before_a_job_cannot_pass_for_it_either(tmp_path: Path) -> None:
+def test_an_older_producer_cannot_pass_for_a_job(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = topic_of(store)
         store.register(topic, once().producer_id)

@@ -1,4 +1,4 @@
-"""Jobs of a topic: written down before they store anything, and known again after a restart."""
+"""Jobs of a topic: journaled before they store rows, and recovered after a restart."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def once(part: int = 0, run: int = 0, step: int = 1, **other: Any) -> Once:
     return Once("job", step, RUNS[run], part, **other)
 
 
-def test_equal_rows_are_as_many_rows_as_there_are(tmp_path: Path) -> None:
+def test_equal_rows_are_stored_as_often_as_they_occur(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for part in (0, 1):
             begin(store, once(part))
@@ -98,7 +98,7 @@ def test_equal_rows_are_as_many_rows_as_there_are(tmp_path: Path) -> None:
         assert values_of(store) == {b"x": 4, b"y": 2}
 
 
-def test_a_row_has_its_id_in_a_header_behind_its_own(tmp_path: Path) -> None:
+def test_the_id_of_a_row_is_its_last_header(tmp_path: Path) -> None:
     with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
         begin(store, once())
         ids = ids_of([b"1", b"2", b"3"])
@@ -129,9 +129,7 @@ def test_a_row_has_its_id_in_a_header_behind_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["log", "segments"])
 @pytest.mark.parametrize("unique", [False, True])
-def test_after_a_restart_a_first_run_goes_on_where_it_was(
-    tmp_path: Path, how: str, unique: bool
-) -> None:
+def test_a_first_run_continues_after_a_restart(tmp_path: Path, how: str, unique: bool) -> None:
     values = [b"%d" % (number % 700) for number in range(1_000)]
     if unique:
         values = values[:700]
@@ -152,7 +150,7 @@ def test_after_a_restart_a_first_run_goes_on_where_it_was(
         assert values_of(store) == Counter([*values, b"of part 0", b"of another"])
 
 
-def test_a_new_run_may_share_rows_out_as_it_likes(tmp_path: Path) -> None:
+def test_a_new_run_may_distribute_rows_differently(tmp_path: Path) -> None:
     wanted = [b"a", b"a", b"b", b"c"]
     with opened(tmp_path) as store:
         write(store, once(0), b"a", b"b")
@@ -168,7 +166,7 @@ def test_a_new_run_may_share_rows_out_as_it_likes(tmp_path: Path) -> None:
         assert values_of(store) == Counter(wanted)
 
 
-def test_after_a_restart_a_further_run_needs_another_one(tmp_path: Path) -> None:
+def test_a_second_run_must_be_replaced_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, once(0), b"a", b"b")
         begin(store, once(0, run=1))
@@ -181,7 +179,7 @@ def test_after_a_restart_a_further_run_needs_another_one(tmp_path: Path) -> None
         assert values_of(store) == {b"a": 2, b"b": 1}
 
 
-def test_a_reading_that_was_given_up_is_done_again(tmp_path: Path) -> None:
+def test_an_abandoned_recall_is_repeated(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, once(0), b"a", b"b")
         topic = topic_of(store)
@@ -195,7 +193,7 @@ def test_a_reading_that_was_given_up_is_done_again(tmp_path: Path) -> None:
         assert send(store, once(0, run=2), b"a", b"b").skipped == 2
 
 
-def test_a_lower_step_is_refused_and_a_higher_one_begins_anew(tmp_path: Path) -> None:
+def test_a_lower_step_is_rejected_and_a_higher_one_starts(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for step in (1, 2):
             write(store, once(step=step), b"x")
@@ -206,7 +204,7 @@ def test_a_lower_step_is_refused_and_a_higher_one_begins_anew(tmp_path: Path) ->
         assert values_of(store) == {b"x": 2}
 
 
-def test_a_step_that_is_over_wants_nothing_from_anybody(tmp_path: Path) -> None:
+def test_an_ended_step_accepts_no_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         begin(store, once(0))
         send(store, once(0), b"x")
@@ -234,7 +232,7 @@ def test_only_those_who_write_a_step_may_end_it(tmp_path: Path) -> None:
                 store.end_step("t", job, step, run)
 
 
-def test_parts_that_are_complete_are_told_apart_and_take_no_memory(tmp_path: Path) -> None:
+def test_completed_parts_are_recognised_and_take_no_memory(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for part in (5, 1, 3, 1):
             write(store, once(part), b"x")
@@ -254,7 +252,7 @@ def test_a_step_keeps_its_mode(tmp_path: Path) -> None:
         begin(store, once(step=2, unique=True))
 
 
-def test_ids_of_jobs_that_are_idle_make_room_and_are_read_again(tmp_path: Path) -> None:
+def test_ids_of_idle_jobs_are_evicted_and_read_back(tmp_path: Path) -> None:
     first, second = (Once(name, 1, RUNS[0], 0) for name in ("first", "second"))
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=4)) as store:
         begin(store, first)
@@ -271,7 +269,7 @@ def test_ids_of_jobs_that_are_idle_make_room_and_are_read_again(tmp_path: Path) 
         assert values_of(store) == Counter({b"a": 2, b"b": 2, b"c": 1})
 
 
-def test_rows_that_have_no_room_in_memory_are_stored_all_the_same(tmp_path: Path) -> None:
+def test_rows_whose_ids_exceed_memory_are_stored(tmp_path: Path) -> None:
     jobs = [Once(name, 1, RUNS[0], 0) for name in ("first", "second")]
     rows = records([b"a", b"b"], ids_of([b"a", b"b"]))
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=3)) as store:
@@ -306,7 +304,7 @@ def test_a_step_may_have_more_rows_than_ids_fit_in_memory(tmp_path: Path) -> Non
         assert values_of(store) == wanted + Counter([b"new"])
 
 
-def test_jobs_make_room_once_they_are_old_and_not_before(tmp_path: Path) -> None:
+def test_only_expired_jobs_are_evicted(tmp_path: Path) -> None:
     now = [1_000_000.0]
     limits = IngestLimits(low_water=0, max_jobs=2, producer_memory=10 * HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
@@ -365,7 +363,7 @@ def test_a_group_that_fails_is_known_not_to_be_stored(
         assert values_of(store) == {b"a": 1, b"b": 1, b"c": 1}
 
 
-def test_a_part_is_not_complete_before_that_is_written_down(
+def test_a_part_is_complete_only_when_it_is_journaled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -392,7 +390,7 @@ def test_a_part_is_not_complete_before_that_is_written_down(
         ("jobs.log", b"00000000 {}\n00000000 {}\n"),
     ],
 )
-def test_if_nobody_knows_how_far_jobs_are_they_wait_and_others_go_on(
+def test_a_damaged_journal_rejects_jobs_and_no_other_producer(
     tmp_path: Path, file: str, content: bytes
 ) -> None:
     with opened(tmp_path) as store:
@@ -408,7 +406,7 @@ def test_if_nobody_knows_how_far_jobs_are_they_wait_and_others_go_on(
         assert values_of(store) == {b"a": 1, b"plain": 1}
 
 
-def test_rows_behind_those_that_were_given_up_are_known(tmp_path: Path) -> None:
+def test_rows_after_a_repair_are_deduplicated(tmp_path: Path) -> None:
     limits = IngestLimits(low_water=0, partitions=1)
     with opened(tmp_path, limits) as store:
         stored(store, Records(1, [b"%d" % number for number in range(10)], [0] * 10))
@@ -425,7 +423,7 @@ def test_rows_behind_those_that_were_given_up_are_known(tmp_path: Path) -> None:
         assert send(store, once(), b"b", b"a").skipped == 2
 
 
-def test_a_job_that_nobody_runs_is_damage(tmp_path: Path) -> None:
+def test_a_job_without_runs_is_damage(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic_of(store)
     write_checked(tmp_path / "t" / "jobs.json", {"job": Job(1, [], False, {}, 0)})
@@ -433,7 +431,7 @@ def test_a_job_that_nobody_runs_is_damage(tmp_path: Path) -> None:
         begin(store, once())
 
 
-def test_rows_of_a_step_under_way_are_not_removed(tmp_path: Path) -> None:
+def test_retention_keeps_rows_of_an_unfinished_step(tmp_path: Path) -> None:
     now = [1_000_000.0]
     limits = IngestLimits(low_water=0, partitions=1, retention_age=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
@@ -464,7 +462,7 @@ def end(store: Store, once: Once, *values: bytes, **more: Any) -> None:
         store.end_step(*what, **more, read=missing)
 
 
-def test_a_step_that_comes_back_with_other_rows_is_an_error_and_stores_nothing(
+def test_a_step_replayed_with_other_rows_is_an_error_and_stores_nothing(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as store:
@@ -582,7 +580,7 @@ def test_steps_without_fingerprints_are_ended_with_a_warning(
         assert "step 3 of job 'job' begins before its step 2 has ended" in caplog.text
 
 
-def test_a_thousand_jobs_and_more_do_not_fill_a_topic(tmp_path: Path) -> None:
+def test_more_than_a_thousand_jobs_fit_in_a_topic(tmp_path: Path) -> None:
     with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
         jobs = topic_of(store).jobs
         end(store, Once("first", 3, RUNS[0], 0))
@@ -608,7 +606,7 @@ def unsynced() -> Iterator[None]:
         yield
 
 
-def test_a_step_that_nobody_goes_on_with_is_shown_with_what_it_keeps(tmp_path: Path) -> None:
+def test_an_abandoned_step_is_listed_with_the_rows_it_keeps(tmp_path: Path) -> None:
     now = [1_000_000.0]
     limits = IngestLimits(low_water=0, partitions=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
@@ -629,7 +627,7 @@ def test_a_step_that_nobody_goes_on_with_is_shown_with_what_it_keeps(tmp_path: P
     assert info.steps == [StepInfo("job", 1, 1, began, began, {0: 1})]
 
 
-def test_steps_that_keep_rows_are_shown_before_any_number_that_keep_none(tmp_path: Path) -> None:
+def test_steps_that_keep_rows_are_listed_first(tmp_path: Path) -> None:
     now = [1_000_000.0]
     limits = IngestLimits(low_water=0, partitions=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
@@ -648,7 +646,7 @@ def test_steps_that_keep_rows_are_shown_before_any_number_that_keep_none(tmp_pat
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), SEEDS.map(random.Random))
 @settings(max_examples=15, deadline=None)
-def test_what_is_on_disk_is_what_is_wanted(
+def test_the_stored_rows_are_the_expected_rows(
     tmp_path_factory: pytest.TempPathFactory, contents: list[int], chance: random.Random
 ) -> None:
     directory = tmp_path_factory.mktemp("data")

@@ -1,4 +1,4 @@
-"""The journal of jobs: what is written is read again, whatever a crash leaves of the last line."""
+"""The journal of jobs: changes survive, whatever a crash leaves of the last line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(directory: Path) -> dict[str, Job]:
     return journal_in(directory).read()
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_changes_are_read_as_they_were_written(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path)
     jobs.put(a=job(1))
     jobs.put(a=job(2), b=job(7))
@@ -60,7 +60,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         each.journal.close()
 
 
-def test_a_line_that_was_cut_short_is_left_out_and_replaced(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_ignored_and_replaced(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path)
     jobs.put(a=job(1))
     before = jobs.journal.path.stat().st_size
@@ -75,7 +75,7 @@ def test_a_line_that_was_cut_short_is_left_out_and_replaced(tmp_path: Path) -> N
         assert read(tmp_path) == {"a": job(1), "b": job(3)}
 
 
-def test_a_page_that_a_crash_kept_from_the_disk_costs_the_last_change_alone(
+def test_a_page_lost_in_a_crash_costs_only_the_last_change(
     tmp_path: Path,
 ) -> None:
     jobs = Jobs(tmp_path)
@@ -131,9 +131,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return bytes(changed)
 
 
-def test_it_is_written_anew_once_it_is_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_journal_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "SLACK", 2_000)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     jobs = Jobs(tmp_path)
@@ -144,7 +142,7 @@ def test_it_is_written_anew_once_it_is_long(
     assert read(tmp_path) == {"a": job(999)}
 
 
-def test_a_change_that_could_not_be_written_is_not_there(
+def test_a_change_that_could_not_be_written_has_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -169,7 +167,7 @@ def test_a_change_that_could_not_be_written_is_not_there(
     jobs.journal.close()
 
 
-def test_the_file_of_versions_before_is_read_and_replaced(tmp_path: Path) -> None:
+def test_the_file_of_earlier_versions_is_read_and_replaced(tmp_path: Path) -> None:
     former = tmp_path / "jobs.json"
     write_checked(former, {"a": job(4), "b": job(5)})
     jobs = Jobs(tmp_path)

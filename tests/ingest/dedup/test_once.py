@@ -1,4 +1,4 @@
-"""What is new of the rows of a job: exactly what is wanted, however often parts and runs repeat."""
+"""Deduplication of the rows of a job, however often parts and runs are repeated."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Driver:
 
 @given(st.lists(st.integers(0, 4), max_size=24), st.booleans(), SEEDS.map(random.Random))
 @settings(max_examples=1_000, deadline=None)
-def test_what_is_stored_is_what_is_wanted(
+def test_the_admitted_rows_are_the_expected_rows(
     tmp_path_factory: pytest.TempPathFactory,
     contents: list[int],
     unique: bool,
@@ -242,7 +242,7 @@ ONCE = Once("job", 5, RUNS[1], 3)
         (Job(5, [RUNS[1], RUNS[0]], True, {}, 0, is_over=True), Plan.NOTHING),
     ],
 )
-def test_what_is_to_be_done_follows_from_what_is_written_down(job: Job | None, what: Plan) -> None:
+def test_the_plan_follows_from_the_journaled_state(job: Job | None, what: Plan) -> None:
     assert plan(job, ONCE) is what
 
 
@@ -255,7 +255,7 @@ def test_what_is_to_be_done_follows_from_what_is_written_down(job: Job | None, w
         (Job(5, [RUNS[1]], True, {}, 0), "was begun with ids that are unique"),
     ],
 )
-def test_those_whose_place_was_taken_are_refused(job: Job, sentence: str) -> None:
+def test_superseded_runs_are_rejected(job: Job, sentence: str) -> None:
     with pytest.raises(OnceFault, match=sentence):
         plan(job, ONCE)
 
@@ -272,12 +272,12 @@ def test_those_whose_place_was_taken_are_refused(job: Job, sentence: str) -> Non
         (Once("job", 0, "a" * 65, 0), "take 8 to 64 hexadecimal digits"),
     ],
 )
-def test_what_cannot_be_is_refused(once: Once, sentence: str) -> None:
+def test_invalid_scopes_are_rejected(once: Once, sentence: str) -> None:
     with pytest.raises(OnceFault, match=sentence):
         once.check()
 
 
-def test_a_producer_id_tells_where_a_row_is_from() -> None:
+def test_a_producer_id_names_job_step_run_and_part() -> None:
     once = Once("a.job.with-dots", 17, RUNS[2], 4)
     assert once.producer_id == "a.job.with-dots.17.00000003.4"
     assert parse_producer_id(once.producer_id) == ("a.job.with-dots", 17, "00000003", 4)
@@ -285,7 +285,7 @@ def test_a_producer_id_tells_where_a_row_is_from() -> None:
         assert parse_producer_id(other) is None
 
 
-def test_ids_that_are_recalled_are_put_in_a_file_once_they_are_too_many(tmp_path: Path) -> None:
+def test_recalled_ids_spill_above_the_limit(tmp_path: Path) -> None:
     ids = ids_of([b"%d" % number for number in range(10)])
     for is_first in (True, False):
         ledger = Ledger(
@@ -326,12 +326,12 @@ def test_a_fingerprint_tells_how_often_a_row_is_there() -> None:
 
 
 @pytest.mark.parametrize("wrong", [Fingerprint(-1), Fingerprint(2**63), Fingerprint(1, b"short")])
-def test_what_cannot_be_a_fingerprint_is_refused(wrong: Fingerprint) -> None:
+def test_an_invalid_fingerprint_is_rejected(wrong: Fingerprint) -> None:
     with pytest.raises(OnceFault, match="invalid fingerprint: the count is"):
         wrong.check()
 
 
-def test_the_last_steps_that_ended_are_known_by_their_rows() -> None:
+def test_fingerprints_of_the_last_ended_steps_are_kept() -> None:
     ended = b""
     for step in range(200):
         ended = record_ended(ended, step, Fingerprint(step) if step % 2 else None)
@@ -350,7 +350,7 @@ ROWS = fingerprint_of(b"".join(ids_of([b"1", b"2"])))
 OTHERS = fingerprint_of(b"".join(ids_of([b"1", b"3"])))
 
 
-def test_a_step_that_comes_back_has_to_have_the_same_rows() -> None:
+def test_a_replayed_step_must_have_the_same_rows() -> None:
     check_replay("query", 7, ROWS, ROWS)
     for rows, words in ((OTHERS, "2 different rows"), (Fingerprint(), "0"), (ROWS + OTHERS, "4")):
         sentence = f"step 7 of job 'query' ended with 2 rows and was replayed with {words}:"
@@ -379,7 +379,7 @@ def test_a_step_ends_with_the_rows_that_are_stored(
         check_stored(ONCE, stored, left, rows, unique=unique)
 
 
-def test_ids_are_cut_from_what_they_were_joined_to() -> None:
+def test_concatenated_ids_are_split() -> None:
     ids = ids_of([b"1", b"1", b"2"])
     assert list(cut_ids(b"".join(ids))) == ids
     assert not cut_ids(b"")

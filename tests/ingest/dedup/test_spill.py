@@ -1,4 +1,4 @@
-"""Ids in a file: the same answers as from memory, and nothing left behind."""
+"""Spilled ids: the same answers as from memory, and no file left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = [bytes([number]) * 20 for number in range(12)]
 
 @given(st.integers(0, 2**32).map(random.Random))
 @settings(max_examples=100, deadline=None)
-def test_a_file_answers_as_memory_does(
+def test_spilled_ids_answer_as_ids_in_memory_do(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
     directory = tmp_path_factory.getbasetemp() / "spilled"
@@ -52,7 +52,7 @@ def test_a_file_answers_as_memory_does(
         assert found == wanted
 
 
-def test_a_file_has_no_name_and_belongs_to_the_server_alone(tmp_path: Path) -> None:
+def test_a_spill_file_is_unlinked_and_private(tmp_path: Path) -> None:
     directory = tmp_path / ".spill"
     ids = SpilledIds(directory)
     ids.add(0, KEYS)
@@ -64,7 +64,7 @@ def test_a_file_has_no_name_and_belongs_to_the_server_alone(tmp_path: Path) -> N
     clear(tmp_path / "nowhere")
 
 
-def test_many_ids_at_once_are_asked_for_in_turns(tmp_path: Path) -> None:
+def test_many_ids_are_looked_up_in_batches(tmp_path: Path) -> None:
     ids = [number.to_bytes(20, "big") for number in range(5_000)]
     spilled = SpilledIds(tmp_path)
     assert spilled.add(0, ids[:3_000])[1] == 3_000
@@ -75,7 +75,7 @@ def test_many_ids_at_once_are_asked_for_in_turns(tmp_path: Path) -> None:
     assert spilled.size == 0
 
 
-def test_what_goes_wrong_with_a_file_is_told(
+def test_errors_of_a_spill_file_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> Any:

@@ -1,4 +1,4 @@
-"""A clock that jumps: noticed, logged once, and neither retention nor reading by time stops."""
+"""Clock jumps: detected and logged once; retention and reading by time continue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Time:
         return Clock(self.wall, lambda: self.elapsed, hold=hold)
 
 
-def test_a_jump_that_is_taken_back_is_logged_once_each_way(
+def test_a_reverted_jump_is_logged_once_in_each_direction(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     time = Time()
@@ -57,7 +57,7 @@ def test_a_jump_that_is_taken_back_is_logged_once_each_way(
     assert "returned to the time before the jump" in caplog.text
 
 
-def test_a_jump_that_stays_counts_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lasting_jump_is_accepted_after_the_hold(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     clock = time.clock()
     time.off = JUMP
@@ -106,7 +106,7 @@ def test_a_clock_that_was_ahead_does_not_stop_retention(tmp_path: Path, hold: fl
         assert [row["producer_sequence"] for row in rows_of(part)] == [25, 26, 27, 28, 29, 30]
 
 
-def test_a_clock_that_is_ahead_removes_nothing_before_its_time(tmp_path: Path) -> None:
+def test_a_clock_that_is_ahead_removes_nothing_early(tmp_path: Path) -> None:
     time = Time()
     with opened(tmp_path, replace(LIMITS, retention_age=HOURS), time.clock()) as store:
         minutes(store, time, 10)
@@ -168,7 +168,7 @@ def test_a_clock_that_was_ahead_does_not_stop_reading_by_time(tmp_path: Path, ro
         assert times == sorted(times)
 
 
-def test_rows_of_a_server_that_began_when_the_clock_was_ahead_grow_old(tmp_path: Path) -> None:
+def test_rows_stored_while_the_clock_was_ahead_at_start_expire(tmp_path: Path) -> None:
     time = Time()
     time.off = JUMP
     limits = replace(LIMITS, retention_age=10 * 60.0)

@@ -1,4 +1,4 @@
-"""Group commit: who waits together is stored together, and nobody waits for ever."""
+"""Group commit: concurrent submissions share a group, and each gets an outcome."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def benches() -> AsyncIterator[list[Bench]]:
         await bench.close()
 
 
-async def test_what_comes_together_is_stored_together(tmp_path: Path, benches: list[Bench]) -> None:
+async def test_concurrent_submissions_share_a_group(tmp_path: Path, benches: list[Bench]) -> None:
     benches.append(bench := Bench(tmp_path, linger=0.05))
     entries = [await bench.submit(f"p{number}", 1) for number in range(20)]
     await asyncio.gather(*(done for _, done in entries))
@@ -74,9 +74,7 @@ async def test_a_full_group_does_not_linger(tmp_path: Path, benches: list[Bench]
         await done
 
 
-async def test_who_finds_no_room_waits_until_there_is_some(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+async def test_a_submission_waits_for_memory(tmp_path: Path, benches: list[Bench]) -> None:
     benches.append(
         bench := Bench(tmp_path, linger=0.1, max_waiting=1_000, max_record=1_000, group_size=9_999)
     )
@@ -95,7 +93,7 @@ async def test_who_finds_no_room_waits_until_there_is_some(
     assert "e" not in bench.topic.producers
 
 
-async def test_who_no_longer_waits_does_not_keep_others_from_their_answers(
+async def test_a_cancelled_caller_does_not_delay_others(
     tmp_path: Path, benches: list[Bench]
 ) -> None:
     benches.append(bench := Bench(tmp_path))
@@ -106,7 +104,7 @@ async def test_who_no_longer_waits_does_not_keep_others_from_their_answers(
     assert bench.topic.producers["a"][0] == 1  # stored all the same
 
 
-async def test_a_failure_of_the_store_is_told_to_all_and_the_next_group_is_stored(
+async def test_a_store_failure_fails_the_group_and_the_next_is_stored(
     tmp_path: Path, benches: list[Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benches.append(bench := Bench(tmp_path))
@@ -126,7 +124,7 @@ async def test_a_failure_of_the_store_is_told_to_all_and_the_next_group_is_store
     assert (bench.metrics.refused, bench.metrics.records) == (2, 1)
 
 
-async def test_room_is_given_in_order_and_never_more_than_there_is(
+async def test_reservations_are_granted_in_order_within_the_limit(
     tmp_path: Path, benches: list[Bench]
 ) -> None:
     benches.append(bench := Bench(tmp_path, max_waiting=1_000, max_record=1_000))
@@ -155,7 +153,7 @@ async def test_room_is_given_in_order_and_never_more_than_there_is(
     assert committer._held == 0
 
 
-async def test_who_gives_up_waiting_for_room_leaves_it_to_the_next(
+async def test_a_cancelled_reservation_makes_room_for_the_next(
     tmp_path: Path, benches: list[Bench]
 ) -> None:
     benches.append(bench := Bench(tmp_path, max_waiting=1_000, max_record=1_000))
@@ -175,7 +173,7 @@ async def test_who_gives_up_waiting_for_room_leaves_it_to_the_next(
     assert committer._held == 0
 
 
-async def test_records_are_let_go_once_they_are_stored_though_nobody_takes_the_answer(
+async def test_records_are_freed_once_stored_even_if_the_answer_is_not_read(
     tmp_path: Path, benches: list[Bench]
 ) -> None:
     benches.append(bench := Bench(tmp_path))
@@ -192,7 +190,7 @@ def test_keys_and_headers_count_for_the_size_of_records() -> None:
     assert size_of(Records(1, [b"12345"], [0], [None])) == size_of(plain)
 
 
-async def test_what_is_stored_is_not_called_lost_if_something_fails_behind_it(
+async def test_a_failure_after_the_commit_does_not_fail_stored_records(
     tmp_path: Path, benches: list[Bench]
 ) -> None:
     benches.append(bench := Bench(tmp_path))
@@ -211,7 +209,7 @@ async def test_what_is_stored_is_not_called_lost_if_something_fails_behind_it(
     assert "came after 1" in str(gap.fault)
 
 
-async def test_it_goes_on_after_an_error_that_nobody_thought_of(
+async def test_the_committer_continues_after_an_unexpected_error(
     tmp_path: Path,
     benches: list[Bench],
     monkeypatch: pytest.MonkeyPatch,
@@ -238,7 +236,7 @@ async def test_it_goes_on_after_an_error_that_nobody_thought_of(
     assert "the next one is" in caplog.text
 
 
-async def test_what_waits_when_it_ends_fails_and_nothing_more_is_taken(
+async def test_closing_fails_waiting_submissions_and_rejects_new_ones(
     tmp_path: Path, benches: list[Bench]
 ) -> None:
     benches.append(bench := Bench(tmp_path, linger=60.0, max_waiting=1_000, max_record=1_000))

@@ -11,7 +11,7 @@ import pytest
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.protocol import Records
-from aqueduct.ingest.server.producer_leases import Places
+from aqueduct.ingest.server.producer_leases import ProducerLeases
 from aqueduct.ingest.server.server import IngestServer
 from tests.ingest.lab import Lab, RawProducer, eventually
 from tests.ingest.storing import opened, rolled, spread, submit
@@ -46,25 +46,25 @@ async def test_what_waits_of_a_producer_that_is_gone_counts_for_the_next(
         await next_one.send(b"31")
         await next_one.close()
         assert await values(lab, server) == [*[LARGE] * 30, b"31"]
-        await eventually(lambda: not len(server._places), "nothing is left")
+        await eventually(lambda: not len(server._leases), "nothing is left")
 
 
 async def test_who_is_cancelled_leaves_what_waits_where_it_is(lab: Lab, held: Any) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
-        (place,) = server._places._places.values()
+        (lease,) = server._leases._leases.values()
         held.hold(server)
         await raw.records.send(Records(1, [b"x"], [0]))
-        await eventually(lambda: not place.is_clear, "it is under way")
+        await eventually(lambda: not lease.is_clear, "it is under way")
         await asyncio.sleep(0.05)
         for task in asyncio.all_tasks():
             if task.get_coro().__qualname__ == "IngestServer._serve":  # type: ignore[union-attr]
                 task.cancel()
                 await asyncio.wait((task,))
-        assert not place.is_clear
+        assert not lease.is_clear
         held.release()
-        await eventually(lambda: not len(server._places), "it is stored, and nothing is left")
+        await eventually(lambda: not len(server._leases), "it is stored, and nothing is left")
         assert server.metrics.records == 1
         raw.leave()
 
@@ -121,7 +121,7 @@ async def test_a_producer_that_gives_up_waiting_lets_the_next_wait_for_all_befor
 async def lose(server: IngestServer, producer: Producer) -> None:
     """Have a producer lose its connection, and not find the server again."""
     producer._address = "127.0.0.1:1"
-    stream = server._places._places[producer.topic, producer.producer_id].stream
+    stream = server._leases._leases[producer.topic, producer.producer_id].stream
     assert stream is not None
     stream._answers.cancel()
     await eventually(lambda: producer.reconnects, "it is lost")
@@ -211,11 +211,11 @@ def test_who_stored_last_is_known_after_a_restart(tmp_path: Path, as_segments: b
         assert (topic.producers, topic.instances, topic.owners) == ({}, {}, {})
 
 
-def test_a_place_is_there_for_as_long_as_it_is_used() -> None:
-    places = Places()
-    with places.entered("t", "a") as one:
-        with places.entered("t", "a") as same, places.entered("u", "b"):
+def test_a_lease_exists_while_it_is_used() -> None:
+    leases = ProducerLeases()
+    with leases.acquired("t", "a") as one:
+        with leases.acquired("t", "a") as same, leases.acquired("u", "b"):
             assert one is same
-            assert (places.ids("t"), places.ids("u")) == ({"a"}, {"b"})
-        assert places.ids("t") == {"a"}
-    assert not len(places)
+            assert (leases.ids("t"), leases.ids("u")) == ({"a"}, {"b"})
+        assert leases.ids("t") == {"a"}
+    assert not len(leases)

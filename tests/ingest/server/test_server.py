@@ -249,7 +249,7 @@ async def test_one_connection_cannot_have_all_the_places(lab: Lab) -> None:
         for raw in raws:
             raw.leave()
         await eventually(lambda: not server._sending, "all have left")
-        assert not len(server._places)
+        assert not len(server._leases)
 
 
 async def test_a_producer_that_never_reads_answers_holds_up_nobody_else(lab: Lab) -> None:

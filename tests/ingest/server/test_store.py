@@ -1,4 +1,4 @@
-"""All topics under one directory: limits, room, time, retention, and faults kept apart."""
+"""All topics of a server: limits, disk space, time, retention, and isolation of faults."""
 
 import errno
 import fcntl
@@ -42,7 +42,7 @@ from tests.ingest.storing import (
 # The directory
 
 
-def test_a_directory_is_for_one_server(tmp_path: Path) -> None:
+def test_a_second_server_on_a_directory_is_fenced(tmp_path: Path) -> None:
     taken = f"another server has {tmp_path}; a directory is for one"
     with opened(tmp_path), pytest.raises(Fenced, match=taken):
         open_store(tmp_path)
@@ -50,7 +50,7 @@ def test_a_directory_is_for_one_server(tmp_path: Path) -> None:
         pass
 
 
-def test_a_directory_that_cannot_be_written_is_named(
+def test_an_unwritable_directory_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"
@@ -67,7 +67,9 @@ def test_a_directory_that_cannot_be_written_is_named(
         open_store(tmp_path)
 
 
-def test_what_is_no_topic_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_that_are_not_topics_are_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "a file").touch()
     with opened(tmp_path) as store:
@@ -77,7 +79,7 @@ def test_what_is_no_topic_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("step", ["mkdir", "fsync", "replace"])
-def test_a_topic_whose_making_a_crash_cut_short_can_be_made_again(
+def test_a_topic_whose_creation_crashed_can_be_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with opened(tmp_path) as store:
@@ -96,7 +98,7 @@ def test_a_topic_whose_making_a_crash_cut_short_can_be_made_again(
         assert sequences(store.topics["t"]) == [1, 2, 3, 4, 5]
 
 
-def test_a_topic_that_cannot_be_made_is_an_error_that_names_the_directory(
+def test_a_topic_that_cannot_be_created_is_an_error_that_names_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -161,7 +163,7 @@ def test_damage_to_one_topic_leaves_the_others_in_use(
                 store.topic_to_read("bad").partitions[0].check_range("bad", 0, 1)
 
 
-def test_damage_that_a_roll_finds_stops_the_topic_and_not_the_others(
+def test_damage_found_by_a_roll_stops_only_its_topic(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(tmp_path) as store:
@@ -183,7 +185,7 @@ def test_damage_that_a_roll_finds_stops_the_topic_and_not_the_others(
         stored(store, spread(21, 20), "good")
 
 
-def test_a_roll_that_finds_no_room_goes_on_with_the_next(
+def test_a_roll_on_a_full_disk_continues_with_the_next_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = segments.write_segment
@@ -207,7 +209,7 @@ def test_a_roll_that_finds_no_room_goes_on_with_the_next(
 # Limits
 
 
-def test_each_limit_refuses_with_its_name(tmp_path: Path) -> None:
+def test_each_limit_is_named_in_its_error(tmp_path: Path) -> None:
     limits = replace(LIMITS, max_topics=2, max_partitions=8, max_producers=2)
     with opened(tmp_path, limits) as store:
         topic = store.topic_to_write("a", 3)
@@ -227,7 +229,7 @@ def test_each_limit_refuses_with_its_name(tmp_path: Path) -> None:
         assert store.register(topic, "p") == 1
 
 
-def test_a_producer_that_is_not_seen_for_long_makes_room(tmp_path: Path) -> None:
+def test_an_expired_producer_is_forgotten_to_make_room(tmp_path: Path) -> None:
     times = [1_000.0]
     limits = replace(LIMITS, max_producers=2, producer_memory=100)
     with opened(tmp_path, limits, lambda: times[0]) as store:
@@ -245,7 +247,7 @@ def test_a_producer_that_is_not_seen_for_long_makes_room(tmp_path: Path) -> None
         assert store.register(topic, "old") == 0
 
 
-def test_producers_that_registered_and_stored_nothing_make_room(tmp_path: Path) -> None:
+def test_producers_without_records_are_forgotten_to_make_room(tmp_path: Path) -> None:
     with opened(tmp_path, replace(LIMITS, max_producers=3)) as store:
         topic = store.topic_to_write("t", 1)
         submit(store, topic, ("kept", records(1)))
@@ -255,7 +257,7 @@ def test_producers_that_registered_and_stored_nothing_make_room(tmp_path: Path) 
         assert store.register(topic, "kept") == 1
 
 
-def test_little_room_refuses_writes_and_keeps_reads(tmp_path: Path) -> None:
+def test_low_disk_space_rejects_writes_and_serves_reads(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         store.limits = replace(LIMITS, low_water=10**18)
@@ -290,7 +292,7 @@ with opened(Path(sys.argv[1])) as store:
 """
 
 
-def test_a_write_that_the_system_cuts_short_is_taken_back_and_later_goes_on(
+def test_a_write_that_exceeds_a_file_size_limit_is_reverted(
     tmp_path: Path,
 ) -> None:
     run = [sys.executable, "-c", FULL, str(tmp_path)]
@@ -298,7 +300,7 @@ def test_a_write_that_the_system_cuts_short_is_taken_back_and_later_goes_on(
     subprocess.run(run, check=True, env={**os.environ, "PYTHONPATH": paths}, timeout=60)
 
 
-def test_an_unknown_topic_is_refused_with_those_that_are_there(tmp_path: Path) -> None:
+def test_an_unknown_topic_is_rejected_with_the_existing_ones(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         with pytest.raises(UnknownTopic, match="there is no topic 'a'; topics: there are none"):
             store.topic_to_read("a")
@@ -310,7 +312,7 @@ def test_an_unknown_topic_is_refused_with_those_that_are_there(tmp_path: Path) -
 # Time
 
 
-def test_a_clock_that_jumps_back_does_not_take_the_rows_with_it(tmp_path: Path) -> None:
+def test_times_do_not_decrease_when_the_clock_jumps_back(tmp_path: Path) -> None:
     times = [2_000.0]
     for is_rolled in (False, True):
         with opened(tmp_path, clock=lambda: times[0]) as store:
@@ -353,7 +355,7 @@ def three_segments(store: Store, times: list[float]) -> partition.Partition:
     return parts_of(store.topics["t"])[0]
 
 
-def test_old_segments_go_and_logs_stay(tmp_path: Path) -> None:
+def test_retention_by_age_removes_segments_and_keeps_logs(tmp_path: Path) -> None:
     times = [0.0]
     with opened(tmp_path, replace(LIMITS, retention_age=50), lambda: times[0]) as store:
         part = three_segments(store, times)
@@ -372,7 +374,7 @@ def test_old_segments_go_and_logs_stay(tmp_path: Path) -> None:
         assert store.register(store.topics["t"], "p") == 40
 
 
-def test_segments_past_a_size_go_oldest_first(tmp_path: Path) -> None:
+def test_retention_by_size_removes_the_oldest_segments(tmp_path: Path) -> None:
     times = [0.0]
     with opened(tmp_path, clock=lambda: times[0]) as store:
         part = three_segments(store, times)
@@ -385,7 +387,7 @@ def test_segments_past_a_size_go_oldest_first(tmp_path: Path) -> None:
         assert part.manifest.first == 30
 
 
-def test_a_named_reader_holds_back_what_it_has_not_read_unless_told_otherwise(
+def test_retention_keeps_what_a_named_reader_has_not_read_unless_configured(
     tmp_path: Path,
 ) -> None:
     times = [0.0]
@@ -486,7 +488,7 @@ def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_pat
 # What one topic or partition does to another
 
 
-def test_an_unforeseen_error_is_told_to_its_topic_alone(
+def test_an_unexpected_error_fails_only_its_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as store:
@@ -504,7 +506,7 @@ def test_an_unforeseen_error_is_told_to_its_topic_alone(
         assert sequences(topics["last"]) == [1]
 
 
-def test_a_log_that_cannot_be_finished_changes_nothing_of_what_is_stored(
+def test_a_failed_rotation_does_not_affect_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: object) -> None:
@@ -516,7 +518,7 @@ def test_a_log_that_cannot_be_finished_changes_nothing_of_what_is_stored(
         monkeypatch.undo()
 
 
-def test_retention_goes_on_while_one_partition_fails_and_others_are_rolled(
+def test_retention_continues_when_one_partition_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(tmp_path, replace(LIMITS, retention_size=1)) as store:
@@ -535,7 +537,7 @@ def test_retention_goes_on_while_one_partition_fails_and_others_are_rolled(
         assert "could not be removed" in caplog.text
 
 
-def test_damaged_notes_of_readers_stop_retention_and_nothing_else(
+def test_damaged_reader_offsets_stop_only_retention(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = replace(LIMITS, retention_size=1)
@@ -567,7 +569,7 @@ def test_a_producer_that_is_open_is_not_forgotten(tmp_path: Path) -> None:
             store.register(topic, "other", keep={"open", "new"})
 
 
-def test_who_looks_for_a_moment_does_not_stop_a_server_from_starting(tmp_path: Path) -> None:
+def test_a_shared_lock_of_a_reader_delays_the_start_briefly(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
     with (tmp_path / LOCK).open() as file:
@@ -578,9 +580,7 @@ def test_who_looks_for_a_moment_does_not_stop_a_server_from_starting(tmp_path: P
             timer.join()
 
 
-def test_directories_that_are_made_are_there_after_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_directories_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(files, "sync_directory", synced.append)
     with opened(tmp_path / "a" / "b"):

@@ -1,4 +1,4 @@
-"""One topic: groups that are whole or not there, and each record stored once."""
+"""One topic: atomic groups, and each record stored once."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.records import make_batch
 from aqueduct.ingest.server import topic as topics
-from aqueduct.ingest.server.arranging import split
+from aqueduct.ingest.server.topic import split
 from aqueduct.ingest.storage.base import Group, NothingStored, OutcomeUnknown, check_name
 from aqueduct.ingest.storage.local import partition
 from aqueduct.ingest.storage.local.manifest import NAME, read_manifest
@@ -46,7 +46,7 @@ from tests.ingest.storing import (
         *("a\n", "\u00fc", "a b", "a:b", "a*", "\ud800", "\u0661"),
     ],
 )
-def test_a_name_that_could_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_could_escape_the_directory_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(RefusedRecords, match="cannot be the name of a topic; take up to 100"):
         check_name(name)
     with opened(tmp_path) as store:
@@ -60,14 +60,14 @@ def test_a_name_that_could_lead_elsewhere_is_refused(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", ["a", "0", "A.b-c_d", "a" * 100, "a..b"])
-def test_a_plain_name_is_taken(name: str) -> None:
+def test_a_plain_name_is_accepted(name: str) -> None:
     check_name(name)
 
 
 # Duplicates and gaps
 
 
-def test_records_sent_again_are_answered_and_not_stored_again(tmp_path: Path) -> None:
+def test_duplicates_are_acknowledged_and_not_stored(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert stored(store, spread(1, 10)).skipped == 0
         again = stored(store, spread(1, 10))
@@ -104,7 +104,7 @@ def test_the_offsets_in_an_answer_are_those_of_the_first_new_record(tmp_path: Pa
         ]
 
 
-def test_a_gap_is_refused_and_others_in_the_group_are_stored(tmp_path: Path) -> None:
+def test_a_gap_is_rejected_and_the_rest_of_the_group_is_stored(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", 2)
         gap, after, other = submit(
@@ -119,13 +119,13 @@ def test_a_gap_is_refused_and_others_in_the_group_are_stored(tmp_path: Path) -> 
         assert "came after 4" in str(put(store, records(6), producer="q").fault)
 
 
-def test_records_without_any_change_nothing(tmp_path: Path) -> None:
+def test_an_empty_submission_writes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert stored(store, Records(1, [], [])).offsets == {}
         assert not list(tmp_path.rglob("*.wal"))
 
 
-def test_a_time_that_is_none_is_refused_for_its_producer_alone(tmp_path: Path) -> None:
+def test_an_invalid_timestamp_fails_only_its_own_submission(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", 2)
         for time in (2**64 - 1, 2**63, -(2**63), 253_402_300_800_000_000):
@@ -140,7 +140,7 @@ def test_a_time_that_is_none_is_refused_for_its_producer_alone(tmp_path: Path) -
         assert sequences(topic) == [1, 2, 3, 4]
 
 
-def test_records_go_where_they_say_or_where_their_key_says(tmp_path: Path) -> None:
+def test_records_go_to_the_given_partition_or_that_of_their_key(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", 4)
         stored(store, records(1, 3, partition=3, keys=[b"a", None, b"b"]))
@@ -167,7 +167,7 @@ def crash_in(number: int, what: str) -> Callable[[Partition], None]:
 
 @pytest.mark.parametrize("is_rolled", [False, True])
 @pytest.mark.parametrize("missing", [0, 1])
-def test_a_group_that_a_crash_cut_short_is_gone_everywhere(
+def test_an_incomplete_group_is_removed_from_all_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int, is_rolled: bool
 ) -> None:
     with opened(tmp_path) as store:
@@ -205,7 +205,7 @@ def reversed_parts(append: Callable[..., Any]) -> Callable[..., Any]:
     return appended
 
 
-def test_a_group_torn_in_one_partition_is_gone_in_the_others(tmp_path: Path) -> None:
+def test_a_group_torn_in_one_partition_is_removed_from_the_others(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         stored(store, spread(21, 20), producer="p")
@@ -220,7 +220,7 @@ def test_a_group_torn_in_one_partition_is_gone_in_the_others(tmp_path: Path) -> 
         assert (store.register(topic, "p"), store.register(topic, "q")) == (40, 0)
 
 
-def test_a_group_whose_cutting_was_cut_short_is_cut_again(
+def test_a_crash_while_a_group_is_removed_is_recovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as store:
@@ -238,7 +238,7 @@ def test_a_group_whose_cutting_was_cut_short_is_cut_again(
         assert sequences(store.topics["t"]) == list(range(1, 21))
 
 
-def test_a_group_that_is_whole_in_logs_and_segments_stays(tmp_path: Path) -> None:
+def test_a_group_that_is_complete_in_logs_and_segments_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         part = parts_of(store.topics["t"])[1]
@@ -268,7 +268,7 @@ def failing(
 @pytest.mark.parametrize(
     "failure", ["short then full", "second write", "first sync", "second sync"]
 )
-def test_a_full_disk_refuses_the_group_and_later_goes_on(
+def test_a_full_disk_fails_the_group_and_the_next_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     with opened(tmp_path) as store:
@@ -346,7 +346,7 @@ def test_a_sync_that_fails_puts_the_topic_out_of_use_until_a_restart(
         assert sequences(topic) == list(range(1, 41))
 
 
-def test_a_group_that_cannot_be_taken_back_puts_the_topic_out_of_use(
+def test_a_group_that_cannot_be_reverted_puts_the_topic_out_of_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as store:
@@ -361,7 +361,7 @@ def test_a_group_that_cannot_be_taken_back_puts_the_topic_out_of_use(
         assert sequences(store.topics["t"]) == list(range(1, 41))
 
 
-def test_a_group_that_an_unforeseen_error_cuts_short_puts_the_topic_out_of_use(
+def test_an_unexpected_error_in_a_group_puts_the_topic_out_of_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: Partition) -> None:
@@ -384,7 +384,7 @@ def test_a_group_that_an_unforeseen_error_cuts_short_puts_the_topic_out_of_use(
 # Damage
 
 
-def test_a_flipped_byte_in_what_describes_a_topic_is_found(tmp_path: Path) -> None:
+def test_a_flipped_byte_in_the_description_of_a_topic_is_detected(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         advance(store.topics["t"], "r", {0: 5, 1: 3})
@@ -407,7 +407,7 @@ def test_a_partition_whose_directory_is_missing_is_damage(tmp_path: Path) -> Non
         LocalTopicStorage(tmp_path / "t")
 
 
-def test_one_damaged_partition_refuses_writes_and_the_others_can_be_read(tmp_path: Path) -> None:
+def test_one_damaged_partition_rejects_writes_and_the_others_can_be_read(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         rolled(store)
@@ -424,7 +424,7 @@ def test_one_damaged_partition_refuses_writes_and_the_others_can_be_read(tmp_pat
 # Producers and readers
 
 
-def test_the_later_memory_of_a_producer_counts(tmp_path: Path) -> None:
+def test_the_latest_state_of_a_producer_counts(tmp_path: Path) -> None:
     times = [1_000.0]
     with opened(tmp_path, clock=lambda: times[0]) as store:
         topic = store.topic_to_write("t", 2)
@@ -458,7 +458,7 @@ def test_a_forgotten_producer_is_gone_from_all_partitions(tmp_path: Path) -> Non
         assert set(store.topics["t"].producers) == {"new"}
 
 
-def test_named_readers_are_remembered_and_go_where_they_say(tmp_path: Path) -> None:
+def test_offsets_of_named_readers_are_stored(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 40))
         topic = store.topics["t"]
@@ -492,7 +492,7 @@ def test_there_is_a_limit_to_named_readers(tmp_path: Path) -> None:
         advance(topic, "c", {0: 0}, 2)
 
 
-def test_a_reader_that_cannot_be_noted_stays_where_it_was(
+def test_a_reader_keeps_its_offsets_if_an_advance_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as store:
@@ -506,7 +506,7 @@ def test_a_reader_that_cannot_be_noted_stays_where_it_was(
         assert topic.readers.offsets == {"a": {0: 1}}
 
 
-def test_the_last_group_is_left_out_everywhere_if_asked(tmp_path: Path) -> None:
+def test_a_read_only_topic_can_leave_out_the_last_group(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, spread(1, 20))
         stored(store, spread(21, 20))
@@ -519,7 +519,7 @@ def test_the_last_group_is_left_out_everywhere_if_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guilty", range(4))
 @pytest.mark.parametrize("where", ["split", "stage"])
-def test_a_fault_in_one_submission_fails_that_one_and_what_follows_it(
+def test_an_error_in_one_submission_fails_it_and_its_successors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guilty: int, where: str
 ) -> None:
     """Whatever no check foresaw, and wherever it shows, the rest of the group is stored."""

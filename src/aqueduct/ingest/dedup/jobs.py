@@ -38,9 +38,12 @@ from aqueduct.ingest.dedup.once import (
     check_stored,
     ended_steps,
     is_ended,
+    lost_run,
+    must_resend,
     parse_producer_id,
     plan,
     record_ended,
+    unknown_run,
 )
 from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.spill import NAME as SPILL
@@ -55,14 +58,14 @@ from aqueduct.ingest.storage.checked import write_blob
 FORGOTTEN = "forgotten.json"
 """Exists once a job was evicted: from then on an unknown job may be an evicted one."""
 _log = logging.getLogger("aqueduct.ingest")
-_OVER_MEMORY = 600 * 1_000_000
-"""Microseconds for which a job that was over with its first step is remembered, though others need
-its place: attempts of its parts that nobody waits for have ended by then."""
-_PATIENCE = 600 * 1_000_000
-"""Microseconds for which a run that sends nothing keeps what only memory knows of it, though others
-need the room: it has to begin anew if it comes back."""
+_ENDED_TTL = 600 * 1_000_000
+"""Microseconds before a job that ended with its step 0 may be evicted: abandoned attempts of its
+parts have ended by then."""
+_IDLE_TIMEOUT = 600 * 1_000_000
+"""Microseconds before the spill file of an idle run may be evicted if its ids cannot be read back:
+the run must then begin again."""
 _FEW = 64
-"""Attempts that are noted before those that are gone are looked for."""
+"""Attempts that are noted before those that have closed are removed."""
 RECALLERS = 4
 """Threads that may read ids from rows at once: each gets an equal share of `max_ids`."""
 SHOWN_STEPS = 100
@@ -72,14 +75,15 @@ others, each with the longest idle first."""
 
 @dataclass(frozen=True)
 class Idle:
-    """Ids that can be freed."""
+    """Ids that can be evicted."""
 
     is_lost: bool
-    """Whether nobody can read them again: their run has to begin anew then."""
+    """Whether they cannot be read back: their run must then begin again."""
     used: int
+    """When they were last used, in microseconds since 1970."""
     job: str
     part: int | None
-    """Whose ids they are; None for all of the job."""
+    """Their part; None for all parts of the job."""
     size: int
 
     is_busy: bool = False
@@ -87,33 +91,33 @@ class Idle:
 
     @property
     def cost(self) -> tuple[bool, bool, int]:
-        """What is missed least is the least."""
+        """The order of eviction, smallest first."""
         return self.is_lost, self.is_busy, self.used
 
 
 class Jobs:
-    """All jobs that write to a topic. One thread uses it, except where something else is said."""
+    """All jobs that write to a topic. For one thread, except where stated otherwise."""
 
     def __init__(self, storage: TopicStorage, scratch: Path) -> None:
         """``scratch``: a local directory for spill files."""
         self._journal = Journal(storage)
         self._spill = scratch / SPILL
         self.fault = ""
-        """Why nobody knows how far jobs are; then they are refused, and all else goes on."""
+        """Why the progress of jobs is unknown; then jobs are rejected, other producers are not."""
         self._jobs: dict[str, Job] = {}
         self._unfinished: dict[str, Job] = {}
         """Jobs with an unfinished step; replaced as a whole, so that other threads may read it."""
         self._ledgers: dict[str, Ledger] = {}
         self._begun: dict[str, str] = {}
-        """By job, its last run, if that has stored nothing since it was written down."""
+        """By job, its last run, if that has stored nothing since it was journaled."""
         self._used: dict[str, int] = {}
         self._location = storage.location
         self._forgotten = storage.blob(FORGOTTEN)
         self._has_forgotten = self._forgotten.read() is not None
         self._admitted: set[str] = set()
-        """Jobs of which rows were admitted that are not stored yet."""
+        """Jobs with rows that were admitted and not stored yet."""
         self._attempts: list[Attempt] = []
-        """Those that are open, and some that no longer are."""
+        """Open attempts, and some that have closed."""
         self._most_attempts = _FEW
         try:
             self._jobs = self._journal.read()
@@ -141,11 +145,12 @@ class Jobs:
         is_dense: bool = False,
         attempt: Attempt | None = None,
     ) -> tuple[bool, Recollection | None]:
-        """Begin, or go on, to write a part: whether nothing is to be sent, and what has to be read.
+        """Open a part for writing.
 
-        ``ends`` is where the partitions of the topic end now; ``again`` is for one that was open
-        before, and does not send again what it was told is stored. While ``attempt`` is open, it
-        never has to send rows again because others need memory.
+        Return whether the part is done already, and what must be read back before it is written.
+        ``ends`` has the end of each partition; ``again`` is for a reconnecting producer, which does
+        not repeat acknowledged rows. ``is_dense``: the job ends every step in this topic.
+        While ``attempt`` is open, it never has to send rows again because others need memory.
         """
         try:
             once.check()
@@ -155,7 +160,7 @@ class Jobs:
             if what is Plan.NOTHING:
                 return True, None
             if again and what is not Plan.GO_ON:
-                raise OnceFault(_unknown(once))
+                raise OnceFault(unknown_run(once))
             if what is Plan.NEW_STEP:
                 _warn_if_left(job, once)
                 job = Job(
@@ -189,9 +194,9 @@ class Jobs:
             is_new_run = self._begun.get(once.job) == once.run
             ledger = self._ledger(job, limits, is_new_run=is_new_run)
             if not ledger.can_be_made_again and not is_new_run:
-                raise OnceFault(_lost(once))
+                raise OnceFault(lost_run(once))
             if any(ends[number] < offset for number, offset in job.offsets.items()):
-                # Somebody has given up rows: what is stored from now on may be before those.
+                # A repair has cut rows off: new rows may get offsets before the recorded ones.
                 offsets = {number: min(end, job.offsets[number]) for number, end in ends.items()}
                 job = replace(job, offsets=offsets)
                 self._write(once.job, job)
@@ -222,19 +227,19 @@ class Jobs:
         return spilled
 
     def install(self, read: Recollection, now: int) -> None:
-        """What was read is what is known from now on, unless something has come in between."""
+        """Use the ids that were read back, unless the job has changed meanwhile."""
         name, part = read.once.job, read.once.part
         job = self._jobs.get(name)
         if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
             raise RefusedRecords(f"another run of job {name!r} has begun meanwhile")
         if self._ledgers.get(name) is not read.known:
-            # Other parts went on while this was read, and what is known of them was dropped: they
-            # have rows that were not there to be read.
-            raise RefusedRecords(_look_again(read.once))
+            # The ids of other parts were dropped during the read, so rows that they have stored
+            # since are missing here.
+            raise RefusedRecords(must_resend(read.once))
         ledger = self._ledgers.setdefault(name, read.ledger)
         try:
             ledger.adopt(part, read.ledger)
-        except SpillFault:  # it has not all ids of the part, and would take other rows for new
+        except SpillFault:  # an incomplete ledger would admit duplicates
             del self._ledgers[name]
             raise
         ledger.use(part, now)
@@ -253,7 +258,7 @@ class Jobs:
             each: None for each in self._jobs if self._last_use(each) < horizon
         }
         if len(self._jobs) - len(old) >= limits.max_jobs:
-            horizon = now - _OVER_MEMORY
+            horizon = now - _ENDED_TTL
             for each, job in self._jobs.items():
                 if job.is_over and not job.step and self._last_use(each) < horizon:
                     old[each] = None
@@ -328,7 +333,7 @@ class Jobs:
     def admit(
         self, once: Once, ids: Sequence[bytes], now: int, attempt: Attempt | None = None
     ) -> Sequence[int]:
-        """The places of the rows that are new; they are stored with the next group, or `drop`."""
+        """Return the indices of the new rows; `kept` or `drop` must follow."""
         try:
             job = self._jobs.get(once.job)
             what = plan(job, once)
@@ -336,7 +341,7 @@ class Jobs:
                 return ()
             ledger = self._ledgers.get(once.job)
             if what is not Plan.GO_ON or ledger is None or not ledger.takes(once.part, attempt):
-                raise OnceFault(_look_again(once))
+                raise OnceFault(must_resend(once))
             self._used[once.job] = now
             self._admitted.add(once.job)
             places = ledger.admit(once.part, ids, attempt)
@@ -349,11 +354,11 @@ class Jobs:
             raise RefusedRecords(str(fault)) from None
 
     def kept(self) -> None:
-        """All that was admitted is stored."""
+        """Record that all admitted rows are stored."""
         self._admitted.clear()
 
     def drop(self) -> None:
-        """What was admitted is not stored: what is known of those jobs has to be read again."""
+        """Drop the ids of jobs whose admitted rows were not stored: they are read back later."""
         for name in self._admitted:
             self._ledgers.pop(name, None)
         self._admitted.clear()
@@ -367,7 +372,7 @@ class Jobs:
 
     @property
     def ids(self) -> int:
-        """How many ids and hashes are in memory."""
+        """The number of ids and hashes in memory."""
         return sum(ledger.size for ledger in self._ledgers.values())
 
     @property
@@ -422,12 +427,12 @@ class Jobs:
         for name, ledger in self._ledgers.items():
             used = self._last_use(name)
             is_lost = not ledger.can_be_made_again
-            is_old = used < now - _PATIENCE
+            is_old = used < now - _IDLE_TIMEOUT
             if ledger.is_spilled and (name not in kept and is_old if is_lost else name not in busy):
                 yield Idle(is_lost, used, name, None, 0)
 
-    def let_go(self, idle: Idle) -> None:
-        """Free ids; who goes on with them has them read again, or begins anew."""
+    def evict(self, idle: Idle) -> None:
+        """Evict ids; they are read back when needed, or their run must begin again."""
         if idle.part is None:
             del self._ledgers[idle.job]
         else:
@@ -436,7 +441,7 @@ class Jobs:
     # Ending
 
     def complete(self, parts: Iterable[Once], now: int) -> None:
-        """Write down that parts are complete; all of their rows are stored."""
+        """Journal that parts are complete; all of their rows are stored."""
         done = [once for once in parts if plan(self._jobs.get(once.job), once) is Plan.GO_ON]
         changes: dict[str, Job | None] = {}
         jobs = dict(self._unfinished)
@@ -460,7 +465,7 @@ class Jobs:
             if once.job in self._ledgers:
                 try:
                     self._ledgers[once.job].complete(once.part)
-                except SpillFault as fault:  # the part is complete; others are looked at again
+                except SpillFault as fault:  # the part is complete; others are read back
                     _log.error("%s", fault)
                     del self._ledgers[once.job]
 
@@ -508,7 +513,7 @@ class Jobs:
                         return Recollection(once, unread, ends, job, only_counts=True)
                     self._check_stored(job, once, ledger, rows, allow_extra)
             before = b"" if job is None else job.ended
-            # Only an unfinished step needs runs, offsets and parts; most jobs are over.
+            # Only an unfinished step needs runs, offsets and parts; most jobs have ended theirs.
             over = Job(
                 step,
                 [run],
@@ -556,7 +561,7 @@ class Jobs:
                 raise
             _log.warning("ended with extra rows (allow_extra): %s", fault)
 
-    # Looking, by any thread
+    # Reading, by any thread
 
     @property
     def names(self) -> Collection[str]:
@@ -564,13 +569,13 @@ class Jobs:
         return self._jobs.keys()
 
     def check_free(self, producer_id: str) -> None:
-        """Raise if rows with this id of their producer are those of a job."""
+        """Raise `RefusedRecords` if a producer id belongs to a job."""
         found = parse_producer_id(producer_id)
         if found is not None and found[0] in self._jobs:
             raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
 
     def needed(self, partition: int, horizon: int) -> list[int]:
-        """Offsets from which on rows of a partition may be needed, of jobs used since a time."""
+        """Return the first offsets that unfinished steps used since ``horizon`` need."""
         return [
             job.offsets.get(partition, 0)
             for name, job in self._unfinished.items()
@@ -611,27 +616,3 @@ def _warn_if_left(job: Job | None, once: Once) -> None:
 def _has(parts: Sequence[int], part: int) -> bool:
     at = bisect_left(parts, part)
     return at < len(parts) and parts[at] == part
-
-
-def _look_again(once: Once) -> str:
-    return (
-        f"what is stored of step {once.step} of job {once.job!r} has to be looked at again: send "
-        "all rows of this part again"
-    )
-
-
-def _unknown(once: Once) -> str:
-    return (
-        f"run {once.run[:8]} of step {once.step} of job {once.job!r} is not known here, and has "
-        "written before: the server has lost what it stored, or is another one; run the step "
-        "again from its beginning"
-    )
-
-
-def _lost(once: Once) -> str:
-    return (
-        f"run {once.run[:8]} was not the first to write step {once.step} of job {once.job!r}, and "
-        "what it has sent is not known any more, since the server was restarted, could not store "
-        "something, or needed the memory: the step has to be run again by a new run (restart the "
-        "query)"
-    )

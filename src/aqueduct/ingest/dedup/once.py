@@ -1,13 +1,13 @@
-"""Which rows of a job are new, though its tasks, or all of it, are run again: pure decisions.
+"""Deduplicates the rows of jobs whose tasks or steps are retried: pure decisions.
 
-A job has steps, a step is written by one or more runs, and a run shares the rows of the step out
-over parts, each of which may be attempted several times. Within a run a part always has the same
-rows, in any order; over runs only the rows of the whole step are the same. A row's id is a hash of
-what is in it, and how many equal rows came before it in its attempt of its part.
+A job has steps, one or more runs write a step, and a run distributes the rows of the step over
+parts, each of which may be attempted several times. Within a run a part always has the same rows,
+in any order; across runs only the rows of the whole step are the same. The id of a row is a hash
+of its content and the number of equal rows before it in the attempt.
 
-Within a run, a row is the same as another if its part and its id are the same. A further run of
-the step has to account for what the runs before have stored, whoever sends it: of the rows with
-one hash, as many are skipped as are stored, and the rest is new.
+Within a run, rows with the same part and the same id are duplicates. A later run of the step must
+account for the rows that earlier runs have stored, whichever part sends them: of the rows with
+equal content, as many are skipped as are stored, and the rest are new.
 
 An ended step keeps a `Fingerprint` of its rows. A replayed step (a replayed batch, a restored or
 copied checkpoint) stores nothing, and succeeds only if its fingerprint is the same.
@@ -29,23 +29,23 @@ ID_HEADER = "aqueduct-id"
 """The header of a row that holds its id."""
 ID_SIZE = 20
 HASH_SIZE = 16
-"""The bytes of an id that tell what is in a row; the rest is the number among equal ones."""
+"""The bytes of an id that are the content hash; the rest counts rows with equal content."""
 MAX_PARTS = 100_000
-"""Of one step; also those of all jobs of a topic that are written down, which are complete in steps
-that are not over: each is, whenever a job goes on."""
+"""Parts of one step; also the completed parts in unfinished steps of all jobs of a topic, because
+each change of a job journals all of its parts."""
 MAX_STEP = 2**63 - 1
 MAX_RUNS = 100
-"""Runs of a step that are remembered, so that they are refused."""
+"""Former runs of a step that are remembered, so that they are rejected."""
 MAX_ENDED = 128
 """Ended steps of a job whose fingerprints are kept. Spark keeps 100 batches in a checkpoint
 (spark.sql.streaming.minBatchesToRetain), so this covers every batch that it can replay."""
 RUN_SHOWN = 8
-"""Characters of a run in a producer's id."""
+"""Characters of a run in a producer id."""
 _HEX = frozenset("0123456789abcdef")
 
 
 class OnceFault(AqueductError):
-    """Rows are not to be stored, and a sentence that says why."""
+    """Rows must not be stored; the text says why."""
 
 
 class StepFault(OnceFault):
@@ -53,7 +53,7 @@ class StepFault(OnceFault):
 
 
 class ExtraRows(StepFault):
-    """A step has rows that the run which ends it does not have; that may be accepted."""
+    """A step has rows that the run which ends it lacks; callers may accept them."""
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -120,26 +120,26 @@ def _digest(total: int) -> bytes:
 
 
 class Once(msgspec.Struct, frozen=True):
-    """Whose rows a producer sends, so that each is stored once, however often it is sent."""
+    """The job, step, run and part of the rows that a producer sends; each row is stored once."""
 
     job: str
-    """What all of it belongs to: up to 100 letters, digits, dots, dashes and underscores."""
+    """The name of the job: up to 100 letters, digits, dots, dashes and underscores."""
     step: int
-    """The job's steps follow each other, with rising numbers."""
+    """The number of the step; steps of a job have rising numbers."""
     run: str
-    """Made up (``uuid.uuid4().hex``) by whoever begins, or begins anew, to write a step."""
+    """A random id (``uuid.uuid4().hex``) of one attempt to write the whole step."""
     part: int
-    """Of the rows of the step, as this run shares them out."""
+    """The number of the part, as this run distributes the rows."""
     unique: bool = False
-    """Whether an id is never used twice in the step, whatever its part and run."""
+    """Whether each row id occurs once in the step, whatever its part and run."""
 
     @property
     def producer_id(self) -> str:
-        """What the rows have as id of their producer."""
+        """The producer id of the rows."""
         return f"{self.job}.{self.step}.{self.run[:RUN_SHOWN]}.{self.part}"
 
     def check(self) -> None:
-        """Raise for what cannot be, except in the name of the job."""
+        """Raise `OnceFault` for an invalid step, part or run; the name is checked elsewhere."""
         if not 0 <= self.step <= MAX_STEP:
             raise OnceFault(f"steps are numbered from 0 on, and {self.step} is none")
         if not 0 <= self.part < MAX_PARTS:
@@ -148,7 +148,7 @@ class Once(msgspec.Struct, frozen=True):
 
 
 def check_run(run: str) -> None:
-    """Raise unless this can tell a run from others."""
+    """Raise `OnceFault` unless the id of a run is valid."""
     if not RUN_SHOWN <= len(run) <= 64 or not _HEX.issuperset(run):
         raise OnceFault(
             f"{run[:80]!r} cannot tell a run from others; take {RUN_SHOWN} to 64 hexadecimal "
@@ -157,7 +157,7 @@ def check_run(run: str) -> None:
 
 
 def parse_producer_id(producer_id: str) -> tuple[str, int, str, int] | None:
-    """Job, step, beginning of the run, and part; None if this is another kind of id."""
+    """Return job, step, prefix of the run, and part; None for the id of another producer."""
     fields = producer_id.rsplit(".", 3)
     if len(fields) != 4:
         return None
@@ -174,19 +174,21 @@ def _is_number(text: str) -> bool:
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is written down of a job: how far it is, so that nothing older is taken for new."""
+    """The journaled state of a job."""
 
     step: int
+    """The current step."""
     runs: list[str]
-    """Those that have written this step, in order; the last one may still."""
+    """The runs of the step, in order; the last one may still write."""
     unique: bool
     offsets: dict[int, int]
-    """By partition, where the step began: its rows are there or behind."""
+    """By partition, its end when the step began: the rows of the step have later offsets."""
     time: int
-    """When this was written down."""
+    """When the state was journaled, in microseconds since 1970."""
     parts: list[int] = []
-    """Those that the last run has completed."""
+    """The parts that the last run has completed, in order."""
     is_over: bool = False
+    """Whether the step has ended."""
     is_dense: bool = False
     """Whether the job ends every step in this topic, also steps without rows."""
     began: int = 0
@@ -216,7 +218,7 @@ def ended_steps(ended: bytes) -> dict[int, Fingerprint | None]:
 
 
 class Plan(enum.Enum):
-    """What is to be done for a producer that begins."""
+    """What to do when a producer opens a part."""
 
     NEW_STEP = enum.auto()
     NEW_RUN = enum.auto()
@@ -226,7 +228,7 @@ class Plan(enum.Enum):
 
 
 def plan(job: Job | None, once: Once) -> Plan:
-    """What is to be done for a producer; raises if others have taken its place."""
+    """Return what to do for a producer; raise `OnceFault` if a later run or step exists."""
     if job is None or once.step > job.step:
         return Plan.NEW_STEP
     if is_ended(job, once.step):
@@ -320,6 +322,33 @@ class Attempt:
         """Set to False, by any thread, when nothing more comes."""
 
 
+def must_resend(once: Once) -> str:
+    """Return the error text for a part whose ids were dropped."""
+    return (
+        f"what is stored of step {once.step} of job {once.job!r} has to be looked at again: send "
+        "all rows of this part again"
+    )
+
+
+def unknown_run(once: Once) -> str:
+    """Return the error text for a reconnecting producer whose run is unknown."""
+    return (
+        f"run {once.run[:RUN_SHOWN]} of step {once.step} of job {once.job!r} is not known here, "
+        "and has written before: the server has lost what it stored, or is another one; run the "
+        "step again from its beginning"
+    )
+
+
+def lost_run(once: Once) -> str:
+    """Return the error text for a second or later run whose ids were lost."""
+    return (
+        f"run {once.run[:RUN_SHOWN]} was not the first to write step {once.step} of job "
+        f"{once.job!r}, and what it has sent is not known any more, since the server was "
+        "restarted, could not store something, or needed the memory: the step has to be run again "
+        "by a new run (restart the query)"
+    )
+
+
 class Ids(Protocol):
     """The row ids of a ledger, in memory or in a file."""
 
@@ -403,10 +432,10 @@ class MemoryIds:
 
 
 class Ledger:
-    """The rows of one step that are known: which of those that come are new.
+    """The stored rows of one step: tells new rows from duplicates.
 
-    What is admitted counts as stored from then on. If it is not, the ledger is wrong, and another
-    has to be made from the rows that are stored.
+    Admitted rows count as stored. If they are not stored after all, the ledger is wrong and must
+    be rebuilt from the stored rows.
 
     In a first run with content ids, the only attempt of a part so far sends each id once, so its
     rows are new whether or not the earlier ids are here. They are read from the rows when another
@@ -433,7 +462,7 @@ class Ledger:
         self._max_recalled = max_recalled
         self._spill = spill
         self._ids: Ids = MemoryIds()
-        """By part, what this run has sent; in unique mode all is under part 0."""
+        """By part, the ids that this run has sent; in unique mode all are under part 0."""
         self.stored = Fingerprint()
         """The fingerprint of all stored rows of the step, over all runs."""
         self.left: int | None = 0 if is_first_run or is_new_run else None
@@ -441,9 +470,9 @@ class Ledger:
         self.is_partial = False
         """Whether `stored` may lack rows of the step, because retention has removed some."""
         self._used: dict[int, int] = {}
-        """By part, when somebody last wrote it."""
+        """By part, when it was last written."""
         self._forgotten: set[int] = set()
-        """Parts of which rows are stored that lack ids here; for a first run only."""
+        """Parts with stored rows whose ids are not in memory; only in a first run."""
         self._opened: set[int] = set()
         """Parts that somebody has opened or written."""
         self._only: dict[int, Attempt] = {}
@@ -468,7 +497,7 @@ class Ledger:
 
     @property
     def is_by_part(self) -> bool:
-        """Whether a part can be known without the others."""
+        """Whether the ids of a part can be evicted without those of other parts."""
         return self._is_first_run and not self._unique
 
     def spill(self) -> None:
@@ -480,7 +509,7 @@ class Ledger:
             self._used.clear()
 
     def knows(self, part: int) -> bool:
-        """Whether the ids of a part are here; if not, they have to be read, and adopted."""
+        """Return whether the ids of a part are known; if not, read them back and `adopt` them."""
         return part not in self._forgotten
 
     def takes(self, part: int, attempt: Attempt | None) -> bool:
@@ -516,18 +545,18 @@ class Ledger:
         return [(part, self._used.get(part, 0), len(ids)) for part, ids in places.items()]
 
     def use(self, part: int, now: int) -> None:
-        """Note that somebody writes a part, so that others are forgotten before it."""
+        """Record a use of a part: less recently used parts are evicted first."""
         if isinstance(self._ids, MemoryIds) and part in self._ids.places:
             self._used[part] = now
 
     def forget(self, part: int) -> None:
-        """Do without the ids of a part, of which rows are stored."""
+        """Evict the ids of a part with stored rows."""
         self._ids.discard(part)
         self._used.pop(part, None)
         self._forgotten.add(part)
 
     def adopt(self, part: int, other: Ledger) -> None:
-        """Take the ids of a part from a ledger that was made of what is stored."""
+        """Take the ids of a part from a ledger that was read back."""
         self._opened.add(part)
         if part not in self._forgotten:
             return
@@ -544,7 +573,7 @@ class Ledger:
         self.stored += fingerprint_of(b"".join(ids))
 
     def recall(self, part: int, ids: Sequence[bytes]) -> None:
-        """Note rows of a part that were found stored."""
+        """Add rows of a part that were read back."""
         self.count(ids)
         if self._counts:
             self._ids.credit(map(self._key, ids))
@@ -558,7 +587,7 @@ class Ledger:
     def admit(
         self, part: int, ids: Sequence[bytes], attempt: Attempt | None = None
     ) -> Sequence[int]:
-        """The places of those rows that are new, and count as stored from now on."""
+        """Return the indices of the new rows, which count as stored from now on."""
         if not ids:
             return ()
         if self._only:
@@ -588,7 +617,7 @@ class Ledger:
         return places
 
     def _not_accounted_for(self, ids: Sequence[bytes], places: Sequence[int]) -> Sequence[int]:
-        """Of the rows that are new to this run, those that no run before has stored."""
+        """Return the rows, of those new to this run, that no earlier run has stored."""
         claimed = self._ids.claim([self._key(ids[place]) for place in places])
         assert self.left is not None
         self.left -= sum(claimed)
@@ -597,7 +626,7 @@ class Ledger:
         return [place for place, is_stored in zip(places, claimed, strict=True) if not is_stored]
 
     def complete(self, part: int) -> None:
-        """Forget the ids of a part: nobody asks for them again."""
+        """Drop the ids of a completed part: they are not needed again."""
         if not self._unique:
             self._ids.discard(part)
             self._used.pop(part, None)
@@ -614,7 +643,7 @@ class Ledger:
 
 
 def _first_places(ids: Sequence[bytes], wanted: Iterable[bytes]) -> list[int]:
-    """Where each of the wanted ids is for the first time."""
+    """Return the index of the first occurrence of each wanted id."""
     waiting = set(wanted)
     places = []
     for place, each in enumerate(ids):
@@ -625,5 +654,5 @@ def _first_places(ids: Sequence[bytes], wanted: Iterable[bytes]) -> list[int]:
 
 
 def cut_ids(joined: bytes) -> Sequence[bytes]:
-    """Ids that came one behind the other."""
+    """Split concatenated ids."""
     return struct.unpack(len(joined) // ID_SIZE * f"{ID_SIZE}s", joined)

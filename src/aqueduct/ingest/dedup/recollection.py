@@ -14,21 +14,21 @@ from aqueduct.ingest.server.memory import give_back
 from aqueduct.ingest.storage.base import PartitionStorage
 
 _PIECE = 8_192
-"""Rows to recall at a time: each becomes a Python object for that long."""
+"""Rows to convert at a time: each id is a Python object meanwhile."""
 _COLUMNS = ("producer_id", "headers")
-"""Where the id of a row is; values, which may be a thousand times larger, are not read."""
+"""The columns with the id of a row; values may be a thousand times larger, and are not read."""
 
 
 @dataclass(frozen=True)
 class Recollection:
-    """What has to be read before a producer may begin, by any thread, and where it goes then."""
+    """Ids to read back before a producer may write, in any thread; then see `Jobs.install`."""
 
     once: Once
     ledger: Ledger
     ends: dict[int, int]
     job: Job
     known: Ledger | None = None
-    """What it adds to, if other parts of the job are known."""
+    """The ledger of the job in memory, if other parts are known."""
     only_counts: bool = False
     """Whether to compute only the fingerprint of the stored rows."""
 
@@ -37,7 +37,7 @@ class Recollection:
         give_back()  # what was written before has left free memory, as much as this will need
         try:
             for part in partitions:
-                # What retention has removed was stored, and nobody knows by which id.
+                # The ids of rows that retention has removed are unknown.
                 began = self.job.offsets.get(part.number, 0)
                 start = max(began, part.first_offset)
                 end = self.ends[part.number]
@@ -72,7 +72,7 @@ class Recollection:
 
 
 def ids_of(headers: pa.Array) -> list[bytes]:
-    """The ids of rows, which are in the last header of each that has one."""
+    """Return the ids of rows, which are in the last header of each row that has one."""
     headers = headers.filter(pc.greater(pc.list_value_length(headers), 0))
     last = pc.subtract(headers.offsets.slice(1), pa.scalar(1, pa.int32()))
     names, values = (headers.values.field(number).take(last) for number in (0, 1))

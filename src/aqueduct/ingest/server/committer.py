@@ -1,4 +1,4 @@
-"""Group commit: records of all producers wait a moment, are synced together, and are answered."""
+"""Group commit: records of all producers are collected briefly and stored with one sync."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from aqueduct.ingest.server.topic import Submission, Topic
 _log = logging.getLogger("aqueduct.ingest")
 
 _LARGEST = 4
-"""Times `group_size` that one group holds at most: its rows are in memory three times over while it
-is written, and those behind it hardly wait longer."""
+"""The largest group, in multiples of `group_size`: a group is in memory three times while it is
+written, and the records after it wait hardly longer."""
 _PAUSE = 0.05
-_OVER = "this server stores nothing any more: it is ending"
-_NOTHING = Records(0, [], [])
+"""Seconds to wait after an unexpected failure, so that other tasks run if it repeats."""
+_CLOSING = "this server stores nothing any more: it is ending"
+_NO_RECORDS = Records(0, [], [])
 
 
 def size_of(records: Records) -> int:
-    """What records count for while they wait."""
+    """Return the bytes that records reserve while they wait."""
     size = records.size() + RECORD_OVERHEAD * len(records.values)
     if records.headers is not None:
         size += HEADER_OVERHEAD * sum(map(len, records.headers))
@@ -36,7 +37,7 @@ def size_of(records: Records) -> int:
 
 
 class _Waiting:
-    """A submission, and who waits for it."""
+    """A submission, and the future of its caller."""
 
     __slots__ = ("done", "since", "size", "submission", "topic")
 
@@ -51,7 +52,7 @@ class _Waiting:
 
 
 class Room:
-    """Reserved bytes of memory; freed when the records that use them are stored or fail."""
+    """Reserved bytes of memory, released when the records that use them are stored or fail."""
 
     __slots__ = ("size",)
 
@@ -60,7 +61,7 @@ class Room:
 
 
 class Committer:
-    """Stores what is submitted, group after group, in a thread of its own."""
+    """Stores submissions, one group after the other, in the writer thread."""
 
     def __init__(self, store: Store, writer: ThreadPoolExecutor, metrics: Metrics) -> None:
         self._store = store
@@ -77,7 +78,7 @@ class Committer:
         self._is_over = False
 
     async def wait_for_room(self) -> None:
-        """Wait until another message may be taken from a channel."""
+        """Wait until there is memory for another message."""
         while self._is_full and not self._is_over:
             turn = asyncio.get_running_loop().create_future()
             self._room.append(turn)
@@ -93,7 +94,7 @@ class Committer:
         A reservation larger than `max_waiting` is granted when nothing else is reserved.
         """
         if self._is_over:
-            raise IngestError(_OVER)
+            raise IngestError(_CLOSING)
         if not self._reserving and self._fits(size):
             self._held += size
             return Room(size)
@@ -105,7 +106,7 @@ class Committer:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.free(turn.result())
             else:
-                self._grant()  # others may fit where this one did not
+                self._grant()  # smaller reservations may fit
             raise
 
     def resize(self, room: Room, size: int) -> None:
@@ -129,7 +130,7 @@ class Committer:
                 self._reserving.popleft()
             elif self._is_over:
                 self._reserving.popleft()
-                turn.set_exception(IngestError(_OVER))
+                turn.set_exception(IngestError(_CLOSING))
             elif self._fits(size):
                 self._reserving.popleft()
                 self._held += size
@@ -155,7 +156,7 @@ class Committer:
             room = await self.reserve(size_of(submission.records))
         elif self._is_over:
             self.free(room)
-            raise IngestError(_OVER)
+            raise IngestError(_CLOSING)
         size = room.size
         done = asyncio.get_running_loop().create_future()
         waiting = _Waiting(topic, submission, size, done)
@@ -174,12 +175,12 @@ class Committer:
                 try:
                     await self._linger()
                     await self._store_next()
-                except Exception:  # noqa: BLE001 -- one group may fail, and others have to be stored
+                except Exception:  # noqa: BLE001 -- later groups must be stored
                     _log.exception("a group was not stored as it should be, and the next one is")
-                    await asyncio.sleep(_PAUSE)  # what fails at once would let nobody else run
+                    await asyncio.sleep(_PAUSE)
         finally:
             self._is_over = True
-            self._fail(self._waiting, IngestError(_OVER))
+            self._fail(self._waiting, IngestError(_CLOSING))
             self._answer(self._waiting)
             self._waiting.clear()
 
@@ -192,7 +193,7 @@ class Committer:
             self._fail(group, IngestError(f"could not be stored: {error!r}"))
             raise
         except BaseException:
-            self._fail(group, IngestError(_OVER))
+            self._fail(group, IngestError(_CLOSING))
             raise
         finally:
             self._answer(group)
@@ -202,7 +203,7 @@ class Committer:
             waiting.submission.fault = waiting.submission.fault or fault
 
     def _take(self) -> list[_Waiting]:
-        """The next group: what came first, and no more than is good for memory."""
+        """Take the next group in order of arrival, up to the largest size."""
         limit = _LARGEST * self._store.limits.group_size
         group = [self._waiting.popleft()]
         size = group[0].size
@@ -217,7 +218,7 @@ class Committer:
         return group
 
     async def _linger(self) -> None:
-        """Wait for more, but not long: what came during the last commit has waited already."""
+        """Wait for more records; those that arrived during the last commit have waited already."""
         waited = time.perf_counter() - self._waiting[0].since
         left = self._store.limits.linger - waited
         if left <= 0:
@@ -230,7 +231,7 @@ class Committer:
         submissions = ((waiting.topic, waiting.submission) for waiting in group)
         try:
             self._store.commit(group_by_topic(submissions))
-        except Exception as error:  # noqa: BLE001 -- whoever waits has to know, whatever it is
+        except Exception as error:  # noqa: BLE001 -- every submission needs an outcome
             fault = IngestError(f"could not be stored: {error!r}")
             for waiting in group:
                 if not waiting.submission.is_done:
@@ -244,6 +245,6 @@ class Committer:
                 waiting.done.set_result(None)
         for waiting in group:
             self._metrics.committed(waiting.submission, now - waiting.since)
-            # Its room is free again; a producer that does not read its answers may still hold it.
-            waiting.submission.records = _NOTHING
+            # Free the records: a producer that does not read its answers keeps the submission.
+            waiting.submission.records = _NO_RECORDS
         self._grant()

@@ -1,4 +1,4 @@
-"""Who sends under which id: one at a time, each behind all that those before have under way."""
+"""Leases of producer ids: one producer at a time, after the records of its predecessor."""
 
 from __future__ import annotations
 
@@ -9,57 +9,57 @@ from collections.abc import Iterator
 from aqueduct.ingest.server.stream import Stream
 
 
-class Place:
-    """What is under way of one producer id in one topic, whoever sent it."""
+class ProducerLease:
+    """The lease of one producer id in one topic."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
-        """Held by who takes over, so that those who come meanwhile find it done."""
+        """Held during a takeover, so that takeovers happen one after the other."""
         self.stream: Stream | None = None
-        """Who sends, or the last who did; it may be gone while its records still wait."""
+        """The current or last stream; it may have ended while its records still wait."""
         self.users = 0
 
     @property
     def is_clear(self) -> bool:
-        """Whether all that was taken is stored or refused."""
+        """Whether all received records are stored or rejected."""
         return self.stream is None or self.stream.is_settled
 
     async def clear(self) -> None:
-        """Have whoever sends here stop, and wait until what was taken is stored or refused."""
+        """Stop the current stream, and wait until its records are stored or rejected."""
         if self.stream is not None:
             self.stream.supersede()
             await self.stream.settled()
 
 
-class Places:
-    """The places of all producers that send, or whose records still wait."""
+class ProducerLeases:
+    """The leases of all producers that send, or whose records still wait."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str], Place] = {}
+        self._leases: dict[tuple[str, str], ProducerLease] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._leases)
 
     @contextlib.contextmanager
-    def entered(self, topic: str, producer_id: str) -> Iterator[Place]:
-        """The place of a producer id, which is there for as long as anybody needs it."""
+    def acquired(self, topic: str, producer_id: str) -> Iterator[ProducerLease]:
+        """Yield the lease of a producer id; it exists while it is used or records wait."""
         key = topic, producer_id
-        place = self._places.setdefault(key, Place())
-        place.users += 1
+        lease = self._leases.setdefault(key, ProducerLease())
+        lease.users += 1
         try:
-            yield place
+            yield lease
         finally:
-            place.users -= 1
-            self._leave(key, place)
+            lease.users -= 1
+            self._leave(key, lease)
 
-    def _leave(self, key: tuple[str, str], place: Place) -> None:
-        if place.users or self._places.get(key) is not place:
+    def _leave(self, key: tuple[str, str], lease: ProducerLease) -> None:
+        if lease.users or self._leases.get(key) is not lease:
             return
-        if place.stream is None or place.is_clear:
-            del self._places[key]
+        if lease.stream is None or lease.is_clear:
+            del self._leases[key]
         else:
-            place.stream.when_settled(lambda: self._leave(key, place))
+            lease.stream.when_settled(lambda: self._leave(key, lease))
 
     def ids(self, topic: str) -> set[str]:
-        """The producer ids in use in a topic."""
-        return {producer_id for name, producer_id in self._places if name == topic}
+        """Return the producer ids in use in a topic."""
+        return {producer_id for name, producer_id in self._leases if name == topic}

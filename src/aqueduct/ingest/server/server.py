@@ -43,7 +43,7 @@ from aqueduct.ingest.server.committer import Committer
 from aqueduct.ingest.server.metrics import Metrics, Now
 from aqueduct.ingest.server.owners import check_owner, read_key, tagged
 from aqueduct.ingest.server.permissions import HEADER, Grant, Permissions, digest_of
-from aqueduct.ingest.server.producer_leases import Places
+from aqueduct.ingest.server.producer_leases import ProducerLeases
 from aqueduct.ingest.server.reader_offsets import Progress
 from aqueduct.ingest.server.reading import Reading
 from aqueduct.ingest.server.requests import MAX_REQUEST, Account, Decoded, Reservation
@@ -108,7 +108,7 @@ class IngestServer:
         self.metrics = Metrics()
         self._doorman = Doorman()
         self._owners_key = b""
-        self._places = Places()
+        self._leases = ProducerLeases()
         self._decoded = Decoded()
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """By topic and job, who looks at what is known of it."""
@@ -331,7 +331,7 @@ class IngestServer:
         async with request.answers as answers, request.records as records:
             try:
                 client.grant.check_write(request.topic)
-                with self._place_for_stream(client):
+                with self._stream_slot(client):
                     self._store.check_position(request.topic, request.position)
                     if request.once is not None:
                         self._store.check_after(request.topic, request.once, request.after)
@@ -429,8 +429,8 @@ class IngestServer:
         producer_id = request.producer_id
         if request.instance:
             check_name(request.instance, "producer's instance")
-        with self._places.entered(topic.name, producer_id) as place:
-            async with place.turn:
+        with self._leases.acquired(topic.name, producer_id) as lease:
+            async with lease.turn:
                 # Before the current producer with that id is affected.
                 known = topic.owner_of(producer_id)
                 check_owner("producer id", producer_id, known, client.checked_owner)
@@ -439,16 +439,16 @@ class IngestServer:
                     if not 0 <= request.again <= MAX_SEQUENCE:
                         raise RefusedRecords(f"no record has the number {request.again}")
                     topic.check_owner(producer_id, instance, request.again)
-                await place.clear()
+                await lease.clear()
                 committed = await self._in_turn(
                     client,
                     self._store.register,
                     topic,
                     producer_id,
                     instance,
-                    self._places.ids(topic.name),
+                    self._leases.ids(topic.name),
                 )
-                place.stream = stream
+                lease.stream = stream
             await answers.send(self._opened(topic, committed))
             await stream.run()
 
@@ -463,7 +463,7 @@ class IngestServer:
         )
 
     @contextlib.contextmanager
-    def _place_for_stream(self, client: _Client) -> Iterator[None]:
+    def _stream_slot(self, client: _Client) -> Iterator[None]:
         if self._sending >= self.limits.max_streams:
             raise RefusedRecords(
                 f"{self._sending} producers send already (max_streams); try again later"

@@ -83,7 +83,7 @@ class Store:
     # Writing, by one thread
 
     def topic_to_write(self, name: str, partitions: int | None) -> Topic:
-        """A topic, made if it is new."""
+        """Return a topic for writing; create it if it does not exist."""
         check_name(name)
         if name in self.faults:
             raise IngestError(f"topic {name} is out of use: {self.faults[name]}")
@@ -128,9 +128,9 @@ class Store:
     def register(
         self, topic: Topic, producer_id: str, instance: str = "", keep: Collection[str] = ()
     ) -> int:
-        """Make room for a producer, and tell the last sequence number that is stored of it.
+        """Register a producer, and return its last stored sequence number.
 
-        Those to be kept are not forgotten for that.
+        Idle producers may be forgotten to make room, except those in ``keep``.
         """
         known = self._remembered(topic, producer_id, keep)
         topic.own(producer_id, instance)
@@ -162,7 +162,7 @@ class Store:
         owner: str = "",
         attempt: Attempt | None = None,
     ) -> tuple[bool, Recollection | None]:
-        """Let a job write to a topic: whether nothing is to be sent, and what has to be read."""
+        """Open a part of a job for writing; return the result of `Jobs.open`."""
         check_name(once.job, "job")
         topic.job_owners.check(once.job, owner)
         is_new = once.job not in topic.jobs.names  # for which others may have been forgotten
@@ -199,7 +199,7 @@ class Store:
             )
 
     def recall(self, topic: Topic, read: Recollection) -> None:
-        """Know what was read of the rows of a job, in place of what is idle."""
+        """Install the ids that were read back for a job; evict idle ids to make room."""
         self._free_ids(read.ledger.size, {(read.once.job, read.once.part)})
         if read.ledger.is_spilled and not self._free_file({(read.once.job, read.once.part)}):
             raise self._too_many_ids()
@@ -252,7 +252,7 @@ class Store:
         return missing
 
     def commit(self, groups: dict[Topic, list[Submission]]) -> None:
-        """Store what waits, a group a topic; what fails fails for its topic alone."""
+        """Store submissions, one group per topic; a failure affects only its topic."""
         now = int(self._clock.now() * 1e6)
         self._make_room_for_ids(groups)
         for topic, submissions in groups.items():
@@ -262,12 +262,12 @@ class Store:
                 self._check_disk()
                 accepted = [each for each in submissions if each.fault is None]
                 topic.commit(accepted, now)
-            except Exception as error:  # noqa: BLE001 -- one topic's trouble is not another's
+            except Exception as error:  # noqa: BLE001 -- other topics must be stored
                 self._refuse(topic, submissions, error)
             topic.storage.rotate(self.limits.roll_size, math.inf)
 
     def _make_room_for_ids(self, groups: dict[Topic, list[Submission]]) -> None:
-        """Free ids of what is idle where there are too many; refuse what has no room even so."""
+        """Evict idle ids if there are too many; fail submissions for which there is no room."""
         coming = [
             (topic, each)
             for topic, group in groups.items()
@@ -300,7 +300,7 @@ class Store:
             return True
         found = [(idle, topic) for topic in topics for idle in topic.jobs.idle(keep)]
         for idle, topic in sorted(found, key=lambda pair: pair[0].cost):
-            topic.jobs.let_go(idle)
+            topic.jobs.evict(idle)
             over -= idle.size
             if over <= 0:
                 return True
@@ -312,7 +312,7 @@ class Store:
             over -= size
             if over <= 0:
                 return True
-        # Only the ids of this submission are left, which are in memory anyway.
+        # Only the ids of these submissions are left, which are in memory anyway.
         return True
 
     def _free_file(self, keep: Collection[tuple[str, int]]) -> bool:
@@ -325,7 +325,7 @@ class Store:
         if not found:
             return False
         idle, topic = min(found, key=lambda pair: pair[0].cost)
-        topic.jobs.let_go(idle)
+        topic.jobs.evict(idle)
         return True
 
     def _refuse(self, topic: Topic, submissions: list[Submission], error: Exception) -> None:
@@ -396,17 +396,17 @@ class Store:
     # Reading, by any thread
 
     def info(self) -> list[TopicInfo]:
-        """What every topic holds, or why it cannot be used."""
+        """Return what every topic contains, or why it is out of use."""
         known = [self.info_of(topic) for topic in list(self.topics.values())]
         lost = [TopicInfo(name, [], fault=fault) for name, fault in self.faults.items()]
         return sorted(known + lost, key=lambda topic: topic.topic)
 
     def info_of(self, topic: Topic) -> TopicInfo:
-        """What a topic holds."""
+        """Return what a topic contains."""
         return topic.info(self.limits.producer_memory, self._now())
 
     def topic_to_read(self, name: str, may_read: Callable[[str], bool] = lambda _: True) -> Topic:
-        """A topic that is there; the error names others, of those that may be read."""
+        """Return an existing topic; the error names some that ``may_read`` allows."""
         if name in self.faults:
             raise IngestError(f"topic {name} is out of use: {self.faults[name]}")
         topic = self.topics.get(name)
@@ -421,7 +421,7 @@ class Store:
 def group_by_topic(
     submissions: Iterable[tuple[Topic, Submission]],
 ) -> dict[Topic, list[Submission]]:
-    """Submissions of each topic, in order."""
+    """Group submissions by topic, in order."""
     groups: dict[Topic, list[Submission]] = {}
     for topic, submission in submissions:
         groups.setdefault(topic, []).append(submission)

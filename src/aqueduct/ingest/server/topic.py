@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from aqueduct.ingest.dedup.once import Attempt, Once, cut_ids
 from aqueduct.ingest.errors import IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
 from aqueduct.ingest.limits import IngestLimits
+from aqueduct.ingest.partitioning import partition_of, spread
 from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, Records, TopicInfo
-from aqueduct.ingest.records import Chunk, make_batch
-from aqueduct.ingest.server.arranging import split
+from aqueduct.ingest.records import Chunk, make_batch, pick_places, pick_runs
 from aqueduct.ingest.server.named_readers import NamedReaders
 from aqueduct.ingest.server.owners import Owners, tag_of
 from aqueduct.ingest.storage.base import (
@@ -36,7 +36,7 @@ _REPLACED = (
 
 
 def superseded(producer_id: str) -> str:
-    """What a producer is told whose id another has taken."""
+    """Return the error text for a producer whose id another producer has taken."""
     return (
         f"another producer was opened with the id {producer_id!r} meanwhile: what was not flushed "
         "may not be stored; an id is for one at a time, so give each its own"
@@ -45,21 +45,22 @@ def superseded(producer_id: str) -> str:
 
 @dataclass(slots=True)
 class Submission:
-    """Records that somebody wants stored, and what became of them."""
+    """Records to be stored, and their outcome."""
 
     producer_id: str
     records: Records
     offsets: dict[int, int] = field(default_factory=dict)
-    """By partition, where the first of them is."""
+    """By partition, the offset of the first new record."""
     skipped: int = 0
-    """How many of them had been stored before."""
+    """The number of duplicates."""
     once: Once | None = None
-    """Whose rows they are, if they are known by ids."""
+    """The job, step, run and part of the rows, if they are deduplicated by ids."""
     attempt: Attempt | None = None
-    """Which attempt of that part sends them."""
+    """The attempt of that part that sends them."""
     fault: IngestError | None = None
+    """Why they were not stored."""
     is_done: bool = False
-    """Whether all of them are on disk: whatever fails then, that is what is to be said."""
+    """Whether all of them are durable: a later failure does not change that outcome."""
 
 
 @dataclass(slots=True)
@@ -164,7 +165,7 @@ class Topic:
             submission.is_done = submission.fault is None
 
     def _complete(self, submissions: Sequence[Submission], now: int) -> None:
-        """Note that parts are complete with what is stored."""
+        """Record that parts are complete."""
         try:
             self.jobs.complete((each.once for each in submissions if each.once is not None), now)
         except IngestError as fault:
@@ -262,7 +263,7 @@ class Topic:
                 _check_times(producer, records)
                 wanted: Sequence[int]
                 if submission.once is None:
-                    self.jobs.check_free(producer)  # the job may have begun since it was opened
+                    self.jobs.check_free(producer)  # the job may be newer than the stream
                     known = last.get(producer, self.producers.get(producer, (0, 0))[0])
                     wanted = _behind(producer, records, known)
                 else:
@@ -284,18 +285,19 @@ class Topic:
         return arranged
 
     def ends(self) -> dict[int, int]:
-        """By partition, the offset behind its last row."""
+        """Return the next offset of each partition."""
         return {part.number: part.next_offset for part in self.partitions}
 
     def own(self, producer_id: str, instance: str) -> None:
-        """Note which of those with an id has it now; nothing of another one is under way."""
+        """Give an id to an instance; no record of another instance may be pending."""
         self.owners[producer_id] = instance
 
     def check_owner(self, producer_id: str, instance: str, committed: int) -> None:
-        """Raise if another one has taken an id from one that was open before.
+        """Raise `RefusedRecords` if another instance has taken the id of a reconnecting producer.
 
-        ``committed`` is the last number that it knows to be stored. Who was opened last is known
-        since the topic was opened; before that, who stored something last is.
+        ``committed`` is the last sequence number that the producer knows to be stored. The instance
+        that was opened last is known since the topic was opened; before that, the instance that
+        stored a record last.
         """
         owner = self.owners.get(producer_id)
         if owner is None:
@@ -310,7 +312,7 @@ class Topic:
         return tag_of(self.instances.get(producer_id, "") if known is None else known)
 
     def forget_producers(self, horizon: int, keep: Collection[str] = ()) -> None:
-        """Forget the producers that stored nothing since a time, but not those to be kept."""
+        """Forget the producers that stored nothing since a time, except those in ``keep``."""
         self._forget(
             name
             for name, (_, time) in self.producers.items()
@@ -318,7 +320,7 @@ class Topic:
         )
 
     def forget_idle_producers(self, keep: Collection[str] = ()) -> None:
-        """Forget those that have stored nothing yet: they lose nothing by it."""
+        """Forget the producers that have never stored a record: they lose nothing."""
         self._forget(
             name for name, known in self.producers.items() if not known[0] and name not in keep
         )
@@ -337,9 +339,12 @@ class Topic:
         self.storage.close()
 
     def info(self, memory: float | None = None, now: int = 0) -> TopicInfo:
-        """What it holds; see `Jobs.unfinished` for how long an idle step keeps its rows."""
+        """Return what the topic contains.
+
+        See `Jobs.unfinished` for how long an idle step keeps its rows.
+        """
         infos = [part.info() for part in self.partitions]
-        if self.fault:  # one that cannot be written makes all of them so
+        if self.fault:  # a group may touch every partition
             infos = [replace(info, fault=info.fault or self.fault) for info in infos]
         steps = self.jobs.unfinished(memory, now)
         # Read the epoch after the offsets, so that it is never older than they are.
@@ -379,7 +384,7 @@ def _check_times(producer: str, records: Records) -> None:
 
 
 def _behind(producer: str, records: Records, known: int) -> range:
-    """The places of the records behind the last one that is known; raises if some are missing."""
+    """Return the indices of the records after ``known``; raise `RefusedRecords` for a gap."""
     if records.sequence > known + 1:
         raise RefusedRecords(
             f"record {records.sequence} of producer {producer!r} came after {known}: "
@@ -387,3 +392,45 @@ def _behind(producer: str, records: Records, known: int) -> range:
         )
     count = len(records.values)
     return range(min(known + 1 - records.sequence, count), count)
+
+
+def split(
+    producer: str,
+    records: Records,
+    wanted: Sequence[int],
+    partitions: int,
+    ids: Sequence[bytes] | None = None,
+) -> Iterator[tuple[int, Chunk]]:
+    """Yield the wanted records by partition; ``wanted`` has indices, a range goes to the end."""
+    sequences = range(records.sequence, records.sequence + len(records.values))
+    if isinstance(wanted, range):
+        skip = wanted.start
+        if records.partition is not None or partitions == 1:
+            chunk = Chunk(
+                producer,
+                sequences[skip:],
+                records.values[skip:],
+                records.timestamps[skip:],
+                None if records.keys is None else records.keys[skip:],
+                None if records.headers is None else records.headers[skip:],
+                None if ids is None else ids[skip:],
+            )
+            yield records.partition or 0, chunk
+            return
+        if records.keys is None and records.partitions is None:
+            runs = spread(wanted, records.sequence, partitions)
+            for number, slices in runs.items():
+                yield number, pick_runs(producer, records, slices, ids)
+            return
+    places: dict[int, list[int]] = {}
+    for at in wanted:
+        if records.partition is not None:
+            number = records.partition
+        elif records.partitions is not None:
+            number = records.partitions[at]
+        else:
+            key = None if records.keys is None else records.keys[at]
+            number = partition_of(key, sequences[at], partitions)
+        places.setdefault(number, []).append(at)
+    for number, picked in places.items():
+        yield number, pick_places(producer, records, picked, ids)

@@ -1,4 +1,4 @@
-"""What was answered and is gone is damage, whatever it looks like; what a crash leaves is not."""
+"""Missing acknowledged rows are damage; the incomplete group that a crash leaves is not."""
 
 import os
 from pathlib import Path
@@ -78,7 +78,7 @@ def check_refused(directory: Path, log: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip_last, cut_to_two_blocks, cut_last, Path.unlink])
 @pytest.mark.parametrize("how", ["killed, with a later group", "killed, and 1 rolled", "closed"])
-def test_what_was_answered_and_is_gone_is_damage(tmp_path: Path, how: str, damage: object) -> None:
+def test_missing_acknowledged_rows_are_damage(tmp_path: Path, how: str, damage: object) -> None:
     roll = 1 if "rolled" in how else None
     log = six_groups(tmp_path, late="later" in how, roll=roll)
     if how != "closed":
@@ -88,7 +88,7 @@ def test_what_was_answered_and_is_gone_is_damage(tmp_path: Path, how: str, damag
 
 
 @pytest.mark.parametrize("damage", [cut_to_two_blocks, Path.unlink])
-def test_groups_before_the_last_are_missed_after_a_crash_too(
+def test_missing_groups_before_the_last_are_damage_after_a_crash(
     tmp_path: Path, damage: object
 ) -> None:
     log = six_groups(tmp_path)
@@ -109,7 +109,7 @@ def test_the_last_group_of_a_server_that_was_killed_may_be_incomplete(
         stored(store, records(21, 4))
 
 
-def test_one_partition_alone_is_missed_if_the_server_was_closed(tmp_path: Path) -> None:
+def test_a_torn_tail_is_damage_if_the_server_was_closed(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.topic_to_write("t", 1)
         stored(store, records(1, 3))
@@ -120,7 +120,7 @@ def test_one_partition_alone_is_missed_if_the_server_was_closed(tmp_path: Path) 
         assert store.topics["t"].fault.startswith(f"{path}, byte ")
 
 
-def test_the_mark_is_there_exactly_while_nothing_is_written(tmp_path: Path) -> None:
+def test_the_closed_mark_exists_exactly_while_nothing_is_written(tmp_path: Path) -> None:
     mark = tmp_path / "t" / CLOSED
     with opened(tmp_path) as store:
         stored(store, records(1, 4))
@@ -135,7 +135,7 @@ def test_the_mark_is_there_exactly_while_nothing_is_written(tmp_path: Path) -> N
     assert mark.exists()
 
 
-def test_a_damaged_mark_still_says_that_the_server_was_closed(
+def test_a_damaged_closed_mark_still_means_that_the_server_was_closed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = six_groups(tmp_path)
@@ -147,7 +147,7 @@ def test_a_damaged_mark_still_says_that_the_server_was_closed(
     check_refused(tmp_path, log)
 
 
-def test_a_reader_of_the_directory_waits_for_what_is_proven_and_not_seen_yet(
+def test_a_directory_reader_reads_again_what_a_high_water_mark_requires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as store:

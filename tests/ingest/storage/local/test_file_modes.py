@@ -1,4 +1,4 @@
-"""Who on this machine may read what is stored: owner and group, unless told otherwise."""
+"""Permissions of stored files: readable by owner and group, unless configured otherwise."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fill(directory: Path) -> None:
         store.end_step("t", "job", 0, "0" * 32)
 
 
-def test_everything_that_is_made_is_private(tmp_path: Path, umask: int) -> None:
+def test_all_new_files_are_private(tmp_path: Path, umask: int) -> None:
     fill(tmp_path / "data")
     found = modes(tmp_path)
     names = {Path(name).name.rpartition(".")[2] for name in found}
@@ -51,7 +51,7 @@ def test_everything_that_is_made_is_private(tmp_path: Path, umask: int) -> None:
     assert exposed(tmp_path / "data") == []
 
 
-async def test_a_server_with_tokens_makes_nothing_public_either(lab: Lab) -> None:
+async def test_a_server_with_tokens_creates_no_public_file(lab: Lab) -> None:
     tokens = Permissions({"a-token-of-20-letters": Grant(["*"], ["*"])})
     async with (
         lab.serve(partitions=1, permissions=tokens) as server,
@@ -62,7 +62,7 @@ async def test_a_server_with_tokens_makes_nothing_public_either(lab: Lab) -> Non
     assert (lab.directory / KEY).stat().st_mode & 0o777 == 0o600
 
 
-def test_what_an_older_server_left_open_is_closed_and_told_once(
+def test_modes_of_an_older_version_are_tightened_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(tmp_path)
@@ -86,7 +86,7 @@ def test_what_an_older_server_left_open_is_closed_and_told_once(
     assert "permissions" not in caplog.text
 
 
-def test_who_says_so_lets_everybody_read_and_nobody_write(tmp_path: Path) -> None:
+def test_mode_755_makes_topics_world_readable_and_not_writable(tmp_path: Path) -> None:
     fill(tmp_path)
     store = open_store(tmp_path, mode=0o755)
     stored(store, records(7, 3))
@@ -99,7 +99,7 @@ def test_who_says_so_lets_everybody_read_and_nobody_write(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755])
-async def test_topics_can_be_reached_with_the_mode_that_was_asked_for(lab: Lab, mode: int) -> None:
+async def test_topics_are_reachable_with_the_configured_mode(lab: Lab, mode: int) -> None:
     for _ in range(2):  # a new directory, and one that is there
         async with lab.serve(directory_mode=mode) as server, lab.producer(server) as producer:
             await producer.send_and_wait(b"x")
@@ -108,7 +108,7 @@ async def test_topics_can_be_reached_with_the_mode_that_was_asked_for(lab: Lab, 
         lab.directory.chmod(0o750)
 
 
-async def test_directories_keep_the_bit_that_says_which_group_files_get(lab: Lab) -> None:
+async def test_directories_keep_their_setgid_bit(lab: Lab) -> None:
     lab.directory.mkdir(exist_ok=True)
     lab.directory.chmod(0o2750)
     for mode in (None, None, 0o755):
@@ -119,13 +119,13 @@ async def test_directories_keep_the_bit_that_says_which_group_files_get(lab: Lab
 
 
 @pytest.mark.parametrize("mode", [0, 0o644, 0o077, 0o770, 0o777, 0o1755])
-def test_a_mode_that_cannot_work_is_an_error(tmp_path: Path, mode: int) -> None:
+def test_an_unusable_mode_is_an_error(tmp_path: Path, mode: int) -> None:
     with pytest.raises(ValueError, match=r"invalid directory mode .* use 700, 750 or 755"):
         open_store(tmp_path, mode=mode)
     assert [check_mode(each) for each in (0o700, 0o750, 0o755)] == [0o700, 0o750, 0o755]
 
 
-def test_what_cannot_be_changed_is_said_and_the_topic_works(
+def test_a_mode_that_cannot_be_changed_is_logged_and_the_topic_works(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)

@@ -1,4 +1,4 @@
-"""Small files with a checksum: read back as written, or known to be damaged."""
+"""Small files with a checksum: read as written, or detected as damaged."""
 
 import os
 import zlib
@@ -24,7 +24,7 @@ SEGMENTS = [Segment(5, 9, 100, 1, 2, 3, 4, 5), Segment(10, 10, 50, 6, 7, 8, 9, 1
 FULL = Manifest(5, 11, 3, 99, SEGMENTS, {"p": (4, 98), "ü": (1, 99)})
 
 
-def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_manifest(tmp_path, FULL)
     assert read_manifest(tmp_path) == FULL
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
@@ -34,7 +34,7 @@ def test_no_manifest_is_an_empty_one(tmp_path: Path) -> None:
     assert read_manifest(tmp_path) == Manifest()
 
 
-def test_a_flipped_bit_in_any_byte_and_every_cut_is_found(tmp_path: Path) -> None:
+def test_any_flipped_bit_and_any_truncation_is_detected(tmp_path: Path) -> None:
     write_manifest(tmp_path, FULL)
     path = tmp_path / NAME
     good = path.read_bytes()
@@ -127,13 +127,13 @@ def test_a_file_is_synced_before_its_name_and_its_name_before_it_counts(
     assert steps == ["file", "rename", "directory"]
 
 
-def test_files_that_are_gone_are_removed_without_complaint(tmp_path: Path) -> None:
+def test_removing_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     remove_files([tmp_path / "a", tmp_path / "b"])
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_written_is_json(tmp_path: Path) -> None:
+def test_a_manifest_is_json(tmp_path: Path) -> None:
     write_manifest(tmp_path, FULL)
     found = msgspec.json.decode((tmp_path / NAME).read_bytes())
     assert found["content"]["producers"]["p"] == [4, 98]

@@ -1,4 +1,4 @@
-"""One partition: recovery from any end, rolling with a crash at any step, and reading."""
+"""One partition: recovery from any torn tail, rolling with a crash at any step, and reading."""
 
 import errno
 import logging
@@ -62,7 +62,7 @@ def made(directory: Path, blocks: int = 3) -> Path:
     return path
 
 
-def test_a_log_torn_at_any_byte_is_cut_and_gone_on_behind(
+def test_a_log_torn_at_any_byte_is_truncated_and_continued(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
@@ -120,7 +120,7 @@ def test_a_flipped_byte_puts_the_partition_out_of_use_or_cuts_the_last_block(
         assert part.info().fault == part.fault
 
 
-def test_a_torn_end_of_a_log_before_the_last_is_damage(tmp_path: Path) -> None:
+def test_a_torn_tail_of_a_log_before_the_last_is_damage(tmp_path: Path) -> None:
     path = made(tmp_path)
     part = settled(tmp_path, 0)
     append(part)
@@ -148,7 +148,7 @@ def test_a_log_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:
         ((0, 2), "begins at offset 6, not at 3"),
     ],
 )
-def test_blocks_twice_or_out_of_order_are_damage(
+def test_duplicate_or_reordered_blocks_are_damage(
     tmp_path: Path, order: tuple[int, ...], reason: str
 ) -> None:
     path = made(tmp_path)
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_read_puts_the_partition_out_of_use(tmp_path: Path
     assert settled(tmp_path, 0).fault == f"{tmp_path / NAME}: Is a directory"
 
 
-def test_what_recovery_counts_is_synced_first(
+def test_recovery_syncs_the_log_before_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(tmp_path)
@@ -208,7 +208,7 @@ ROLL_STEPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("step", ROLL_STEPS)
 @pytest.mark.parametrize("earlier", [0, 1])
-def test_a_crash_in_a_roll_loses_nothing_and_doubles_nothing(
+def test_a_crash_in_a_roll_loses_and_duplicates_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, earlier: int
 ) -> None:
     part = settled(tmp_path, 0)
@@ -238,7 +238,7 @@ def test_a_crash_in_a_roll_loses_nothing_and_doubles_nothing(
     assert names == {NAME, *(segment.name for segment in read_manifest(tmp_path).segments)}
 
 
-def test_a_roll_that_fails_for_lack_of_room_can_be_tried_again(
+def test_a_roll_that_fails_on_a_full_disk_can_be_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = settled(tmp_path, 0)
@@ -260,7 +260,7 @@ def test_a_roll_that_fails_for_lack_of_room_can_be_tried_again(
     assert not list(tmp_path.glob("*.wal"))
 
 
-def test_half_written_files_are_removed(tmp_path: Path) -> None:
+def test_temporary_files_are_removed(tmp_path: Path) -> None:
     made(tmp_path)
     (tmp_path / ".manifest.json.tmp").write_bytes(b"half")
     (tmp_path / ".a.parquet.tmp").write_bytes(b"half")
@@ -288,7 +288,7 @@ def test_segments_without_a_manifest_are_kept_and_the_partition_is_out_of_use(
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "longer"])
-def test_a_segment_that_is_not_as_it_was_is_found_at_the_start(tmp_path: Path, damage: str) -> None:
+def test_a_segment_of_another_size_is_detected_at_start(tmp_path: Path, damage: str) -> None:
     part = rolled(tmp_path)
     path = tmp_path / part.manifest.segments[1].name
     data = path.read_bytes()
@@ -326,7 +326,7 @@ def test_any_range_over_segments_and_logs_can_be_read(tmp_path: Path) -> None:
             assert found == list(range(start, end))
 
 
-def test_a_range_that_is_not_there_is_refused_with_what_is(tmp_path: Path) -> None:
+def test_a_missing_range_is_rejected_with_the_existing_one(tmp_path: Path) -> None:
     part = rolled(tmp_path)
     part.drop(1)
     part.check_range("t", 3, 6)
@@ -350,7 +350,7 @@ def test_an_offset_is_found_by_time_in_segments_and_logs(tmp_path: Path) -> None
     assert {time: settled(tmp_path, 0).offset_at(time) for time in times} == times
 
 
-def test_a_log_that_becomes_a_segment_while_it_is_read_is_read_on(tmp_path: Path) -> None:
+def test_reading_continues_when_a_log_becomes_a_segment(tmp_path: Path) -> None:
     part = settled(tmp_path, 0)
     for _ in range(3):
         append(part)
@@ -364,7 +364,7 @@ def test_a_log_that_becomes_a_segment_while_it_is_read_is_read_on(tmp_path: Path
     assert found == list(range(9))
 
 
-def test_a_reader_of_the_directory_follows_a_log_into_its_segment(tmp_path: Path) -> None:
+def test_a_directory_reader_continues_in_the_segment_of_a_log(tmp_path: Path) -> None:
     part = settled(tmp_path, 0)
     append(part)
     append(part)
@@ -375,7 +375,7 @@ def test_a_reader_of_the_directory_follows_a_log_into_its_segment(tmp_path: Path
     check_whole(looking, 9)
 
 
-def test_a_reader_of_the_directory_looks_again_if_a_log_goes_meanwhile(
+def test_a_directory_reader_retries_if_a_log_is_removed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = settled(tmp_path, 0)
@@ -392,7 +392,7 @@ def test_a_reader_of_the_directory_looks_again_if_a_log_goes_meanwhile(
     check_whole(settled(tmp_path, 0, read_only=True), 6)
 
 
-def test_a_file_that_somebody_removed_is_damage_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_removed_file_is_damage_and_is_not_retried(tmp_path: Path) -> None:
     part = rolled(tmp_path)
     append(part)
     for path in (*tmp_path.glob("*.parquet"), *tmp_path.glob("*.wal")):
@@ -402,7 +402,7 @@ def test_a_file_that_somebody_removed_is_damage_and_not_waited_for(tmp_path: Pat
             list(part.read(start, start + 1))
 
 
-def test_a_file_that_cannot_be_read_now_is_an_error_that_names_it(
+def test_a_file_that_cannot_be_opened_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = rolled(tmp_path)
@@ -418,7 +418,7 @@ def test_a_file_that_cannot_be_read_now_is_an_error_that_names_it(
     check_whole(part, 9)
 
 
-def test_a_reader_of_the_directory_changes_nothing(tmp_path: Path) -> None:
+def test_a_directory_reader_changes_nothing(tmp_path: Path) -> None:
     path = made(tmp_path)
     fill(path, path.read_bytes()[:-4])
     (tmp_path / ".manifest.json.tmp").write_bytes(b"half")
@@ -483,7 +483,7 @@ def test_a_forgotten_producer_leaves_the_manifest_at_the_next_roll(tmp_path: Pat
     assert part.producers["p"][0] == 9
 
 
-def test_one_pass_rolls_what_was_finished_when_it_began(
+def test_a_roll_takes_only_logs_that_were_finished_when_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = settled(tmp_path, 0)
@@ -502,7 +502,7 @@ def test_one_pass_rolls_what_was_finished_when_it_began(
     assert len(part.manifest.segments) == 1
 
 
-def test_a_partition_knows_its_size_without_adding_up_its_segments(tmp_path: Path) -> None:
+def test_a_partition_tracks_the_size_of_its_segments(tmp_path: Path) -> None:
     part = rolled(tmp_path, 3)
     for each in (part, settled(tmp_path, 0)):
         assert each.segments_size == sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))

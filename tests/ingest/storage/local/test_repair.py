@@ -1,4 +1,4 @@
-"""A topic with damaged logs: what has to be given up is said, and only cut if asked."""
+"""Repair of a topic with damaged logs: reports the loss, and cuts it off only if asked to."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_a_repaired_topic_is_used_again(tmp_path: Path, damage: object, late: bo
     assert repair(tmp_path, "t") == []
 
 
-def test_logs_behind_the_damage_go_too(tmp_path: Path) -> None:
+def test_logs_after_the_damaged_one_are_removed_too(tmp_path: Path) -> None:
     log = six_groups(tmp_path)
     with opened(tmp_path) as store:
         stored(store, records(25, 3, partition=0))
@@ -62,7 +62,7 @@ def test_logs_behind_the_damage_go_too(tmp_path: Path) -> None:
         stored(store, records(known + 1, 3, partition=0))
 
 
-def test_what_is_not_in_a_log_cannot_be_repaired(tmp_path: Path) -> None:
+def test_only_logs_can_be_repaired(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, records(1, 3, partition=0))
         rolled(store)

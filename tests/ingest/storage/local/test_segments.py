@@ -1,4 +1,4 @@
-"""Segments: whole or not there, and what is damaged is known."""
+"""Segments: written atomically, and damage is detected."""
 
 import os
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_small_blocks_become_one_row_group(tmp_path: Path) -> None:
     assert offsets(path, 0, 0, 150) == list(range(150))
 
 
-def test_the_first_row_at_a_time_is_found(tmp_path: Path) -> None:
+def test_the_first_row_stored_at_a_time_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write_segment(path, batches(100, [3, 4, 5]))
     assert first_stored_at(path, 100, 112, 0) == 100
@@ -63,7 +63,7 @@ def test_the_first_row_at_a_time_is_found(tmp_path: Path) -> None:
     assert first_stored_at(path, 100, 112, 1_003) == 112
 
 
-def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
+def test_any_flipped_byte_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     _, checksum = write_segment(path, batches(0, [5]))
     good = path.read_bytes()
@@ -77,7 +77,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
             file.write(bytes((byte,)))
 
 
-def test_what_is_no_parquet_file_is_damage(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write_segment(path, batches(0, [100]))
     good = path.read_bytes()
@@ -95,12 +95,12 @@ def test_a_segment_with_too_few_rows_is_damage(tmp_path: Path) -> None:
         offsets(path, 0, 0, 11)
 
 
-def test_a_missing_segment_is_not_damage_here(tmp_path: Path) -> None:
+def test_a_missing_segment_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         offsets(tmp_path / "a.parquet", 0, 0, 1)
 
 
-def test_a_segment_that_cannot_be_written_leaves_nothing(
+def test_a_segment_that_cannot_be_written_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: int) -> None:
@@ -112,7 +112,7 @@ def test_a_segment_that_cannot_be_written_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_half_written_files_are_found(tmp_path: Path) -> None:
+def test_temporary_files_are_listed(tmp_path: Path) -> None:
     for name in (".a.parquet.tmp", "a.parquet", "0.wal", ".manifest.json.tmp"):
         (tmp_path / name).touch()
     names = {path.name for path in leftovers(tmp_path)}

@@ -1,4 +1,4 @@
-"""Logs: blocks come back as written, torn ends are known, and so is damage."""
+"""Logs: blocks are read as written; torn tails and damage are told apart."""
 
 import os
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def scanned(path: Path) -> tuple[list[Block], Scan]:
     return list(scan.blocks()), scan
 
 
-def test_blocks_come_back_as_they_were(tmp_path: Path) -> None:
+def test_blocks_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     file = WalFile(path)
     first = 0
@@ -82,9 +82,7 @@ def test_blocks_come_back_as_they_were(tmp_path: Path) -> None:
         assert batch.equals(make_batch([chunk], block.first, 9))
 
 
-def test_a_write_that_takes_only_some_bytes_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwritev
 
     def write_seven(file: int, views: list[memoryview], position: int) -> int:
@@ -99,9 +97,7 @@ def test_a_write_that_takes_only_some_bytes_is_gone_on_with(
     assert path.read_bytes() == b"".join(bytes(part) for part in (*make(MIXED, 0), *make(EMPTY, 3)))
 
 
-def test_a_write_that_takes_nothing_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_of_zero_bytes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     file = WalFile(tmp_path / "0.wal")
     with pytest.raises(OSError, match="No space left"):
@@ -109,7 +105,7 @@ def test_a_write_that_takes_nothing_is_an_error(
     file.close()
 
 
-def test_what_was_not_kept_is_taken_back_also_after_a_sync(tmp_path: Path) -> None:
+def test_a_revert_removes_what_was_not_kept_even_if_synced(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     file = WalFile(path)
     file.append(make(EMPTY, 0))
@@ -135,7 +131,7 @@ def test_an_empty_file_has_no_blocks(tmp_path: Path) -> None:
     assert (blocks, scan.good, scan.torn) == ([], 0, "")
 
 
-def test_a_block_cut_at_any_byte_is_a_torn_end(tmp_path: Path) -> None:
+def test_a_block_cut_at_any_byte_is_a_torn_tail(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     first, second, last = data_of()
     good = first + second
@@ -165,7 +161,7 @@ def test_a_flipped_byte_is_damage_unless_it_is_in_the_last_block(tmp_path: Path)
             assert (caught.value.path, caught.value.position) == (path, hit)
 
 
-def test_a_record_that_looks_like_a_block_does_not_hide_a_torn_end(tmp_path: Path) -> None:
+def test_a_record_that_looks_like_a_block_does_not_hide_a_torn_tail(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     inner = data_of()[1]
     outer = data_of([EMPTY, Chunk("p", [2], [inner * 3 + MAGIC * 50], [0])])
@@ -174,7 +170,7 @@ def test_a_record_that_looks_like_a_block_does_not_hide_a_torn_end(tmp_path: Pat
     assert (len(blocks), scan.good) == (1, len(outer[0]))
 
 
-def test_rows_that_changed_after_they_were_found_are_damage(tmp_path: Path) -> None:
+def test_rows_that_change_after_the_scan_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     good = b"".join(data_of())
     fill(path, good)
@@ -197,7 +193,7 @@ def rewritten(meta: bytes, body: bytes, count: int) -> bytes:
     return fields + wal._CHECKSUM.pack(crc32(fields)) + meta + body
 
 
-def test_metadata_that_cannot_be_decoded_are_damage_whatever_the_checksum(tmp_path: Path) -> None:
+def test_undecodable_metadata_is_damage_even_with_a_valid_checksum(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     nested = b"\x97" + b"\x91" * 60_000
     for meta in (b"", b"\xc0", b"\x96\x01\x80\x81\xa1\xff\x01\x01\x01\x01", nested):
@@ -206,7 +202,7 @@ def test_metadata_that_cannot_be_decoded_are_damage_whatever_the_checksum(tmp_pa
             scanned(path)
 
 
-def test_rows_that_are_none_are_damage_whatever_the_checksum(tmp_path: Path) -> None:
+def test_undecodable_rows_are_damage_even_with_a_valid_checksum(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     header, meta, body = (bytes(part) for part in make(MIXED, 0))
     assert len(header) == HEADER_SIZE
@@ -217,7 +213,7 @@ def test_rows_that_are_none_are_damage_whatever_the_checksum(tmp_path: Path) -> 
             list(read_rows(path, blocks))
 
 
-def test_a_block_that_would_be_taken_for_damage_is_not_made(
+def test_a_block_above_the_size_limit_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wal, "MAX_BLOCK", 500)
@@ -225,7 +221,7 @@ def test_a_block_that_would_be_taken_for_damage_is_not_made(
         make(Chunk("p", [1], [bytes(600)], [0]), 0)
 
 
-def test_many_things_that_look_like_blocks_are_gone_through_in_time(tmp_path: Path) -> None:
+def test_many_block_candidates_are_scanned_in_bounded_time(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     fill(path, b"?" + MAGIC * 500_000)
     with pytest.raises(CorruptFile):
@@ -234,7 +230,7 @@ def test_many_things_that_look_like_blocks_are_gone_through_in_time(tmp_path: Pa
     assert scanned(path)[1].good == 0
 
 
-def test_many_good_headers_of_bad_blocks_are_gone_through_in_time(tmp_path: Path) -> None:
+def test_many_valid_headers_of_bad_blocks_are_scanned_in_bounded_time(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     count = 20_000
     made = []
@@ -247,7 +243,7 @@ def test_many_good_headers_of_bad_blocks_are_gone_through_in_time(tmp_path: Path
 
 
 @given(st.data())
-def test_spliced_and_mutated_logs_are_never_wrong(
+def test_spliced_and_mutated_logs_never_yield_wrong_rows(
     tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "mutated.wal"
