@@ -16,7 +16,7 @@ from aqueduct import errors
 from aqueduct.errors import AqueductError, ConnectError, SendTimeout, TLSError
 
 LINE = re.compile(r"^    ([| ]*)\+- (\w+)", re.M)
-INTERNAL = {"Incomplete", "OnceFault", "StepFault", "ExtraRows", "SpillFault", "PipelineError"}
+INTERNAL = {"Incomplete", "ScopeFault", "StepFault", "ExtraRows", "SpillFault", "PipelineError"}
 """Errors that other code of the package handles, or that only the command line shows."""
 PACKAGES = ("aqueduct.ingest", "aqueduct.spark", "aqueduct.observe.trace", "aqueduct.testing")
 

@@ -18,7 +18,7 @@ import pytest
 
 import aqueduct
 from aqueduct.ingest.blocking import Client, Producer, Reader
-from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from tests.ingest.jobbing import RUNS, unique_ids_of
 
 ROWS = int(os.environ.get("JOB_ROWS", "0"))
@@ -72,9 +72,9 @@ def write(address: str, run: int, rows: range, parts: int, size: int, unique: bo
     total = Fingerprint()
     with Client(address, trust=aqueduct.dev_trust()) as client:
         for part in range(parts):
-            once = Once("job", 0, RUNS[run], part, unique=unique)
+            scope = WriteScope("job", 0, RUNS[run], part, unique=unique)
             theirs = rows[len(rows) * part // parts : len(rows) * (part + 1) // parts]
-            with Producer(address, "t", once=once, client=client, partitions=4) as producer:
+            with Producer(address, "t", scope=scope, client=client, partitions=4) as producer:
                 for start in range(0, len(theirs), _SENT):
                     values = [b"%0*d" % (size, number) for number in theirs[start : start + _SENT]]
                     ids = [hashlib.blake2b(each, digest_size=16).digest() for each in values]
@@ -94,8 +94,10 @@ def test_parts_written_at_once_exceed_memory_and_nothing_is_sent_again(
             with ExitStack() as stack:
                 total = Fingerprint()
                 producers = [
-                    Producer(address, "t", once=once, client=client, partitions=2)
-                    for once in (Once("job", 0, RUNS[0], part, unique) for part in range(parts))
+                    Producer(address, "t", scope=scope, client=client, partitions=2)
+                    for scope in (
+                        WriteScope("job", 0, RUNS[0], part, unique) for part in range(parts)
+                    )
                 ]
                 for producer in producers:
                     producer.open()

@@ -16,7 +16,7 @@ from aqueduct.errors import AqueductError
 from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client import producer as producers
 from aqueduct.ingest.client import reader as readers
-from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.identity import TopicPosition
 from aqueduct.runtime.background import (
     Attribute,
@@ -105,13 +105,13 @@ class Producer(BlockingTwin[producers.Producer]):
     reconnects = Attribute[int]("How often the producer has reconnected.")
     is_connected = Attribute[bool]("Whether the producer is connected to a server.")
     trouble = Attribute[str]("Why the producer is not connected, as far as it is known.")
-    once = Attribute[Once | None]("The part of a job whose rows it sends, if rows have ids.")
+    scope = Attribute[WriteScope | None]("The part of a job whose rows it sends, if rows have ids.")
     is_done = Attribute[bool](
-        "With ``once``: whether nothing is to be sent, because the part is complete or the step "
+        "With ``scope``: whether nothing is to be sent, because the part is complete or the step "
         "has ended."
     )
     fingerprint = Attribute[Fingerprint](
-        "With ``once``: the fingerprint of all rows passed to it, for `Client.end_step`."
+        "With ``scope``: the fingerprint of all rows passed to it, for `Client.end_step`."
     )
 
     close = blocking(producers.Producer.close)
@@ -130,7 +130,7 @@ class Producer(BlockingTwin[producers.Producer]):
         partitions: int | None = None,
         max_buffered: int = producers.MAX_BUFFERED,
         give_up_after: float = clients.GIVE_UP_AFTER,
-        once: Once | None = None,
+        scope: WriteScope | None = None,
         client: Client | None = None,
         position: TopicPosition | None = None,
         after: int | None = None,
@@ -146,7 +146,7 @@ class Producer(BlockingTwin[producers.Producer]):
             partitions=partitions,
             max_buffered=max_buffered,
             give_up_after=give_up_after,
-            once=once,
+            scope=scope,
             client=None if client is None else client._inner,
             position=position,
             after=after,
