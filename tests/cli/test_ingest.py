@@ -19,7 +19,7 @@ import pytest
 
 from aqueduct import dev_trust
 from aqueduct.cli.options import with_port
-from aqueduct.ingest import DirectoryReader, Once, blocking
+from aqueduct.ingest import DirectoryReader, WriteScope, blocking
 from tests.cli.conftest import Run, Start, interrupt
 
 SECONDS = 60
@@ -285,8 +285,8 @@ def test_topics_are_the_same_from_the_server_and_from_its_directory(
     shown = run("topics", "a", "-s", address).stdout
     assert "255" in shown
     assert "reader reports is at 0: 7" in shown
-    once = Once("query", 4, "0123456789abcdef", 0)
-    with blocking.Producer(address, "a", once=once, trust=dev_trust()):
+    scope = WriteScope("query", 4, "0123456789abcdef", 0)
+    with blocking.Producer(address, "a", scope=scope, trust=dev_trust()):
         pass
     shown = run("topics", "a", "-s", address).stdout
     assert re.search(

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import aqueduct
 from aqueduct import Receiver, channel, oneshot
-from aqueduct.ingest.dedup.once import ID_SIZE, Fingerprint, Once
+from aqueduct.ingest.dedup.scope import ID_SIZE, Fingerprint, WriteScope
 from aqueduct.ingest.protocol import (
     Advance,
     Answer,
@@ -49,13 +49,13 @@ async def client(
 
 @contextlib.asynccontextmanager
 async def producing(
-    connection: Any, topic: str, producer: str, once: Once | None = None
+    connection: Any, topic: str, producer: str, scope: WriteScope | None = None
 ) -> AsyncIterator[tuple[Any, Any, int]]:
     """Open a producer; yields its two channels and the last stored sequence number."""
     records, incoming = channel(Records)
     outgoing, answers = channel(Answer)
     undecoded = cast("Receiver[bytes]", incoming)
-    await connection.entrypoint.send(Open(topic, producer, undecoded, outgoing, once=once))
+    await connection.entrypoint.send(Open(topic, producer, undecoded, outgoing, scope=scope))
     try:
         async with asyncio.timeout(PATIENCE):
             answer = await answers.receive()
@@ -75,15 +75,15 @@ async def poison_sequences(addresses: Addresses, random: Random) -> None:
     async with client(addresses) as connection:
 
         async def poison() -> None:
-            once = None
+            scope = None
             if random.random() < 0.7:  # the server does not check sequence numbers of jobs
                 run = random.randbytes(16).hex()
-                once = Once(name(random), 0, run, random.randrange(10))
+                scope = WriteScope(name(random), 0, run, random.randrange(10))
             worst = random.choice((2**63 - 1, 2**63 - 2, 2**62))
             time = random.choice((0, 0, worst))
-            async with producing(connection, TOPIC, name(random), once) as (records, answers, _):
+            async with producing(connection, TOPIC, name(random), scope) as (records, answers, _):
                 with contextlib.suppress(aqueduct.AqueductError, TimeoutError):
-                    ids = random.randbytes(2 * ID_SIZE) if once else None
+                    ids = random.randbytes(2 * ID_SIZE) if scope else None
                     rows = Records(worst, [b"x", b"y"], [0, time], None, None, 0, None, ids)
                     await records.send(rows)
                     async with asyncio.timeout(1):
@@ -172,8 +172,8 @@ async def unfinished_jobs(addresses: Addresses, random: Random) -> None:
         async def begin() -> None:
             job, run = f"hostile-{random.randrange(200)}", random.randbytes(16).hex()
             step = random.choice((0, 1, random.randrange(1 << 40)))
-            once = Once(job, step, run, random.randrange(1_000))
-            async with producing(connection, TOPIC, "", once) as (records, answers, _):
+            scope = WriteScope(job, step, run, random.randrange(1_000))
+            async with producing(connection, TOPIC, "", scope) as (records, answers, _):
                 with contextlib.suppress(aqueduct.AqueductError, TimeoutError):
                     count = random.randrange(1, 200)
                     ids = random.randbytes(count * ID_SIZE)

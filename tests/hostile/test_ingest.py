@@ -23,7 +23,7 @@ from aqueduct.api.handles import Receiver, Sender, channel, oneshot
 from aqueduct.errors import AqueductError
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import Reader
-from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import (
     Advance,
@@ -99,16 +99,16 @@ class Attacker:
     def number(self) -> int:
         return self.rng.choice(NUMBERS)
 
-    async def open(self, producer: str, once: Once | None = None) -> Sender[bytes]:
+    async def open(self, producer: str, scope: WriteScope | None = None) -> Sender[bytes]:
         records, incoming = channel(bytes)
         outgoing, answers = channel(Answer)
         self.halves += [records, answers]
-        await self.entrypoint.send(Open("shared", producer, incoming, outgoing, once=once))
+        await self.entrypoint.send(Open("shared", producer, incoming, outgoing, scope=scope))
         return records
 
     async def swallow_a_pill(self) -> None:
-        once = Once("evil", self.rng.randrange(3), f"{self.rng.getrandbits(128):032x}", 0)
-        records = await self.open("", self.rng.choice((once, None)))
+        scope = WriteScope("evil", self.rng.randrange(3), f"{self.rng.getrandbits(128):032x}", 0)
+        records = await self.open("", self.rng.choice((scope, None)))
         pill = Records(self.number(), [b"x", b"y"], [self.number(), 0], ids=os.urandom(40))
         await records.send(msgspec.msgpack.encode(pill))
 

@@ -88,9 +88,9 @@ def test_threads_write_parts_of_a_job_over_one_connection(server: ingest.IngestS
     with blocking.Client(server.address, trust=TRUST) as client:
 
         def write(part: int) -> bool:
-            once = ingest.Once("job", 1, run, part)
-            with blocking.Producer(client.address, "logs", once=once, client=client) as producer:
-                assert producer.once == once
+            scope = ingest.WriteScope("job", 1, run, part)
+            with blocking.Producer(client.address, "logs", scope=scope, client=client) as producer:
+                assert producer.scope == scope
                 was_done = producer.is_done
                 producer.send_many(iter(values), ids=ids_of(values))
                 producer.send(b"x", id=ids_of([b"x"])[0])
@@ -123,7 +123,7 @@ def test_it_has_what_the_others_have() -> None:
     originals = {
         ingest.Producer: (
             blocking.Producer,
-            fields | {"trouble", "once", "is_done", "fingerprint"},
+            fields | {"trouble", "scope", "is_done", "fingerprint"},
             set(),
         ),
         ingest.Client: (blocking.Client, {"address"}, {"connection"}),

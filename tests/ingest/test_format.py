@@ -114,8 +114,8 @@ async def test_jobs_are_written_down_and_their_rows_have_ids(tmp_path: Path) -> 
         ingest.IngestServer("127.0.0.1:0", tmp_path, tls=aqueduct.dev_tls()) as server,
         ingest.Client(server.address, trust=aqueduct.dev_trust()) as client,
     ):
-        once = ingest.Once("job", 7, run, 3)
-        async with ingest.Producer(server.address, "t", once=once, client=client) as producer:
+        scope = ingest.WriteScope("job", 7, run, 3)
+        async with ingest.Producer(server.address, "t", scope=scope, client=client) as producer:
             await producer.send(b"value", id=row_id)
             await producer.complete()
         *_, change = lines_of(tmp_path / "t" / "jobs.log")

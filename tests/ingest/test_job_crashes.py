@@ -13,7 +13,7 @@ from aqueduct.ingest.client import producer as producers
 from aqueduct.ingest.client.connection import Client
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader
-from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport.quic.endpoint import QuicOptions
@@ -89,13 +89,13 @@ async def test_a_first_run_goes_on_though_the_server_is_killed(
                 servers.address,
                 "t",
                 trust=trusted,
-                once=Once("job", 1, RUNS[0], 0),
+                scope=WriteScope("job", 1, RUNS[0], 0),
                 client=client if shared else None,
             ) as producer:
                 await send_and_be_killed(servers, producer, VALUES, moment)
                 assert producer.reconnects
             async with Producer(
-                servers.address, "t", once=Once("job", 1, RUNS[0], 0), client=client
+                servers.address, "t", scope=WriteScope("job", 1, RUNS[0], 0), client=client
             ) as again:
                 assert again.is_done
             await client.end_step("t", "job", 1, RUNS[0])
@@ -110,8 +110,8 @@ async def test_a_further_run_is_refused_after_that_and_a_third_one_works(
         async with Client(servers.address, trust=trusted) as client:
 
             def part(number: int, run: int) -> Producer:
-                once = Once("job", 1, RUNS[run], number)
-                return Producer(client.address, "t", once=once, client=client)
+                scope = WriteScope("job", 1, RUNS[run], number)
+                return Producer(client.address, "t", scope=scope, client=client)
 
             async with part(0, run=0) as first:
                 await first.send_many(VALUES[:1_000], ids=ids_of(VALUES[:1_000]))

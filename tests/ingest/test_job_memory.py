@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from aqueduct.ingest.dedup import jobs, recollection, spill
-from aqueduct.ingest.dedup.once import ID_HEADER, Ledger, Once, fingerprint_of
+from aqueduct.ingest.dedup.scope import ID_HEADER, Ledger, WriteScope, fingerprint_of
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.limits import IngestLimits
@@ -21,22 +21,22 @@ from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server import store as stores
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
-from tests.ingest.dedup.test_jobs import begin, commit, complete, once, send, topic_of, values_of
+from tests.ingest.dedup.test_jobs import begin, commit, complete, scope, send, topic_of, values_of
 from tests.ingest.jobbing import RUNS, ids_of, last, records
 from tests.ingest.storing import opened, rolled
 
 FOUR = IngestLimits(low_water=0, max_ids=4)
 
 
-def open_part(store: Store, topic: Topic, part: Once) -> None:
+def open_part(store: Store, topic: Topic, part: WriteScope) -> None:
     _, missing = store.begin(topic, part)
     if missing is not None:
         missing.read(topic.partitions)
         store.recall(topic, missing)
 
 
-def put(store: Store, topic: Topic, part: Once, *values: bytes) -> None:
-    submission = Submission(part.producer_id, records(values, ids_of(values)), once=part)
+def put(store: Store, topic: Topic, part: WriteScope, *values: bytes) -> None:
+    submission = Submission(part.producer_id, records(values, ids_of(values)), scope=part)
     store.commit({topic: [submission]})
     assert submission.fault is None
 
@@ -49,37 +49,37 @@ def test_rows_stored_during_a_recall_are_known_even_if_a_group_fails(
 
     with opened(tmp_path, FOUR) as store:
         for part in range(3):
-            begin(store, once(part))
-            send(store, once(part), b"%d" % part, b"of %d" % part)
+            begin(store, scope(part))
+            send(store, scope(part), b"%d" % part, b"of %d" % part)
         topic = topic_of(store)
-        _, missing = store.begin(topic, once(0))
+        _, missing = store.begin(topic, scope(0))
         assert missing is not None
-        begin(store, once(3))
-        send(store, once(3), b"stored meanwhile")
+        begin(store, scope(3))
+        send(store, scope(3), b"stored meanwhile")
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", full)
-            assert commit(store, (once(2), records([b"x"], ids_of([b"x"]))))[0].fault is not None
+            assert commit(store, (scope(2), records([b"x"], ids_of([b"x"]))))[0].fault is not None
         missing.read(topic.partitions)
         with pytest.raises(RefusedRecords, match="send all rows of this part again"):
             store.recall(topic, missing)
-        begin(store, once(3))
-        assert send(store, once(3), b"stored meanwhile").skipped == 1
-        begin(store, once(0))
-        assert send(store, once(0), b"of 0", b"0").skipped == 2
+        begin(store, scope(3))
+        assert send(store, scope(3), b"stored meanwhile").skipped == 1
+        begin(store, scope(0))
+        assert send(store, scope(0), b"of 0", b"0").skipped == 2
         assert values_of(store)[b"stored meanwhile"] == 1
 
 
 def test_idle_ids_are_evicted_first_across_topics(tmp_path: Path) -> None:
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=6)) as store:
         busy, idle = (store.topic_to_write(name, None) for name in ("busy", "idle"))
-        left = Once("left", 0, RUNS[0], 0)
+        left = WriteScope("left", 0, RUNS[0], 0)
         open_part(store, idle, left)
         put(store, idle, left, b"1", b"2", b"3", b"4")
         for part in range(2):
-            open_part(store, busy, once(part))
+            open_part(store, busy, scope(part))
         for number in range(3):
             for part in range(2):
-                put(store, busy, once(part), b"%d" % number)
+                put(store, busy, scope(part), b"%d" % number)
         assert (busy.jobs.ids, idle.jobs.ids) == (6, 0)
 
 
@@ -91,7 +91,7 @@ def test_later_runs_spill_their_ids_within_the_limit(
     with opened(tmp_path, FOUR, clock=lambda: now[0]) as store:
         jobs = topic_of(store).jobs
         first, second = (
-            [Once(name, 0, run, 0) for run in RUNS[:3]] for name in ("first", "second")
+            [WriteScope(name, 0, run, 0) for run in RUNS[:3]] for name in ("first", "second")
         )
         for runs in (first, second):
             begin(store, runs[0])
@@ -123,15 +123,15 @@ def test_a_later_run_finishes_a_step_many_times_larger_than_memory(
     values = [b"%d" % number for number in range(3_000)]
     with opened(tmp_path, limits) as store:
         for part in range(2):
-            begin(store, once(part, unique=unique))
-            send(store, once(part, unique=unique), *values[part * 1_000 : part * 1_000 + 900])
+            begin(store, scope(part, unique=unique))
+            send(store, scope(part, unique=unique), *values[part * 1_000 : part * 1_000 + 900])
     with opened(tmp_path, limits) as store:
         jobs = topic_of(store).jobs
         skipped = 0
         for part in range(3):
-            begin(store, once(part, run=1, unique=unique))
+            begin(store, scope(part, run=1, unique=unique))
             for start in range(part * 1_000, part * 1_000 + 1_000, 50):
-                again = send(store, once(part, run=1, unique=unique), *values[start : start + 50])
+                again = send(store, scope(part, run=1, unique=unique), *values[start : start + 50])
                 skipped += again.skipped
                 assert jobs.ids <= 100
         assert skipped == 1_800
@@ -144,12 +144,12 @@ def test_ids_are_read_back_without_the_values_of_their_rows(tmp_path: Path) -> N
     values = [b"%d" % number * 100_000 for number in range(40)]
     with opened(tmp_path) as store:
         topic = topic_of(store)
-        begin(store, once())
-        send(store, once(), *values)
+        begin(store, scope())
+        send(store, scope(), *values)
         for rolls in (False, True):
             if rolls:
                 assert rolled(store)
-            _, missing = store.begin(topic, once(run=1 + rolls))
+            _, missing = store.begin(topic, scope(run=1 + rolls))
             assert missing is not None
             pool = pa.proxy_memory_pool(pa.default_memory_pool())
             before = pa.default_memory_pool()
@@ -161,7 +161,7 @@ def test_ids_are_read_back_without_the_values_of_their_rows(tmp_path: Path) -> N
             if rolls:
                 assert pool.max_memory() < 1_000_000
             store.recall(topic, missing)
-            assert send(store, once(run=1 + rolls), *values).skipped == 40
+            assert send(store, scope(run=1 + rolls), *values).skipped == 40
 
 
 def test_a_part_larger_than_memory_is_stored_and_attempted_again(tmp_path: Path) -> None:
@@ -169,16 +169,16 @@ def test_a_part_larger_than_memory_is_stored_and_attempted_again(tmp_path: Path)
     values = [b"%d" % number for number in range(1_000)]
     with opened(tmp_path, limits) as store:
         jobs = topic_of(store).jobs
-        begin(store, once())
+        begin(store, scope())
         for start in range(0, 500, 50):
-            send(store, once(), *values[start : start + 50])
+            send(store, scope(), *values[start : start + 50])
         assert jobs.ids <= 100
-        assert send(store, once(), *reversed(values)).skipped == 500
+        assert send(store, scope(), *reversed(values)).skipped == 500
     with opened(tmp_path, limits) as store:
-        begin(store, once())
-        assert send(store, once(), *values, b"another").skipped == 1_000
-        begin(store, once(1))
-        assert send(store, once(1), b"of part 1").skipped == 0
+        begin(store, scope())
+        assert send(store, scope(), *values, b"another").skipped == 1_000
+        begin(store, scope(1))
+        assert send(store, scope(1), b"of part 1").skipped == 0
         assert values_of(store) == Counter([*values, b"another", b"of part 1"])
 
 
@@ -190,21 +190,21 @@ def test_a_spill_file_that_cannot_be_written_fails_only_its_job(
 
     values = [b"%d" % number for number in range(9)]
     with opened(tmp_path, FOUR) as store:
-        begin(store, once())
-        send(store, once(), *values)
-        begin(store, once(run=1))
+        begin(store, scope())
+        send(store, scope(), *values)
+        begin(store, scope(run=1))
         assert topic_of(store).jobs.files == 1
         plain = Submission("plain", Records(1, [b"plain"], [0]))
-        mine = Submission(once().producer_id, records([b"x"], ids_of([b"x"])), once=once(run=1))
+        mine = Submission(scope().producer_id, records([b"x"], ids_of([b"x"])), scope=scope(run=1))
         with monkeypatch.context() as patch:
             patch.setattr(SpilledIds, "_insert", lambda *_: raise_spill(full))
             store.commit({topic_of(store): [plain, mine]})
         assert plain.fault is None
         assert "could not be spilled to disk: database or disk is full" in str(mine.fault)
         with pytest.raises(RefusedRecords, match="by a new run"):
-            begin(store, once(run=1))
-        begin(store, once(run=2))
-        assert send(store, once(run=2), *values).skipped == 9
+            begin(store, scope(run=1))
+        begin(store, scope(run=2))
+        assert send(store, scope(run=2), *values).skipped == 9
 
 
 @pytest.mark.parametrize("broken", ["adopt", "complete"])
@@ -218,10 +218,10 @@ def test_ids_that_could_not_be_spilled_are_read_back(
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=40)) as store:
         topic = topic_of(store)
         for part in (0, 1):
-            begin(store, once(part))
-            send(store, once(part), *values)
-        send(store, once(1), *(b"more of %d" % number for number in range(20)))
-        _, missing = store.begin(topic, once(0))
+            begin(store, scope(part))
+            send(store, scope(part), *values)
+        send(store, scope(1), *(b"more of %d" % number for number in range(20)))
+        _, missing = store.begin(topic, scope(0))
         assert missing is not None  # what is known of part 0 made room
         missing.read(topic.partitions)
         assert missing.ledger.is_spilled
@@ -234,9 +234,9 @@ def test_ids_that_could_not_be_spilled_are_read_back(
                 with pytest.raises(SpillFault, match="free disk space on the server"):
                     store.recall(topic, missing)
             else:
-                complete(store, once(1))
-        begin(store, once(0))
-        assert send(store, once(0), *values).skipped == 20
+                complete(store, scope(1))
+        begin(store, scope(0))
+        assert send(store, scope(0), *values).skipped == 20
 
 
 def raise_spill(cause: Callable[[], None]) -> None:
@@ -256,7 +256,7 @@ def test_the_number_of_journaled_parts_is_limited(
 ) -> None:
     monkeypatch.setattr(jobs, "MAX_PARTS", 3)
     with opened(tmp_path) as store:
-        first, second = ([Once(name, 0, RUNS[0], at) for at in range(2)] for name in "ab")
+        first, second = ([WriteScope(name, 0, RUNS[0], at) for at in range(2)] for name in "ab")
         for part in (*first, second[0]):
             begin(store, part)
             complete(store, part)
@@ -270,15 +270,15 @@ def test_the_number_of_journaled_parts_is_limited(
 def test_an_older_producer_cannot_pass_for_a_job(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         topic = topic_of(store)
-        store.register(topic, once().producer_id)
-        begin(store, once())
-        plain = Submission(once().producer_id, Records(1, [b"plain"], [0]))
+        store.register(topic, scope().producer_id)
+        begin(store, scope())
+        plain = Submission(scope().producer_id, Records(1, [b"plain"], [0]))
         store.commit({topic: [plain]})
         assert "is for rows of a job" in str(plain.fault)
-        send(store, once(), b"x")
+        send(store, scope(), b"x")
     with opened(tmp_path) as store:
-        begin(store, once())
-        assert send(store, once(), b"x").skipped == 1
+        begin(store, scope())
+        assert send(store, scope(), b"x").skipped == 1
 
 
 def test_rows_without_headers_have_no_ids() -> None:

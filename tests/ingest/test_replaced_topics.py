@@ -11,7 +11,7 @@ import pytest
 
 from aqueduct.ingest.client.connection import Client
 from aqueduct.ingest.client.producer import Producer
-from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError
 from aqueduct.ingest.server.server import IngestServer
 from aqueduct.ingest.server.store import Store
@@ -93,8 +93,8 @@ async def test_a_part_of_a_job_that_reconnects_fails(
     server = replaced.serve()
     await server.open()
     client = Client(server.address, trust=replaced.trust)
-    once = Once("job", 3, uuid.uuid4().hex, 0)
-    producer = Producer(server.address, "topic", once=once, client=client, partitions=1)
+    scope = WriteScope("job", 3, uuid.uuid4().hex, 0)
+    producer = Producer(server.address, "topic", scope=scope, client=client, partitions=1)
     await producer.open()
     await send(60)
     await server.close()
@@ -193,8 +193,8 @@ async def test_a_step_does_not_end_in_a_topic_that_lost_its_rows(replaced: Repla
         await replaced.fill(server, 60)
     replaced.copy()
     async with replaced.serve() as server, Client(server.address, trust=replaced.trust) as client:
-        once = Once("job", 0, run, 0)
-        async with Producer(server.address, "topic", once=once, client=client) as producer:
+        scope = WriteScope("job", 0, run, 0)
+        async with Producer(server.address, "topic", scope=scope, client=client) as producer:
             await producer.send(b"row", id=bytes(20))
         position = producer.position
         assert position is not None
@@ -230,18 +230,18 @@ def test_a_job_that_was_forgotten_is_not_taken_for_one_of_another_topic(
 
     def steps(store: Store, job: str, *numbers: int) -> None:
         for number in numbers:
-            once = Once(job, number, run, 0)
-            store.check_after("t", once, number - 1)
-            store.begin(store.topic_to_write("t", None), once, is_dense=True)
+            scope = WriteScope(job, number, run, 0)
+            store.check_after("t", scope, number - 1)
+            store.begin(store.topic_to_write("t", None), scope, is_dense=True)
             store.end_step("t", job, number, run)
 
     limits = replace(LIMITS, producer_memory=100.0, max_jobs=1)
     with opened(tmp_path, limits, lambda: now[0]) as store:
         steps(store, "monthly", 0, 1)
         with pytest.raises(IngestError, match="job 'daily' has ended its step 6, but is unknown"):
-            store.check_after("t", Once("daily", 7, run, 0), 6)
+            store.check_after("t", WriteScope("daily", 7, run, 0), 6)
         with pytest.raises(IngestError, match="ended its step 2, but here only its step 1:"):
-            store.check_after("t", Once("monthly", 3, run, 0), 2)
+            store.check_after("t", WriteScope("monthly", 3, run, 0), 2)
         now[0] += 101.0
         steps(store, "daily", 0)
     now[0] += 101.0

@@ -16,7 +16,7 @@ from aqueduct.ingest.client.batch import Stored
 from aqueduct.ingest.client.connection import Client, end_step
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader, Reader
-from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.errors import (
     CorruptFile,
     DiskLow,
@@ -50,7 +50,6 @@ __all__ = [
     "Loss",
     "Metrics",
     "NotAllowed",
-    "Once",
     "PartitionInfo",
     "Permissions",
     "Producer",
@@ -63,6 +62,7 @@ __all__ = [
     "TopicPosition",
     "TopicReplaced",
     "UnknownTopic",
+    "WriteScope",
     "blocking",
     "end_step",
     "read_permissions",

@@ -16,7 +16,7 @@ from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client import producer as producers
 from aqueduct.ingest.client import reader as readers
 from aqueduct.ingest.client.batch import Stored
-from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.runtime.background import background, before_stop
@@ -128,7 +128,7 @@ class Producer:
         partitions: int | None = None,
         max_buffered: int = producers.MAX_BUFFERED,
         give_up_after: float = clients.GIVE_UP_AFTER,
-        once: Once | None = None,
+        scope: WriteScope | None = None,
         client: Client | None = None,
         position: TopicPosition | None = None,
         after: int | None = None,
@@ -144,7 +144,7 @@ class Producer:
                 partitions=partitions,
                 max_buffered=max_buffered,
                 give_up_after=give_up_after,
-                once=once,
+                scope=scope,
                 client=None if client is None else client._client,
                 position=position,
                 after=after,
@@ -220,18 +220,18 @@ class Producer:
         return self._producer.trouble
 
     @property
-    def once(self) -> Once | None:
+    def scope(self) -> WriteScope | None:
         """Whose rows it sends, if they are told apart by ids."""
-        return self._producer.once
+        return self._producer.scope
 
     @property
     def is_done(self) -> bool:
-        """With ``once``: whether nothing is to be sent: the part is complete, or the step over."""
+        """With ``scope``: whether nothing is to be sent: the part is complete, or the step over."""
         return self._producer.is_done
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """With ``once``: the fingerprint of all rows passed to it, for `Client.end_step`."""
+        """With ``scope``: the fingerprint of all rows passed to it, for `Client.end_step`."""
         return self._producer.fingerprint
 
     def send(

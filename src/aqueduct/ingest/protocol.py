@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from aqueduct.api.handles import Receiver, Sender
-from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.identity import MAX_OFFSETS, MAX_POSITIONS, History, TopicPosition
 
 FIRST_TIME = -62_135_596_800_000_000
@@ -119,15 +119,15 @@ class Open(msgspec.Struct, tag=True):
     again: int | None = None
     """The last number that it knows to be stored, if it was open before and lost its connection;
     then it is refused if another one was opened meanwhile, or if its job is not known."""
-    once: Once | None = None
+    scope: WriteScope | None = msgspec.field(default=None, name="once")
     """Whose rows these are, if they are told apart by ids; then the id of the producer follows from
     it, and numbers, instances and other producers with that id do not matter."""
     position: TopicPosition | None = None
     """The acknowledged position; the server rejects the request if the topic does not match it."""
     after: int | None = None
-    """With ``once``: a step that the job must have ended in this topic, because it ends each of its
-    steps here, also those without rows; the server rejects the request if the topic does not know
-    it. Negative: the job has not ended its first step."""
+    """With ``scope``: a step that the job must have ended in this topic, because it ends each of
+    its steps here, also those without rows; the server rejects the request if the topic does not
+    know it. Negative: the job has not ended its first step."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from aqueduct.ingest.dedup.once import ID_HEADER, ID_SIZE
+from aqueduct.ingest.dedup.scope import ID_HEADER, ID_SIZE
 from aqueduct.ingest.protocol import Records
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))

@@ -14,7 +14,7 @@ from aqueduct.api.handles import channel
 from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.connection import Client, end_step
 from aqueduct.ingest.client.producer import Producer
-from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError, NotAllowed, RefusedRecords, TopicReplaced
 from aqueduct.ingest.protocol import Answer, Committed, Open, Opened, Records
 from aqueduct.ingest.server.permissions import Grant, Permissions
@@ -28,8 +28,8 @@ def client_of(lab: Lab, server: IngestServer, **options: Any) -> Client:
 
 
 def part(client: Client, number: int = 0, run: int = 0, step: int = 1, **other: Any) -> Producer:
-    once = Once("job", step, RUNS[run], number, **other)
-    return Producer(client.address, "topic", once=once, client=client)
+    scope = WriteScope("job", step, RUNS[run], number, **other)
+    return Producer(client.address, "topic", scope=scope, client=client)
 
 
 async def send_and_flush(producer: Producer) -> None:
@@ -293,42 +293,42 @@ async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> 
             with pytest.raises(IngestError, match="does not learn where records are"):
                 await producer.send_and_wait(b"x")
         async with lab.producer(server) as plain:
-            with pytest.raises(IngestError, match="ids of records are for producers with once"):
+            with pytest.raises(IngestError, match="ids of records are for producers with scope"):
                 await plain.send(b"x", id=good[0])
-            with pytest.raises(IngestError, match="ids of records are for producers with once"):
+            with pytest.raises(IngestError, match="ids of records are for producers with scope"):
                 await plain.send_many([b"x"], ids=good)
-            with pytest.raises(IngestError, match="only a producer with once"):
+            with pytest.raises(IngestError, match="only a producer with scope"):
                 await plain.complete()
-        once = Once("a/b", 1, RUNS[0], 0)
+        scope = WriteScope("a/b", 1, RUNS[0], 0)
         with pytest.raises(RefusedRecords, match="cannot be the name of a job"):
-            await Producer(client.address, "topic", once=once, client=client).open()
+            await Producer(client.address, "topic", scope=scope, client=client).open()
         with pytest.raises(RefusedRecords, match="steps are numbered"):
             part(client, step=-1)
         with pytest.raises(ValueError, match="follows from that"):
-            lab.producer(server, producer_id="x", once=Once("job", 1, RUNS[0], 0))
+            lab.producer(server, producer_id="x", scope=WriteScope("job", 1, RUNS[0], 0))
         assert not await lab.rows(server)
 
 
 @pytest.mark.parametrize(
-    ("once", "records", "sentence"),
+    ("scope", "records", "sentence"),
     [
         (None, Records(1, [b"x"], [0], ids=bytes(20)), "ids are for rows of a job"),
         (None, Records(1, [], [], is_last=True), "ids are for rows of a job"),
-        (Once("job", 1, RUNS[0], 0), Records(1, [b"x"], [0]), "1 rows of a job have 0 bytes"),
+        (WriteScope("job", 1, RUNS[0], 0), Records(1, [b"x"], [0]), "1 rows of a job have 0 bytes"),
         (
-            Once("job", 1, RUNS[0], 0),
+            WriteScope("job", 1, RUNS[0], 0),
             Records(1, [b"x"], [0], ids=bytes(21)),
             "1 rows of a job have 21 bytes of ids, not 20 for each",
         ),
     ],
 )
 async def test_messages_with_the_wrong_ids_are_refused(
-    lab: Lab, once: Once | None, records: Records, sentence: str
+    lab: Lab, scope: WriteScope | None, records: Records, sentence: str
 ) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         sender, incoming = records_channel()
         outgoing, answers = channel(Answer)
-        await connection.entrypoint.send(Open("topic", "raw", incoming, outgoing, once=once))
+        await connection.entrypoint.send(Open("topic", "raw", incoming, outgoing, scope=scope))
         raw = RawProducer(sender, answers)
         await raw.opened()
         await raw.records.send(records)
@@ -338,10 +338,14 @@ async def test_messages_with_the_wrong_ids_are_refused(
 
 async def test_a_job_that_cannot_be_is_refused_by_the_server_too(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
-        for once in (Once("job", -1, RUNS[0], 0), Once("job", 1, "?", 0), Once("", 1, RUNS[0], 0)):
+        for scope in (
+            WriteScope("job", -1, RUNS[0], 0),
+            WriteScope("job", 1, "?", 0),
+            WriteScope("", 1, RUNS[0], 0),
+        ):
             sender, incoming = records_channel()
             outgoing, answers = channel(Answer)
-            await connection.entrypoint.send(Open("topic", "", incoming, outgoing, once=once))
+            await connection.entrypoint.send(Open("topic", "", incoming, outgoing, scope=scope))
             raw = RawProducer(sender, answers)
             assert (await raw.refused()).code == "refused"
             raw.leave()
@@ -351,8 +355,8 @@ async def test_what_was_answered_says_how_many_were_known(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         sender, incoming = records_channel()
         outgoing, answers = channel(Answer)
-        once = Once("job", 1, RUNS[0], 0)
-        await connection.entrypoint.send(Open("topic", "", incoming, outgoing, once=once))
+        scope = WriteScope("job", 1, RUNS[0], 0)
+        await connection.entrypoint.send(Open("topic", "", incoming, outgoing, scope=scope))
         opened = await answers.receive()
         assert isinstance(opened, Opened)
         assert (opened.partitions, opened.committed, opened.is_done) == (4, 0, False)

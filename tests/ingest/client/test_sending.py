@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aqueduct.ingest.client.sending import BATCH_BYTES, BATCH_RECORDS, OVERHEAD, PIECE, Columns
-from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError
 from tests.ingest.jobbing import RUNS, ids_of
 from tests.ingest.lab import Lab
@@ -118,8 +118,8 @@ async def test_columns_with_something_wrong_are_refused(
 
 async def test_columns_of_a_job_are_checked_as_others_are(lab: Lab) -> None:
     async with lab.serve() as server:
-        once = Once("job", 1, RUNS[0], 0)
-        async with lab.producer(server, once=once) as producer:
+        scope = WriteScope("job", 1, RUNS[0], 0)
+        async with lab.producer(server, scope=scope) as producer:
             with pytest.raises(IngestError, match="an id is 20 bytes, not 'xxxx"):
                 await producer.send_many([b"x"], ids=["x" * 20])  # type: ignore[list-item]
             with pytest.raises(IngestError, match="sends records with ids"):

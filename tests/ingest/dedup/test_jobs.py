@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.dedup.jobs import SHOWN_STEPS
-from aqueduct.ingest.dedup.once import ID_HEADER, Fingerprint, Job, Once, fingerprint_of
+from aqueduct.ingest.dedup.scope import ID_HEADER, Fingerprint, Job, WriteScope, fingerprint_of
 from aqueduct.ingest.errors import IngestError, RefusedRecords, StepConflict, UnknownTopic
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records, StepInfo
@@ -46,68 +46,68 @@ def topic_of(store: Store) -> Topic:
     return store.topic_to_write("t", None)
 
 
-def begin(store: Store, once: Once) -> bool:
+def begin(store: Store, scope: WriteScope) -> bool:
     """Open a part as a server does; whether nothing is to be sent."""
     topic = topic_of(store)
-    is_done, missing = store.begin(topic, once)
+    is_done, missing = store.begin(topic, scope)
     if missing is not None:
         missing.read(topic.partitions)
         store.recall(topic, missing)
     return is_done
 
 
-def commit(store: Store, *wanted: tuple[Once, Records]) -> list[Submission]:
-    submissions = [Submission(once.producer_id, what, once=once) for once, what in wanted]
+def commit(store: Store, *wanted: tuple[WriteScope, Records]) -> list[Submission]:
+    submissions = [Submission(scope.producer_id, what, scope=scope) for scope, what in wanted]
     store.commit({topic_of(store): submissions})
     return submissions
 
 
-def send(store: Store, once: Once, *values: bytes) -> Submission:
+def send(store: Store, scope: WriteScope, *values: bytes) -> Submission:
     """Have stored rows, which has to succeed."""
-    (submission,) = commit(store, (once, records(values, ids_of(values))))
+    (submission,) = commit(store, (scope, records(values, ids_of(values))))
     assert submission.fault is None
     return submission
 
 
-def complete(store: Store, once: Once) -> None:
-    (submission,) = commit(store, (once, last()))
+def complete(store: Store, scope: WriteScope) -> None:
+    (submission,) = commit(store, (scope, last()))
     assert submission.fault is None
 
 
-def write(store: Store, once: Once, *values: bytes) -> None:
+def write(store: Store, scope: WriteScope, *values: bytes) -> None:
     """A whole part."""
-    if not begin(store, once):
-        send(store, once, *values)
-        complete(store, once)
+    if not begin(store, scope):
+        send(store, scope, *values)
+        complete(store, scope)
 
 
 def values_of(store: Store) -> Counter[bytes]:
     return Counter(row["value"] for part in topic_of(store).partitions for row in rows_of(part))
 
 
-def once(part: int = 0, run: int = 0, step: int = 1, **other: Any) -> Once:
-    return Once("job", step, RUNS[run], part, **other)
+def scope(part: int = 0, run: int = 0, step: int = 1, **other: Any) -> WriteScope:
+    return WriteScope("job", step, RUNS[run], part, **other)
 
 
 def test_equal_rows_are_stored_as_often_as_they_occur(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for part in (0, 1):
-            begin(store, once(part))
-            assert send(store, once(part), b"x", b"x", b"y").skipped == 0
-            assert send(store, once(part), b"y", b"x", b"x").skipped == 3
+            begin(store, scope(part))
+            assert send(store, scope(part), b"x", b"x", b"y").skipped == 0
+            assert send(store, scope(part), b"y", b"x", b"x").skipped == 3
         assert values_of(store) == {b"x": 4, b"y": 2}
 
 
 def test_the_id_of_a_row_is_its_last_header(tmp_path: Path) -> None:
     with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
-        begin(store, once())
+        begin(store, scope())
         ids = ids_of([b"1", b"2", b"3"])
         own = [[("a", b"b"), (ID_HEADER, b"of another topic")], [], []]
         what = Records(1, [b"1", b"2", b"3"], [0] * 3, headers=own, ids=b"".join(ids))
         plain = Submission("plain", Records(1, [b"plain"], [0]))
-        submission = Submission(once().producer_id, what, once=once())
+        submission = Submission(scope().producer_id, what, scope=scope())
         store.commit({topic_of(store): [plain, submission]})
-        send(store, once(1), b"without headers")
+        send(store, scope(1), b"without headers")
         (part,) = parts_of(topic_of(store))
         rows = rows_of(part)
         assert [row["headers"] for row in rows[:2]] == [
@@ -134,71 +134,71 @@ def test_a_first_run_continues_after_a_restart(tmp_path: Path, how: str, unique:
     if unique:
         values = values[:700]
     with opened(tmp_path) as store:
-        write(store, once(0, unique=unique), b"of part 0")
-        begin(store, once(1, unique=unique))
-        send(store, once(1, unique=unique), *values[:600])
+        write(store, scope(0, unique=unique), b"of part 0")
+        begin(store, scope(1, unique=unique))
+        send(store, scope(1, unique=unique), *values[:600])
         if how == "segments":
             rolled(store)
     killed(tmp_path)
     with opened(tmp_path) as store:
         stored(store, Records(1, [b"of another"], [0]))
-        assert begin(store, once(0, unique=unique))
-        assert not begin(store, once(1, unique=unique))
+        assert begin(store, scope(0, unique=unique))
+        assert not begin(store, scope(1, unique=unique))
         again = list(reversed(values))
-        assert send(store, once(1, unique=unique), *again).skipped == 600
-        complete(store, once(1, unique=unique))
+        assert send(store, scope(1, unique=unique), *again).skipped == 600
+        complete(store, scope(1, unique=unique))
         assert values_of(store) == Counter([*values, b"of part 0", b"of another"])
 
 
 def test_a_new_run_may_distribute_rows_differently(tmp_path: Path) -> None:
     wanted = [b"a", b"a", b"b", b"c"]
     with opened(tmp_path) as store:
-        write(store, once(0), b"a", b"b")
-        begin(store, once(1))
-        send(store, once(1), b"a")
+        write(store, scope(0), b"a", b"b")
+        begin(store, scope(1))
+        send(store, scope(1), b"a")
         for part, values in enumerate(([b"c", b"a"], [b"a"], [b"b"])):
-            write(store, once(part, run=1), *values)
+            write(store, scope(part, run=1), *values)
         assert values_of(store) == Counter(wanted)
         with pytest.raises(RefusedRecords, match="run 00000001 of step 1 of job 'job' was supers"):
-            begin(store, once(1))
-        (zombie,) = commit(store, (once(1), records([b"z"], ids_of([b"z"]))))
+            begin(store, scope(1))
+        (zombie,) = commit(store, (scope(1), records([b"z"], ids_of([b"z"]))))
         assert "was superseded" in str(zombie.fault)
         assert values_of(store) == Counter(wanted)
 
 
 def test_a_second_run_must_be_replaced_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        write(store, once(0), b"a", b"b")
-        begin(store, once(0, run=1))
-        assert send(store, once(0, run=1), b"a").skipped == 1
+        write(store, scope(0), b"a", b"b")
+        begin(store, scope(0, run=1))
+        assert send(store, scope(0, run=1), b"a").skipped == 1
     with opened(tmp_path) as store:
         with pytest.raises(RefusedRecords, match=r"has to be run again by a new run \(restart"):
-            begin(store, once(0, run=1))
-        write(store, once(0, run=2), b"a")
-        write(store, once(1, run=2), b"b", b"a")
+            begin(store, scope(0, run=1))
+        write(store, scope(0, run=2), b"a")
+        write(store, scope(1, run=2), b"b", b"a")
         assert values_of(store) == {b"a": 2, b"b": 1}
 
 
 def test_an_abandoned_recall_is_repeated(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        write(store, once(0), b"a", b"b")
+        write(store, scope(0), b"a", b"b")
         topic = topic_of(store)
-        assert store.begin(topic, once(0, run=1))[1] is not None
-        _, missing = store.begin(topic, once(0, run=1))
+        assert store.begin(topic, scope(0, run=1))[1] is not None
+        _, missing = store.begin(topic, scope(0, run=1))
         assert missing is not None
         missing.read(topic.partitions)
-        begin(store, once(0, run=2))
+        begin(store, scope(0, run=2))
         with pytest.raises(RefusedRecords, match="another run of job 'job' has begun meanwhile"):
             topic.jobs.install(missing, 0)
-        assert send(store, once(0, run=2), b"a", b"b").skipped == 2
+        assert send(store, scope(0, run=2), b"a", b"b").skipped == 2
 
 
 def test_a_lower_step_is_rejected_and_a_higher_one_starts(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for step in (1, 2):
-            write(store, once(step=step), b"x")
+            write(store, scope(step=step), b"x")
         with pytest.raises(RefusedRecords, match="step 1 of job 'job' came after its step 2"):
-            begin(store, once(step=1, run=1))
+            begin(store, scope(step=1, run=1))
         with pytest.raises(RefusedRecords, match="step 1 of job 'job' came after its step 2"):
             store.end_step("t", "job", 1, RUNS[0])
         assert values_of(store) == {b"x": 2}
@@ -206,16 +206,16 @@ def test_a_lower_step_is_rejected_and_a_higher_one_starts(tmp_path: Path) -> Non
 
 def test_an_ended_step_accepts_no_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        begin(store, once(0))
-        send(store, once(0), b"x")
+        begin(store, scope(0))
+        send(store, scope(0), b"x")
         store.end_step("t", "job", 1, RUNS[0])
         store.end_step("t", "job", 1, RUNS[0])
-        assert send(store, once(0), b"late").skipped == 1
+        assert send(store, scope(0), b"late").skipped == 1
     with opened(tmp_path) as store:
         for run in (0, 1):
-            assert begin(store, once(7, run=run))
+            assert begin(store, scope(7, run=run))
         store.end_step("t", "job", 3, RUNS[0])
-        assert begin(store, once(step=3))
+        assert begin(store, scope(step=3))
         store.end_step("nowhere", "job", 1, RUNS[0])
         assert list(store.topics) == ["t"]
         assert values_of(store) == {b"x": 1}
@@ -223,8 +223,8 @@ def test_an_ended_step_accepts_no_rows(tmp_path: Path) -> None:
 
 def test_only_those_who_write_a_step_may_end_it(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        begin(store, once())
-        begin(store, once(run=1))
+        begin(store, scope())
+        begin(store, scope(run=1))
         with pytest.raises(RefusedRecords, match="was superseded"):
             store.end_step("t", "job", 1, RUNS[0])
         for job, step, run in (("a/b", 1, RUNS[0]), ("job", -1, RUNS[0]), ("job", 1, "?")):
@@ -235,25 +235,25 @@ def test_only_those_who_write_a_step_may_end_it(tmp_path: Path) -> None:
 def test_completed_parts_are_recognised_and_take_no_memory(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for part in (5, 1, 3, 1):
-            write(store, once(part), b"x")
+            write(store, scope(part), b"x")
         jobs = topic_of(store).jobs
         assert jobs._jobs["job"].parts == [1, 3, 5]
         assert jobs._ledgers["job"].size == 0
-        assert send(store, once(3), b"x", b"whatever").skipped == 2
-        assert not begin(store, once(2))
+        assert send(store, scope(3), b"x", b"whatever").skipped == 2
+        assert not begin(store, scope(2))
         assert values_of(store) == {b"x": 3}
 
 
 def test_a_step_keeps_its_mode(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        begin(store, once())
+        begin(store, scope())
         with pytest.raises(RefusedRecords, match="ids made of what is in a row"):
-            begin(store, once(run=1, unique=True))
-        begin(store, once(step=2, unique=True))
+            begin(store, scope(run=1, unique=True))
+        begin(store, scope(step=2, unique=True))
 
 
 def test_ids_of_idle_jobs_are_evicted_and_read_back(tmp_path: Path) -> None:
-    first, second = (Once(name, 1, RUNS[0], 0) for name in ("first", "second"))
+    first, second = (WriteScope(name, 1, RUNS[0], 0) for name in ("first", "second"))
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=4)) as store:
         begin(store, first)
         send(store, first, b"a", b"b", b"c")
@@ -270,7 +270,7 @@ def test_ids_of_idle_jobs_are_evicted_and_read_back(tmp_path: Path) -> None:
 
 
 def test_rows_whose_ids_exceed_memory_are_stored(tmp_path: Path) -> None:
-    jobs = [Once(name, 1, RUNS[0], 0) for name in ("first", "second")]
+    jobs = [WriteScope(name, 1, RUNS[0], 0) for name in ("first", "second")]
     rows = records([b"a", b"b"], ids_of([b"a", b"b"]))
     with opened(tmp_path, IngestLimits(low_water=0, max_ids=3)) as store:
         for each in jobs:
@@ -290,17 +290,17 @@ def test_a_step_may_have_more_rows_than_ids_fit_in_memory(tmp_path: Path) -> Non
     wanted = Counter(value for values in rows.values() for value in values)
     with opened(tmp_path, limits) as store:
         for part, values in rows.items():
-            begin(store, once(part))
-            send(store, once(part), *values)
+            begin(store, scope(part))
+            send(store, scope(part), *values)
         assert topic_of(store).jobs.ids <= 4
         assert values_of(store) == wanted
     with opened(tmp_path, limits) as store:
         for part, values in rows.items():
-            begin(store, once(part))
+            begin(store, scope(part))
             for value in reversed(values):
-                assert send(store, once(part), value).skipped == 1
-        begin(store, once(5))
-        send(store, once(5), b"new")
+                assert send(store, scope(part), value).skipped == 1
+        begin(store, scope(5))
+        send(store, scope(5), b"new")
         assert values_of(store) == wanted + Counter([b"new"])
 
 
@@ -310,7 +310,7 @@ def test_only_expired_jobs_are_evicted(tmp_path: Path) -> None:
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
 
         def begin_job(name: str, step: int = 0) -> None:
-            begin(store, Once(name, step, RUNS[0], 0))
+            begin(store, WriteScope(name, step, RUNS[0], 0))
 
         begin_job("batch")
         store.end_step("t", "batch", 0, RUNS[0])
@@ -329,9 +329,9 @@ def test_only_expired_jobs_are_evicted(tmp_path: Path) -> None:
 
 def test_an_ordinary_producer_cannot_pass_for_a_job(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        begin(store, once())
+        begin(store, scope())
         with pytest.raises(RefusedRecords, match="is for rows of a job; take another id"):
-            store.register(topic_of(store), once().producer_id)
+            store.register(topic_of(store), scope().producer_id)
         store.register(topic_of(store), "other.1.00000001.0")
 
 
@@ -343,23 +343,23 @@ def test_a_group_that_fails_is_known_not_to_be_stored(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with opened(tmp_path) as store:
-        begin(store, once())
-        send(store, once(), b"a")
+        begin(store, scope())
+        send(store, scope(), b"a")
         with monkeypatch.context() as patch:
             patch.setattr(os, what, full)
-            (submission,) = commit(store, (once(), records([b"b"], ids_of([b"b"]))))
+            (submission,) = commit(store, (scope(), records([b"b"], ids_of([b"b"]))))
         assert "nothing of these records was stored" in str(submission.fault)
-        (submission,) = commit(store, (once(), last()))
+        (submission,) = commit(store, (scope(), last()))
         assert "send all rows of this part again" in str(submission.fault)
-        begin(store, once())
-        assert send(store, once(), b"b", b"a").skipped == 1
-        begin(store, once(run=1))
+        begin(store, scope())
+        assert send(store, scope(), b"b", b"a").skipped == 1
+        begin(store, scope(run=1))
         with monkeypatch.context() as patch:
             patch.setattr(os, what, full)
-            commit(store, (once(run=1), records([b"c"], ids_of([b"c"]))))
+            commit(store, (scope(run=1), records([b"c"], ids_of([b"c"]))))
         with pytest.raises(RefusedRecords, match="by a new run"):
-            begin(store, once(run=1))
-        write(store, once(run=2), b"a", b"b", b"c")
+            begin(store, scope(run=1))
+        write(store, scope(run=2), b"a", b"b", b"c")
         assert values_of(store) == {b"a": 1, b"b": 1, b"c": 1}
 
 
@@ -370,17 +370,17 @@ def test_a_part_is_complete_only_when_it_is_journaled(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with opened(tmp_path) as store:
-        begin(store, once())
-        send(store, once(), b"a")
+        begin(store, scope())
+        send(store, scope(), b"a")
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
-            (submission,) = commit(store, (once(), last()))
+            (submission,) = commit(store, (scope(), last()))
             with pytest.raises(IngestError, match=r"jobs\.log could not be written"):
-                begin(store, once(run=1))
+                begin(store, scope(run=1))
         assert "jobs.log could not be written" in str(submission.fault)
-        assert not begin(store, once())
-        complete(store, once())
-        assert begin(store, once())
+        assert not begin(store, scope())
+        complete(store, scope())
+        assert begin(store, scope())
 
 
 @pytest.mark.parametrize(
@@ -394,12 +394,12 @@ def test_a_damaged_journal_rejects_jobs_and_no_other_producer(
     tmp_path: Path, file: str, content: bytes
 ) -> None:
     with opened(tmp_path) as store:
-        write(store, once(), b"a")
+        write(store, scope(), b"a")
     (tmp_path / "t" / "jobs.log").unlink(missing_ok=True)
     fill(tmp_path / "t" / file, content)
     with opened(tmp_path) as store:
         with pytest.raises(RefusedRecords, match="nobody knows how far the jobs of this topic"):
-            begin(store, once(1))
+            begin(store, scope(1))
         with pytest.raises(RefusedRecords, match="nobody knows how far"):
             store.end_step("t", "job", 1, RUNS[0])
         stored(store, Records(1, [b"plain"], [0]))
@@ -410,17 +410,17 @@ def test_rows_after_a_repair_are_deduplicated(tmp_path: Path) -> None:
     limits = IngestLimits(low_water=0, partitions=1)
     with opened(tmp_path, limits) as store:
         stored(store, Records(1, [b"%d" % number for number in range(10)], [0] * 10))
-        begin(store, once())
+        begin(store, scope())
     killed(tmp_path)
     (log,) = files(tmp_path, "*.wal")
     fill(log, b"")
     with opened(tmp_path, limits) as store:
         assert not values_of(store)
-        begin(store, once())
-        send(store, once(), b"a", b"b")
+        begin(store, scope())
+        send(store, scope(), b"a", b"b")
     with opened(tmp_path, limits) as store:
-        begin(store, once())
-        assert send(store, once(), b"b", b"a").skipped == 2
+        begin(store, scope())
+        assert send(store, scope(), b"b", b"a").skipped == 2
 
 
 def test_a_job_without_runs_is_damage(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_a_job_without_runs_is_damage(tmp_path: Path) -> None:
         topic_of(store)
     write_checked(tmp_path / "t" / "jobs.json", {"job": Job(1, [], False, {}, 0)})
     with opened(tmp_path) as store, pytest.raises(RefusedRecords, match="a job without runs"):
-        begin(store, once())
+        begin(store, scope())
 
 
 def test_retention_keeps_rows_of_an_unfinished_step(tmp_path: Path) -> None:
@@ -437,8 +437,8 @@ def test_retention_keeps_rows_of_an_unfinished_step(tmp_path: Path) -> None:
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
         stored(store, Records(1, [b"old"], [0]))
         rolled(store)
-        begin(store, once())
-        send(store, once(), b"a")
+        begin(store, scope())
+        send(store, scope(), b"a")
         rolled(store)
         now[0] += 10
         assert retain(store) > 0
@@ -452,10 +452,10 @@ def rows(*values: bytes) -> Fingerprint:
     return fingerprint_of(b"".join(ids_of(values)))
 
 
-def end(store: Store, once: Once, *values: bytes, **more: Any) -> None:
+def end(store: Store, scope: WriteScope, *values: bytes, **more: Any) -> None:
     """End a step as a server does."""
     topic = topic_of(store)
-    what = ("t", once.job, once.step, once.run, rows(*values))
+    what = ("t", scope.job, scope.step, scope.run, rows(*values))
     missing = store.end_step(*what, **more)
     if missing is not None:
         missing.read(topic.partitions)
@@ -466,38 +466,38 @@ def test_a_step_replayed_with_other_rows_is_an_error_and_stores_nothing(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as store:
-        write(store, once(0), b"a", b"b", b"b")
-        end(store, once(), b"a", b"b", b"b")
-        end(store, once(), b"b", b"b", b"a")
+        write(store, scope(0), b"a", b"b", b"b")
+        end(store, scope(), b"a", b"b", b"b")
+        end(store, scope(), b"b", b"b", b"a")
     with opened(tmp_path) as store:
-        assert begin(store, once(run=1))
-        (other,) = commit(store, (once(run=1), records([b"c"], ids_of([b"c"]))))
+        assert begin(store, scope(run=1))
+        (other,) = commit(store, (scope(run=1), records([b"c"], ids_of([b"c"]))))
         assert (other.fault, other.skipped) == (None, 1)
-        end(store, once(run=1), b"b", b"a", b"b")
+        end(store, scope(run=1), b"b", b"a", b"b")
         for values, words in (((b"a", b"b", b"c"), "3 different rows"), ((b"a",), "1"), ((), "0")):
             sentence = f"step 1 of job 'job' ended with 3 rows and was replayed with {words}:"
             with pytest.raises(StepConflict, match=sentence):
-                end(store, once(run=1), *values)
+                end(store, scope(run=1), *values)
         assert values_of(store) == {b"a": 1, b"b": 2}
 
 
 def test_steps_of_an_older_checkpoint_are_compared_one_by_one(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for step in range(1, 6):
-            write(store, once(step=step), b"%d" % step)
-            end(store, once(step=step), b"%d" % step)
+            write(store, scope(step=step), b"%d" % step)
+            end(store, scope(step=step), b"%d" % step)
     with opened(tmp_path) as store:
         for step in (3, 4, 5):
-            assert begin(store, once(step=step, run=1))
-            end(store, once(step=step, run=1), b"%d" % step)
+            assert begin(store, scope(step=step, run=1))
+            end(store, scope(step=step, run=1), b"%d" % step)
         with pytest.raises(
             StepConflict, match="step 4 of job 'job' ended with 1 rows and was replayed"
         ):
-            end(store, once(step=4, run=1), b"4", b"5")
-        write(store, once(step=6, run=1), b"6")
+            end(store, scope(step=4, run=1), b"4", b"5")
+        write(store, scope(step=6, run=1), b"6")
         assert sum(values_of(store).values()) == 6
         with pytest.raises(RefusedRecords, match="step 0 of job 'job' came after its step 6"):
-            begin(store, once(step=0, run=1))
+            begin(store, scope(step=0, run=1))
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -506,96 +506,96 @@ def test_a_step_does_not_end_with_rows_of_a_run_that_had_others(
     tmp_path: Path, restarted: bool, unique: bool
 ) -> None:
     with opened(tmp_path) as store:
-        begin(store, once(unique=unique))
-        send(store, once(unique=unique), b"a", b"b")
-        begin(store, once(run=1, unique=unique))
-        send(store, once(run=1, unique=unique), b"b", b"c")
+        begin(store, scope(unique=unique))
+        send(store, scope(unique=unique), b"a", b"b")
+        begin(store, scope(run=1, unique=unique))
+        send(store, scope(run=1, unique=unique), b"b", b"c")
         if not restarted:
             found = "step 1 of job 'job' has 3 stored rows, but run 00000002 ends it with 2"
             with pytest.raises(StepConflict, match=found):
-                end(store, once(run=1), b"b", b"c")
+                end(store, scope(run=1), b"b", b"c")
     with opened(tmp_path) as store:
         with pytest.raises(StepConflict, match="has 3 stored rows"):
-            end(store, once(run=1), b"b", b"c")
+            end(store, scope(run=1), b"b", b"c")
         assert topic_of(store).jobs.unfinished()
-        end(store, once(run=1), b"b", b"c", allow_extra=True)
-        end(store, once(run=2), b"b", b"c")
+        end(store, scope(run=1), b"b", b"c", allow_extra=True)
+        end(store, scope(run=2), b"b", b"c")
         assert not topic_of(store).jobs.unfinished()
 
 
 def test_equal_ids_of_a_unique_step_are_one_row_and_no_conflict(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for part in range(2):
-            begin(store, once(part, unique=True))
-            send(store, once(part, unique=True), b"a", b"b")
-        end(store, once(), b"a", b"b", b"a", b"b")
+            begin(store, scope(part, unique=True))
+            send(store, scope(part, unique=True), b"a", b"b")
+        end(store, scope(), b"a", b"b", b"a", b"b")
         with pytest.raises(StepConflict, match="ended with 4 rows and was replayed with 2:"):
-            end(store, once(run=1), b"a", b"b")
+            end(store, scope(run=1), b"a", b"b")
         assert values_of(store) == {b"a": 1, b"b": 1}
 
 
 def test_a_unique_step_does_not_end_with_as_many_other_rows_or_none_at_all(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        begin(store, once(unique=True))
+        begin(store, scope(unique=True))
         with pytest.raises(StepConflict, match=r"has 0 stored rows, .*: the server has lost rows"):
-            end(store, once(), b"a", allow_extra=True)
-        send(store, once(unique=True), b"a", b"b")
-        begin(store, once(run=1, unique=True))
-        send(store, once(run=1, unique=True), b"b", b"c")
+            end(store, scope(), b"a", allow_extra=True)
+        send(store, scope(unique=True), b"a", b"b")
+        begin(store, scope(run=1, unique=True))
+        send(store, scope(run=1, unique=True), b"b", b"c")
     with opened(tmp_path) as store:  # what the run has not sent again is not known any more
         with pytest.raises(StepConflict, match=r"has 3 stored rows, .* with 3 others: an earlier"):
-            end(store, once(run=1), b"b", b"b", b"c")
-        end(store, once(run=1), b"b", b"b", b"c", allow_extra=True)
+            end(store, scope(run=1), b"b", b"b", b"c")
+        end(store, scope(run=1), b"b", b"b", b"c", allow_extra=True)
 
 
 def test_rows_that_a_run_has_sent_and_the_server_has_not_are_an_error(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        write(store, once(), b"a")
+        write(store, scope(), b"a")
         with pytest.raises(
             StepConflict, match=r"has 1 stored rows, .* with 2: the server has lost"
         ):
-            end(store, once(), b"a", b"b", allow_extra=True)
+            end(store, scope(), b"a", b"b", allow_extra=True)
         with pytest.raises(StepConflict, match="step 2 of job 'job' has 0 stored rows"):
-            end(store, once(step=2), b"a")
+            end(store, scope(step=2), b"a")
         with pytest.raises(UnknownTopic, match="ends with 1 rows in topic gone"):
             store.end_step("gone", "job", 1, RUNS[0], rows(b"a"))
-        end(store, once(), b"a")
-        end(store, once(step=2))
+        end(store, scope(), b"a")
+        end(store, scope(step=2))
         with pytest.raises(StepConflict, match="step 2 of job 'job' ended with 0 rows"):
-            end(store, once(step=2, run=1), b"a")
+            end(store, scope(step=2, run=1), b"a")
 
 
 def test_steps_without_fingerprints_are_ended_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(tmp_path) as store:
-        write(store, once(), b"a")
+        write(store, scope(), b"a")
         store.end_step("t", "job", 1, RUNS[0])
         assert not caplog.text
-        end(store, once(run=1), b"b")
+        end(store, scope(run=1), b"b")
         assert "step 1 of job 'job' was ended again, and the server cannot" in caplog.text
-        begin(store, once(step=2))
+        begin(store, scope(step=2))
         caplog.clear()
-        begin(store, once(step=3))
+        begin(store, scope(step=3))
         assert "step 3 of job 'job' begins before its step 2 has ended" in caplog.text
 
 
 def test_more_than_a_thousand_jobs_fit_in_a_topic(tmp_path: Path) -> None:
     with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
         jobs = topic_of(store).jobs
-        end(store, Once("first", 3, RUNS[0], 0))
+        end(store, WriteScope("first", 3, RUNS[0], 0))
         size = (tmp_path / "t" / "jobs.log").stat().st_size
         with unsynced():
             for number in range(3_000):
-                end(store, Once(f"query-{number}", 3, RUNS[0], 0))
+                end(store, WriteScope(f"query-{number}", 3, RUNS[0], 0))
         # Each is written once, not all of them each time.
         assert (tmp_path / "t" / "jobs.log").stat().st_size < 3_002 * (size + 10)
     with opened(tmp_path) as store:
         jobs = topic_of(store).jobs
         assert len(jobs._jobs) == 3_001
-        assert begin(store, Once("query-17", 3, RUNS[1], 0))
+        assert begin(store, WriteScope("query-17", 3, RUNS[1], 0))
         with pytest.raises(StepConflict, match="step 3 of job 'query-17' ended with 0 rows"):
-            end(store, Once("query-17", 3, RUNS[1], 0), b"a")
+            end(store, WriteScope("query-17", 3, RUNS[1], 0), b"a")
 
 
 @contextmanager
@@ -611,11 +611,11 @@ def test_an_abandoned_step_is_listed_with_the_rows_it_keeps(tmp_path: Path) -> N
     limits = IngestLimits(low_water=0, partitions=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
         stored(store, Records(1, [b"old"], [0]))
-        begin(store, once())
+        begin(store, scope())
         now[0] += 60
-        send(store, once(), b"a")
-        begin(store, Once("other", 0, RUNS[0], 0))
-        end(store, Once("other", 0, RUNS[0], 0))
+        send(store, scope(), b"a")
+        begin(store, WriteScope("other", 0, RUNS[0], 0))
+        end(store, WriteScope("other", 0, RUNS[0], 0))
         (info,) = store.info()
         began, used = 1_000_000 * 10**6, 1_000_060 * 10**6
         until = used + HOUR * 10**6
@@ -633,11 +633,11 @@ def test_steps_that_keep_rows_are_listed_first(tmp_path: Path) -> None:
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
         with unsynced():
             for number in range(SHOWN_STEPS + 1):
-                begin(store, Once(f"dead-{number}", 0, RUNS[0], 0))
+                begin(store, WriteScope(f"dead-{number}", 0, RUNS[0], 0))
         now[0] += HOUR + 1
-        begin(store, Once("dying", 0, RUNS[0], 0))
+        begin(store, WriteScope("dying", 0, RUNS[0], 0))
         now[0] += 60
-        begin(store, Once("alive", 0, RUNS[0], 0))
+        begin(store, WriteScope("alive", 0, RUNS[0], 0))
         (info,) = store.info()
         assert [step.job for step in info.steps[:3]] == ["dying", "alive", "dead-0"]
         assert len(info.steps) == SHOWN_STEPS
@@ -663,7 +663,7 @@ def test_the_stored_rows_are_the_expected_rows(
 
     def attempt(part: int, dies: bool) -> None:
         values = chance.sample(parts[part], len(parts[part]))
-        who = once(part, run=run)
+        who = scope(part, run=run)
         if begin(store, who):
             return
         if dies:

@@ -11,7 +11,7 @@ import pytest
 
 from aqueduct.ingest.dedup import journal as journals
 from aqueduct.ingest.dedup.journal import Journal
-from aqueduct.ingest.dedup.once import Job
+from aqueduct.ingest.dedup.scope import Job
 from aqueduct.ingest.errors import CorruptFile, IngestError
 from aqueduct.ingest.identity import History
 from aqueduct.ingest.storage.local.files import write_checked

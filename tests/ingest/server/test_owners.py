@@ -10,7 +10,7 @@ import pytest
 
 from aqueduct.ingest.client.connection import Client
 from aqueduct.ingest.client.producer import Producer
-from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError, NotAllowed
 from aqueduct.ingest.server.owners import (
     KEY,
@@ -105,8 +105,8 @@ async def test_an_id_of_before_there_were_tokens_belongs_to_who_comes_first(lab:
 
 
 async def write(client: Client, step: int, run: str) -> None:
-    once = Once("job", step, run, 0)
-    async with Producer(client.address, "topic", once=once, client=client) as producer:
+    scope = WriteScope("job", step, run, 0)
+    async with Producer(client.address, "topic", scope=scope, client=client) as producer:
         await producer.send_many([b"%d" % step], ids=ids_of([b"%d" % step]))
         await producer.complete()
     await client.end_step("topic", "job", step, run)
@@ -214,9 +214,9 @@ def test_a_part_of_a_known_job_does_not_go_through_the_owners_of_all(
         topic = store.topic_to_write("t", None)
         for job, owner in (("mine", "n-me"), ("nobodys", "")):
             for part in range(20):
-                store.begin(topic, Once(job, 0, "0" * 32, part), owner=owner)
+                store.begin(topic, WriteScope(job, 0, "0" * 32, part), owner=owner)
             store.end_step("t", job, 0, "0" * 32, owner=owner)
         assert claims == ["mine", "nobodys"]
-        store.begin(topic, Once("nobodys", 1, "0" * 32, 0), owner="n-me")
+        store.begin(topic, WriteScope("nobodys", 1, "0" * 32, 0), owner="n-me")
         with pytest.raises(NotAllowed, match="'nobodys' belongs to another token"):
-            store.begin(topic, Once("nobodys", 1, "0" * 32, 0), owner="n-others")
+            store.begin(topic, WriteScope("nobodys", 1, "0" * 32, 0), owner="n-others")

@@ -19,8 +19,8 @@ from aqueduct.api.server import Refuse
 from aqueduct.errors import ChannelError, ConnectError, EndOfChannel
 from aqueduct.ingest.client.connection import FATAL
 from aqueduct.ingest.dedup.jobs import RECALLERS
-from aqueduct.ingest.dedup.once import Once
 from aqueduct.ingest.dedup.recollection import Recollection
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import DiskLow, IngestError
 from aqueduct.ingest.protocol import (
     Advance,
@@ -117,8 +117,8 @@ async def test_a_poison_pill_in_a_group_is_refused_and_the_others_are_stored(
         await good.opened()
         records, incoming = records_channel()
         outgoing, answers = channel(Answer)
-        once = Once("job", 0, "0" * 32, 0)
-        await connection.entrypoint.send(Open("topic", "", incoming, outgoing, once=once))
+        scope = WriteScope("job", 0, "0" * 32, 0)
+        await connection.entrypoint.send(Open("topic", "", incoming, outgoing, scope=scope))
         bad = RawProducer(records, answers)
         await bad.opened()
         held.hold(server)
@@ -165,8 +165,8 @@ async def test_every_integer_of_a_request_is_bounded_where_it_enters(
             for request, answer in (
                 opened(partitions=number),
                 opened(again=number),
-                opened(once=Once("job", number, "0" * 32, 0)),
-                opened(once=Once("job", 0, "0" * 32, number)),
+                opened(scope=WriteScope("job", number, "0" * 32, 0)),
+                opened(scope=WriteScope("job", 0, "0" * 32, number)),
                 asked(Offsets, "topic", number),
                 asked(Fetch, "topic", number, number, number, rows),
                 asked(Advance, "topic", "reader", {number: number}),
@@ -705,7 +705,7 @@ async def test_rows_of_steps_that_are_read_again_keep_nobody_else_waiting(
     read = Recollection.read
 
     def slow(self: Recollection, partitions: Any) -> None:
-        begun.append(self.once.job)
+        begun.append(self.scope.job)
         go_on.wait(60)
         read(self, partitions)
 
@@ -714,13 +714,14 @@ async def test_rows_of_steps_that_are_read_again_keep_nobody_else_waiting(
     first, second = f"{1:032x}", f"{2:032x}"
     async with lab.serve() as server, lab.connect(server) as connection:
         for job in jobs:
-            async with lab.producer(server, once=Once(job, 0, first, 0)) as producer:
+            async with lab.producer(server, scope=WriteScope(job, 0, first, 0)) as producer:
                 await producer.send(b"x", id=bytes(20))
         entrypoint = connection.entrypoint
         mine = [  # one connection has one of them read at a time
-            await RawProducer.open(entrypoint, once=Once(job, 0, second, 0)) for job in jobs[:3]
+            await RawProducer.open(entrypoint, scope=WriteScope(job, 0, second, 0))
+            for job in jobs[:3]
         ]
-        others = [lab.producer(server, once=Once(job, 0, second, 0)) for job in jobs[3:]]
+        others = [lab.producer(server, scope=WriteScope(job, 0, second, 0)) for job in jobs[3:]]
         opening = [asyncio.create_task(each.open()) for each in others]
         try:
             await eventually(lambda: len(begun) == RECALLERS, "as many as may are being read")

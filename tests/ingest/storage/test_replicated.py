@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from aqueduct.ingest.dedup.once import Once
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import UnknownTopic
 from aqueduct.ingest.identity import History
 from aqueduct.ingest.protocol import PartitionInfo
@@ -273,8 +273,8 @@ def test_a_store_runs_without_a_disk(tmp_path: Path) -> None:
     stored(store, records(1, 10))
     assert stored(store, records(6, 10)).skipped == 5
     advance(store.topics["t"], "reader", {0: 1})
-    once = Once("job", 0, "0" * 32, 0)
-    assert store.begin(store.topics["t"], once)[0] is False
+    scope = WriteScope("job", 0, "0" * 32, 0)
+    assert store.begin(store.topics["t"], scope)[0] is False
     store.end_step("t", "job", 0, "0" * 32)
     assert rolled(store) == 0
     store.close()

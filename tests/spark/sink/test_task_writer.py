@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from aqueduct.errors import ConnectionLost
-from aqueduct.ingest.dedup.once import Fingerprint
+from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.errors import RefusedRecords, StepConflict
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import LAST_TIME

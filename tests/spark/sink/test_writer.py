@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from aqueduct.ingest.dedup.once import Fingerprint
+from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.security import ServerTLS, trust
 from aqueduct.spark.backend import Place

@@ -18,7 +18,7 @@ from aqueduct.errors import (
     TLSError,
     Unauthenticated,
 )
-from aqueduct.ingest.dedup.once import Fingerprint
+from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.errors import IngestError, refusal_error
 from aqueduct.ingest.identity import MAX_POSITIONS, TopicPosition
 from aqueduct.ingest.limits import ATTENTIVE

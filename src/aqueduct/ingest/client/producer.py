@@ -27,7 +27,7 @@ from aqueduct.ingest.client.connection import (
 )
 from aqueduct.ingest.client.outbox import Outbox
 from aqueduct.ingest.client.sending import OVERHEAD, Columns, check_id, size_of_record
-from aqueduct.ingest.dedup.once import Fingerprint, Once, OnceFault, fingerprint_of
+from aqueduct.ingest.dedup.scope import Fingerprint, ScopeFault, WriteScope, fingerprint_of
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_error
 from aqueduct.ingest.identity import TopicPosition
 from aqueduct.ingest.limits import ATTENTIVE
@@ -68,7 +68,7 @@ class Producer(Outbox):
         partitions: int | None = None,
         max_buffered: int = MAX_BUFFERED,
         give_up_after: float = GIVE_UP_AFTER,
-        once: Once | None = None,
+        scope: WriteScope | None = None,
         client: Client | None = None,
         position: TopicPosition | None = None,
         after: int | None = None,
@@ -79,27 +79,27 @@ class Producer(Outbox):
         way; then `send` waits. A server that cannot be reached for ``give_up_after`` seconds makes
         everything that waits fail.
 
-        With ``once`` records are told apart by their ids, not by their numbers: for a source whose
+        With ``scope`` records are told apart by their ids, not by their numbers: for a source whose
         parts are read again from their beginning, in any order. With ``client`` it has no
         connection of its own; trust and token are the client's.
 
         ``position`` is the `position` of an earlier producer: if the topic lacks the records before
-        it, opening raises `TopicReplaced`. ``after``, with ``once``, is a step that the job must
+        it, opening raises `TopicReplaced`. ``after``, with ``scope``, is a step that the job must
         have ended in the topic; otherwise opening raises `TopicReplaced`, too.
         """
-        if once is not None:
+        if scope is not None:
             if producer_id is not None:
-                raise ValueError("the producer_id of a producer with once=… follows from that")
+                raise ValueError("the producer_id of a producer with scope=… follows from that")
             try:
-                once.check()
-            except OnceFault as fault:
+                scope.check()
+            except ScopeFault as fault:
                 raise RefusedRecords(str(fault)) from None
-            producer_id = once.producer_id
+            producer_id = scope.producer_id
         if client is not None and client.address != address:
             raise ValueError(f"a client of {client.address} is no client of {address}")
         super().__init__()
         self.topic = topic
-        self.once = once
+        self.scope = scope
         self._client = client
         self.producer_id = producer_id or f"producer-{uuid.uuid4().hex}"
         self._instance = uuid.uuid4().hex
@@ -112,7 +112,7 @@ class Producer(Outbox):
         self._give_up_after = give_up_after
         self.max_record = 0
         self.is_done = False
-        """With ``once``: whether nothing is to be sent, since the part is complete, or the step is
+        """With ``scope``: whether nothing is to be sent, since the part is complete, or the step is
         over; what is sent all the same goes nowhere."""
         self._expected = position
         self._after = after
@@ -121,7 +121,7 @@ class Producer(Outbox):
         self._stored_last: tuple[str, dict[int, int]] | None = None
         """The last acknowledged records: their epoch, and by partition their first offset."""
         self.fingerprint = Fingerprint()
-        """With ``once``: the fingerprint of all rows passed to it, including rows that need not be
+        """With ``scope``: the fingerprint of all rows passed to it, including rows that need not be
         sent. Pass the sum over all parts to `Client.end_step`."""
         self.reconnects = 0
         self.trouble = ""
@@ -207,7 +207,7 @@ class Producer(Outbox):
         Records with the same key go to the same partition, unless ``partition`` says where.
         ``sequence`` is for a source that is read again after a crash: the number of the record in
         it, from 1. One that is stored already is not sent again. ``id`` is for a producer with
-        ``once``: 20 bytes that tell the record from all others of its part.
+        ``scope``: 20 bytes that tell the record from all others of its part.
         """
         if sequence is not None and not self._is_next(sequence):
             return
@@ -216,8 +216,8 @@ class Producer(Outbox):
         size = size_of_record(value, key, headers, partition, timestamp)
         if size > self.max_record or partition is not None:
             self._check_fits(size, partition)
-        if id is not None or self.once is not None:
-            check_id(id, self.once is not None)
+        if id is not None or self.scope is not None:
+            check_id(id, self.scope is not None)
             if id is not None and self.is_done:
                 self.fingerprint += fingerprint_of(id)
                 return
@@ -240,8 +240,8 @@ class Producer(Outbox):
         timestamp: float | None = None,
     ) -> Stored:
         """Send a record, wait until it is stored, and tell where."""
-        if self.once is not None:
-            raise IngestError("a producer with once=… does not learn where records are: use send")
+        if self.scope is not None:
+            raise IngestError("a producer with scope=… does not learn where records are: use send")
         await self.send(value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         batch = self._filling or self._batches[-1]
         receipt: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
@@ -280,7 +280,7 @@ class Producer(Outbox):
         """
         self._check_usable()
         for piece in Columns(values, ids, keys, headers, timestamps, times).pieces():
-            piece.check(self.max_record, self.once is not None)
+            piece.check(self.max_record, self.scope is not None)
             self._check_fits(0, partition)
             if piece.ids is not None:
                 self.fingerprint += fingerprint_of(b"".join(piece.ids))
@@ -300,8 +300,8 @@ class Producer(Outbox):
 
         From then on any other attempt of the part is told that it `is_done`.
         """
-        if self.once is None:
-            raise IngestError("only a producer with once=… has a part to complete")
+        if self.scope is None:
+            raise IngestError("only a producer with scope=… has a part to complete")
         self._check_usable()
         # Not before all is stored: whoever says that a part is complete has to know it.
         await self.flush()
@@ -403,7 +403,7 @@ class Producer(Outbox):
             self._asked_partitions,
             self._instance,
             self.committed if self._has_opened else None,
-            self.once,
+            self.scope,
             self.position,
             self._after,
         )
@@ -440,7 +440,7 @@ class Producer(Outbox):
             self._next = hello.committed + 1
             if not self._opened.done():
                 self._opened.set_result(None)
-        elif self.once is not None:
+        elif self.scope is not None:
             pass  # ids tell what is stored
         elif hello.committed < self.committed:
             raise IngestError(

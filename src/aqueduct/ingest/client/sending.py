@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from aqueduct.ingest.client.batch import Batch
-from aqueduct.ingest.dedup.once import ID_SIZE
+from aqueduct.ingest.dedup.scope import ID_SIZE
 from aqueduct.ingest.errors import IngestError
 from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, MAX_HEADERS, MAX_MESSAGE_HEADERS
 
@@ -82,10 +82,10 @@ def check_id(row_id: Any, wanted: bool) -> None:
     """Raise unless a record has an id where one is wanted, and nowhere else."""
     if row_id is None:
         if wanted:
-            raise IngestError("a producer with once=… sends records with ids: send(value, id=…)")
+            raise IngestError("a producer with scope=… sends records with ids: send(value, id=…)")
         return
     if not wanted:
-        raise IngestError("ids of records are for producers with once=…")
+        raise IngestError("ids of records are for producers with scope=…")
     if not isinstance(row_id, bytes) or len(row_id) != ID_SIZE:
         raise IngestError(f"an id is {ID_SIZE} bytes, not {row_id!r:.80}")
 

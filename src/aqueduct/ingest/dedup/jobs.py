@@ -19,17 +19,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from aqueduct.ingest.dedup.journal import Journal
-from aqueduct.ingest.dedup.once import (
+from aqueduct.ingest.dedup.recollection import Recollection
+from aqueduct.ingest.dedup.scope import (
     MAX_PARTS,
     MAX_RUNS,
     ExtraRows,
     Fingerprint,
     Job,
     Ledger,
-    Once,
-    OnceFault,
     Plan,
+    ScopeFault,
     StepFault,
+    WriteScope,
     check_replay,
     check_run,
     check_step,
@@ -43,7 +44,6 @@ from aqueduct.ingest.dedup.once import (
     record_ended,
     unknown_run,
 )
-from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, StepConflict
@@ -125,7 +125,7 @@ class Jobs:
 
     def open(
         self,
-        once: Once,
+        scope: WriteScope,
         ends: dict[int, int],
         now: int,
         limits: IngestLimits,
@@ -140,52 +140,52 @@ class Jobs:
         not repeat acknowledged rows. ``is_dense``: the job ends every step in this topic.
         """
         try:
-            once.check()
+            scope.check()
             self._check_known()
-            job = self._jobs.get(once.job)
-            what = plan(job, once)
+            job = self._jobs.get(scope.job)
+            what = plan(job, scope)
             if what is Plan.NOTHING:
                 return True, None
             if again and what is not Plan.GO_ON:
-                raise OnceFault(unknown_run(once))
+                raise ScopeFault(unknown_run(scope))
             if what is Plan.NEW_STEP:
-                _warn_if_left(job, once)
+                _warn_if_left(job, scope)
                 job = Job(
-                    once.step,
-                    [once.run],
-                    once.unique,
+                    scope.step,
+                    [scope.run],
+                    scope.unique,
                     ends,
                     now,
                     is_dense=is_dense,
                     began=now,
                     ended=b"" if job is None else job.ended,
                 )
-                self._write(once.job, job, self._make_room(once.job, now, limits))
-                self._ledgers[once.job] = self._ledger(job, limits)
-                self._begun.pop(once.job, None)
+                self._write(scope.job, job, self._make_room(scope.job, now, limits))
+                self._ledgers[scope.job] = self._ledger(job, limits)
+                self._begun.pop(scope.job, None)
             elif what is Plan.NEW_RUN:
                 assert job is not None
-                runs = [*job.runs, once.run][-MAX_RUNS:]
+                runs = [*job.runs, scope.run][-MAX_RUNS:]
                 job = replace(job, runs=runs, parts=[], time=now)
-                self._write(once.job, job)
-                self._ledgers.pop(once.job, None)
-                self._begun[once.job] = once.run
+                self._write(scope.job, job)
+                self._ledgers.pop(scope.job, None)
+                self._begun[scope.job] = scope.run
             assert job is not None
-            self._used[once.job] = now
-            if once.job in self._ledgers and self._ledgers[once.job].knows(once.part):
+            self._used[scope.job] = now
+            if scope.job in self._ledgers and self._ledgers[scope.job].knows(scope.part):
                 return False, None
-            is_new_run = self._begun.get(once.job) == once.run
+            is_new_run = self._begun.get(scope.job) == scope.run
             ledger = self._ledger(job, limits, is_new_run=is_new_run)
             if not ledger.can_be_made_again and not is_new_run:
-                raise OnceFault(lost_run(once))
+                raise ScopeFault(lost_run(scope))
             if any(ends[number] < offset for number, offset in job.offsets.items()):
                 # A repair has cut rows off: new rows may get offsets before the recorded ones.
                 offsets = {number: min(end, job.offsets[number]) for number, end in ends.items()}
                 job = replace(job, offsets=offsets)
-                self._write(once.job, job)
-        except OnceFault as fault:
+                self._write(scope.job, job)
+        except ScopeFault as fault:
             raise RefusedRecords(str(fault)) from None
-        return False, Recollection(once, ledger, ends, job, self._ledgers.get(once.job))
+        return False, Recollection(scope, ledger, ends, job, self._ledgers.get(scope.job))
 
     def _ledger(self, job: Job, limits: IngestLimits, *, is_new_run: bool = True) -> Ledger:
         return Ledger(
@@ -198,14 +198,14 @@ class Jobs:
 
     def install(self, read: Recollection, now: int) -> None:
         """Use the ids that were read back, unless the job has changed meanwhile."""
-        name, part = read.once.job, read.once.part
+        name, part = read.scope.job, read.scope.part
         job = self._jobs.get(name)
         if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
             raise RefusedRecords(f"another run of job {name!r} has begun meanwhile")
         if self._ledgers.get(name) is not read.known:
             # The ids of other parts were dropped during the read, so rows that they have stored
             # since are missing here.
-            raise RefusedRecords(must_resend(read.once))
+            raise RefusedRecords(must_resend(read.scope))
         ledger = self._ledgers.setdefault(name, read.ledger)
         try:
             ledger.adopt(part, read.ledger)
@@ -217,7 +217,7 @@ class Jobs:
 
     def _check_known(self) -> None:
         if self.fault:
-            raise OnceFault(f"nobody knows how far the jobs of this topic are: {self.fault}")
+            raise ScopeFault(f"nobody knows how far the jobs of this topic are: {self.fault}")
 
     def _make_room(self, name: str, now: int, limits: IngestLimits) -> dict[str, Job | None]:
         """Return the jobs to evict before a new one is added; raise if none can be."""
@@ -233,7 +233,7 @@ class Jobs:
                 if job.is_over and not job.step and self._last_use(each) < horizon:
                     old[each] = None
         if len(self._jobs) - len(old) >= limits.max_jobs:
-            raise OnceFault(
+            raise ScopeFault(
                 f"{len(self._jobs)} jobs write to this topic already (max_jobs), and none has been "
                 "idle for producer_memory. Make repeated writes the steps of one job (writeId and "
                 "writeStep in Spark), or raise the limit"
@@ -300,25 +300,25 @@ class Jobs:
 
     # Storing
 
-    def admit(self, once: Once, ids: Sequence[bytes], now: int) -> Sequence[int]:
+    def admit(self, scope: WriteScope, ids: Sequence[bytes], now: int) -> Sequence[int]:
         """Return the indices of the new rows; `kept` or `drop` must follow."""
         try:
-            job = self._jobs.get(once.job)
-            what = plan(job, once)
+            job = self._jobs.get(scope.job)
+            what = plan(job, scope)
             if what is Plan.NOTHING:
                 return ()
-            ledger = self._ledgers.get(once.job)
-            if what is not Plan.GO_ON or ledger is None or not ledger.knows(once.part):
-                raise OnceFault(must_resend(once))
-            self._used[once.job] = now
-            self._admitted.add(once.job)
-            places = ledger.admit(once.part, ids)
-            ledger.use(once.part, now)
+            ledger = self._ledgers.get(scope.job)
+            if what is not Plan.GO_ON or ledger is None or not ledger.knows(scope.part):
+                raise ScopeFault(must_resend(scope))
+            self._used[scope.job] = now
+            self._admitted.add(scope.job)
+            places = ledger.admit(scope.part, ids)
+            ledger.use(scope.part, now)
             return places
-        except OnceFault as fault:
+        except ScopeFault as fault:
             raise RefusedRecords(str(fault)) from None
         except SpillFault as fault:
-            self._ledgers.pop(once.job, None)
+            self._ledgers.pop(scope.job, None)
             raise RefusedRecords(str(fault)) from None
 
     def kept(self) -> None:
@@ -399,17 +399,17 @@ class Jobs:
 
     # Ending
 
-    def complete(self, parts: Iterable[Once], now: int) -> None:
+    def complete(self, parts: Iterable[WriteScope], now: int) -> None:
         """Journal that parts are complete; all of their rows are stored."""
-        done = [once for once in parts if plan(self._jobs.get(once.job), once) is Plan.GO_ON]
+        done = [scope for scope in parts if plan(self._jobs.get(scope.job), scope) is Plan.GO_ON]
         changes: dict[str, Job | None] = {}
         jobs = dict(self._unfinished)
-        for once in done:
-            job = jobs[once.job]
-            at = bisect_left(job.parts, once.part)
-            if not _has(job.parts, once.part):
-                changes[once.job] = jobs[once.job] = replace(
-                    job, parts=[*job.parts[:at], once.part, *job.parts[at:]], time=now
+        for scope in done:
+            job = jobs[scope.job]
+            at = bisect_left(job.parts, scope.part)
+            if not _has(job.parts, scope.part):
+                changes[scope.job] = jobs[scope.job] = replace(
+                    job, parts=[*job.parts[:at], scope.part, *job.parts[at:]], time=now
                 )
         if not done:
             return
@@ -420,13 +420,13 @@ class Jobs:
             )
         if changes:
             self._change(changes)
-        for once in done:
-            if once.job in self._ledgers:
+        for scope in done:
+            if scope.job in self._ledgers:
                 try:
-                    self._ledgers[once.job].complete(once.part)
+                    self._ledgers[scope.job].complete(scope.part)
                 except SpillFault as fault:  # the part is complete; others are read back
                     _log.error("%s", fault)
-                    del self._ledgers[once.job]
+                    del self._ledgers[scope.job]
 
     def end(
         self,
@@ -449,19 +449,19 @@ class Jobs:
         try:
             check_run(run)
             self._check_known()
-            once = Once(name, step, run, 0)
-            once.check()
+            scope = WriteScope(name, step, run, 0)
+            scope.check()
             if rows is not None:
                 rows.check()
             job = self._jobs.get(name)
             if job is not None and is_ended(job, step):
-                self._check_ended(job, once, rows)
+                self._check_ended(job, scope, rows)
                 return None
             others: dict[str, Job | None] = {}
             if job is None or step > job.step:
                 if rows is not None:
-                    check_stored(once, Fingerprint(), None, rows, unique=False)
-                _warn_if_left(job, once)
+                    check_stored(scope, Fingerprint(), None, rows, unique=False)
+                _warn_if_left(job, scope)
                 others = self._make_room(name, now, limits)
             else:
                 check_step(job, name, step, run)
@@ -469,8 +469,8 @@ class Jobs:
                     ledger = self._ledgers.get(name) or (None if read is None else read.ledger)
                     if ledger is None:
                         unread = self._ledger(job, limits, is_new_run=False)
-                        return Recollection(once, unread, ends, job, only_counts=True)
-                    self._check_stored(job, once, ledger, rows, allow_extra)
+                        return Recollection(scope, unread, ends, job, only_counts=True)
+                    self._check_stored(job, scope, ledger, rows, allow_extra)
             before = b"" if job is None else job.ended
             # Only an unfinished step needs runs, offsets and parts; most jobs have ended theirs.
             over = Job(
@@ -486,35 +486,35 @@ class Jobs:
             self._write(name, over, others)
         except StepFault as fault:
             raise StepConflict(str(fault)) from None
-        except OnceFault as fault:
+        except ScopeFault as fault:
             raise RefusedRecords(str(fault)) from None
         return None
 
-    def _check_ended(self, job: Job, once: Once, rows: Fingerprint | None) -> None:
+    def _check_ended(self, job: Job, scope: WriteScope, rows: Fingerprint | None) -> None:
         """Raise `StepConflict` if a replayed step has other rows than when it ended."""
-        known = ended_steps(job.ended).get(once.step)
+        known = ended_steps(job.ended).get(scope.step)
         if known is None or rows is None:
             _log.warning(
                 "step %d of job %r was ended again, and the server cannot compare its rows: %s",
-                once.step, once.job,
+                scope.step, scope.job,
                 "the request has no fingerprint" if rows is None else "it ended without one",
             )  # fmt: skip
         else:
-            check_replay(once.job, once.step, known, rows)
+            check_replay(scope.job, scope.step, known, rows)
 
     def _check_stored(
-        self, job: Job, once: Once, ledger: Ledger, rows: Fingerprint, allow_extra: bool
+        self, job: Job, scope: WriteScope, ledger: Ledger, rows: Fingerprint, allow_extra: bool
     ) -> None:
         """Raise `StepConflict` if the stored rows differ from those of the run that ends it."""
         if ledger.is_partial:
             _log.warning(
                 "step %d of job %r ended, but the server cannot compare its rows: retention has "
                 "removed some of them",
-                once.step, once.job,
+                scope.step, scope.job,
             )  # fmt: skip
             return
         try:
-            check_stored(once, ledger.stored, ledger.left, rows, unique=job.unique)
+            check_stored(scope, ledger.stored, ledger.left, rows, unique=job.unique)
         except ExtraRows as fault:
             if not allow_extra:
                 raise
@@ -562,13 +562,13 @@ class Jobs:
         return sorted(found, key=lambda step: ((step.kept_until or now) < now, step.last_used))
 
 
-def _warn_if_left(job: Job | None, once: Once) -> None:
+def _warn_if_left(job: Job | None, scope: WriteScope) -> None:
     """Log a warning if a job begins a step before it has ended the previous one."""
     if job is not None and not job.is_over:
         _log.warning(
             "step %d of job %r begins before its step %d has ended: rows of that step may be "
             "missing",
-            once.step, once.job, job.step,
+            scope.step, scope.job, job.step,
         )  # fmt: skip
 
 

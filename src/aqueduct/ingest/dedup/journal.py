@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aqueduct.ingest.dedup.once import Job
+from aqueduct.ingest.dedup.scope import Job
 from aqueduct.ingest.errors import CorruptFile
 from aqueduct.ingest.storage.base import TopicStorage
 from aqueduct.ingest.storage.checked import read_blob

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aqueduct.ingest.dedup.once import ID_HEADER, Job, Ledger, Once, OnceFault, parse_producer_id
+from aqueduct.ingest.dedup.scope import (
+    ID_HEADER,
+    Job,
+    Ledger,
+    ScopeFault,
+    WriteScope,
+    parse_producer_id,
+)
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.storage.base import PartitionStorage
 
@@ -22,7 +29,7 @@ _COLUMNS = ("producer_id", "headers")
 class Recollection:
     """Ids to read back before a producer may write, in any thread; then see `Jobs.install`."""
 
-    once: Once
+    scope: WriteScope
     ledger: Ledger
     ends: dict[int, int]
     job: Job
@@ -47,20 +54,20 @@ class Recollection:
                             self._recall(batch.slice(at, _PIECE))
                         # Arrow's pool keeps freed memory, measured at many times the batch.
                         pa.default_memory_pool().release_unused()
-        except OnceFault as fault:
+        except ScopeFault as fault:
             raise RefusedRecords(str(fault)) from None
 
     def _recall(self, batch: pa.RecordBatch) -> None:
         producers = batch.column("producer_id")
         for producer in pc.unique(producers).to_pylist():
             found = parse_producer_id(producer)
-            if found is None or found[:2] != (self.once.job, self.once.step):
+            if found is None or found[:2] != (self.scope.job, self.scope.step):
                 continue
             part = found[3]
             headers = batch.column("headers").filter(pc.equal(producers, producer))
             if self.only_counts:
                 self.ledger.count(ids_of(headers))
-            elif self.ledger.is_by_part and part != self.once.part:
+            elif self.ledger.is_by_part and part != self.scope.part:
                 self.ledger.forget(part)  # read again when a producer opens the part
                 self.ledger.count(ids_of(headers))
             else:

@@ -20,8 +20,8 @@ from aqueduct.api.handles import Sender
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError
 from aqueduct.ingest.dedup.jobs import RECALLERS
-from aqueduct.ingest.dedup.once import Once
 from aqueduct.ingest.dedup.recollection import Recollection
+from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import (
@@ -318,37 +318,37 @@ class IngestServer:
                 client.grant.check_write(request.topic)
                 with self._stream_slot(client):
                     self._store.check_position(request.topic, request.position)
-                    if request.once is not None:
-                        self._store.check_after(request.topic, request.once, request.after)
+                    if request.scope is not None:
+                        self._store.check_after(request.topic, request.scope, request.after)
                     topic = await self._in_turn(
                         client, self._store.topic_to_write, request.topic, request.partitions
                     )
-                    once = request.once
+                    scope = request.scope
                     stream = Stream(
                         topic,
-                        request.producer_id if once is None else once.producer_id,
+                        request.producer_id if scope is None else scope.producer_id,
                         records,
                         answers,
                         self._committer,
                         self.limits.max_record,
-                        once,
+                        scope,
                         client.turn,
                     )
-                    if once is None:
+                    if scope is None:
                         await self._run_stream(stream, topic, request, answers, client)
                     else:
-                        await self._run_part(stream, topic, once, request, client)
+                        await self._run_part(stream, topic, scope, request, client)
             except (IngestError, OSError) as error:
                 await answers.send(refusal_of(error))
 
     async def _run_part(
-        self, stream: Stream, topic: Topic, once: Once, request: Open, client: _Client
+        self, stream: Stream, topic: Topic, scope: WriteScope, request: Open, client: _Client
     ) -> None:
         """Let a part of a job be sent, by as many as like to: ids tell what is new."""
         again, is_dense = request.again is not None, request.after is not None
-        async with self._turn(topic.name, once.job):
+        async with self._turn(topic.name, scope.job):
             is_done, missing = await self._in_turn(
-                client, self._store.begin, topic, once, again, is_dense, client.checked_owner
+                client, self._store.begin, topic, scope, again, is_dense, client.checked_owner
             )
             if missing is not None:
                 # Nothing of the part is stored until this is known, and others go on meanwhile.

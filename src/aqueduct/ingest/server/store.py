@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from aqueduct.ingest.dedup.once import Fingerprint, Once
 from aqueduct.ingest.dedup.recollection import Recollection
+from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import clear
 from aqueduct.ingest.errors import DiskLow, IngestError, RefusedRecords, UnknownTopic
@@ -155,19 +155,19 @@ class Store:
     def begin(
         self,
         topic: Topic,
-        once: Once,
+        scope: WriteScope,
         again: bool = False,
         is_dense: bool = False,
         owner: str = "",
     ) -> tuple[bool, Recollection | None]:
         """Open a part of a job for writing; return the result of `Jobs.open`."""
-        check_name(once.job, "job")
-        topic.job_owners.check(once.job, owner)
-        is_new = once.job not in topic.jobs.names  # for which others may have been forgotten
+        check_name(scope.job, "job")
+        topic.job_owners.check(scope.job, owner)
+        is_new = scope.job not in topic.jobs.names  # for which others may have been forgotten
         found = topic.jobs.open(
-            once, topic.ends(), self._now(), self.limits, again=again, is_dense=is_dense
+            scope, topic.ends(), self._now(), self.limits, again=again, is_dense=is_dense
         )
-        self._claim(topic, once.job, owner, is_new)
+        self._claim(topic, scope.job, owner, is_new)
         return found
 
     def _claim(self, topic: Topic, job: str, owner: str, is_new: bool) -> None:
@@ -175,14 +175,14 @@ class Store:
         if is_new or topic.job_owners.may_claim(job, owner):
             topic.job_owners.claim({job: owner}, topic.jobs.names)
 
-    def check_after(self, name: str, once: Once, after: int | None) -> None:
+    def check_after(self, name: str, scope: WriteScope, after: int | None) -> None:
         """Raise `TopicReplaced` unless the topic knows a step that a job has ended in it."""
         if after is None or after < 0 or name in self.faults:
             return
         topic = self.topics.get(name)
-        missing = f"job {once.job!r} has ended its step {after} in it, but it does not exist"
+        missing = f"job {scope.job!r} has ended its step {after} in it, but it does not exist"
         if topic is not None:
-            missing = topic.jobs.missing_step(once.job, after)
+            missing = topic.jobs.missing_step(scope.job, after)
         if missing:
             raise replaced(
                 name,
@@ -192,8 +192,8 @@ class Store:
 
     def recall(self, topic: Topic, read: Recollection) -> None:
         """Install the ids that were read back for a job; evict idle ids to make room."""
-        self._free_ids(read.ledger.size, {(read.once.job, read.once.part)})
-        if read.ledger.is_spilled and not self._free_file({(read.once.job, read.once.part)}):
+        self._free_ids(read.ledger.size, {(read.scope.job, read.scope.part)})
+        if read.ledger.is_spilled and not self._free_file({(read.scope.job, read.scope.part)}):
             raise self._too_many_ids()
         topic.jobs.install(read, self._now())
 
@@ -264,13 +264,13 @@ class Store:
             (topic, each)
             for topic, group in groups.items()
             for each in group
-            if each.once is not None
+            if each.scope is not None
         ]
-        busy = {(each.once.job, each.once.part) for _, each in coming if each.once is not None}
+        busy = {(each.scope.job, each.scope.part) for _, each in coming if each.scope is not None}
         if not coming or self._free_ids(sum(len(each.records.values) for _, each in coming), busy):
             return
         for topic, each in coming:
-            if each.once is not None and not topic.jobs.is_spilled(each.once.job):
+            if each.scope is not None and not topic.jobs.is_spilled(each.scope.job):
                 each.fault = self._too_many_ids()
 
     def _too_many_ids(self) -> RefusedRecords:

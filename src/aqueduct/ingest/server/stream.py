@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from aqueduct.api.handles import Receiver, Sender, wait_readable
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError, WouldBlock
-from aqueduct.ingest.dedup.once import ID_SIZE, Once
+from aqueduct.ingest.dedup.scope import ID_SIZE, WriteScope
 from aqueduct.ingest.errors import IngestError, RefusedRecords
 from aqueduct.ingest.protocol import (
     FIRST_TIME,
@@ -41,12 +41,12 @@ class Stream:
         answers: Sender[Answer],
         committer: Committer,
         max_record: int,
-        once: Once | None = None,
+        scope: WriteScope | None = None,
         turn: asyncio.Lock | None = None,
     ) -> None:
         """``turn`` is held by the stream of a connection that decodes a message."""
         self._turn = turn or asyncio.Lock()
-        self._once = once
+        self._scope = scope
         self._topic = topic
         self._producer_id = producer_id
         self._records = records
@@ -134,11 +134,11 @@ class Stream:
             message = undecoded.records()
             self._committer.resize(room, undecoded.size)
             check_records(message, len(self._topic.partitions), self._max_record)
-            check_ids(message, self._once)
+            check_ids(message, self._scope)
         except BaseException:
             self._committer.free(room)
             raise
-        submission = Submission(self._producer_id, message, once=self._once)
+        submission = Submission(self._producer_id, message, scope=self._scope)
         self._last = await self._committer.submit(self._topic, submission, room)
         self._queue.put_nowait((message.sequence, len(message.values), submission, self._last))
 
@@ -158,9 +158,9 @@ class Stream:
             self._ahead.release()
 
 
-def check_ids(records: Records, once: Once | None) -> None:
+def check_ids(records: Records, scope: WriteScope | None) -> None:
     """Refuse records without ids where each has one, and ids where none has."""
-    if once is None:
+    if scope is None:
         if records.ids is not None or records.is_last:
             raise RefusedRecords("ids are for rows of a job, and this producer named none")
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from aqueduct.ingest.dedup.jobs import SHOWN_STEPS, Jobs
-from aqueduct.ingest.dedup.once import Once, cut_ids
+from aqueduct.ingest.dedup.scope import WriteScope, cut_ids
 from aqueduct.ingest.errors import IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
 from aqueduct.ingest.limits import IngestLimits
@@ -53,7 +53,7 @@ class Submission:
     """By partition, the offset of the first new record."""
     skipped: int = 0
     """The number of duplicates."""
-    once: Once | None = None
+    scope: WriteScope | None = None
     """The job, step, run and part of the rows, if they are deduplicated by ids."""
     fault: IngestError | None = None
     """Why they were not stored."""
@@ -165,15 +165,15 @@ class Topic:
     def _complete(self, submissions: Sequence[Submission], now: int) -> None:
         """Record that parts are complete."""
         try:
-            self.jobs.complete((each.once for each in submissions if each.once is not None), now)
+            self.jobs.complete((each.scope for each in submissions if each.scope is not None), now)
         except IngestError as fault:
-            jobs = {each.once.job for each in submissions if each.once is not None}
+            jobs = {each.scope.job for each in submissions if each.scope is not None}
             if len(jobs) == 1:
                 for submission in submissions:
                     submission.fault = fault
                 return
             for job in sorted(jobs):  # a fault affects only its own job
-                theirs = [each for each in submissions if each.once and each.once.job == job]
+                theirs = [each for each in submissions if each.scope and each.scope.job == job]
                 self._complete(theirs, now)
 
     def _store(self, arranged: list[_Arranged], now: int) -> None:
@@ -224,7 +224,7 @@ class Topic:
         failed: set[str] = set()
         for each in arranged:
             submission = each.submission
-            if submission.once is None and submission.producer_id in failed:
+            if submission.scope is None and submission.producer_id in failed:
                 submission.fault = _not_stored("an earlier record could not be stored")
             else:
                 try:
@@ -246,8 +246,8 @@ class Topic:
             exc_info=error,
         )
         submission.fault = _not_stored(repr(error))
-        if submission.once is not None:
-            self.jobs.drop_job(submission.once.job)
+        if submission.scope is not None:
+            self.jobs.drop_job(submission.scope.job)
 
     def _arrange(self, submissions: Sequence[Submission], now: int) -> list[_Arranged]:
         """Return the new records, by submission and partition."""
@@ -260,13 +260,13 @@ class Topic:
             try:
                 _check_times(producer, records)
                 wanted: Sequence[int]
-                if submission.once is None:
+                if submission.scope is None:
                     self.jobs.check_free(producer)  # the job may be newer than the stream
                     known = last.get(producer, self.producers.get(producer, (0, 0))[0])
                     wanted = _behind(producer, records, known)
                 else:
                     ids = cut_ids(records.ids or b"")
-                    wanted = self.jobs.admit(submission.once, ids, now)
+                    wanted = self.jobs.admit(submission.scope, ids, now)
                 chunks = list(split(producer, records, wanted, len(self.partitions), ids))
             except RefusedRecords as fault:
                 submission.fault = fault

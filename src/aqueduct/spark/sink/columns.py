@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from aqueduct.ingest.dedup.once import ID_HEADER
+from aqueduct.ingest.dedup.scope import ID_HEADER
 from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, MAX_HEADERS
 from aqueduct.spark.errors import SinkError, WrongOption
 from aqueduct.spark.option_values import is_topic

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from aqueduct.errors import AqueductError, ConnectError
 from aqueduct.ingest.blocking import Client, Producer
-from aqueduct.ingest.dedup.once import Fingerprint, Once
+from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.errors import IngestError, NotAllowed, TopicReplaced, UnknownTopic
 from aqueduct.ingest.identity import TopicPosition
 from aqueduct.spark.backend import Place, ask_topics, unreachable
@@ -23,7 +23,7 @@ from aqueduct.spark.sink.row_ids import Occurrences, content_hashes, own_ids
 
 @dataclass(frozen=True)
 class Step:
-    """What all tasks of a write have in common; `aqueduct.ingest.Once` has what the words mean."""
+    """What all tasks of a write share; `aqueduct.ingest.WriteScope` defines the terms."""
 
     job: str
     number: int
@@ -61,14 +61,16 @@ class Sink:
 
     def producer(self, topic: str, place: Place, step: Step, part: int) -> Producer:
         """A producer for the rows of one part, opened."""
-        once = Once(step.job, step.number, step.run, part, unique=self.columns.id is not None)
+        scope = WriteScope(
+            step.job, step.number, step.run, part, unique=self.columns.id is not None
+        )
         after = -1 if self.may_be_new else step.number - 1
         try:
             producer = Producer(
                 place.server,
                 topic,
                 partitions=self.partitions,
-                once=once,
+                scope=scope,
                 client=clients.get(place),
                 after=after if self.is_dense else None,
             )

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from aqueduct.errors import AqueductError
-from aqueduct.ingest.dedup.once import Fingerprint
+from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.errors import NotAllowed, UnknownTopic
 from aqueduct.ingest.identity import TopicPosition
 from aqueduct.spark.backend import Place, ask_topics, servers

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aqueduct.ingest.dedup.once import (
+from aqueduct.ingest.dedup.scope import (
     MAX_ENDED,
     Fingerprint,
     Job,
     Ledger,
-    Once,
-    OnceFault,
     Plan,
+    ScopeFault,
     StepFault,
+    WriteScope,
     check_replay,
     check_stored,
     cut_ids,
@@ -47,20 +47,20 @@ class Model:
         self.job: Job | None = None
         self.ledger: Ledger | None = None
 
-    def open(self, once: Once) -> bool:
+    def open(self, scope: WriteScope) -> bool:
         """Whether something is to be sent."""
-        what = plan(self.job, once)
+        what = plan(self.job, scope)
         if what is Plan.NOTHING:
             return False
         if what is Plan.NEW_STEP:
-            self.job = Job(once.step, [once.run], once.unique, {}, 0)
+            self.job = Job(scope.step, [scope.run], scope.unique, {}, 0)
         elif what is Plan.NEW_RUN:
             assert self.job is not None
-            self.job = Job(once.step, [*self.job.runs, once.run], once.unique, {}, 0)
+            self.job = Job(scope.step, [*self.job.runs, scope.run], scope.unique, {}, 0)
         if what is not Plan.GO_ON:
             self.ledger = None
-        if self.ledger is None or not self.ledger.knows(once.part):
-            self.remember(once.part, is_new=what is not Plan.GO_ON)
+        if self.ledger is None or not self.ledger.knows(scope.part):
+            self.remember(scope.part, is_new=what is not Plan.GO_ON)
         return True
 
     def remember(self, asked: int, is_new: bool) -> None:
@@ -74,7 +74,7 @@ class Model:
             spill=lambda ids: SpilledIds(self.directory, ids),
         )
         if not is_new and not ledger.can_be_made_again:
-            raise OnceFault("a new run is needed")
+            raise ScopeFault("a new run is needed")
         for part, row_id, _ in self.rows:
             if ledger.is_by_part and part != asked:
                 ledger.forget(part)
@@ -92,24 +92,24 @@ class Model:
         if self.ledger is not None and self.ledger.is_by_part and self.ledger.parts():
             self.ledger.forget(chance.choice(self.ledger.parts())[0])
 
-    def send(self, once: Once, values: list[bytes], ids: list[bytes], fails: bool) -> None:
-        if plan(self.job, once) is Plan.NOTHING:
+    def send(self, scope: WriteScope, values: list[bytes], ids: list[bytes], fails: bool) -> None:
+        if plan(self.job, scope) is Plan.NOTHING:
             return
-        if self.ledger is None or not self.ledger.knows(once.part):
-            raise OnceFault("open it again")
-        new = self.ledger.admit(once.part, ids)
+        if self.ledger is None or not self.ledger.knows(scope.part):
+            raise ScopeFault("open it again")
+        new = self.ledger.admit(scope.part, ids)
         if fails:
             self.ledger = None
-            raise OnceFault("could not be stored")
-        self.rows += [(once.part, ids[at], values[at]) for at in new]
+            raise ScopeFault("could not be stored")
+        self.rows += [(scope.part, ids[at], values[at]) for at in new]
 
-    def complete(self, once: Once) -> None:
+    def complete(self, scope: WriteScope) -> None:
         if self.ledger is None:
-            raise OnceFault("open it again")
+            raise ScopeFault("open it again")
         assert self.job is not None
-        parts = sorted({*self.job.parts, once.part})
+        parts = sorted({*self.job.parts, scope.part})
         self.job = Job(self.job.step, self.job.runs, self.unique, {}, 0, parts)
-        self.ledger.complete(once.part)
+        self.ledger.complete(scope.part)
 
     @property
     def stored(self) -> Counter[bytes]:
@@ -127,7 +127,7 @@ class Driver:
         self.chance = chance
         self.server = Model(unique, directory, chance.choice((1, PLENTY, PLENTY, PLENTY)))
         self.left = iter(RUNS)
-        self.zombies: list[tuple[Once, list[bytes], list[bytes]]] = []
+        self.zombies: list[tuple[WriteScope, list[bytes], list[bytes]]] = []
         """Attempts that nobody waits for any more, and what they still have to send."""
         self.begin_run()
 
@@ -140,10 +140,10 @@ class Driver:
 
     def attempt(self, part: int, dies: bool) -> bool:
         """Send a part in any order, or some of it; whether it is complete."""
-        once = Once("job", 1, self.run, part, self.unique)
+        scope = WriteScope("job", 1, self.run, part, self.unique)
         values = self.chance.sample(self.parts[part], len(self.parts[part]))
         ids = unique_ids_of(values) if self.unique else ids_of(values)
-        if not self.server.open(once):
+        if not self.server.open(scope):
             return True
         end = self.chance.randint(0, len(values)) if dies else len(values)
         at = 0
@@ -151,16 +151,16 @@ class Driver:
             size = self.chance.randint(1, 4)
             fails = dies and self.chance.random() < 0.1
             stop = min(at + size, end)
-            self.server.send(once, values[at:stop], ids[at:stop], fails)
+            self.server.send(scope, values[at:stop], ids[at:stop], fails)
             at = stop
             if dies and self.chance.random() < 0.1:
                 self.server.ledger = None  # the server was restarted
             if dies and self.chance.random() < 0.1:
                 self.server.make_room(self.chance)
         if dies:
-            self.zombies.append((once, values[end:], ids[end:]))
+            self.zombies.append((scope, values[end:], ids[end:]))
             return False
-        self.server.complete(once)
+        self.server.complete(scope)
         return True
 
     def trouble(self) -> None:
@@ -176,7 +176,7 @@ class Driver:
                 self.server.send(*self.chance.choice(self.zombies), fails=False)
             part = self.chance.randrange(len(self.parts))
             self.attempt(part, dies=self.chance.random() < 0.7)
-        except OnceFault:
+        except ScopeFault:
             if self.chance.random() < 0.5:
                 self.begin_run()
 
@@ -184,12 +184,12 @@ class Driver:
         """All parts of one run, and nothing goes wrong; then the run may end the step."""
         self.write_all()
         ids = unique_ids_of(self.wanted) if self.unique else ids_of(self.wanted)
-        rows, once = fingerprint_of(b"".join(ids)), Once("job", 1, self.run, 0)
+        rows, scope = fingerprint_of(b"".join(ids)), WriteScope("job", 1, self.run, 0)
         ledger = self.server.ledger
         if ledger is not None:
             assert ledger.left in (0, None)
             assert ledger.stored == rows
-            check_stored(once, ledger.stored, ledger.left, rows, unique=self.unique)
+            check_stored(scope, ledger.stored, ledger.left, rows, unique=self.unique)
 
     def write_all(self) -> None:
         for _ in range(2):
@@ -197,7 +197,7 @@ class Driver:
                 for part in self.chance.sample(range(len(self.parts)), len(self.parts)):
                     assert self.attempt(part, dies=False)
                 return
-            except OnceFault:
+            except ScopeFault:
                 self.begin_run()
         raise AssertionError("a new run has to work")
 
@@ -224,7 +224,7 @@ def test_the_admitted_rows_are_the_expected_rows(
     assert driver.server.stored == Counter(wanted)
 
 
-ONCE = Once("job", 5, RUNS[1], 3)
+SCOPE = WriteScope("job", 5, RUNS[1], 3)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ ONCE = Once("job", 5, RUNS[1], 3)
     ],
 )
 def test_the_plan_follows_from_the_journaled_state(job: Job | None, what: Plan) -> None:
-    assert plan(job, ONCE) is what
+    assert plan(job, SCOPE) is what
 
 
 @pytest.mark.parametrize(
@@ -256,31 +256,31 @@ def test_the_plan_follows_from_the_journaled_state(job: Job | None, what: Plan) 
     ],
 )
 def test_superseded_runs_are_rejected(job: Job, sentence: str) -> None:
-    with pytest.raises(OnceFault, match=sentence):
-        plan(job, ONCE)
+    with pytest.raises(ScopeFault, match=sentence):
+        plan(job, SCOPE)
 
 
 @pytest.mark.parametrize(
-    ("once", "sentence"),
+    ("scope", "sentence"),
     [
-        (Once("job", -1, RUNS[0], 0), "steps are numbered from 0 on"),
-        (Once("job", 2**63, RUNS[0], 0), "steps are numbered from 0 on"),
-        (Once("job", 0, RUNS[0], -1), "parts are numbered from 0 to 99,999"),
-        (Once("job", 0, RUNS[0], 100_000), "parts are numbered"),
-        (Once("job", 0, "short", 0), "'short' cannot tell a run from others"),
-        (Once("job", 0, "x" * 32, 0), "cannot tell a run from others"),
-        (Once("job", 0, "a" * 65, 0), "take 8 to 64 hexadecimal digits"),
+        (WriteScope("job", -1, RUNS[0], 0), "steps are numbered from 0 on"),
+        (WriteScope("job", 2**63, RUNS[0], 0), "steps are numbered from 0 on"),
+        (WriteScope("job", 0, RUNS[0], -1), "parts are numbered from 0 to 99,999"),
+        (WriteScope("job", 0, RUNS[0], 100_000), "parts are numbered"),
+        (WriteScope("job", 0, "short", 0), "'short' cannot tell a run from others"),
+        (WriteScope("job", 0, "x" * 32, 0), "cannot tell a run from others"),
+        (WriteScope("job", 0, "a" * 65, 0), "take 8 to 64 hexadecimal digits"),
     ],
 )
-def test_invalid_scopes_are_rejected(once: Once, sentence: str) -> None:
-    with pytest.raises(OnceFault, match=sentence):
-        once.check()
+def test_invalid_scopes_are_rejected(scope: WriteScope, sentence: str) -> None:
+    with pytest.raises(ScopeFault, match=sentence):
+        scope.check()
 
 
 def test_a_producer_id_names_job_step_run_and_part() -> None:
-    once = Once("a.job.with-dots", 17, RUNS[2], 4)
-    assert once.producer_id == "a.job.with-dots.17.00000003.4"
-    assert parse_producer_id(once.producer_id) == ("a.job.with-dots", 17, "00000003", 4)
+    scope = WriteScope("a.job.with-dots", 17, RUNS[2], 4)
+    assert scope.producer_id == "a.job.with-dots.17.00000003.4"
+    assert parse_producer_id(scope.producer_id) == ("a.job.with-dots", 17, "00000003", 4)
     for other in ("p", "a.b.c.d", "job.1.00000003.x", "job.1.003.4", "job.²." + "0" * 8 + ".4"):
         assert parse_producer_id(other) is None
 
@@ -319,15 +319,15 @@ def test_a_fingerprint_does_not_depend_on_order_parts_and_occurrences(
 
 
 def test_a_fingerprint_tells_how_often_a_row_is_there() -> None:
-    once, twice, thrice = (fingerprint_of(count * bytes(range(20))) for count in (1, 2, 3))
-    assert len({once.digest, twice.digest, thrice.digest}) == 3
+    scope, twice, thrice = (fingerprint_of(count * bytes(range(20))) for count in (1, 2, 3))
+    assert len({scope.digest, twice.digest, thrice.digest}) == 3
     many = fingerprint_of(10_001 * bytes(range(20)))
     assert many == sum((fingerprint_of(73 * bytes(range(20))) for _ in range(137)), Fingerprint())
 
 
 @pytest.mark.parametrize("wrong", [Fingerprint(-1), Fingerprint(2**63), Fingerprint(1, b"short")])
 def test_an_invalid_fingerprint_is_rejected(wrong: Fingerprint) -> None:
-    with pytest.raises(OnceFault, match="invalid fingerprint: the count is"):
+    with pytest.raises(ScopeFault, match="invalid fingerprint: the count is"):
         wrong.check()
 
 
@@ -339,11 +339,11 @@ def test_fingerprints_of_the_last_ended_steps_are_kept() -> None:
     assert list(known) == list(range(200 - MAX_ENDED, 200))
     assert (known[198], known[199]) == (None, Fingerprint(199))
     job = Job(200, [RUNS[0]], False, {}, 0, ended=ended)
-    assert plan(job, Once("job", 151, RUNS[5], 0)) is Plan.NOTHING
-    assert plan(job, Once("job", 200, RUNS[0], 0)) is Plan.GO_ON
+    assert plan(job, WriteScope("job", 151, RUNS[5], 0)) is Plan.NOTHING
+    assert plan(job, WriteScope("job", 200, RUNS[0], 0)) is Plan.GO_ON
     for step in (10, 150):  # forgotten, and ended without a fingerprint: neither can be compared
-        with pytest.raises(OnceFault, match=f"step {step} of job 'job' came after its step 200"):
-            plan(job, Once("job", step, RUNS[5], 0))
+        with pytest.raises(ScopeFault, match=f"step {step} of job 'job' came after its step 200"):
+            plan(job, WriteScope("job", step, RUNS[5], 0))
 
 
 ROWS = fingerprint_of(b"".join(ids_of([b"1", b"2"])))
@@ -376,7 +376,7 @@ def test_a_step_ends_with_the_rows_that_are_stored(
     stored: Fingerprint, left: int | None, rows: Fingerprint, unique: bool, sentence: str
 ) -> None:
     with pytest.raises(StepFault, match=sentence) if sentence else nullcontext():
-        check_stored(ONCE, stored, left, rows, unique=unique)
+        check_stored(SCOPE, stored, left, rows, unique=unique)
 
 
 def test_concatenated_ids_are_split() -> None:

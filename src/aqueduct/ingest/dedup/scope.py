@@ -42,11 +42,11 @@ RUN_SHOWN = 8
 _HEX = frozenset("0123456789abcdef")
 
 
-class OnceFault(Exception):
+class ScopeFault(Exception):
     """Rows must not be stored; the text says why."""
 
 
-class StepFault(OnceFault):
+class StepFault(ScopeFault):
     """The rows of a step differ from those stored for it."""
 
 
@@ -70,9 +70,9 @@ class Fingerprint(msgspec.Struct, frozen=True):
         return Fingerprint(self.count + other.count, _digest(total))
 
     def check(self) -> None:
-        """Raise `OnceFault` if the fingerprint is malformed."""
+        """Raise `ScopeFault` if the fingerprint is malformed."""
         if not 0 <= self.count <= MAX_STEP or len(self.digest) != HASH_SIZE:
-            raise OnceFault(
+            raise ScopeFault(
                 f"invalid fingerprint: the count is {self.count}, the digest has "
                 f"{len(self.digest)} bytes, not {HASH_SIZE}; pass the sum of Producer.fingerprint"
             )
@@ -117,7 +117,7 @@ def _digest(total: int) -> bytes:
     return (total % (1 << 8 * HASH_SIZE)).to_bytes(HASH_SIZE, "little")
 
 
-class Once(msgspec.Struct, frozen=True):
+class WriteScope(msgspec.Struct, frozen=True):
     """The job, step, run and part of the rows that a producer sends; each row is stored once."""
 
     job: str
@@ -137,18 +137,18 @@ class Once(msgspec.Struct, frozen=True):
         return f"{self.job}.{self.step}.{self.run[:RUN_SHOWN]}.{self.part}"
 
     def check(self) -> None:
-        """Raise `OnceFault` for an invalid step, part or run; the name is checked elsewhere."""
+        """Raise `ScopeFault` for an invalid step, part or run; the name is checked elsewhere."""
         if not 0 <= self.step <= MAX_STEP:
-            raise OnceFault(f"steps are numbered from 0 on, and {self.step} is none")
+            raise ScopeFault(f"steps are numbered from 0 on, and {self.step} is none")
         if not 0 <= self.part < MAX_PARTS:
-            raise OnceFault(f"parts are numbered from 0 to {MAX_PARTS - 1:,}, not {self.part}")
+            raise ScopeFault(f"parts are numbered from 0 to {MAX_PARTS - 1:,}, not {self.part}")
         check_run(self.run)
 
 
 def check_run(run: str) -> None:
-    """Raise `OnceFault` unless the id of a run is valid."""
+    """Raise `ScopeFault` unless the id of a run is valid."""
     if not RUN_SHOWN <= len(run) <= 64 or not _HEX.issuperset(run):
-        raise OnceFault(
+        raise ScopeFault(
             f"{run[:80]!r} cannot tell a run from others; take {RUN_SHOWN} to 64 hexadecimal "
             "digits, such as uuid.uuid4().hex"
         )
@@ -225,22 +225,22 @@ class Plan(enum.Enum):
     """Send nothing: the rows are stored, or the fingerprint comparison at the end fails."""
 
 
-def plan(job: Job | None, once: Once) -> Plan:
-    """Return what to do for a producer; raise `OnceFault` if a later run or step exists."""
-    if job is None or once.step > job.step:
+def plan(job: Job | None, scope: WriteScope) -> Plan:
+    """Return what to do for a producer; raise `ScopeFault` if a later run or step exists."""
+    if job is None or scope.step > job.step:
         return Plan.NEW_STEP
-    if is_ended(job, once.step):
+    if is_ended(job, scope.step):
         return Plan.NOTHING
-    check_step(job, once.job, once.step, once.run)
-    if once.unique != job.unique:
-        raise OnceFault(
-            f"step {job.step} of job {once.job!r} was begun with "
+    check_step(job, scope.job, scope.step, scope.run)
+    if scope.unique != job.unique:
+        raise ScopeFault(
+            f"step {job.step} of job {scope.job!r} was begun with "
             f"{'ids that are unique' if job.unique else 'ids made of what is in a row'}, and has "
             "to be ended like that; change it with the next step"
         )
-    if once.run != job.runs[-1]:
+    if scope.run != job.runs[-1]:
         return Plan.NEW_RUN
-    return Plan.NOTHING if once.part in job.parts else Plan.GO_ON
+    return Plan.NOTHING if scope.part in job.parts else Plan.GO_ON
 
 
 def is_ended(job: Job, step: int) -> bool:
@@ -253,14 +253,14 @@ def is_ended(job: Job, step: int) -> bool:
 def check_step(job: Job, name: str, step: int, run: str) -> None:
     """Raise if a job is at a later step, or has been taken over by another run."""
     if step < job.step:
-        raise OnceFault(
+        raise ScopeFault(
             f"step {step} of job {name!r} came after its step {job.step} had begun: an older or "
             "copied checkpoint is in use, or a job name was reused. No row was stored. Continue "
             "from the newest checkpoint, or use another job (in Spark, a new checkpoint or "
             "another writeId)"
         )
     if step == job.step and not job.is_over and run in job.runs[:-1]:
-        raise OnceFault(
+        raise ScopeFault(
             f"run {run[:RUN_SHOWN]} of step {step} of job {name!r} was superseded: run "
             f"{job.runs[-1][:RUN_SHOWN]} has begun to write this step anew"
         )
@@ -279,7 +279,7 @@ def check_replay(name: str, step: int, known: Fingerprint, rows: Fingerprint) ->
 
 
 def check_stored(
-    once: Once, stored: Fingerprint, left: int | None, rows: Fingerprint, *, unique: bool
+    scope: WriteScope, stored: Fingerprint, left: int | None, rows: Fingerprint, *, unique: bool
 ) -> None:
     """Raise `StepFault` if the stored rows of a step differ from those of the run that ends it.
 
@@ -290,8 +290,8 @@ def check_stored(
     if stored == rows:
         return
     found = (
-        f"step {once.step} of job {once.job!r} has {stored.count:,} stored rows, but run "
-        f"{once.run[:RUN_SHOWN]} ends it with {rows.count:,}"
+        f"step {scope.step} of job {scope.job!r} has {stored.count:,} stored rows, but run "
+        f"{scope.run[:RUN_SHOWN]} ends it with {rows.count:,}"
     )
     if stored.count < rows.count and not (unique and stored.count):
         raise StepFault(
@@ -308,28 +308,28 @@ def check_stored(
         )
 
 
-def must_resend(once: Once) -> str:
+def must_resend(scope: WriteScope) -> str:
     """Return the error text for a part whose ids were dropped."""
     return (
-        f"what is stored of step {once.step} of job {once.job!r} has to be looked at again: send "
+        f"what is stored of step {scope.step} of job {scope.job!r} has to be looked at again: send "
         "all rows of this part again"
     )
 
 
-def unknown_run(once: Once) -> str:
+def unknown_run(scope: WriteScope) -> str:
     """Return the error text for a reconnecting producer whose run is unknown."""
     return (
-        f"run {once.run[:RUN_SHOWN]} of step {once.step} of job {once.job!r} is not known here, "
+        f"run {scope.run[:RUN_SHOWN]} of step {scope.step} of job {scope.job!r} is not known here, "
         "and has written before: the server has lost what it stored, or is another one; run the "
         "step again from its beginning"
     )
 
 
-def lost_run(once: Once) -> str:
+def lost_run(scope: WriteScope) -> str:
     """Return the error text for a second or later run whose ids were lost."""
     return (
-        f"run {once.run[:RUN_SHOWN]} was not the first to write step {once.step} of job "
-        f"{once.job!r}, and what it has sent is not known any more, since the server was "
+        f"run {scope.run[:RUN_SHOWN]} was not the first to write step {scope.step} of job "
+        f"{scope.job!r}, and what it has sent is not known any more, since the server was "
         "restarted, could not store something, or needed the memory: the step has to be run again "
         "by a new run (restart the query)"
     )
