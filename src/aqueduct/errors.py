@@ -48,8 +48,12 @@ each one that is not defined here::
      |   +- NotAllowed              the token does not allow it
      |   +- DiskLow                 the server has too little disk space
      |   +- CorruptFile (.path, .position)
+     |   +- NothingStored           a storage stored nothing of a group
+     |   |   +- UnencodableRecords  because records cannot be encoded
+     |   +- OutcomeUnknown          a storage may have stored a group
+     |   +- Fenced                  another process has claimed the topic
      |   +- SpillFault              a spill file could not be written (aqueduct.ingest.dedup)
-     +- OnceFault                   internal: why rows are rejected (aqueduct.ingest.dedup)
+     +- ScopeFault                  internal: why rows are rejected (aqueduct.ingest.dedup)
      |   +- StepFault
      |       +- ExtraRows
      +- SourceError                 aqueduct.spark

@@ -33,6 +33,12 @@ from aqueduct.ingest.protocol import PartitionInfo, StepInfo, TopicInfo
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.permissions import Grant, Permissions, read_permissions
 from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.storage.base import (
+    Fenced,
+    NothingStored,
+    OutcomeUnknown,
+    UnencodableRecords,
+)
 from aqueduct.ingest.storage.local.repair import Loss, repair
 
 __all__ = [
@@ -41,6 +47,7 @@ __all__ = [
     "DirectoryReader",
     "DiskLow",
     "Epoch",
+    "Fenced",
     "Fingerprint",
     "Grant",
     "History",
@@ -50,6 +57,8 @@ __all__ = [
     "Loss",
     "Metrics",
     "NotAllowed",
+    "NothingStored",
+    "OutcomeUnknown",
     "PartitionInfo",
     "Permissions",
     "Producer",
@@ -61,6 +70,7 @@ __all__ = [
     "TopicInfo",
     "TopicPosition",
     "TopicReplaced",
+    "UnencodableRecords",
     "UnknownTopic",
     "WriteScope",
     "blocking",

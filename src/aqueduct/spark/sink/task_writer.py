@@ -23,7 +23,7 @@ from aqueduct.spark.sink.row_ids import Occurrences, content_hashes, own_ids
 
 @dataclass(frozen=True)
 class Step:
-    """What all tasks of a write have in common; `aqueduct.ingest.Once` has what the words mean."""
+    """What all tasks of a write have in common; see `aqueduct.ingest.WriteScope` for the terms."""
 
     job: str
     number: int
