@@ -249,9 +249,9 @@ async def test_a_directory_is_read_while_a_server_writes_and_rolls_it(
 
         ends = [await asyncio.to_thread(look) for _ in range(25)]
         assert ends == sorted(ends)
+        await eventually(lambda: server.metrics.segments > 1, "logs are rolled")
         stop = True
         sent = await producing
-        assert server.metrics.segments > 1
     assert look() == sent
 
 
