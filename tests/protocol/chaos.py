@@ -28,7 +28,7 @@ from aqueduct.protocol.actions import (
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, Connection, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
-from aqueduct.protocol.link import Owner
+from aqueduct.protocol.half import Owner
 from aqueduct.protocol.receiver import Receiver
 from aqueduct.protocol.sender import Sender
 from aqueduct.wire.chanid import ENTRYPOINT, Side, channel_id, creator_of, is_oneshot
@@ -279,14 +279,18 @@ class ChaoticPeer:
                 return
             frame = AckReliable(((start, stop),))
         elif dice < 11:
-            room = half.outbox.announced - half.outbox.decided if half.outbox is not None else 0
+            room = (
+                half.datagrams.announced - half.datagrams.decided
+                if half.datagrams is not None
+                else 0
+            )
             acked = random.randint(0, room)
             nacked = random.randint(0, room - acked) + self._is_strange()
             if acked + nacked == 0:
                 return
             frame = AckNackUnreliable((acked, nacked) if nacked else (acked,))
         elif dice < 16:
-            undecided = sum(half.outbox.sizes) if half.outbox is not None else 0
+            undecided = sum(half.datagrams.sizes) if half.datagrams is not None else 0
             taken = random.randint(0, max(half.outstanding - undecided, 0))
             frame = Dequeued(taken + self._is_strange())
         elif dice == 16:
@@ -434,15 +438,15 @@ class Watch:
         """To be called after everything; returns the events."""
         core = self.core
         assert core.held_bytes >= 0
-        assert core._link.send_window.outstanding >= 0
+        assert core._context.credit.send_window.outstanding >= 0
         assert all(half.outstanding >= 0 for half in self._senders())
-        assert core._link.receive_window.outstanding >= 0
+        assert core._context.credit.receive_window.outstanding >= 0
         receivers = self._receivers()
         queues = [half._queue for half in receivers if half._queue is not None]
-        assert core._link.waiting == sum(queue.count for queue in queues)
-        assert core._link.unreported == sum(half.unreported for half in receivers)
-        assert set(core._link.reporters) <= {half.channel for half in receivers}
-        assert set(core._link.turns.sizes) <= {half.channel for half in self._senders()}
+        assert core._context.queued_objects == sum(queue.count for queue in queues)
+        assert core._context.credit.unreported == sum(half.unreported for half in receivers)
+        assert set(core._context.credit.unreported_channels) <= {half.channel for half in receivers}
+        assert set(core._context.blocked.sizes) <= {half.channel for half in self._senders()}
         assert not [text for text in core.leftovers() if "a count of" in text]
         timer = core.next_timer()
         events = core.poll_events()

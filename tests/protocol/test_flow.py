@@ -451,7 +451,7 @@ def test_the_credit_of_a_lost_channel_comes_back_a_second_after_it_was_forgotten
     channel = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
     room = peer.core.credit(ENTRYPOINT)
     peer.core.send(channel, b"x" * 1_000, peer.now)
-    window = peer.core._link.send_window
+    window = peer.core._context.credit.send_window
     before = window.outstanding
     peer.routed(ENTRYPOINT, CloseReceiver(), fin=True)
     assert window.outstanding == 1_000 < before
@@ -545,7 +545,7 @@ def test_the_reserves_of_all_channels_are_bounded_together() -> None:
     assert fill(pair, full, bytes(1_000)) == 1_000
     sent = [fill(pair, channel, bytes(10)) for channel in others]
     assert sent == [200, 50, 0, 0, 0]  # there were 100 left in the window, 150 for reserves
-    assert pair.client._link.send_window.outstanding == 1_250
+    assert pair.client._context.credit.send_window.outstanding == 1_250
 
 
 def test_a_peer_that_states_no_reserve_gets_none() -> None:
@@ -554,7 +554,7 @@ def test_a_peer_that_states_no_reserve_gets_none() -> None:
     channels = peer.core.send_message(
         ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER] * 2
     ).channels
-    before = peer.core._link.send_window.outstanding
+    before = peer.core._context.credit.send_window.outstanding
     peer.core.send(channels[0], bytes(100 - before), peer.now)
     with pytest.raises(WouldBlock):
         peer.core.send(channels[1], b"x", peer.now)
@@ -569,7 +569,7 @@ def test_what_was_sent_before_the_limits_came_counts_by_them() -> None:
     pair.to_server.deliver()
     pair.server.accept((), pair.now)
     pair.run()
-    window = pair.client._link.send_window
+    window = pair.client._context.credit.send_window
     assert (window.outstanding, window.reserved, window.limit) == (300, 100, 1_100)
     pair.server.take(ENTRYPOINT, 1, pair.now)
     pair.wait(0.1)
@@ -617,12 +617,15 @@ def test_reserves_come_back_however_a_channel_ends() -> None:
     for channel in (taken, closed, cancelled, finished):
         pair.client.send(channel, bytes(150), pair.now)
     pair.run()
-    assert pair.client._link.send_window.reserved == 400
-    assert pair.server._link.receive_window.reserved == 400
+    assert pair.client._context.credit.send_window.reserved == 400
+    assert pair.server._context.credit.receive_window.reserved == 400
     pair.server.take(taken, 1, pair.now)
     pair.server.close(closed, pair.now)
     pair.client.cancel(cancelled, pair.now)
     pair.client.finish(finished, pair.now)
     pair.wait(0.1)
-    for window in (pair.client._link.send_window, pair.server._link.receive_window):
+    for window in (
+        pair.client._context.credit.send_window,
+        pair.server._context.credit.receive_window,
+    ):
         assert (window.outstanding, window.reserved, window.limit) == (0, 0, window.base)

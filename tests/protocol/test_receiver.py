@@ -6,7 +6,8 @@ from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import Delivered, End, Readable, ReceiverEnded, Undelivered
-from aqueduct.protocol.receiver import RULES, TRANSITIONS, Input, Receiver, State
+from aqueduct.protocol.receiver import Receiver
+from aqueduct.protocol.receiver_states import RULES, TRANSITIONS, Input, State
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -147,8 +148,8 @@ def test_no_deadline_is_left_when_everything_arrived() -> None:
     peer.core.handle_timer(peer.now)
     half = peer.core._channels.halves[ENTRYPOINT]
     assert isinstance(half, Receiver)
-    assert half.inbox is not None
-    assert not half.inbox.deadlines
+    assert half.datagrams is not None
+    assert not half.datagrams.deadlines
 
 
 def test_an_announcement_that_comes_late_is_answered_soon() -> None:

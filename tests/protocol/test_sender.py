@@ -13,7 +13,7 @@ from aqueduct.errors import (
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
-from aqueduct.protocol.sender import TRANSITIONS, Input, State
+from aqueduct.protocol.sender_states import TRANSITIONS, Input, State
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,

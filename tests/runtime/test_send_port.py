@@ -176,7 +176,7 @@ async def test_a_send_that_gave_up_keeps_nobody_waiting(how: str) -> None:
         else:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(gone.send(bytes(500_000)), 0.05)
-        assert not client.core._link.turns.sizes
+        assert not client.core._context.blocked.sizes
         waiting = asyncio.create_task(last.send(bytes(200_000)))
         await theirs[1].receive()
         await asyncio.wait_for(waiting, 5)

@@ -1,4 +1,4 @@
-"""Channels that ended, remembered so that nothing late brings them back."""
+"""Tombstones of ended channels, so that late frames do not create them again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from aqueduct.wire.chanid import index_of, space_of
 from aqueduct.wire.ranges import RangeSet
 
 
-class Graveyard:
-    """Ended channels as ranges per index space; past a cap, the last second's (AQ-FORGET-4)."""
+class Tombstones:
+    """Ended channels as ranges per index space; past a cap, the recent ones (AQ-FORGET-4)."""
 
     __slots__ = ("_cap", "_interval", "_ranges", "_recent")
 
@@ -25,7 +25,7 @@ class Graveyard:
         return (ended is not None and index_of(channel) in ended) or channel in self._recent
 
     def add(self, channel: int, now: float) -> None:
-        """Remember a channel that ended."""
+        """Add a channel that ended."""
         ended = self._ranges.setdefault(space_of(channel), RangeSet())
         index = index_of(channel)
         adjacent = index - 1 in ended or index + 1 in ended
@@ -39,9 +39,9 @@ class Graveyard:
 
 
 def expire(times: OrderedDict[int, float], before: float) -> None:
-    """Drop the entries, oldest first, that are as old as ``before``.
+    """Delete the entries, oldest first, that are as old as ``before``.
 
-    Of a plain dict the first entry is found by going past all that were deleted before it.
+    An OrderedDict, because a plain dict finds its first entry by scanning past all deleted ones.
     """
     while times:
         channel = next(iter(times))
