@@ -15,7 +15,7 @@ from itertools import count
 from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -192,7 +192,7 @@ class Party:
 
     def __init__(self, side: Side, config: Config) -> None:
         self.side = side
-        self.core = Connection(side, config)
+        self.core = ConnectionCore(side, config)
         self.known: dict[int, None] = {ENTRYPOINT: None}
         self.asked = False
         self.accepted = False

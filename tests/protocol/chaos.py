@@ -26,7 +26,7 @@ from aqueduct.protocol.actions import (
     WriteStream,
 )
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
 from aqueduct.protocol.half import Owner
 from aqueduct.protocol.receiver import Receiver
@@ -49,7 +49,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
-from aqueduct.wire.primitives import MAX_VARINT, Headers
+from aqueduct.wire.primitives import MAX_VARINT, HeaderPairs
 from tests.protocol.wires import Direction, encode, plain, stated
 
 DOCUMENTED = (WouldBlock, MessageTooLarge, ChannelClosed, ReceiverClosed, LocalProtocolError)
@@ -80,7 +80,7 @@ STRANGE_NUMBERS = [0, 1, 7, 2**32, MAX_VARINT - 1, MAX_VARINT]
 class Application:
     """Gives commands to a core: mostly for halves it has, any half with ``strange``."""
 
-    def __init__(self, core: Connection, random: Random, *, strange: float) -> None:
+    def __init__(self, core: ConnectionCore, random: Random, *, strange: float) -> None:
         self.core = core
         self.random = random
         self.strange = strange
@@ -152,7 +152,7 @@ class Application:
         give, mode = random.choice(list(Give)), random.choice(list(Mode))
         return Attach(give, random.random() < 0.2, self._headers(), mode)
 
-    def _headers(self) -> Headers:
+    def _headers(self) -> HeaderPairs:
         return self.random.choice([(), (), ((b"k", b"v"),), ((b"k", b"v" * 9_000),)])
 
 
@@ -175,7 +175,7 @@ class Lane:
 class ChaoticPeer:
     """The other end of a core: raw frames, mostly such as the core may get."""
 
-    def __init__(self, core: Connection, random: Random, *, strange: float) -> None:
+    def __init__(self, core: ConnectionCore, random: Random, *, strange: float) -> None:
         self.core = core
         self.random = random
         self.strange = strange
@@ -427,7 +427,7 @@ class ChaoticPeer:
 class Watch:
     """What always holds of a core, whatever happens to it."""
 
-    def __init__(self, core: Connection) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self.core = core
         self.over = False
         self._closed = False

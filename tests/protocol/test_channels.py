@@ -7,7 +7,7 @@ import pytest
 from aqueduct.errors import CloseCode, LocalProtocolError, StreamCode
 from aqueduct.protocol.actions import WriteStream
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     Delivered,
     End,
@@ -62,7 +62,7 @@ def attached(peer: RawPeer, *attach: Attach, on: int = ENTRYPOINT) -> tuple[int,
 
 def test_the_entrypoint_is_there_from_the_start() -> None:
     """AQ-CHAN-1: its sender at the client, its receiver at the server."""
-    client, server = Connection(Side.CLIENT), Connection(Side.SERVER)
+    client, server = ConnectionCore(Side.CLIENT), ConnectionCore(Side.SERVER)
     assert client.leftovers() == ["entrypoint: sender open"]
     assert server.leftovers() == ["entrypoint: receiver open"]
     assert client.send(ENTRYPOINT, b"", 0.0) == 0

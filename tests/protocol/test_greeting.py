@@ -4,7 +4,7 @@ import pytest
 
 from aqueduct.errors import AqueductError, CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import PeerHeaders
 from aqueduct.protocol.greeting import LIMITS, split_limits, with_limits
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -71,7 +71,7 @@ def test_an_application_may_not_set_reserved_names() -> None:
     """AQ-CONN-6: on either side, and nothing happens then."""
     reserved = ((b"aqueduct-anything", b""),)
     with pytest.raises(LocalProtocolError, match=r"^AQ-CONN-6"):
-        Connection(Side.CLIENT, headers=reserved)
+        ConnectionCore(Side.CLIENT, headers=reserved)
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(Version(), ConnectionHeaders(()), fin=True)
     with pytest.raises(LocalProtocolError, match=r"^AQ-CONN-6"):
@@ -136,7 +136,7 @@ def test_a_peer_that_states_no_limits_has_the_initial_ones() -> None:
 def test_headers_over_what_the_peer_takes_are_refused_here() -> None:
     """AQ-SEQ-7: a client knows the initial limit, a server what the client stated."""
     with pytest.raises(AqueductError):
-        Connection(Side.CLIENT, headers=((b"x", b"y" * INITIAL_LIMITS.max_headers),))
+        ConnectionCore(Side.CLIENT, headers=((b"x", b"y" * INITIAL_LIMITS.max_headers),))
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(Version(), ConnectionHeaders(()), fin=True)
     with pytest.raises(AqueductError):

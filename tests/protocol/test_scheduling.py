@@ -14,14 +14,14 @@ from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import Dequeued
 from tests.protocol.wires import GIVE_RECEIVER, WIDE, RawPeer, client_core
 
-PATIENCE = Config().patience
+TIMEOUT = Config().starvation_timeout
 
 
 def line(limit: int, outstanding: int, **sizes: int) -> tuple[BlockedSenders, Window, Timers]:
     """Channels named by a letter and its number in it, that wait to send so much."""
     window, timers = Window(limit), Timers()
     window.outstanding = outstanding
-    blocked = BlockedSenders(window, timers, PATIENCE)
+    blocked = BlockedSenders(window, timers, TIMEOUT)
     for name, size in sizes.items():
         blocked.wait(int(name[1:]), size)
     return blocked, window, timers
@@ -35,16 +35,16 @@ def test_what_does_not_fit_is_passed_over() -> None:
 def test_what_was_passed_over_is_waited_for_and_passed_over_again() -> None:
     blocked, window, timers = line(100, 50, c1=80, c2=30)
     assert blocked.next(7.0) == [2]
-    assert timers.next() == 7.0 + PATIENCE
-    assert blocked.next(7.0 + 0.9 * PATIENCE) == [2]
-    timers.due(7.0 + PATIENCE)
-    assert blocked.next(7.0 + PATIENCE) == []
-    assert timers.next() == 7.0 + 2 * PATIENCE
-    assert blocked.next(7.0 + 1.9 * PATIENCE) == []
-    assert blocked.next(7.0 + 2 * PATIENCE) == [2]
-    assert blocked.next(7.0 + 3 * PATIENCE) == []
+    assert timers.next() == 7.0 + TIMEOUT
+    assert blocked.next(7.0 + 0.9 * TIMEOUT) == [2]
+    timers.due(7.0 + TIMEOUT)
+    assert blocked.next(7.0 + TIMEOUT) == []
+    assert timers.next() == 7.0 + 2 * TIMEOUT
+    assert blocked.next(7.0 + 1.9 * TIMEOUT) == []
+    assert blocked.next(7.0 + 2 * TIMEOUT) == [2]
+    assert blocked.next(7.0 + 3 * TIMEOUT) == []
     window.outstanding = 20
-    assert blocked.next(7.0 + 3 * PATIENCE) == [1, 2]
+    assert blocked.next(7.0 + 3 * TIMEOUT) == [1, 2]
 
 
 def test_nobody_is_woken_for_one_that_waits_alone() -> None:
@@ -57,7 +57,7 @@ def test_what_is_in_the_reserve_of_its_channel_does_not_wait_for_the_window() ->
     """AQ-FLOW-10."""
     window = Window(100, reserve=20, pool=30)
     window.add(120, 20)
-    blocked = BlockedSenders(window, Timers(), PATIENCE)
+    blocked = BlockedSenders(window, Timers(), TIMEOUT)
     blocked.wait(1, 50)
     blocked.wait(2, 20, 20)
     assert blocked.next(0.0) == []  # 10 bytes of it would count
@@ -74,8 +74,8 @@ def test_one_that_left_is_not_waited_for() -> None:
     blocked, _, _ = line(100, 50, c1=80, c3=70, c2=30)
     assert blocked.next(0.0) == [2]
     blocked.leave(1)
-    assert blocked.next(PATIENCE) == [2]  # now behind the third, since this moment
-    assert blocked.next(2 * PATIENCE) == []
+    assert blocked.next(TIMEOUT) == [2]  # now behind the third, since this moment
+    assert blocked.next(2 * TIMEOUT) == []
 
 
 def test_a_smaller_one_that_comes_later_is_seen() -> None:
@@ -115,7 +115,7 @@ def test_a_large_message_gets_its_turn_among_small_ones() -> None:
     assert (seen, peer.events()) == ([Writable(small)], [Writable(small)])
     with pytest.raises(WouldBlock):
         peer.core.send(small, b"x" * 22, peer.now)
-    peer.wait(1.1 * PATIENCE)
+    peer.wait(1.1 * TIMEOUT)
     peer.more(answers, Dequeued(29))
     assert peer.events() == []
     peer.more(stream, Dequeued(46))
@@ -127,12 +127,12 @@ def test_who_waits_in_vain_is_passed_again_when_the_time_is_over() -> None:
     peer.wait(0.0)
     stream = peer.routed(ENTRYPOINT, Dequeued(11))
     assert peer.events() == [Writable(small)]
-    peer.wait(1.1 * PATIENCE)
+    peer.wait(1.1 * TIMEOUT)
     with pytest.raises(WouldBlock):
         peer.core.send(small, b"x" * 22, peer.now)
     peer.more(stream, Dequeued(10))
     assert peer.events() == []
-    peer.wait(PATIENCE)
+    peer.wait(TIMEOUT)
     assert peer.events() == [Writable(small)]
 
 

@@ -22,7 +22,7 @@ from aqueduct.api.opening import Opening
 from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectTimeout
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
 from aqueduct.transport.quic.bridge import Bridge
@@ -184,7 +184,7 @@ async def _connect_to(
         on_ticket = None
         config = Config(limits=limits or Limits())
         settings.max_streams = max(settings.max_streams, config.max_streams)
-        core = Core(Side.CLIENT, config, headers=headers)
+        core = ConnectionCore(Side.CLIENT, config, headers=headers)
         recorder = open_trace(trace)
         if tickets is not None:
             settings = replace(settings, session_ticket=tickets.take(host, where, trust))

@@ -40,7 +40,7 @@ from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, Local
 from aqueduct.runtime.ports import MOVED, NOTHING, Message, Receipt, ReceivePort, SendPort
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import NetworkSendPort
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.runtime.connection_driver import Line, Port
@@ -56,7 +56,7 @@ class Origin:
 
     __slots__ = ("headers", "kind", "mode", "receiver", "sender")
 
-    def __init__(self, kind: Any, mode: Mode, headers: Pairs) -> None:
+    def __init__(self, kind: Any, mode: Mode, headers: HeaderPairs) -> None:
         self.kind = kind
         self.mode = mode
         self.headers = headers
@@ -74,10 +74,10 @@ class Half(ChannelHalf):
     give: ClassVar[Give]
     _port: Any
     _origin: Origin | None
-    _headers: Pairs
+    _headers: HeaderPairs
 
     @classmethod
-    def from_port(cls, port: Any, headers: Pairs, origin: Origin | None = None) -> Self:
+    def from_port(cls, port: Any, headers: HeaderPairs, origin: Origin | None = None) -> Self:
         """A handle on a port."""
         handle = cls.__new__(cls)
         handle._port = port
@@ -350,7 +350,7 @@ async def wait_writable(sender: Sender[Any]) -> None:
     await sender._port.wait()
 
 
-def handle_for(port: Port, headers: Pairs) -> Sender[Any] | Receiver[Any]:
+def handle_for(port: Port, headers: HeaderPairs) -> Sender[Any] | Receiver[Any]:
     """Return the handle of a half whose other half is at the peer."""
     if isinstance(port, NetworkSendPort):
         return Sender.from_port(port, headers)
@@ -405,7 +405,9 @@ def oneshot(kind: Any = bytes, *, headers: HeadersLike | None = None) -> Channel
     return _make(kind, Mode.ORDERED, 1, to_pairs(headers), oneshot=True)
 
 
-def _make(kind: Any, mode: Mode, capacity: int, headers: Pairs, *, oneshot: bool) -> Channel[Any]:
+def _make(
+    kind: Any, mode: Mode, capacity: int, headers: HeaderPairs, *, oneshot: bool
+) -> Channel[Any]:
     local = LocalChannel(capacity, oneshot=oneshot)
     origin = Origin(kind, mode, headers)
     sender: Sender[Any] = Sender.from_port(LocalSendPort(local), headers, origin)

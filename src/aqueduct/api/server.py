@@ -19,7 +19,7 @@ from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, ConnectionLost
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.security import ServerTLS
@@ -326,7 +326,7 @@ def serve(
                 sock,
                 options or QuicOptions(),
                 tls,
-                lambda account: Core(Side.SERVER, config, early=early, account=account),
+                lambda account: ConnectionCore(Side.SERVER, config, early=early, account=account),
                 lambda driver, peer: server.incoming(driver, peer),  # noqa: PLW0108 -- made below
                 ServerTickets() if early_data else None,
                 config,

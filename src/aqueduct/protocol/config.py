@@ -128,7 +128,7 @@ class Config:
     forget_interval: float = 1.0
     """FORGET_CHANNEL is not repeated for one channel within this time."""
 
-    patience: float = 0.25
+    starvation_timeout: float = 0.25
     """How long smaller messages pass one that does not fit the connection window, and how long they
     then wait for it: a few round trips, so that it gets its turn where the window turns over."""
 

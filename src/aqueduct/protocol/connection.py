@@ -40,9 +40,9 @@ from aqueduct.wire.frames import (
     RouteTo,
     Version,
 )
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 
-__all__ = ["Attach", "Connection", "Give", "Mode", "Sent"]
+__all__ = ["Attach", "ConnectionCore", "Give", "Mode", "SentMessage"]
 
 
 class Give(Enum):
@@ -58,12 +58,12 @@ class Attach:
 
     give: Give
     oneshot: bool = False
-    headers: Headers = ()
+    headers: HeaderPairs = ()
     mode: Mode = Mode.ORDERED
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentMessage:
     """A message that was sent, and the ids of the channels made for its attachments."""
 
     number: int
@@ -71,7 +71,7 @@ class Sent:
     channels: tuple[int, ...]
 
 
-class Connection:
+class ConnectionCore:
     """The protocol core of one side. After each call, poll `poll_actions` and `poll_events`."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Connection:
         side: Side,
         config: Config | None = None,
         *,
-        headers: Headers = (),
+        headers: HeaderPairs = (),
         early: Budget | None = None,
         account: Account | None = None,
     ) -> None:
@@ -99,7 +99,7 @@ class Connection:
             account,
         )
         self._version_seen = False
-        self._peer_headers: Headers | None = None
+        self._peer_headers: HeaderPairs | None = None
         self._ready = False
         self._ended = False
         self._now = 0.0
@@ -194,7 +194,7 @@ class Connection:
 
     # -- commands --------------------------------------------------------------------------------
 
-    def accept(self, headers: Headers, now: float) -> None:
+    def accept(self, headers: HeaderPairs, now: float) -> None:
         """Accept a client after `PeerHeaders`: send the server's headers and open the channels."""
         if self.side == Side.CLIENT or self._peer_headers is None or self._ready:
             raise LocalProtocolError("only a server accepts, once, after the client's headers")
@@ -239,9 +239,9 @@ class Connection:
         payload: bytes,
         now: float,
         *,
-        headers: Headers = (),
+        headers: HeaderPairs = (),
         attach: Sequence[Attach] = (),
-    ) -> Sent:
+    ) -> SentMessage:
         """Send a message with headers and new channels."""
         half = self._sender(channel)
         payload = as_bytes(payload)
@@ -264,7 +264,7 @@ class Connection:
                 for attachment, one in zip(attachments, attach, strict=True)
             ]
             half.node.attach(message_key(reliable, number), nodes)
-        return Sent(number, reliable, tuple(a.channel for a in attachments))
+        return SentMessage(number, reliable, tuple(a.channel for a in attachments))
 
     def set_mode(self, channel: int, mode: Mode) -> None:
         """Choose how a sender sends, before its first message (AQ-SEND-3)."""
@@ -473,7 +473,7 @@ class Connection:
         if self.side == Side.CLIENT:
             self._context.out.finish(self._greeting)
 
-    def _handle_headers(self, headers: Headers, now: float) -> None:
+    def _handle_headers(self, headers: HeaderPairs, now: float) -> None:
         if self._peer_headers is not None:
             raise RemoteProtocolError("AQ-CONN-4", "CONNECTION_HEADERS came twice")
         self._peer_headers, limits = split_limits(headers, self.config.initial_limits)
@@ -485,7 +485,7 @@ class Connection:
         if self.side == Side.CLIENT:
             self._become_ready(now)
 
-    def _send_headers(self, stream: OutgoingStream, headers: Headers) -> None:
+    def _send_headers(self, stream: OutgoingStream, headers: HeaderPairs) -> None:
         # Our limits must fit too, and by AQ-LIMIT-2 the peer accepts its initial limit.
         max_headers = max(
             self._context.credit.peer_limits.max_headers, self.config.initial_limits.max_headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 
 
 class End(Enum):
@@ -22,7 +22,7 @@ class End(Enum):
 class PeerHeaders:
     """The peer's connection headers came. A server now owes ``accept`` or ``refuse``."""
 
-    headers: Headers
+    headers: HeaderPairs
 
 
 @dataclass(frozen=True, slots=True)

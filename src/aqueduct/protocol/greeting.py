@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import Limits
 from aqueduct.wire.primitives import (
-    Headers,
+    HeaderPairs,
     Incomplete,
     decode_headers,
     decode_varint,
@@ -22,7 +22,7 @@ LIMITS = b"aqueduct-limits"
 _NAMES = {field.name.replace("_", "-").encode(): field.name for field in fields(Limits)}
 
 
-def with_limits(headers: Headers, limits: Limits, max_headers: int) -> Headers:
+def with_limits(headers: HeaderPairs, limits: Limits, max_headers: int) -> HeaderPairs:
     """The application's headers and our limits, as they go on the wire (AQ-LIMIT-1)."""
     for name, _ in headers:
         if name.startswith(RESERVED):
@@ -42,7 +42,7 @@ def with_limits(headers: Headers, limits: Limits, max_headers: int) -> Headers:
     return everything
 
 
-def split_limits(headers: Headers, initial: Limits) -> tuple[Headers, Limits]:
+def split_limits(headers: HeaderPairs, initial: Limits) -> tuple[HeaderPairs, Limits]:
     """The peer's headers without the reserved ones, and the limits it stated (AQ-LIMIT-2)."""
     limits = initial
     for name, value in headers:

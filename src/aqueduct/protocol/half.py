@@ -59,7 +59,9 @@ class Context:
         self.events: list[Event] = []
         self.timers = Timers()
         self.credit = Credit(config, self.timers)
-        self.blocked = BlockedSenders(self.credit.send_window, self.timers, config.patience)
+        self.blocked = BlockedSenders(
+            self.credit.send_window, self.timers, config.starvation_timeout
+        )
         self.acks_due: dict[int, float] = {}
         """Channels to be acked once all input of this turn was read, with the time of the last."""
         self.lingering = 0

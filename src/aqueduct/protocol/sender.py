@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     message_head,
 )
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 from aqueduct.wire.ranges import RangeSet
 
 
@@ -140,7 +140,7 @@ class Sender(SenderStateMachine):
         return number
 
     def send_message(
-        self, payload: bytes, headers: Headers, attachments: tuple[Attachment, ...], now: float
+        self, payload: bytes, headers: HeaderPairs, attachments: tuple[Attachment, ...], now: float
     ) -> tuple[int, bool]:
         """Send any message; return its number and whether it was sent reliably."""
         self._check_open()

@@ -13,8 +13,7 @@ from aqueduct.errors import (
     ForkedConnectionError,
     WouldBlock,
 )
-from aqueduct.protocol.connection import Attach, Sent
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import Attach, ConnectionCore, SentMessage
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -33,7 +32,7 @@ from aqueduct.transport.quic.endpoint import Driver
 from aqueduct.wire.chanid import sender_of
 from aqueduct.wire.frames import Attachment
 from aqueduct.wire.frames import Message as WireMessage
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.observe.trace.tap import Tap
@@ -60,10 +59,12 @@ _MOST_BUSY = 4
 class Line:
     """One connection as its ports see it."""
 
-    def __init__(self, driver: Driver, make_handle: Callable[[Port, Pairs], ChannelHalf]) -> None:
+    def __init__(
+        self, driver: Driver, make_handle: Callable[[Port, HeaderPairs], ChannelHalf]
+    ) -> None:
         self.driver = driver
         self._make_handle = make_handle
-        self.core: Core = driver.core
+        self.core: ConnectionCore = driver.core
         self.time = driver.now()
         self.turn_due = False
         self.unflushed = 0
@@ -72,7 +73,7 @@ class Line:
         """Ports of halves that were taken from the core and not yet decoded."""
         self.ended: ConnectionEnded | None = None
         self.is_forked = False
-        self.peer_headers: Pairs | None = None
+        self.peer_headers: HeaderPairs | None = None
         self.tap: Tap | None = None
         """Records what happens here, if somebody wants a trace."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
@@ -95,7 +96,9 @@ class Line:
 
     # -- sending ----------------------------------------------------------------------------------
 
-    def send(self, channel: int, payload: bytes, headers: Pairs, halves: list[ChannelHalf]) -> Sent:
+    def send(
+        self, channel: int, payload: bytes, headers: HeaderPairs, halves: list[ChannelHalf]
+    ) -> SentMessage:
         """Send a message, and with it the halves in it."""
         if not halves:
             return self.core.send_message(channel, payload, self.time, headers=headers)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from aqueduct.errors import ChannelMoved
 from aqueduct.runtime.headers import Headers
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Parcel:
     """A message on its way through a port."""
 
     value: Any
-    headers: Pairs
+    headers: HeaderPairs
     receipt: Receipt | None
 
     def settle(self, outcome: Outcome) -> None:
@@ -78,7 +78,7 @@ class SendPort(Protocol):
     def offer(self, value: Any) -> bool:
         """Queue a message without headers if there is room and no need to yield; the hot path."""
 
-    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+    def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
         """Queue a message now, or raise; WouldBlock if there is no room."""
 
     async def wait(self) -> None:

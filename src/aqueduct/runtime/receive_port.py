@@ -14,7 +14,7 @@ from aqueduct.errors import (
     ChannelLostInTransit,
     EndOfChannel,
 )
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import End, ReceiverEnded
 from aqueduct.runtime.forked import FORKED, ForkedCore
 from aqueduct.runtime.headers import Headers
@@ -23,7 +23,7 @@ from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.frames import Message as WireMessage
 from aqueduct.wire.frames import MessageRun
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.runtime.connection_driver import Line, Port
@@ -59,7 +59,7 @@ class NetworkReceivePort:
 
     def __init__(self, line: Line, channel: int, kind: Any) -> None:
         self.line = line
-        self.core: Core | ForkedCore = line.core
+        self.core: ConnectionCore | ForkedCore = line.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
         self.codec: Codec[Any] | None = codec_for(kind)
@@ -284,7 +284,7 @@ class NetworkReceivePort:
         return True
 
     @staticmethod
-    def _present(value: Any, headers: Pairs, number: int, whole: bool) -> Any:
+    def _present(value: Any, headers: HeaderPairs, number: int, whole: bool) -> Any:
         return Message(value, Headers(headers), number) if whole else value
 
     def _decode(self, message: WireMessage) -> Any:

@@ -16,7 +16,7 @@ from aqueduct.errors import CloseCode, RemoteProtocolError
 from aqueduct.wire.chanid import ENTRYPOINT, describe
 from aqueduct.wire.primitives import (
     SHORT_VARINTS,
-    Headers,
+    HeaderPairs,
     Incomplete,
     decode_headers,
     decode_varbytes,
@@ -69,7 +69,7 @@ class ConnectionHeaders:
     """What one side's application says to the other before anything else."""
 
     TAG: "ClassVar[Literal[2]]" = 2
-    headers: Headers
+    headers: HeaderPairs
 
     def encode(self) -> bytes:
         """The tag, then the header data (AQ-FRAME-5)."""
@@ -98,7 +98,7 @@ class Attachment:
     """A channel whose other half travels with a message."""
 
     channel: int
-    headers: Headers
+    headers: HeaderPairs
 
     def encode(self) -> bytes:
         """CHANNEL, then its header data (AQ-FRAME-8)."""
@@ -111,7 +111,7 @@ class Message:
 
     TAG: "ClassVar[Literal[4]]" = 4
     number: int
-    headers: Headers
+    headers: HeaderPairs
     attachments: tuple[Attachment, ...]
     payload: bytes
 

@@ -6,7 +6,7 @@ from aqueduct.errors import RemoteProtocolError
 
 MAX_VARINT: Final = 2**64 - 1
 
-Headers = tuple[tuple[bytes, bytes], ...]
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
 """An ordered multimap of byte strings (AQ-HEADER-1)."""
 
 
@@ -75,7 +75,7 @@ def decode_varbytes(data: bytes, pos: int, end: int) -> tuple[bytes, int]:
     return data[pos:stop], stop
 
 
-def headers_size(headers: Headers) -> int:
+def headers_size(headers: HeaderPairs) -> int:
     """The length of the contents of encoded header data, without its length prefix."""
     size = 0
     for name, value in headers:
@@ -83,7 +83,7 @@ def headers_size(headers: Headers) -> int:
     return size
 
 
-def encode_headers(headers: Headers) -> bytes:
+def encode_headers(headers: HeaderPairs) -> bytes:
     """Header data: one varbytes that holds name, value, name, value… (AQ-HEADER-1)."""
     if not headers:
         return b"\x00"
@@ -94,7 +94,7 @@ def encode_headers(headers: Headers) -> bytes:
     return encode_varbytes(b"".join(parts))
 
 
-def decode_headers(contents: bytes) -> Headers:
+def decode_headers(contents: bytes) -> HeaderPairs:
     """The pairs in the contents of header data, in their order."""
     pairs = []
     pos = 0

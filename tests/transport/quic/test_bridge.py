@@ -13,7 +13,7 @@ from qh3.quic.events import StopSendingReceived
 
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -526,9 +526,9 @@ class FakeQuic:
         self.pings += 1
 
 
-def debts(side: Side, **limits: Any) -> tuple[FakeQuic, Connection, Debts]:
+def debts(side: Side, **limits: Any) -> tuple[FakeQuic, ConnectionCore, Debts]:
     quic = FakeQuic()
-    core = Connection(side, Config(**limits))
+    core = ConnectionCore(side, Config(**limits))
     return quic, core, Debts(core, cast(Engine, quic))
 
 

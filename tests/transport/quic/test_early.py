@@ -9,7 +9,7 @@ import pytest
 from qh3._hazmat import pull_quic_header
 
 from aqueduct.errors import CloseCode
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, End, PeerHeaders, ReceiverEnded, SenderEnded
 from aqueduct.security import Trust
 from aqueduct.testing.faults import Faults
@@ -328,7 +328,7 @@ class Stage:
         tls, _ = certificates()
         options = QuicOptions(max_packet=1_452)
         settings = replace_packet_size(server_settings(tls, options), options, ADDRESSES[0])
-        self.core = Connection(Side.SERVER)
+        self.core = ConnectionCore(Side.SERVER)
         self.quic = Engine(
             configuration=settings,
             original_destination_connection_id=destination_id(packets[0]),

@@ -27,7 +27,7 @@ from qh3.quic.events import (
 
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.quic.engine import MAX_WITHHELD, PACING_GRAIN, Engine
 from aqueduct.transport.udp import Address, Packet
 from aqueduct.wire.chanid import Side
@@ -131,7 +131,7 @@ class Write:
 class Bridge:
     """One connection: a core, and the QUIC connection it runs over."""
 
-    def __init__(self, core: Connection, quic: Engine) -> None:
+    def __init__(self, core: ConnectionCore, quic: Engine) -> None:
         self.core = core
         self.quic = quic
         self.connected = False
@@ -704,7 +704,7 @@ class Debts:
 
     __slots__ = ("_asked", "_core", "_enough", "_quic", "held", "is_full", "look_at", "news")
 
-    def __init__(self, core: Connection, quic: Engine) -> None:
+    def __init__(self, core: ConnectionCore, quic: Engine) -> None:
         self._core = core
         self._quic = quic
         self.news = 0

@@ -25,7 +25,7 @@ from qh3.quic.packet import (
 from aqueduct.errors import CloseCode, TLSError
 from aqueduct.protocol.budget import Account
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event
 from aqueduct.security import ServerTLS, Trust, check, system_authorities
 from aqueduct.transport.quic.admission import Accounts, HalfOpen, Hidden, neighbourhood
@@ -156,7 +156,7 @@ class Driver:
     def __init__(self, endpoint: Endpoint, bridge: Bridge, keep_alive: float | None) -> None:
         self.endpoint = endpoint
         self.bridge = bridge
-        self.core: Connection = bridge.core
+        self.core: ConnectionCore = bridge.core
         self.loop = endpoint.loop
         self.owner: Owner | None = None
         self.ids: set[bytes] = set()
@@ -489,7 +489,7 @@ class ServerEndpoint(Endpoint):
         sock: socket.socket,
         options: QuicOptions,
         tls: ServerTLS,
-        make_core: Callable[[Account], Connection],
+        make_core: Callable[[Account], ConnectionCore],
         on_connection: Callable[[Driver, Address], None],
         tickets: ServerTickets | None = None,
         config: Config | None = None,
