@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from aqueduct import ipc
-from aqueduct.ipc.arguments import check_timeout
 from aqueduct.ipc.core.config import LONGEST
+from aqueduct.ipc.endpoint import check_timeout
 
 
 @pytest.mark.parametrize("kind", [ipc.Endpoint, ipc.blocking.Endpoint])

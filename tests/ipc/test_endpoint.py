@@ -140,10 +140,10 @@ async def test_what_is_not_bytes_needs_a_type() -> None:
 async def test_a_function_can_take_messages(is_async: bool) -> None:
     got: list[bytes] = []
 
-    def plain(message: ipc.Message[bytes]) -> None:
+    def plain(message: ipc.ReceivedMessage[bytes]) -> None:
         got.append(message.payload)
 
-    async def slow(message: ipc.Message[bytes]) -> None:
+    async def slow(message: ipc.ReceivedMessage[bytes]) -> None:
         await asyncio.sleep(0.01)
         got.append(message.payload)
 
@@ -163,10 +163,10 @@ async def test_a_function_can_take_messages(is_async: bool) -> None:
 async def test_a_function_that_raises_refuses_the_message(
     is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def plain(message: ipc.Message[bytes]) -> None:
+    def plain(message: ipc.ReceivedMessage[bytes]) -> None:
         raise ZeroDivisionError
 
-    async def later(message: ipc.Message[bytes]) -> None:
+    async def later(message: ipc.ReceivedMessage[bytes]) -> None:
         raise ZeroDivisionError
 
     async with (
@@ -215,7 +215,7 @@ async def test_functions_for_messages_that_were_withdrawn_count_until_they_end()
     may_end = asyncio.Event()
     running = 0
 
-    async def slow(message: ipc.Message[bytes]) -> None:
+    async def slow(message: ipc.ReceivedMessage[bytes]) -> None:
         nonlocal running
         running += 1
         await may_end.wait()

@@ -14,7 +14,7 @@ from typing import Any
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended, Heard
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.tcp import TcpLimits, TlsTransport, open_tls
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
 
@@ -128,7 +128,7 @@ class Peer:
         self.pump()
         return heard
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+    def handle_sent(self, sendings: Sequence[OutgoingTransfer]) -> None:
         now = self.loop.time()
         for sending in sendings:
             self.exchange.handle_sent(sending, now)

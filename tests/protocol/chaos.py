@@ -28,7 +28,7 @@ from aqueduct.protocol.actions import (
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
-from aqueduct.protocol.half import Owner
+from aqueduct.protocol.half import Ownership
 from aqueduct.protocol.receiver import Receiver
 from aqueduct.protocol.sender import Sender
 from aqueduct.wire.chanid import ENTRYPOINT, Side, channel_id, creator_of, is_oneshot
@@ -88,7 +88,7 @@ class Application:
     def wind_up(self, now: float) -> None:
         """Finish, and take everything, wherever there is a handle."""
         for half in list(self.core._channels.halves.values()):
-            if half.owner is Owner.APPLICATION:
+            if half.owner is Ownership.APPLICATION:
                 self.core.finish(half.channel, now)
                 self.core.take(half.channel, 999, now)
 
@@ -104,7 +104,7 @@ class Application:
         known = [
             half.channel
             for half in self.core._channels.halves.values()
-            if isinstance(half, kind) and half.owner is Owner.APPLICATION
+            if isinstance(half, kind) and half.owner is Ownership.APPLICATION
         ]
         return random.choice(known) if known else ENTRYPOINT
 

@@ -13,7 +13,7 @@ from aqueduct.errors import (
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
-from aqueduct.protocol.sender_states import TRANSITIONS, Input, State
+from aqueduct.protocol.sender_states import TRANSITIONS, SenderInput, SenderState
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -608,12 +608,12 @@ def test_an_ordered_sender_remembers_nothing_of_what_it_sent() -> None:
 
 def test_every_command_is_defined_in_every_state_it_can_meet() -> None:
     """AQ-CANCEL-3: finish and cancel never fail; only an open sender sends."""
-    for state in set(State) - {State.GONE}:
-        assert (state, Input.FINISH) in TRANSITIONS
-        assert (state, Input.CANCEL) in TRANSITIONS
-        assert (state, Input.DROP) in TRANSITIONS
-        assert ((state, Input.SEND) in TRANSITIONS) is (state is State.OPEN)
-    assert all(state is not State.GONE for state, _ in TRANSITIONS)
+    for state in set(SenderState) - {SenderState.GONE}:
+        assert (state, SenderInput.FINISH) in TRANSITIONS
+        assert (state, SenderInput.CANCEL) in TRANSITIONS
+        assert (state, SenderInput.DROP) in TRANSITIONS
+        assert ((state, SenderInput.SEND) in TRANSITIONS) is (state is SenderState.OPEN)
+    assert all(state is not SenderState.GONE for state, _ in TRANSITIONS)
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -228,8 +228,9 @@ MUTANTS = [
     Mutant(
         "senders in dropped messages leak",
         "protocol/channels.py",
-        "                    half.owner = Owner.RELEASED\n                    half.cancel(now)\n",
-        "                    half.owner = Owner.RELEASED\n",
+        "                    half.owner = Ownership.RELEASED\n"
+        "                    half.cancel(now)\n",
+        "                    half.owner = Ownership.RELEASED\n",
     ),
     Mutant(
         "datagrams of a cancelled sender are never announced",
@@ -253,8 +254,8 @@ MUTANTS = [
     Mutant(
         "the application is not told of messages that came before its handle",
         "protocol/receiver.py",
-        "        self.owner = Owner.APPLICATION\n        if self._queue is not None:\n",
-        "        self.owner = Owner.APPLICATION\n        if False:\n",
+        "        self.owner = Ownership.APPLICATION\n        if self._queue is not None:\n",
+        "        self.owner = Ownership.APPLICATION\n        if False:\n",
     ),
     Mutant(
         "messages are taken in the wrong order",
@@ -385,8 +386,8 @@ MUTANTS = [
     Mutant(
         "a sender ends finished although messages were nacked",
         "protocol/sender.py",
-        "        elif was is State.FINISHED and complete:\n",
-        "        elif was is State.FINISHED:\n",
+        "        elif was is SenderState.FINISHED and complete:\n",
+        "        elif was is SenderState.FINISHED:\n",
     ),
     Mutant(
         "the connection window is not held",

@@ -21,11 +21,11 @@ from aqueduct.cli import options, running
 from aqueduct.cli.listen import readable
 from aqueduct.cli.send import encoded, progress, standard_input
 from aqueduct.errors import AqueductError, ConnectError, DeliveryError, MessageError
-from aqueduct.ipc.address import Place, parse
+from aqueduct.ipc.address import ParsedAddress, parse
 from aqueduct.ipc.core.config import MIN_MESSAGE, Config
 from aqueduct.ipc.core.pdu import MAX_INT32
 from aqueduct.ipc.endpoint import Endpoint
-from aqueduct.ipc.message import Message
+from aqueduct.ipc.message import ReceivedMessage
 from aqueduct.security import ServerTLS, Trust
 
 PARALLEL = 64
@@ -175,7 +175,7 @@ class Printer:
         """The endpoint is ready."""
         running.notes.print(f"listening on {address}", markup=False, soft_wrap=True)
 
-    def message(self, message: Message[bytes]) -> None:
+    def message(self, message: ReceivedMessage[bytes]) -> None:
         """A message came."""
         running.write_line(f"{message.source}: {readable(message.payload)}")
 
@@ -183,7 +183,7 @@ class Printer:
 class RawPrinter(Printer):
     """Writes payloads as they are."""
 
-    def message(self, message: Message[bytes]) -> None:
+    def message(self, message: ReceivedMessage[bytes]) -> None:
         """The payload and a line end."""
         running.write(message.payload + b"\n")
 
@@ -195,7 +195,7 @@ class JsonPrinter(Printer):
         """The endpoint is ready."""
         running.write_object(address=address)
 
-    def message(self, message: Message[bytes]) -> None:
+    def message(self, message: ReceivedMessage[bytes]) -> None:
         """The payload in base64, as it may be anything."""
         shown = {
             "from": message.source,
@@ -225,7 +225,7 @@ class Desk:
         if self.trouble is not None:
             raise self.trouble
 
-    def take(self, message: Message[bytes]) -> Awaitable[None] | None:
+    def take(self, message: ReceivedMessage[bytes]) -> Awaitable[None] | None:
         """Print a message: it is acknowledged once this has returned, and so never lost."""
         if not self.stop.is_set():
             try:
@@ -269,7 +269,7 @@ class Job:
 
     async def run(
         self,
-        place: Place,
+        place: ParsedAddress,
         trust: Trust | None,
         parcels: AsyncIterator[Parcel],
         total: int | None,
@@ -362,7 +362,7 @@ class Job:
         )
 
 
-def _place(address: str) -> Place:
+def _place(address: str) -> ParsedAddress:
     """An address that other processes can have."""
     try:
         return parse(address, schemes=("udp", "tls"))
@@ -385,7 +385,7 @@ async def _opened(endpoint: Endpoint[bytes]) -> AsyncIterator[Endpoint[bytes]]:
         await endpoint.close()
 
 
-async def _sender(place: Place, trust: Trust | None) -> Endpoint[bytes]:
+async def _sender(place: ParsedAddress, trust: Trust | None) -> Endpoint[bytes]:
     """An endpoint that can send to a place, and needs no port that others know."""
     if place.scheme == "tls":
         return Endpoint("tls://", trust=trust)

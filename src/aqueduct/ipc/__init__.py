@@ -8,6 +8,6 @@ from aqueduct.ipc import blocking
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Statistics
 from aqueduct.ipc.endpoint import Endpoint
-from aqueduct.ipc.message import Message
+from aqueduct.ipc.message import ReceivedMessage
 
-__all__ = ["Config", "Endpoint", "Message", "Statistics", "blocking"]
+__all__ = ["Config", "Endpoint", "ReceivedMessage", "Statistics", "blocking"]

@@ -16,7 +16,7 @@ SCHEMES = {
 """What an address can begin with, and how people are told to write one."""
 
 
-class Place(NamedTuple):
+class ParsedAddress(NamedTuple):
     """An address in its parts; a local one has its name as the host."""
 
     scheme: str
@@ -24,7 +24,7 @@ class Place(NamedTuple):
     port: int
 
 
-def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> Place:
+def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> ParsedAddress:
     """The parts of an address; raises `ConnectError` with what is wrong."""
     if not isinstance(address, str):
         raise TypeError(f"an address is a string such as 'udp://host:port', not {address!r}")
@@ -43,8 +43,8 @@ def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> Place:
     if parts.scheme == "local":
         if ":" in parts.netloc:
             raise ConnectError(f"not an address: {address!r}; a local name has no port")
-        return Place("local", parts.netloc, 0)  # the hostname of a URL loses its case
-    return Place(parts.scheme, parts.hostname or "", port)
+        return ParsedAddress("local", parts.netloc, 0)  # the hostname of a URL loses its case
+    return ParsedAddress(parts.scheme, parts.hostname or "", port)
 
 
 def unparse(scheme: str, host: str, port: int) -> str:

@@ -17,7 +17,7 @@ from aqueduct.errors import EndpointClosed
 from aqueduct.ipc import endpoint as endpoints
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Statistics
-from aqueduct.ipc.message import Message
+from aqueduct.ipc.message import ReceivedMessage
 from aqueduct.runtime.background import background, before_stop
 from aqueduct.security import ServerTLS, Trust
 
@@ -39,15 +39,15 @@ class _Threads:
     Those of the loop look up hosts: functions that wait for that would keep it from happening.
     """
 
-    def __init__(self, function: Callable[[Message[Any]], object], threads: int) -> None:
+    def __init__(self, function: Callable[[ReceivedMessage[Any]], object], threads: int) -> None:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-ipc")
         self.here = threading.local()
         self._function = function
 
-    def __call__(self, message: Message[Any]) -> asyncio.Future[None]:
+    def __call__(self, message: ReceivedMessage[Any]) -> asyncio.Future[None]:
         return asyncio.get_running_loop().run_in_executor(self.pool, self._run, message)
 
-    def _run(self, message: Message[Any]) -> None:
+    def _run(self, message: ReceivedMessage[Any]) -> None:
         self.here.busy = True
         try:
             self._function(message)
@@ -103,7 +103,7 @@ class Endpoint(Generic[T]):
         address: str,
         /,
         *,
-        on_message: Callable[[Message[bytes]], object] | None = None,
+        on_message: Callable[[ReceivedMessage[bytes]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
@@ -116,7 +116,7 @@ class Endpoint(Generic[T]):
         type: type[T],
         /,
         *,
-        on_message: Callable[[Message[T]], object] | None = None,
+        on_message: Callable[[ReceivedMessage[T]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
@@ -128,7 +128,7 @@ class Endpoint(Generic[T]):
         type: Any = bytes,
         /,
         *,
-        on_message: Callable[[Message[Any]], object] | None = None,
+        on_message: Callable[[ReceivedMessage[Any]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
@@ -189,11 +189,11 @@ class Endpoint(Generic[T]):
         """
         self._background.run(self._endpoint.send(to, message, timeout=timeout))
 
-    def receive(self, timeout: float | None = None) -> Message[T]:
+    def receive(self, timeout: float | None = None) -> ReceivedMessage[T]:
         """The next message; `EndpointClosed` once closed, `TimeoutError` if none comes in time."""
         return self._background.run(self._endpoint.receive(), timeout)
 
-    def __iter__(self) -> Iterator[Message[T]]:
+    def __iter__(self) -> Iterator[ReceivedMessage[T]]:
         while True:
             try:
                 message = self.receive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Awaitable, Hashable, Sequence
@@ -19,18 +20,19 @@ from aqueduct.errors import (
     SendTimeout,
     TLSError,
 )
-from aqueduct.ipc import clock
-from aqueduct.ipc.arguments import check_endpoint, check_timeout
-from aqueduct.ipc.core.config import Config
+from aqueduct.ipc import system
+from aqueduct.ipc.address import parse
+from aqueduct.ipc.core.config import LONGEST, Config
 from aqueduct.ipc.core.events import Arrived, Ended, Heard, Statistics
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Code
 from aqueduct.ipc.failures import failure
-from aqueduct.ipc.message import Handler, Message, encoded
-from aqueduct.ipc.randomness import SystemChance
-from aqueduct.ipc.transports.base import Transport
-from aqueduct.ipc.transports.choice import open_transport
+from aqueduct.ipc.message import Handler, ReceivedMessage, encoded
+from aqueduct.ipc.transports.base import PduListener, PduTransport
+from aqueduct.ipc.transports.local import open_local
+from aqueduct.ipc.transports.tcp import MAX_PDU, open_tls
+from aqueduct.ipc.transports.udp import open_udp
 from aqueduct.security import ServerTLS, Trust
 
 T = TypeVar("T")
@@ -92,13 +94,13 @@ class Endpoint(Generic[T]):
         config: Config | None = None,
     ) -> None:
         self._asked_address = address
-        check_endpoint(address, on_message, tls, trust, config)
+        _check_arguments(address, on_message, tls, trust, config)
         self._codec = codec_for(type)
         self._on_message = on_message
         self._tls = tls
         self._trust = trust
         self._config = config or Config()
-        self._transport: Transport
+        self._transport: PduTransport
         self._exchange: Exchange
         self._is_open = False
         self._closed = False
@@ -122,7 +124,7 @@ class Endpoint(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.create_future()
         try:
-            transport = await open_transport(
+            transport = await _open_transport(
                 self._asked_address, self, self._config.max_pdu, self._tls, self._trust
             )
             if self._closing is not None:
@@ -133,7 +135,7 @@ class Endpoint(Generic[T]):
             self._opening.set_result(None)
             self._opening = None
 
-    def _begin(self, transport: Transport) -> None:
+    def _begin(self, transport: PduTransport) -> None:
         config = self._config
         self._config = replace(
             config,
@@ -143,8 +145,8 @@ class Endpoint(Generic[T]):
         )
         self._exchange = Exchange(
             self._config,
-            SystemChance(),
-            clock.now(),
+            system.SystemRandomness(),
+            system.now(),
             reports_sent=transport.reports_sent,
         )
         self._transport = transport
@@ -173,7 +175,7 @@ class Endpoint(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
             if self._is_open:
-                self._exchange.stop_sending(clock.now())
+                self._exchange.stop_sending(system.now())
                 self._turn()
             self._closing = self._loop.create_task(self._end(asyncio.current_task()))
         return self._closing
@@ -188,7 +190,7 @@ class Endpoint(Generic[T]):
             if closer in self._tasks:
                 await asyncio.wait({closer})
         finally:
-            self._exchange.close(clock.now())
+            self._exchange.close(system.now())
             self._turn()
             self._arrived.clear()
             for receiver in self._receivers:
@@ -273,7 +275,7 @@ class Endpoint(Generic[T]):
         try:
             if self._closed:
                 raise EndpointClosed("this endpoint was closed", to=to)
-            message_id = self._exchange.send(remote, payload, clock.now())
+            message_id = self._exchange.send(remote, payload, system.now())
             future = self._futures[message_id] = self._loop.create_future()
             self._flush_soon()
             if due is not None:
@@ -301,12 +303,12 @@ class Endpoint(Generic[T]):
             raise SendTimeout(f"{to} was not sent the message in time: {why}", to=to) from None
 
     def _give_up(self, message_id: bytes, code: int) -> None:
-        self._exchange.cancel(message_id, clock.now(), code)
+        self._exchange.cancel(message_id, system.now(), code)
         self._turn()
 
     # Receiving
 
-    async def receive(self) -> Message[T]:
+    async def receive(self) -> ReceivedMessage[T]:
         """The next message; `EndpointClosed` once the endpoint is closed.
 
         One that is not of the endpoint's type is refused, and not given out.
@@ -333,7 +335,7 @@ class Endpoint(Generic[T]):
         self._check_iterable()
         return self
 
-    async def __anext__(self) -> Message[T]:
+    async def __anext__(self) -> ReceivedMessage[T]:
         # Had without another coroutine, where nothing has to be checked.
         if self._arrived and asyncio.get_running_loop() is self._loop:
             message = self._next()
@@ -349,7 +351,7 @@ class Endpoint(Generic[T]):
         if self._on_message is not None:
             raise LocalProtocolError("messages of this endpoint go to on_message")
 
-    def _next(self) -> Message[T] | None:
+    def _next(self) -> ReceivedMessage[T] | None:
         """Take the next message that can still be taken."""
         exchange = self._exchange
         while self._arrived:
@@ -363,7 +365,7 @@ class Endpoint(Generic[T]):
                 return message
         return None
 
-    def _message(self, arrived: Arrived) -> Message[T] | None:
+    def _message(self, arrived: Arrived) -> ReceivedMessage[T] | None:
         """What arrived, if it is of the right type; else it is refused."""
         payload: Any = arrived.payload
         if self._codec is not None:
@@ -374,7 +376,9 @@ class Endpoint(Generic[T]):
                 _log.warning("refused a message from %s: %s", source, error)
                 self._refuse(arrived)
                 return None
-        return Message(cast("T", payload), arrived.message_id, arrived.remote, self._transport)
+        return ReceivedMessage(
+            cast("T", payload), arrived.message_id, arrived.remote, self._transport
+        )
 
     def _refuse(self, arrived: Arrived) -> None:
         self._exchange.refuse(arrived.message_id)
@@ -431,16 +435,16 @@ class Endpoint(Generic[T]):
         """Handle PDUs from a remote; return whether they were useful."""
         if not self._is_open:
             return Heard.USELESS
-        heard = self._exchange.handle_pdus(pdus, remote, clock.now())
+        heard = self._exchange.handle_pdus(pdus, remote, system.now())
         self._turn()
         return heard
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+    def handle_sent(self, transfers: Sequence[OutgoingTransfer]) -> None:
         """PDUs of these have gone, or could not go."""
         if self._is_open:
-            now = clock.now()
-            for sending in sendings:
-                self._exchange.handle_sent(sending, now)
+            now = system.now()
+            for transfer in transfers:
+                self._exchange.handle_sent(transfer, now)
             self._set_timer()
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
@@ -451,7 +455,7 @@ class Endpoint(Generic[T]):
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
         """A remote will not be reached however often one tries."""
         if self._is_open:
-            self._exchange.handle_unreachable(remote, str(error), clock.now())
+            self._exchange.handle_unreachable(remote, str(error), system.now())
             self._turn()
 
     # What the core wants
@@ -497,13 +501,13 @@ class Endpoint(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = at
-            self._timer = self._loop.call_later(max(0.0, at - clock.now()), self._wake)
+            self._timer = self._loop.call_later(max(0.0, at - system.now()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
         # would mean to ask again and again until the time has come.
-        self._exchange.handle_timer(max(clock.now(), self._timer_at))
+        self._exchange.handle_timer(max(system.now(), self._timer_at))
         self._turn()
 
     def _ended(self, ended: Ended) -> None:
@@ -516,3 +520,52 @@ class Endpoint(Generic[T]):
             if ended.code == Code.SEND_TIMEOUT and not ended.reason:
                 ended = ended._replace(reason=self._transport.diagnose(ended.remote))
             future.set_exception(failure(ended, self._transport.name(ended.remote)))
+
+
+async def _open_transport(
+    address: str, listener: PduListener, max_pdu: int, tls: ServerTLS | None, trust: Trust | None
+) -> PduTransport:
+    """Open the transport of an address; ``max_pdu`` 0 selects its default."""
+    scheme = parse(address).scheme
+    if scheme == "udp":
+        return await open_udp(address, listener)
+    if scheme == "tls":
+        return await open_tls(address, listener, max_pdu=max_pdu or MAX_PDU, tls=tls, trust=trust)
+    return open_local(address, listener)
+
+
+def _check_arguments(
+    address: str,
+    on_message: object,
+    tls: ServerTLS | None,
+    trust: Trust | None,
+    config: Config | None,
+) -> None:
+    """Raise if the arguments of an endpoint have the wrong type or contradict each other."""
+    scheme = parse(address).scheme
+    if on_message is not None and not callable(on_message):
+        raise TypeError(f"on_message is a function, not {on_message!r}")
+    _check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)")
+    _check_type("trust", trust, Trust, "aqueduct.trust(…)")
+    _check_type("config", config, Config, "ipc.Config(…)")
+    if scheme != "tls" and (tls is not None or trust is not None):
+        raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
+    if scheme == "tls" and (tls is not None) != (address != "tls://"):
+        raise LocalProtocolError(
+            f"an endpoint listens at an address with a certificate: give tls=… with {address}, "
+            "or tls:// alone for one that only connects"
+        )
+
+
+def check_timeout(timeout: float) -> float:
+    """Return a timeout in seconds, bounded by what clocks can represent; raise if it is invalid."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"a timeout is a number of seconds, not {timeout!r}")
+    if not math.isfinite(timeout) or timeout < 0:
+        raise ValueError(f"a timeout is 0 or more seconds, not {timeout}; leave it out for none")
+    return min(timeout, LONGEST)
+
+
+def _check_type(name: str, value: object, kind: type, how: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is what {how} makes, not {value!r}")

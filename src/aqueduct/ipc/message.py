@@ -8,17 +8,17 @@ from uuid import UUID
 
 from aqueduct.codec import Codec
 from aqueduct.errors import EncodeError
-from aqueduct.ipc.transports.base import Transport
+from aqueduct.ipc.transports.base import PduTransport
 
 T = TypeVar("T")
 
 
-class Message(Generic[T]):
+class ReceivedMessage(Generic[T]):
     """A message that arrived."""
 
     __slots__ = ("_id", "_remote", "_transport", "payload")
 
-    def __init__(self, payload: T, message_id: bytes, remote: Hashable, transport: Transport):
+    def __init__(self, payload: T, message_id: bytes, remote: Hashable, transport: PduTransport):
         self.payload = payload
         self._id = message_id
         self._remote = remote
@@ -35,10 +35,10 @@ class Message(Generic[T]):
         return UUID(bytes=self._id)
 
     def __repr__(self) -> str:
-        return f"Message({self.payload!r}, source={self.source!r}, id={str(self.id)!r})"
+        return f"ReceivedMessage({self.payload!r}, source={self.source!r}, id={str(self.id)!r})"
 
 
-Handler = Callable[[Message[T]], Awaitable[object] | object]
+Handler = Callable[[ReceivedMessage[T]], Awaitable[object] | object]
 
 
 def encoded(codec: Codec[Any] | None, message: object) -> bytes:

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 
 from aqueduct.errors import CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
-from aqueduct.protocol.half import Context, Owner
+from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node, spread_lost
 from aqueduct.protocol.receiver import Receiver
 from aqueduct.protocol.sender import Mode, Sender
@@ -50,10 +50,10 @@ class Channels:
         if context.side == Side.CLIENT:
             node = Node(ENTRYPOINT, True)
             self.halves[ENTRYPOINT] = Sender(
-                context, ENTRYPOINT, node, Owner.APPLICATION, Mode.ORDERED
+                context, ENTRYPOINT, node, Ownership.APPLICATION, Mode.ORDERED
             )
         else:
-            self.halves[ENTRYPOINT] = Receiver(context, ENTRYPOINT, None, Owner.APPLICATION)
+            self.halves[ENTRYPOINT] = Receiver(context, ENTRYPOINT, None, Ownership.APPLICATION)
 
     # -- creation --------------------------------------------------------------------------------
 
@@ -81,9 +81,9 @@ class Channels:
         self._ours += 1
         node = Node(channel, False)
         if sender_of(channel) == self.side:
-            self.halves[channel] = Sender(self._context, channel, node, Owner.APPLICATION, mode)
+            self.halves[channel] = Sender(self._context, channel, node, Ownership.APPLICATION, mode)
         else:
-            self.halves[channel] = Receiver(self._context, channel, node, Owner.APPLICATION)
+            self.halves[channel] = Receiver(self._context, channel, node, Ownership.APPLICATION)
         return node
 
     def create_for_peer(self, channel: int) -> AnyHalf:
@@ -99,9 +99,9 @@ class Channels:
         if sender_of(channel) == self.side:
             # AQ-LIN-1: a sender that was received is accessible.
             node = Node(channel, True)
-            half = Sender(self._context, channel, node, Owner.UNCLAIMED, Mode.ORDERED)
+            half = Sender(self._context, channel, node, Ownership.UNCLAIMED, Mode.ORDERED)
         else:
-            half = Receiver(self._context, channel, None, Owner.UNCLAIMED)
+            half = Receiver(self._context, channel, None, Ownership.UNCLAIMED)
         self.halves[channel] = half
         return half
 
@@ -185,7 +185,7 @@ class Channels:
                 if isinstance(half, Receiver):
                     waiting.extend(half.close())
                 else:
-                    half.owner = Owner.RELEASED
+                    half.owner = Ownership.RELEASED
                     half.cancel(now)
                 self.update(half, now)
 
@@ -214,14 +214,14 @@ class Channels:
 
     def handle_forget(self, half: AnyHalf, now: float) -> None:
         """Process FORGET_CHANNEL from the channel's creator (AQ-FORGET-1)."""
-        if half.is_over() and half.owner is not Owner.UNCLAIMED:
+        if half.is_over() and half.owner is not Ownership.UNCLAIMED:
             return  # AQ-FORGET-3: it ended in order, and its queue belongs to the application
         self._remove(half)
         self._tombstones.add(half.channel, now)
         if isinstance(half, Receiver):
             self.abandon(half.drop(End.LOST, ()), now)
         else:
-            if half.owner is Owner.UNCLAIMED and half.attached:
+            if half.owner is Ownership.UNCLAIMED and half.attached:
                 self._remember_lost(half.channel)
             self.lose(half.drop(End.LOST, (), now), half.channel, now)
 

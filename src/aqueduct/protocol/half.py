@@ -14,7 +14,7 @@ from aqueduct.wire.chanid import Side
 from aqueduct.wire.sequence import ParserLimits
 
 
-class Owner(IntEnum):
+class Ownership(IntEnum):
     """Whether the application holds the handle of a half."""
 
     UNCLAIMED = 0
@@ -93,12 +93,12 @@ class Half:
         "wake_at",
     )
 
-    def __init__(self, context: Context, channel: int, owner: Owner) -> None:
+    def __init__(self, context: Context, channel: int, owner: Ownership) -> None:
         self._context = context
         self._credit = context.credit
         self.channel = channel
         self.owner = owner
-        self.attached = owner is not Owner.UNCLAIMED
+        self.attached = owner is not Ownership.UNCLAIMED
         """Whether the message that carries the other half's handle has arrived."""
         self.lingers = False
         """Whether the peer has ended the half and no longer counts it."""
@@ -109,5 +109,5 @@ class Half:
         """How the half ended on the wire, if it did."""
 
     def _emit(self, event: Event) -> None:
-        if self.owner is Owner.APPLICATION:
+        if self.owner is Ownership.APPLICATION:
             self._context.events.append(event)

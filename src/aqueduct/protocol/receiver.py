@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from aqueduct.errors import CloseCode, StreamCode
 from aqueduct.protocol.events import End, Readable, ReceiverEnded
-from aqueduct.protocol.half import Context, Owner
+from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node
 from aqueduct.protocol.outgoing import OutgoingStream
 from aqueduct.protocol.queue import Queue
-from aqueduct.protocol.receiver_states import Input, ReceiverStateMachine, State
+from aqueduct.protocol.receiver_states import ReceiverInput, ReceiverState, ReceiverStateMachine
 from aqueduct.protocol.timers import NEVER
 from aqueduct.protocol.unreliable import ReceivedDatagrams
 from aqueduct.wire.chanid import is_oneshot
@@ -43,7 +43,7 @@ class Receiver(ReceiverStateMachine):
         "unreported",
     )
 
-    def __init__(self, context: Context, channel: int, node: Node | None, owner: Owner) -> None:
+    def __init__(self, context: Context, channel: int, node: Node | None, owner: Ownership) -> None:
         super().__init__(context, channel, owner)
         self.node = node
         """The lineage of a channel of our creation; the peer keeps that of its own."""
@@ -119,7 +119,7 @@ class Receiver(ReceiverStateMachine):
     def handle_announcement(self, count: int, stream: int, now: float) -> None:
         """Process SENT_UNRELIABLE."""
         self._check_control(stream)
-        self._move(Input.SENT_UNRELIABLE)
+        self._move(ReceiverInput.SENT_UNRELIABLE)
         if self.datagrams is None:
             self.datagrams = ReceivedDatagrams()
         config = self._context.config
@@ -127,14 +127,14 @@ class Receiver(ReceiverStateMachine):
             max(2 * self._context.rtt, config.receipt_deadline_min), config.receipt_deadline_max
         )
         self.datagrams.announce(count, now + wait, config.deadline_grain)  # AQ-UNREL-2
-        if self.state is State.OPEN:
+        if self.state is ReceiverState.OPEN:
             self._flush_soon(now)
         self._wake()
 
     def handle_finish(self, total: int, stream: int, now: float) -> None:
         """Process FINISH_SENDER: ``total`` reliable messages, and no more announcements."""
         self._check_control(stream)
-        self._move(Input.FINISH_SENDER)
+        self._move(ReceiverInput.FINISH_SENDER)
         self.all_announced = True
         arrived = self._reliable.max if self._reliable is not None else 0
         if arrived > total:
@@ -149,8 +149,8 @@ class Receiver(ReceiverStateMachine):
     def handle_cancel(self) -> list[Message]:
         """Process CANCEL_SENDER: drop what is queued (AQ-CANCEL-4), and return it."""
         was = self.state
-        self._move(Input.CANCEL_SENDER)
-        if was is not State.OPEN:
+        self._move(ReceiverInput.CANCEL_SENDER)
+        if was is not ReceiverState.OPEN:
             return []
         self._end = End.CANCELLED
         self._emit_end(End.CANCELLED)
@@ -178,8 +178,8 @@ class Receiver(ReceiverStateMachine):
 
     def close(self) -> list[Message]:
         """Stop receiving: drop the queue (AQ-CLOSE-1), and return it."""
-        self._move(Input.CLOSE)
-        self.owner = Owner.RELEASED
+        self._move(ReceiverInput.CLOSE)
+        self.owner = Ownership.RELEASED
         return self._drop_queue()
 
     # -- calls of the connection -----------------------------------------------------------------
@@ -187,14 +187,14 @@ class Receiver(ReceiverStateMachine):
     def complete(self, now: float) -> bool:
         """End the half on the wire if its state allows it; return whether it did."""
         datagrams = self.datagrams
-        if self.state is State.FINISHING:
+        if self.state is ReceiverState.FINISHING:
             # AQ-FINISH-5
             if self._arrived != self._total or (datagrams is not None and not datagrams.settled()):
                 return False
             if self._must_wait_for_taking():
                 return False
             self._end = End.FINISHED
-        elif self.state is State.CLOSING:
+        elif self.state is ReceiverState.CLOSING:
             # AQ-CLOSE-3: the application may have seen what arrived; wait until it can be acked.
             if datagrams is not None and datagrams.overtaken() and not self.all_announced:
                 return False
@@ -213,14 +213,14 @@ class Receiver(ReceiverStateMachine):
     def settle(self) -> bool:
         """Release an ended half if nothing needs it any more; return whether that is so."""
         if (
-            self.state is not State.DRAINING
-            or self.owner == Owner.UNCLAIMED
+            self.state is not ReceiverState.DRAINING
+            or self.owner == Ownership.UNCLAIMED
             or self._queue is not None
         ):
             return False
         if self._end is not None:
             self._emit_end(self._end)
-        self._move(Input.SETTLE)
+        self._move(ReceiverInput.SETTLE)
         return True
 
     def drop(self, how: End, lineage: tuple[int, ...]) -> list[Message]:
@@ -229,15 +229,15 @@ class Receiver(ReceiverStateMachine):
         over = self.is_over() or how is End.CONNECTION
         if self.control is not None and not over:
             self._context.out.reset(self.control, StreamCode.FORGOTTEN)
-        self._move(Input.DROP)
+        self._move(ReceiverInput.DROP)
         self.wake_at = self._flush_at = NEVER
         self._emit(ReceiverEnded(self.channel, how, lineage))
-        self.owner = Owner.RELEASED
+        self.owner = Ownership.RELEASED
         return queue
 
     def claim(self) -> None:
         """Give the handle to the application, which gets the events of this half from now on."""
-        self.owner = Owner.APPLICATION
+        self.owner = Ownership.APPLICATION
         if self._queue is not None:
             self._emit(Readable(self.channel))
 
@@ -280,7 +280,7 @@ class Receiver(ReceiverStateMachine):
 
     def _accept(self, first: int, count: int) -> bool:
         """Return whether to process reliable messages; raise if they violate a rule."""
-        if self.state is State.CLOSING:
+        if self.state is ReceiverState.CLOSING:
             return False
         received = self._reliable
         if received is None:
@@ -317,7 +317,7 @@ class Receiver(ReceiverStateMachine):
 
     def _arrive(self, first: int, count: int) -> bool:
         """Return whether to process datagram messages; raise if they violate a rule."""
-        if self.state is State.CLOSING:
+        if self.state is ReceiverState.CLOSING:
             return False
         if self.datagrams is None:
             self.datagrams = ReceivedDatagrams()
@@ -382,7 +382,7 @@ class Receiver(ReceiverStateMachine):
 
     def _account_taken(self, size: int, now: float) -> None:
         credit = self._credit
-        if self.state is State.DRAINING:
+        if self.state is ReceiverState.DRAINING:
             credit.drain(size)
             return
         self.unreported += size
@@ -395,7 +395,9 @@ class Receiver(ReceiverStateMachine):
     def _must_wait_for_taking(self) -> bool:
         """Bound what the peer no longer counts (AQ-FLOW-7, AQ-LIMIT-4)."""
         context = self._context
-        would_linger = self._queue is not None or (self.owner is Owner.UNCLAIMED and self.attached)
+        would_linger = self._queue is not None or (
+            self.owner is Ownership.UNCLAIMED and self.attached
+        )
         if would_linger and self.node is None:
             if context.lingering >= context.config.limits.max_channels:
                 return True
@@ -434,7 +436,7 @@ class Receiver(ReceiverStateMachine):
         control = self._control_stream()
         out.write(control, CloseReceiver().encode())
         out.finish(control)
-        self._move(Input.COMPLETE)
+        self._move(ReceiverInput.COMPLETE)
         queued = self._queue.size if self._queue is not None else 0
         self._credit.discard(self.channel, queued, self.unreported, self.reserved)
         self._credit.drain_later(queued)
@@ -447,7 +449,7 @@ class Receiver(ReceiverStateMachine):
         context = self._context
         credit = self._credit
         queue, self._queue = self._queue or Queue(), None
-        if self.state is State.DRAINING:
+        if self.state is ReceiverState.DRAINING:
             credit.drain(queue.size)
         else:
             credit.discard(self.channel, queue.size, self.unreported, self.reserved)
@@ -457,9 +459,9 @@ class Receiver(ReceiverStateMachine):
 
     def _emit_end(self, how: End) -> None:
         """Emit the last event, if the application has the handle."""
-        if self.owner is Owner.APPLICATION:
+        if self.owner is Ownership.APPLICATION:
             self._emit(ReceiverEnded(self.channel, how))
-            self.owner = Owner.RELEASED
+            self.owner = Ownership.RELEASED
 
 
-_AWAKE = (State.OPEN, State.FINISHING, State.CLOSING)
+_AWAKE = (ReceiverState.OPEN, ReceiverState.FINISHING, ReceiverState.CLOSING)

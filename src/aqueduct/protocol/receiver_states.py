@@ -16,11 +16,11 @@ from __future__ import annotations
 from enum import Enum
 
 from aqueduct.errors import CloseCode, RemoteProtocolError
-from aqueduct.protocol.half import Context, Half, Owner
+from aqueduct.protocol.half import Context, Half, Ownership
 from aqueduct.wire.chanid import describe
 
 
-class State(Enum):
+class ReceiverState(Enum):
     """The state of a receiver."""
 
     __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
@@ -32,7 +32,7 @@ class State(Enum):
     GONE = "gone"
 
 
-class Input(Enum):
+class ReceiverInput(Enum):
     """A frame, command or decision that may change the state of a receiver."""
 
     __hash__ = object.__hash__
@@ -47,34 +47,34 @@ class Input(Enum):
     DROP = "forgotten or lost"
 
 
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.OPEN, Input.MESSAGE): State.OPEN,
-    (State.OPEN, Input.SENT_UNRELIABLE): State.OPEN,
-    (State.OPEN, Input.FINISH_SENDER): State.FINISHING,
-    (State.OPEN, Input.CANCEL_SENDER): State.CLOSING,
-    (State.OPEN, Input.CLOSE): State.CLOSING,
-    (State.OPEN, Input.DROP): State.GONE,
-    (State.FINISHING, Input.MESSAGE): State.FINISHING,
-    (State.FINISHING, Input.CLOSE): State.CLOSING,
-    (State.FINISHING, Input.COMPLETE): State.DRAINING,
-    (State.FINISHING, Input.DROP): State.GONE,
-    (State.CLOSING, Input.MESSAGE): State.CLOSING,
-    (State.CLOSING, Input.SENT_UNRELIABLE): State.CLOSING,
-    (State.CLOSING, Input.FINISH_SENDER): State.CLOSING,
-    (State.CLOSING, Input.CANCEL_SENDER): State.CLOSING,
-    (State.CLOSING, Input.CLOSE): State.CLOSING,
-    (State.CLOSING, Input.COMPLETE): State.DRAINING,
-    (State.CLOSING, Input.DROP): State.GONE,
-    (State.DRAINING, Input.CLOSE): State.DRAINING,
-    (State.DRAINING, Input.SETTLE): State.GONE,
-    (State.DRAINING, Input.DROP): State.GONE,
+TRANSITIONS: dict[tuple[ReceiverState, ReceiverInput], ReceiverState] = {
+    (ReceiverState.OPEN, ReceiverInput.MESSAGE): ReceiverState.OPEN,
+    (ReceiverState.OPEN, ReceiverInput.SENT_UNRELIABLE): ReceiverState.OPEN,
+    (ReceiverState.OPEN, ReceiverInput.FINISH_SENDER): ReceiverState.FINISHING,
+    (ReceiverState.OPEN, ReceiverInput.CANCEL_SENDER): ReceiverState.CLOSING,
+    (ReceiverState.OPEN, ReceiverInput.CLOSE): ReceiverState.CLOSING,
+    (ReceiverState.OPEN, ReceiverInput.DROP): ReceiverState.GONE,
+    (ReceiverState.FINISHING, ReceiverInput.MESSAGE): ReceiverState.FINISHING,
+    (ReceiverState.FINISHING, ReceiverInput.CLOSE): ReceiverState.CLOSING,
+    (ReceiverState.FINISHING, ReceiverInput.COMPLETE): ReceiverState.DRAINING,
+    (ReceiverState.FINISHING, ReceiverInput.DROP): ReceiverState.GONE,
+    (ReceiverState.CLOSING, ReceiverInput.MESSAGE): ReceiverState.CLOSING,
+    (ReceiverState.CLOSING, ReceiverInput.SENT_UNRELIABLE): ReceiverState.CLOSING,
+    (ReceiverState.CLOSING, ReceiverInput.FINISH_SENDER): ReceiverState.CLOSING,
+    (ReceiverState.CLOSING, ReceiverInput.CANCEL_SENDER): ReceiverState.CLOSING,
+    (ReceiverState.CLOSING, ReceiverInput.CLOSE): ReceiverState.CLOSING,
+    (ReceiverState.CLOSING, ReceiverInput.COMPLETE): ReceiverState.DRAINING,
+    (ReceiverState.CLOSING, ReceiverInput.DROP): ReceiverState.GONE,
+    (ReceiverState.DRAINING, ReceiverInput.CLOSE): ReceiverState.DRAINING,
+    (ReceiverState.DRAINING, ReceiverInput.SETTLE): ReceiverState.GONE,
+    (ReceiverState.DRAINING, ReceiverInput.DROP): ReceiverState.GONE,
 }
 """The next state for each state and input. A missing entry violates the input's rule below."""
 
-RULES: dict[Input, str] = {
-    Input.SENT_UNRELIABLE: "AQ-FINISH-3",
-    Input.FINISH_SENDER: "AQ-FINISH-3",
-    Input.CANCEL_SENDER: "AQ-CANCEL-3",
+RULES: dict[ReceiverInput, str] = {
+    ReceiverInput.SENT_UNRELIABLE: "AQ-FINISH-3",
+    ReceiverInput.FINISH_SENDER: "AQ-FINISH-3",
+    ReceiverInput.CANCEL_SENDER: "AQ-CANCEL-3",
 }
 
 
@@ -83,19 +83,19 @@ class ReceiverStateMachine(Half):
 
     __slots__ = ("state",)
 
-    def __init__(self, context: Context, channel: int, owner: Owner) -> None:
+    def __init__(self, context: Context, channel: int, owner: Ownership) -> None:
         super().__init__(context, channel, owner)
-        self.state = State.OPEN
+        self.state = ReceiverState.OPEN
 
     def is_open(self) -> bool:
         """Return whether nothing has begun to end this half."""
-        return self.state is State.OPEN
+        return self.state is ReceiverState.OPEN
 
     def is_over(self) -> bool:
         """Return whether this half has ended on the wire."""
-        return self.state is State.DRAINING or self.state is State.GONE
+        return self.state is ReceiverState.DRAINING or self.state is ReceiverState.GONE
 
-    def _move(self, event: Input) -> None:
+    def _move(self, event: ReceiverInput) -> None:
         new = TRANSITIONS.get((self.state, event))
         if new is None:
             rule = RULES[event]

@@ -8,10 +8,10 @@ from typing import Final
 from aqueduct.errors import CloseCode, RemoteProtocolError, StreamCode, WouldBlock
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
 from aqueduct.protocol.flow import check_message
-from aqueduct.protocol.half import Context, Owner
+from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node
 from aqueduct.protocol.outgoing import OutgoingStream, remove_range
-from aqueduct.protocol.sender_states import Input, SenderStateMachine, State
+from aqueduct.protocol.sender_states import SenderInput, SenderState, SenderStateMachine
 from aqueduct.protocol.timers import NEVER
 from aqueduct.protocol.unreliable import SentDatagrams
 from aqueduct.wire.chanid import describe, is_oneshot
@@ -36,7 +36,7 @@ class Mode(Enum):
 
 
 # For the hot path: Python finds a module's name ten times faster than an enum's member.
-_OPEN: Final = State.OPEN
+_OPEN: Final = SenderState.OPEN
 _ORDERED: Final = Mode.ORDERED
 
 
@@ -60,7 +60,7 @@ class Sender(SenderStateMachine):
     )
 
     def __init__(
-        self, context: Context, channel: int, node: Node, owner: Owner, mode: Mode
+        self, context: Context, channel: int, node: Node, owner: Ownership, mode: Mode
     ) -> None:
         super().__init__(context, channel, owner)
         self.node = node
@@ -159,7 +159,7 @@ class Sender(SenderStateMachine):
             message = Message(self.next_reliable, headers, attachments, payload)
         if not self._credit.fits(self.outstanding, size):
             self._block(size)
-        self._move(Input.SEND)
+        self._move(SenderInput.SEND)
         self.outstanding = self._credit.charge(self.outstanding, size)
         number = self.next_reliable
         self.next_reliable = number + 1
@@ -175,7 +175,7 @@ class Sender(SenderStateMachine):
 
     def finish(self, now: float) -> None:
         """Announce the end (AQ-FINISH-1). No-op once finished, cancelled or closed."""
-        if not self._changes(Input.FINISH):
+        if not self._changes(SenderInput.FINISH):
             return
         self._stop_waiting()
         out = self._context.out
@@ -190,7 +190,7 @@ class Sender(SenderStateMachine):
 
     def cancel(self, now: float) -> None:
         """Discard what has not arrived (AQ-CANCEL-1). No-op once finished, cancelled or closed."""
-        if not self._changes(Input.CANCEL):
+        if not self._changes(SenderInput.CANCEL):
             return
         self._stop_waiting()
         out = self._context.out
@@ -284,10 +284,10 @@ class Sender(SenderStateMachine):
         """
         complete = self._complete()
         was = self.state
-        self._move(Input.CLOSE_RECEIVER)
-        if was is State.CANCELLED:
+        self._move(SenderInput.CLOSE_RECEIVER)
+        if was is SenderState.CANCELLED:
             self._end = End.CANCELLED
-        elif was is State.FINISHED and complete:
+        elif was is SenderState.FINISHED and complete:
             self._end = End.FINISHED
         else:
             self._end = End.RECEIVER_CLOSED
@@ -329,27 +329,27 @@ class Sender(SenderStateMachine):
     def settle(self) -> bool:
         """Release an ended half if nothing needs it any more; return whether that is so."""
         if (
-            self.state is not State.CLOSED
+            self.state is not SenderState.CLOSED
             or not self.node.accessible
-            or self.owner == Owner.UNCLAIMED
+            or self.owner == Ownership.UNCLAIMED
         ):
             return False
         assert self._end is not None
         self._emit(SenderEnded(self.channel, self._end))
-        self.owner = Owner.RELEASED
-        self._move(Input.SETTLE)
+        self.owner = Ownership.RELEASED
+        self._move(SenderInput.SETTLE)
         return True
 
     def drop(self, how: End, lineage: tuple[int, ...], now: float) -> list[Node]:
         """End at once: forgotten, lost or disconnected. Return the channels in open messages."""
-        self._move(Input.DROP)
+        self._move(SenderInput.DROP)
         if how is End.LOST and self.node.known and self.outstanding:
             self._credit.write_off(self.outstanding, now + self._context.config.forget_interval)
             self.outstanding = 0
         if how is not End.CONNECTION:
             self._stop(StreamCode.FORGOTTEN)
         self._emit(SenderEnded(self.channel, how, lineage))
-        self.owner = Owner.RELEASED
+        self.owner = Ownership.RELEASED
         return self.node.release_all()
 
     def check_control(self, stream: int) -> None:
@@ -367,7 +367,7 @@ class Sender(SenderStateMachine):
 
     def claim(self) -> None:
         """Give the handle to the application, which gets the events of this half from now on."""
-        self.owner = Owner.APPLICATION
+        self.owner = Ownership.APPLICATION
 
     def allow(self) -> None:
         """Queue a waiting message for the connection window if it fits the channel window now."""
@@ -446,7 +446,7 @@ class Sender(SenderStateMachine):
 
     def _send_oneshot(self, message: Message) -> None:
         # AQ-SEND-5: the message and the finish, in one stream.
-        self._move(Input.FINISH)
+        self._move(SenderInput.FINISH)
         self._stop_waiting()
         stream = self._open_stream()
         out = self._context.out
@@ -454,7 +454,7 @@ class Sender(SenderStateMachine):
         out.finish(stream)
 
     def _send_unreliable(self, frame: bytes, size: int, now: float) -> int:
-        self._move(Input.SEND)
+        self._move(SenderInput.SEND)
         if self.datagrams is None:
             self.datagrams = SentDatagrams()
         out = self._context.out
@@ -526,7 +526,7 @@ class Sender(SenderStateMachine):
     def _stop(self, code: StreamCode) -> None:
         """Reset the streams, drop the datagrams and return the credit of this channel."""
         out = self._context.out
-        if self.state is not State.CLOSED or self._end is not End.FINISHED:
+        if self.state is not SenderState.CLOSED or self._end is not End.FINISHED:
             self._reset_message_streams(code)
             if self.control is not None:
                 out.reset(self.control, code)

@@ -15,11 +15,11 @@ from enum import Enum
 
 from aqueduct.errors import ChannelClosed, ReceiverClosed
 from aqueduct.protocol.events import End
-from aqueduct.protocol.half import Context, Half, Owner
+from aqueduct.protocol.half import Context, Half, Ownership
 from aqueduct.wire.chanid import describe
 
 
-class State(Enum):
+class SenderState(Enum):
     """The state of a sender."""
 
     __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
@@ -31,7 +31,7 @@ class State(Enum):
     GONE = "gone"
 
 
-class Input(Enum):
+class SenderInput(Enum):
     """A command, frame or decision that may change the state of a sender."""
 
     __hash__ = object.__hash__
@@ -44,24 +44,24 @@ class Input(Enum):
     DROP = "forgotten or lost"
 
 
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.OPEN, Input.SEND): State.OPEN,
-    (State.OPEN, Input.FINISH): State.FINISHED,
-    (State.OPEN, Input.CANCEL): State.CANCELLED,
-    (State.OPEN, Input.CLOSE_RECEIVER): State.CLOSED,
-    (State.OPEN, Input.DROP): State.GONE,
-    (State.FINISHED, Input.FINISH): State.FINISHED,
-    (State.FINISHED, Input.CANCEL): State.FINISHED,
-    (State.FINISHED, Input.CLOSE_RECEIVER): State.CLOSED,
-    (State.FINISHED, Input.DROP): State.GONE,
-    (State.CANCELLED, Input.FINISH): State.CANCELLED,
-    (State.CANCELLED, Input.CANCEL): State.CANCELLED,
-    (State.CANCELLED, Input.CLOSE_RECEIVER): State.CLOSED,
-    (State.CANCELLED, Input.DROP): State.GONE,
-    (State.CLOSED, Input.FINISH): State.CLOSED,
-    (State.CLOSED, Input.CANCEL): State.CLOSED,
-    (State.CLOSED, Input.SETTLE): State.GONE,
-    (State.CLOSED, Input.DROP): State.GONE,
+TRANSITIONS: dict[tuple[SenderState, SenderInput], SenderState] = {
+    (SenderState.OPEN, SenderInput.SEND): SenderState.OPEN,
+    (SenderState.OPEN, SenderInput.FINISH): SenderState.FINISHED,
+    (SenderState.OPEN, SenderInput.CANCEL): SenderState.CANCELLED,
+    (SenderState.OPEN, SenderInput.CLOSE_RECEIVER): SenderState.CLOSED,
+    (SenderState.OPEN, SenderInput.DROP): SenderState.GONE,
+    (SenderState.FINISHED, SenderInput.FINISH): SenderState.FINISHED,
+    (SenderState.FINISHED, SenderInput.CANCEL): SenderState.FINISHED,
+    (SenderState.FINISHED, SenderInput.CLOSE_RECEIVER): SenderState.CLOSED,
+    (SenderState.FINISHED, SenderInput.DROP): SenderState.GONE,
+    (SenderState.CANCELLED, SenderInput.FINISH): SenderState.CANCELLED,
+    (SenderState.CANCELLED, SenderInput.CANCEL): SenderState.CANCELLED,
+    (SenderState.CANCELLED, SenderInput.CLOSE_RECEIVER): SenderState.CLOSED,
+    (SenderState.CANCELLED, SenderInput.DROP): SenderState.GONE,
+    (SenderState.CLOSED, SenderInput.FINISH): SenderState.CLOSED,
+    (SenderState.CLOSED, SenderInput.CANCEL): SenderState.CLOSED,
+    (SenderState.CLOSED, SenderInput.SETTLE): SenderState.GONE,
+    (SenderState.CLOSED, SenderInput.DROP): SenderState.GONE,
 }
 """The next state for each state and input. A missing entry is an error of the input's cause."""
 
@@ -71,19 +71,19 @@ class SenderStateMachine(Half):
 
     __slots__ = ("state",)
 
-    def __init__(self, context: Context, channel: int, owner: Owner) -> None:
+    def __init__(self, context: Context, channel: int, owner: Ownership) -> None:
         super().__init__(context, channel, owner)
-        self.state = State.OPEN
+        self.state = SenderState.OPEN
 
     def is_open(self) -> bool:
         """Return whether nothing has begun to end this half."""
-        return self.state is State.OPEN
+        return self.state is SenderState.OPEN
 
     def is_over(self) -> bool:
         """Return whether this half has ended on the wire."""
-        return self.state is State.CLOSED or self.state is State.GONE
+        return self.state is SenderState.CLOSED or self.state is SenderState.GONE
 
-    def _move(self, event: Input) -> None:
+    def _move(self, event: SenderInput) -> None:
         new = TRANSITIONS.get((self.state, event))
         if new is None:
             raise ChannelClosed(
@@ -92,7 +92,7 @@ class SenderStateMachine(Half):
             )
         self.state = new
 
-    def _changes(self, event: Input) -> bool:
+    def _changes(self, event: SenderInput) -> bool:
         """Apply an input; return whether the state changed."""
         was = self.state
         self._move(event)
@@ -104,5 +104,5 @@ class SenderStateMachine(Half):
             raise ReceiverClosed(
                 f"the receiver of {describe(self.channel)} was closed", channel=self.channel
             )
-        if (self.state, Input.SEND) not in TRANSITIONS:
-            self._move(Input.SEND)
+        if (self.state, SenderInput.SEND) not in TRANSITIONS:
+            self._move(SenderInput.SEND)

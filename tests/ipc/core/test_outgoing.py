@@ -2,7 +2,13 @@
 
 import pytest
 
-from aqueduct.ipc.core.outgoing import MAX_CORRECTIONS, TRANSITIONS, Input, Outgoing, State
+from aqueduct.ipc.core.outgoing import (
+    MAX_CORRECTIONS,
+    TRANSITIONS,
+    OutgoingInput,
+    OutgoingState,
+    OutgoingTransfer,
+)
 from aqueduct.ipc.core.pdu import Code, Data, Header, decode
 from aqueduct.protocol.timers import NEVER
 from tests.ipc.cores import ID, THEM, WRONG
@@ -15,13 +21,13 @@ FRESH = b"another message."
 woken: list[float] = []
 
 
-def outgoing(payload: bytes, *, piece: int = 4, guessed: bool = False) -> Outgoing:
-    message = Outgoing(ID, THEM, payload, piece, 5.0, lambda _, now: woken.append(now))
+def outgoing(payload: bytes, *, piece: int = 4, guessed: bool = False) -> OutgoingTransfer:
+    message = OutgoingTransfer(ID, THEM, payload, piece, 5.0, lambda _, now: woken.append(now))
     message.start(WRONG if guessed else OWNER, guessed, piece, 5.0)
     return message
 
 
-def pdu(message: Outgoing) -> object:
+def pdu(message: OutgoingTransfer) -> object:
     head, data = message.current()
     return decode(head + data)
 
@@ -43,10 +49,10 @@ def test_a_message_is_cut_into_a_header_and_data(payload: bytes, pieces: list[by
     for number, piece in enumerate(pieces[1:], 1):
         assert message.current_size == len(pieces[number - 1])
         assert not message.advance(9.0)
-        assert message.state is State.DATA
+        assert message.state is OutgoingState.DATA
         assert pdu(message) == Data(ID, OWNER, number, piece)
     assert message.advance(9.0)
-    assert message.state is State.DELIVERED
+    assert message.state is OutgoingState.DELIVERED
     assert message.ended
     assert message.payload == b""
 
@@ -153,13 +159,13 @@ def test_nothing_aborts_an_empty_message() -> None:
 def test_every_way_to_fail_has_its_code() -> None:
     message = outgoing(b"a")
     message.refuse(3)
-    assert (message.state, message.code) == (State.FAILED, 3)
+    assert (message.state, message.code) == (OutgoingState.FAILED, 3)
     message = outgoing(b"a")
     message.time_out()
-    assert (message.state, message.code) == (State.FAILED, Code.SEND_TIMEOUT)
+    assert (message.state, message.code) == (OutgoingState.FAILED, Code.SEND_TIMEOUT)
     message = outgoing(b"a")
     message.reset(Code.SHUTDOWN)
-    assert (message.state, message.code) == (State.FAILED, Code.SHUTDOWN)
+    assert (message.state, message.code) == (OutgoingState.FAILED, Code.SHUTDOWN)
     with pytest.raises(KeyError):
         message.time_out()
 
@@ -170,6 +176,10 @@ def test_it_wakes_whom_it_was_told_to() -> None:
 
 
 def test_every_state_can_be_reached_and_every_end_is_one() -> None:
-    assert {state for state, _ in TRANSITIONS} == {State.WAITING, State.HEADER, State.DATA}
-    assert {*TRANSITIONS.values(), State.WAITING} == set(State)
-    assert {cause for _, cause in TRANSITIONS} == set(Input)
+    assert {state for state, _ in TRANSITIONS} == {
+        OutgoingState.WAITING,
+        OutgoingState.HEADER,
+        OutgoingState.DATA,
+    }
+    assert {*TRANSITIONS.values(), OutgoingState.WAITING} == set(OutgoingState)
+    assert {cause for _, cause in TRANSITIONS} == set(OutgoingInput)

@@ -173,15 +173,15 @@ async def test_a_pdu_counts_as_gone_only_when_the_buffer_has_room(start: Start) 
     remote = await client.transport.locate(server.address)
     ends = [client.start(remote, bytes(200_000)) for _ in range(100)]
     await until(lambda: connection.is_busy)
-    held = list(connection._sendings)
+    held = list(connection._transfers)
     attempts = [sending.attempts for sending in held]
     assert held
     await asyncio.sleep(0.4)  # twice the longest backoff
     assert [sending.attempts for sending in held] == attempts
-    assert connection._sendings[: len(held)] == held
+    assert connection._transfers[: len(held)] == held
     accepted._transport.resume_reading()
     assert {end.code for end in await asyncio.gather(*ends)} == {Code.SUCCESS}
-    assert connection._sendings == []
+    assert connection._transfers == []
 
 
 async def test_a_connection_sends_small_things_at_once_and_notices_the_dead(start: Start) -> None:

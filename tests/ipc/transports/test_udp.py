@@ -12,7 +12,7 @@ import uvloop
 from aqueduct import ipc
 from aqueduct.errors import ConnectError
 from aqueduct.ipc.core.events import Heard, Transmit
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.udp import open_udp
 
 
@@ -27,7 +27,7 @@ class Ear:
         self.pdus += pdus
         return Heard.USELESS
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+    def handle_sent(self, sendings: Sequence[OutgoingTransfer]) -> None:
         raise AssertionError("UDP does not say so")
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What the core of an endpoint takes and gives besides PDUs: chance, transmits, events, counts."""
+"""Inputs and outputs of the core besides PDUs: randomness, transmits, events, counters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 
 
-class Chance(Protocol):
+class Randomness(Protocol):
     """Where ids and backoffs come from; ``random.Random`` is one."""
 
     def randbytes(self, n: int, /) -> bytes:
@@ -37,7 +37,7 @@ class Transmit(NamedTuple):
     remote: Hashable
     head: bytes
     data: bytes | memoryview
-    sending: Outgoing | None
+    transfer: OutgoingTransfer | None
     """Whose PDU it is, for `Exchange.handle_sent`; None for an answer."""
 
 

@@ -1,8 +1,8 @@
-"""The receiving of one message: its pieces in order, each answered, until it is whole and taken.
+"""The transfer of one message: its pieces in order, each answered, until it is whole and taken.
 
 The last PDU of a message is acknowledged when the application has taken the message, so that a
 sender which was told of success was told the truth. Only this file assigns the state of a
-receiving.
+transfer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SMALL = 4_096
 """Pieces below this are put together as they come: each for itself would take far more memory."""
 
 
-class State(Enum):
-    """Where a receiving stands."""
+class IncomingState(Enum):
+    """Where a transfer stands."""
 
     __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
 
@@ -29,8 +29,8 @@ class State(Enum):
     ABORTED = auto()
 
 
-class Input(Enum):
-    """What can happen to a receiving."""
+class IncomingInput(Enum):
+    """What can happen to a transfer."""
 
     __hash__ = object.__hash__
 
@@ -44,20 +44,20 @@ class Input(Enum):
 
 
 TRANSITIONS = {
-    (State.BEGUN, Input.PIECE): State.RECEIVING,
-    (State.BEGUN, Input.LAST_PIECE): State.WHOLE,
-    (State.RECEIVING, Input.PIECE): State.RECEIVING,
-    (State.RECEIVING, Input.LAST_PIECE): State.WHOLE,
-    (State.RECEIVING, Input.ABORT): State.ABORTED,
-    (State.RECEIVING, Input.TIMER): State.ABORTED,
-    (State.RECEIVING, Input.RESET): State.ABORTED,
-    (State.WHOLE, Input.TAKEN): State.PROCESSED,
-    (State.WHOLE, Input.REFUSED): State.ABORTED,
-    (State.WHOLE, Input.ABORT): State.ABORTED,
+    (IncomingState.BEGUN, IncomingInput.PIECE): IncomingState.RECEIVING,
+    (IncomingState.BEGUN, IncomingInput.LAST_PIECE): IncomingState.WHOLE,
+    (IncomingState.RECEIVING, IncomingInput.PIECE): IncomingState.RECEIVING,
+    (IncomingState.RECEIVING, IncomingInput.LAST_PIECE): IncomingState.WHOLE,
+    (IncomingState.RECEIVING, IncomingInput.ABORT): IncomingState.ABORTED,
+    (IncomingState.RECEIVING, IncomingInput.TIMER): IncomingState.ABORTED,
+    (IncomingState.RECEIVING, IncomingInput.RESET): IncomingState.ABORTED,
+    (IncomingState.WHOLE, IncomingInput.TAKEN): IncomingState.PROCESSED,
+    (IncomingState.WHOLE, IncomingInput.REFUSED): IncomingState.ABORTED,
+    (IncomingState.WHOLE, IncomingInput.ABORT): IncomingState.ABORTED,
 }
 
 
-class Account:
+class RemoteAccount:
     """What one remote holds: messages that were not taken, and their bytes that have arrived."""
 
     __slots__ = ("count", "held")
@@ -67,7 +67,7 @@ class Account:
         self.held = 0
 
 
-class Incoming:
+class IncomingTransfer:
     """One message on its way in."""
 
     __slots__ = (
@@ -94,9 +94,9 @@ class Incoming:
         owner: bytes,
         length: int,
         max_data: int,
-        account: Account,
+        account: RemoteAccount,
         now: float,
-        on_timer: Callable[[Incoming, float], None],
+        on_timer: Callable[[IncomingTransfer, float], None],
     ) -> None:
         self._on_timer = on_timer
         self.account = account
@@ -112,7 +112,7 @@ class Incoming:
         """The most data in a PDU when it began; a later limit does not matter (IPC-RECV-10)."""
         self.expected = 0
         """The number of the next PDU; the HEADER is 0."""
-        self.state = State.BEGUN
+        self.state = IncomingState.BEGUN
         self._pieces: list[bytes | bytearray] = []
         self.missing = length
         """Bytes that have not arrived."""
@@ -145,7 +145,7 @@ class Incoming:
             self._pieces.append(bytearray(data))
         self.expected += 1
         whole = self.missing == 0
-        self._move(Input.LAST_PIECE if whole else Input.PIECE)
+        self._move(IncomingInput.LAST_PIECE if whole else IncomingInput.PIECE)
         return whole
 
     def last_ack(self, code: int = 0) -> bytes:
@@ -171,28 +171,28 @@ class Incoming:
 
     def take(self) -> None:
         """The application has taken it."""
-        self._end(Input.TAKEN)
+        self._end(IncomingInput.TAKEN)
 
     def refuse(self) -> None:
         """The application could not make use of it."""
-        self._end(Input.REFUSED)
+        self._end(IncomingInput.REFUSED)
 
     def abort(self) -> None:
         """The sender gave it up."""
-        self._end(Input.ABORT)
+        self._end(IncomingInput.ABORT)
 
     def time_out(self) -> None:
         """The receive data timer elapsed."""
-        self._end(Input.TIMER)
+        self._end(IncomingInput.TIMER)
 
     def reset(self) -> None:
         """This side gives it up."""
-        self._end(Input.RESET)
+        self._end(IncomingInput.RESET)
 
-    def _end(self, cause: Input) -> None:
+    def _end(self, cause: IncomingInput) -> None:
         self._move(cause)
         self._pieces = []
         self.deadline = NEVER
 
-    def _move(self, cause: Input) -> None:
+    def _move(self, cause: IncomingInput) -> None:
         self.state = TRANSITIONS[self.state, cause]

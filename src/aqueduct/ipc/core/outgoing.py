@@ -1,8 +1,8 @@
-"""The sending of one message: stop-and-wait, one PDU under way at a time.
+"""The transfer of one message: stop-and-wait, one PDU under way at a time.
 
 A message is cut into pieces. The first travels in a HEADER, the others in DATA PDUs, and each is
 sent again and again until it is acknowledged or the time for it is over. Only this file assigns the
-state of a sending.
+state of a transfer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MAX_CORRECTIONS = 4
 peer which always finds fault costs no more than one which never answers (IPC-SEND-16)."""
 
 
-class State(Enum):
-    """Where a sending stands."""
+class OutgoingState(Enum):
+    """Where a transfer stands."""
 
     __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
 
@@ -30,8 +30,8 @@ class State(Enum):
     FAILED = auto()
 
 
-class Input(Enum):
-    """What can happen to a sending."""
+class OutgoingInput(Enum):
+    """What can happen to a transfer."""
 
     __hash__ = object.__hash__
 
@@ -45,24 +45,24 @@ class Input(Enum):
 
 
 TRANSITIONS = {
-    (State.WAITING, Input.START): State.HEADER,
-    (State.WAITING, Input.TIMED_OUT): State.FAILED,
-    (State.WAITING, Input.RESET): State.FAILED,
-    (State.HEADER, Input.CORRECTED): State.HEADER,
-    (State.HEADER, Input.ACKED): State.DATA,
-    (State.HEADER, Input.LAST_ACKED): State.DELIVERED,
-    (State.HEADER, Input.REFUSED): State.FAILED,
-    (State.HEADER, Input.TIMED_OUT): State.FAILED,
-    (State.HEADER, Input.RESET): State.FAILED,
-    (State.DATA, Input.ACKED): State.DATA,
-    (State.DATA, Input.LAST_ACKED): State.DELIVERED,
-    (State.DATA, Input.REFUSED): State.FAILED,
-    (State.DATA, Input.TIMED_OUT): State.FAILED,
-    (State.DATA, Input.RESET): State.FAILED,
+    (OutgoingState.WAITING, OutgoingInput.START): OutgoingState.HEADER,
+    (OutgoingState.WAITING, OutgoingInput.TIMED_OUT): OutgoingState.FAILED,
+    (OutgoingState.WAITING, OutgoingInput.RESET): OutgoingState.FAILED,
+    (OutgoingState.HEADER, OutgoingInput.CORRECTED): OutgoingState.HEADER,
+    (OutgoingState.HEADER, OutgoingInput.ACKED): OutgoingState.DATA,
+    (OutgoingState.HEADER, OutgoingInput.LAST_ACKED): OutgoingState.DELIVERED,
+    (OutgoingState.HEADER, OutgoingInput.REFUSED): OutgoingState.FAILED,
+    (OutgoingState.HEADER, OutgoingInput.TIMED_OUT): OutgoingState.FAILED,
+    (OutgoingState.HEADER, OutgoingInput.RESET): OutgoingState.FAILED,
+    (OutgoingState.DATA, OutgoingInput.ACKED): OutgoingState.DATA,
+    (OutgoingState.DATA, OutgoingInput.LAST_ACKED): OutgoingState.DELIVERED,
+    (OutgoingState.DATA, OutgoingInput.REFUSED): OutgoingState.FAILED,
+    (OutgoingState.DATA, OutgoingInput.TIMED_OUT): OutgoingState.FAILED,
+    (OutgoingState.DATA, OutgoingInput.RESET): OutgoingState.FAILED,
 }
 
 
-class Outgoing:
+class OutgoingTransfer:
     """One message on its way out."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Outgoing:
         payload: bytes,
         piece: int,
         deadline: float,
-        on_timer: Callable[[Outgoing, float], None],
+        on_timer: Callable[[OutgoingTransfer, float], None],
     ) -> None:
         self._on_timer = on_timer
         self.message_id = message_id
@@ -105,7 +105,7 @@ class Outgoing:
         self.payload = payload
         self.piece = piece
         """The most data in a PDU."""
-        self.state = State.WAITING
+        self.state = OutgoingState.WAITING
         self.destination = b""
         self.guessed = False
         """Whether the destination id is a random one, which nobody can own."""
@@ -129,7 +129,7 @@ class Outgoing:
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen to it."""
-        return self.state is State.DELIVERED or self.state is State.FAILED
+        return self.state is OutgoingState.DELIVERED or self.state is OutgoingState.FAILED
 
     def handle_timer(self, now: float) -> None:
         """The time to wake has come."""
@@ -137,7 +137,7 @@ class Outgoing:
 
     def start(self, destination: bytes, guessed: bool, piece: int, deadline: float) -> None:
         """Begin with the HEADER."""
-        self._move(Input.START)
+        self._move(OutgoingInput.START)
         self.piece = piece
         self.destination = destination
         self.guessed = guessed
@@ -148,7 +148,7 @@ class Outgoing:
         self.attempts += 1
         payload = self.payload
         piece = self.piece
-        if self.state is State.DATA:
+        if self.state is OutgoingState.DATA:
             start = self.index * piece
             if start + piece >= len(payload):
                 self.exposed = True
@@ -173,7 +173,7 @@ class Outgoing:
 
     def abort(self) -> list[bytes]:
         """What makes a receiver give the message up at once (IPC-SEND-14, IPC-SEND-15)."""
-        if self.state is State.DATA:
+        if self.state is OutgoingState.DATA:
             return [data_head(self.wire_id, self.destination, self.index)]
         if not self.payload:
             return []
@@ -216,9 +216,9 @@ class Outgoing:
     def advance(self, deadline: float) -> bool:
         """The current PDU was acknowledged; returns whether it was the last (IPC-SEND-12)."""
         if self.is_last:
-            self._end(Input.LAST_ACKED, Code.SUCCESS)
+            self._end(OutgoingInput.LAST_ACKED, Code.SUCCESS)
             return True
-        self._move(Input.ACKED)
+        self._move(OutgoingInput.ACKED)
         self.index += 1
         self.attempts = 0
         self.deadline = deadline
@@ -227,27 +227,27 @@ class Outgoing:
 
     def refuse(self, code: int) -> None:
         """The peer answered with an error code, or with one that makes going on unsafe."""
-        self._end(Input.REFUSED, code)
+        self._end(OutgoingInput.REFUSED, code)
 
     def time_out(self) -> None:
         """The receive ack timer elapsed."""
-        self._end(Input.TIMED_OUT, Code.SEND_TIMEOUT)
+        self._end(OutgoingInput.TIMED_OUT, Code.SEND_TIMEOUT)
 
     def reset(self, code: int) -> None:
         """This side gives it up."""
-        self._end(Input.RESET, code)
+        self._end(OutgoingInput.RESET, code)
 
     def _correct(self) -> None:
-        self._move(Input.CORRECTED)
+        self._move(OutgoingInput.CORRECTED)
         self.corrections += 1
         self.attempts = 0
         self.held = False
 
-    def _end(self, cause: Input, code: int) -> None:
+    def _end(self, cause: OutgoingInput, code: int) -> None:
         self._move(cause)
         self.code = code
         self.retry_at = NEVER
         self.payload = b""
 
-    def _move(self, cause: Input) -> None:
+    def _move(self, cause: OutgoingInput) -> None:
         self.state = TRANSITIONS[self.state, cause]

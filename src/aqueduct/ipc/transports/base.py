@@ -7,10 +7,10 @@ from typing import Protocol
 
 from aqueduct.errors import TLSError
 from aqueduct.ipc.core.events import Heard, Transmit
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 
 
-class Transport(Protocol):
+class PduTransport(Protocol):
     """Carries PDUs to remotes and back, as well as it can; the core makes up for the rest."""
 
     address: str
@@ -22,7 +22,7 @@ class Transport(Protocol):
     id_trust: float | None
     """How long an owner id may be used without asking; None for what the configuration says."""
     reports_sent: bool
-    """Whether it tells by `Listener.handle_sent` when a PDU has gone."""
+    """Whether it tells by `PduListener.handle_sent` when a PDU has gone."""
 
     async def locate(self, address: str) -> Hashable:
         """The remote that an address means; raises `ConnectError` for one that means none."""
@@ -40,13 +40,13 @@ class Transport(Protocol):
         """Let go of everything, after what was sent has gone as far as it can."""
 
 
-class Listener(Protocol):
+class PduListener(Protocol):
     """Who is told what a transport hears: an endpoint."""
 
     def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
         """Handle PDUs from a remote; return whether they were useful."""
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+    def handle_sent(self, transfers: Sequence[OutgoingTransfer]) -> None:
         """PDUs of these have gone, or could not go."""
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:

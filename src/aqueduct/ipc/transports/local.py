@@ -10,7 +10,7 @@ from itertools import count
 from aqueduct.errors import ConnectError
 from aqueduct.ipc.address import parse
 from aqueduct.ipc.core.events import Transmit
-from aqueduct.ipc.transports.base import Listener
+from aqueduct.ipc.transports.base import PduListener
 
 _transports: dict[str, LocalTransport] = {}
 _numbers = count(1)
@@ -24,7 +24,7 @@ class LocalTransport:
     id_trust: float | None = None
     reports_sent = False
 
-    def __init__(self, name: str, listener: Listener) -> None:
+    def __init__(self, name: str, listener: PduListener) -> None:
         if _holder(name) is not None:
             raise ConnectError(f"local://{name} is taken by another endpoint of this process")
         self.address = f"local://{name}"
@@ -76,6 +76,6 @@ def _holder(name: str) -> LocalTransport | None:
     return transport
 
 
-def open_local(address: str, listener: Listener) -> LocalTransport:
+def open_local(address: str, listener: PduListener) -> LocalTransport:
     """Take a name, or one that is free where none is given."""
     return LocalTransport(parse(address).host or f"endpoint-{next(_numbers)}", listener)

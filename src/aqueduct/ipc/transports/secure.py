@@ -40,7 +40,7 @@ def server_context(pair: ServerTLS) -> ssl.SSLContext:
 
 
 def client_context(trust: Trust) -> ssl.SSLContext:
-    """For the side that verifies. With a fingerprint, `Session` does it after the handshake."""
+    """For the side that verifies. With a fingerprint, `TlsSession` does it after the handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if trust.pinned is not None:
@@ -56,7 +56,7 @@ def client_context(trust: Trust) -> ssl.SSLContext:
     return context
 
 
-class Session:
+class TlsSession:
     """One end of a TLS connection: ciphertext in, plaintext out, and the other way round."""
 
     __slots__ = ("_incoming", "_outgoing", "_pinned", "_tls", "established")

@@ -12,8 +12,8 @@ from typing import Protocol, cast
 from aqueduct.errors import ProtocolError, RemoteProtocolError, TLSError
 from aqueduct.ipc.core.events import Heard, Transmit
 from aqueduct.ipc.core.framing import Deframer, frame_head
-from aqueduct.ipc.core.outgoing import Outgoing
-from aqueduct.ipc.transports.secure import SLICE, Session
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
+from aqueduct.ipc.transports.secure import SLICE, TlsSession
 
 BUFFER = 256 * 1024
 """What is read at once, and kept of a plaintext; one for all connections of a transport."""
@@ -30,38 +30,40 @@ _DEAD_AFTER = 2.5
 of the usual ack timeout, so that a message has time left for another connection."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who is told what happens to a connection."""
 
     def buffers(self) -> tuple[memoryview, memoryview]:
         """Room for ciphertext and for plaintext, used until the call that asked returns."""
 
-    def handle_made(self, connection: Connection) -> bool:
+    def handle_made(self, connection: TlsConnection) -> bool:
         """TCP is up; False to have none of it."""
 
-    def handle_up(self, connection: Connection) -> None:
+    def handle_up(self, connection: TlsConnection) -> None:
         """TLS is up, and the peer is who it should be."""
 
-    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> Heard:
+    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> Heard:
         """Handle PDUs; return whether they were useful."""
 
     def handle_kept(self, more: int) -> None:
         """Account for ``more`` bytes of incomplete PDUs; negative when they are released."""
 
-    def handle_sent(self, sendings: list[Outgoing]) -> None:
+    def handle_sent(self, transfers: list[OutgoingTransfer]) -> None:
         """PDUs have gone, or could not go."""
 
     def handle_unsent(self, more: int) -> None:
         """So many more bytes, or fewer, are not yet taken by the kernel."""
 
-    def handle_lost(self, connection: Connection, error: Exception | None) -> None:
+    def handle_lost(self, connection: TlsConnection, error: Exception | None) -> None:
         """It is over; None if the peer closed it."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class TlsConnection(asyncio.BufferedProtocol):
     """A connection, accepted or opened; the handshake begins by itself."""
 
-    def __init__(self, owner: Owner, session: Session, largest: int, remote: Hashable) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, session: TlsSession, largest: int, remote: Hashable
+    ) -> None:
         self.remote = remote
         self.peer = ("", 0)
         """Where it comes from or goes to."""
@@ -83,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes | memoryview] = []
-        self._sendings: list[Outgoing] = []
+        self._transfers: list[OutgoingTransfer] = []
         self._paused = False
         self._error: Exception | None = None
 
@@ -114,17 +116,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def add(self, transmit: Transmit) -> bool:
         """Take a PDU for the next `flush`; whether it is the first."""
-        _, head, data, sending = transmit
+        _, head, data, transfer = transmit
         parts = self._parts
         first = not parts
         parts.append(frame_head(len(head) + len(data)) + head)
         if data:
             parts.append(data)
-        if sending is not None:
-            self._sendings.append(sending)
+        if transfer is not None:
+            self._transfers.append(transfer)
         return first
 
-    def flush(self) -> list[Outgoing]:
+    def flush(self) -> list[OutgoingTransfer]:
         """Write what was added, in one go; returns those whose PDUs have gone."""
         data = b"".join(self._parts)
         self._parts.clear()
@@ -141,11 +143,11 @@ class Connection(asyncio.BufferedProtocol):
             self.count_unsent()
         if self._paused:
             return []
-        sendings = self._sendings
-        if sendings:
-            self._sendings = []
+        transfers = self._transfers
+        if transfers:
+            self._transfers = []
             self._use()
-        return sendings
+        return transfers
 
     def count_unsent(self) -> int:
         """How many bytes the kernel has not yet taken; the difference is told to the owner."""
@@ -234,10 +236,10 @@ class Connection(asyncio.BufferedProtocol):
         self._report()
 
     def _report(self) -> None:
-        if self._sendings:
-            sendings = self._sendings
-            self._sendings = []
-            self._owner.handle_sent(sendings)
+        if self._transfers:
+            transfers = self._transfers
+            self._transfers = []
+            self._owner.handle_sent(transfers)
 
     def _shake_hands(self, transport: asyncio.Transport) -> bool:
         try:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from aqueduct.errors import ConnectError, TLSError
 from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import Heard, Transmit
-from aqueduct.ipc.core.outgoing import Outgoing
-from aqueduct.ipc.transports.base import Listener
-from aqueduct.ipc.transports.secure import Session, client_context, refusal, server_context
-from aqueduct.ipc.transports.stream import BUFFER, FULL, Connection
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
+from aqueduct.ipc.transports.base import PduListener
+from aqueduct.ipc.transports.secure import TlsSession, client_context, refusal, server_context
+from aqueduct.ipc.transports.stream import BUFFER, FULL, TlsConnection
 from aqueduct.security import ServerTLS, Trust
 
 SCHEME = "tls://"
@@ -73,14 +73,14 @@ class TcpLimits:
             )
 
 
-class _Line:
+class _Route:
     """The way to one remote: a connection, an attempt at one, or the memory of a failure."""
 
     __slots__ = ("connection", "not_before", "remote", "task", "waiting", "waiting_size")
 
     def __init__(self, remote: Hashable) -> None:
         self.remote = remote
-        self.connection: Connection | None = None
+        self.connection: TlsConnection | None = None
         self.task: asyncio.Task[None] | None = None
         self.waiting: list[Transmit] = []
         self.waiting_size = 0
@@ -96,7 +96,7 @@ class _Line:
 
 async def open_tls(
     address: str,
-    listener: Listener,
+    listener: PduListener,
     *,
     max_pdu: int = MAX_PDU,
     tls: ServerTLS | None = None,
@@ -114,7 +114,9 @@ async def open_tls(
 class TlsTransport:
     """Carries PDUs over TCP with TLS."""
 
-    def __init__(self, listener: Listener, max_pdu: int, trust: Trust, limits: TcpLimits) -> None:
+    def __init__(
+        self, listener: PduListener, max_pdu: int, trust: Trust, limits: TcpLimits
+    ) -> None:
         self.address = SCHEME
         self.max_pdu = max_pdu
         self.window = WINDOW
@@ -128,15 +130,15 @@ class TlsTransport:
         self._pinned = trust.pinned
         self._server: asyncio.Server | None = None
         self._server_context: ssl.SSLContext | None = None
-        self._lines: dict[Hashable, _Line] = {}
+        self._lines: dict[Hashable, _Route] = {}
         # All that have a socket; those that this side opens and that are not yet up; those that it
         # has accepted, with the timer that ends a handshake; those that carry PDUs.
-        self._alive: dict[Connection, None] = {}
-        self._rising: dict[Connection, asyncio.Future[None]] = {}
-        self._accepted: dict[Connection, asyncio.TimerHandle] = {}
+        self._alive: dict[TlsConnection, None] = {}
+        self._rising: dict[TlsConnection, asyncio.Future[None]] = {}
+        self._accepted: dict[TlsConnection, asyncio.TimerHandle] = {}
         self._per_address: dict[str, int] = {}
         self._partial = 0
-        self._up: dict[Hashable, Connection] = {}
+        self._up: dict[Hashable, TlsConnection] = {}
         self._numbers = itertools.count(1)
         self._unsent = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -201,11 +203,11 @@ class TlsTransport:
         """Send PDUs; those of one turn for one remote are written at once."""
         if self._closing:
             return
-        gone: list[Outgoing] = []
+        gone: list[OutgoingTransfer] = []
         troubles: dict[Hashable, str] = {}
-        touched: list[Connection] = []
+        touched: list[TlsConnection] = []
         remote: Hashable = None
-        connection: Connection | None = None
+        connection: TlsConnection | None = None
         full = False
         crowded = self._is_crowded()
         for transmit in transmits:
@@ -215,13 +217,13 @@ class TlsTransport:
                 full = connection is not None and connection.is_full
             if connection is None:
                 why = self._send_later(transmit)
-                if why is not None and transmit.sending is not None:
+                if why is not None and transmit.transfer is not None:
                     troubles[remote] = why
-                    gone.append(transmit.sending)
-            elif full or (crowded and transmit.sending is None and connection.unsent):
+                    gone.append(transmit.transfer)
+            elif full or (crowded and transmit.transfer is None and connection.unsent):
                 # The acks are lost, as the network may lose them; the others are sent again later.
-                if transmit.sending is not None:
-                    gone.append(transmit.sending)
+                if transmit.transfer is not None:
+                    gone.append(transmit.transfer)
             elif connection.add(transmit):
                 touched.append(connection)
         for each in touched:
@@ -264,8 +266,8 @@ class TlsTransport:
 
     def _send_later(self, transmit: Transmit) -> str | None:
         """Send a PDU when there is a connection for it; why not, or "" if known (IPC-TCP-7)."""
-        sending = transmit.sending
-        if sending is None or sending.ended:
+        transfer = transmit.transfer
+        if transfer is None or transfer.ended:
             return None  # no connection is opened for an ack, or to withdraw something
         remote = transmit.remote
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
@@ -278,7 +280,7 @@ class TlsTransport:
         if line is None:
             if not self._make_room():
                 return f"all {self._limits.max_connections} connections are in use"
-            line = self._lines[remote] = _Line(remote)
+            line = self._lines[remote] = _Route(remote)
         size = len(transmit.head) + len(transmit.data)
         if self._loop.time() < line.not_before or line.waiting_size + size > FULL:
             return ""
@@ -288,7 +290,7 @@ class TlsTransport:
             line.task = self._loop.create_task(self._open(line))
         return None
 
-    async def _open(self, line: _Line) -> None:
+    async def _open(self, line: _Route) -> None:
         """One attempt to connect; when it is up, `handle_up` goes on."""
         name = self.name(line.remote)
         error: TLSError | None = None
@@ -314,14 +316,14 @@ class TlsTransport:
             self._listener.handle_unreachable(line.remote, error)
         else:
             self._listener.handle_trouble(line.remote, trouble)
-        self._listener.handle_sent([each.sending for each in waiting if each.sending])
+        self._listener.handle_sent([each.transfer for each in waiting if each.transfer])
 
-    async def _connect(self, line: _Line) -> None:
+    async def _connect(self, line: _Route) -> None:
         """TCP and TLS, within the time for both."""
         assert isinstance(line.remote, tuple)
         _, host, port = line.remote
-        session = Session(self._client, host, self._pinned)
-        connection = Connection(self, session, self._largest, line.remote)
+        session = TlsSession(self._client, host, self._pinned)
+        connection = TlsConnection(self, session, self._largest, line.remote)
         up = self._rising[connection] = self._loop.create_future()
         try:
             async with asyncio.timeout(self._limits.handshake_timeout):
@@ -352,9 +354,9 @@ class TlsTransport:
 
     # Connections that others open
 
-    def _accept(self) -> Connection:
+    def _accept(self) -> TlsConnection:
         assert self._server_context is not None, "only a listening socket accepts"
-        return Connection(self, Session(self._server_context), self._largest, None)
+        return TlsConnection(self, TlsSession(self._server_context), self._largest, None)
 
     def _give_way(self, host: str) -> bool:
         """Close the least useful accepted connection for a new one, unless all are in use.
@@ -381,7 +383,7 @@ class TlsTransport:
         """Room for ciphertext and for plaintext."""
         return self._buffers
 
-    def handle_made(self, connection: Connection) -> bool:
+    def handle_made(self, connection: TlsConnection) -> bool:
         """TCP is up; False if there are too many."""
         if self._closing:
             return False
@@ -399,7 +401,7 @@ class TlsTransport:
         self._alive[connection] = None
         return True
 
-    def handle_up(self, connection: Connection) -> None:
+    def handle_up(self, connection: TlsConnection) -> None:
         """TLS is up, and the peer is who it should be."""
         self._up[connection.remote] = connection
         self._sweep_later()
@@ -413,9 +415,11 @@ class TlsTransport:
         up = self._rising[connection]
         if not up.done():
             up.set_result(None)
-        self.send([each for each in line.take_waiting() if each.sending and not each.sending.ended])
+        self.send(
+            [each for each in line.take_waiting() if each.transfer and not each.transfer.ended]
+        )
 
-    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> Heard:
+    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> Heard:
         """Handle PDUs; return whether they were useful."""
         if self._closing:
             return Heard.USELESS
@@ -430,10 +434,10 @@ class TlsTransport:
                 least = min(keeping, key=lambda each: (each.proven, each.used_at))
                 self._end(least, "too many bytes of incomplete PDUs")  # IPC-TCP-10
 
-    def handle_sent(self, sendings: list[Outgoing]) -> None:
+    def handle_sent(self, transfers: list[OutgoingTransfer]) -> None:
         """PDUs have gone, or could not go."""
         if not self._closing:
-            self._listener.handle_sent(sendings)
+            self._listener.handle_sent(transfers)
 
     def handle_unsent(self, more: int) -> None:
         """So many more bytes, or fewer, are not yet taken by the kernel."""
@@ -445,7 +449,7 @@ class TlsTransport:
             return False
         return sum(connection.count_unsent() for connection in self._alive) > _MAX_UNSENT
 
-    def handle_lost(self, connection: Connection, error: Exception | None) -> None:
+    def handle_lost(self, connection: TlsConnection, error: Exception | None) -> None:
         """A connection is over."""
         self._alive.pop(connection, None)
         self._leave(connection)
@@ -456,20 +460,20 @@ class TlsTransport:
             reason = _reason(error) if error else "closed by the other side"
             self._forget(connection, f"the connection was lost: {reason}")
 
-    def _drop(self, connection: Connection, why: str) -> None:
+    def _drop(self, connection: TlsConnection, why: str) -> None:
         """End a connection that is not in use."""
         if self._up.get(connection.remote) is connection:
             self._forget(connection, why)
         connection.close()
 
-    def _end(self, connection: Connection, why: str) -> None:
+    def _end(self, connection: TlsConnection, why: str) -> None:
         """Close a connection immediately, to free its resources for others."""
         self._leave(connection)
         if self._up.get(connection.remote) is connection:
             self._forget(connection, why)
         connection.abort()
 
-    def _leave(self, connection: Connection) -> None:
+    def _leave(self, connection: TlsConnection) -> None:
         """Remove an accepted connection from the counts."""
         timer = self._accepted.pop(connection, None)
         if timer is not None:
@@ -481,7 +485,7 @@ class TlsTransport:
             else:
                 del self._per_address[host]
 
-    def _forget(self, connection: Connection, why: str) -> None:
+    def _forget(self, connection: TlsConnection, why: str) -> None:
         del self._up[connection.remote]
         line = self._lines.get(connection.remote)
         if line is not None and line.connection is connection:

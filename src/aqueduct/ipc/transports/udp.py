@@ -15,7 +15,7 @@ from math import inf
 from aqueduct.errors import ConnectError
 from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import Transmit
-from aqueduct.ipc.transports.base import Listener
+from aqueduct.ipc.transports.base import PduListener
 from aqueduct.transport.udp import Address, Packet, UdpSocket
 
 MAX_PDU = 60_000
@@ -39,7 +39,7 @@ class UdpTransport:
     reports_sent = False
     max_pdu = MAX_PDU
 
-    def __init__(self, sock: socket.socket, listener: Listener) -> None:
+    def __init__(self, sock: socket.socket, listener: PduListener) -> None:
         self._socket = UdpSocket(sock)
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class UdpTransport:
             self._loop.remove_writer(self._socket.socket.fileno())
 
 
-async def open_udp(address: str, listener: Listener) -> UdpTransport:
+async def open_udp(address: str, listener: PduListener) -> UdpTransport:
     """Bind a socket; to loopback unless another host is named, which is warned of (IPC-UDP-2)."""
     place = parse(address)
     loop = asyncio.get_running_loop()

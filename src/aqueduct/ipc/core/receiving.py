@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
-from aqueduct.ipc.core.admission import Room
+from aqueduct.ipc.core.admission import ReceiveBudget
 from aqueduct.ipc.core.config import Config
-from aqueduct.ipc.core.events import Arrived, Chance, Statistics, Transmit, Withdrawn
-from aqueduct.ipc.core.incoming import Incoming, State
+from aqueduct.ipc.core.events import Arrived, Randomness, Statistics, Transmit, Withdrawn
+from aqueduct.ipc.core.incoming import IncomingState, IncomingTransfer
 from aqueduct.ipc.core.pdu import (
     ID_SIZE,
     INCARNATION,
@@ -26,11 +26,16 @@ from aqueduct.ipc.core.pdu import (
 from aqueduct.protocol.timers import NEVER, Timers
 
 
-class Inbox:
-    """The receiving side of an endpoint."""
+class TransferReceiver:
+    """The transfer side of an endpoint."""
 
     def __init__(
-        self, config: Config, chance: Chance, timers: Timers, statistics: Statistics, now: float
+        self,
+        config: Config,
+        randomness: Randomness,
+        timers: Timers,
+        statistics: Statistics,
+        now: float,
     ) -> None:
         self.max_data = config.max_data
         self.owner = b""
@@ -38,14 +43,14 @@ class Inbox:
         self.transmits: list[Transmit] = []
         self.arrived: list[Arrived | Withdrawn] = []
         self._config = config
-        self._chance = chance
+        self._randomness = randomness
         self._timers = timers
         self._statistics = statistics
-        self._incarnation = chance.randbytes(INCARNATION)
-        self._receivings: dict[bytes, Incoming] = {}
+        self._incarnation = randomness.randbytes(INCARNATION)
+        self._transfers: dict[bytes, IncomingTransfer] = {}
         # Messages that were aborted after the application was told of them.
-        self._withdrawn: dict[bytes, Incoming] = {}
-        self._room = Room(config, self._displace)
+        self._withdrawn: dict[bytes, IncomingTransfer] = {}
+        self._budget = ReceiveBudget(config, self._displace)
         # Ids processed since the owner id last changed, and those from before with the time of that
         # change. The value is the code to answer with, and the number of the last PDU.
         self._processed: dict[bytes, tuple[int, int]] = {}
@@ -56,7 +61,7 @@ class Inbox:
 
     def change_owner(self, now: float) -> None:
         """Take a new owner id, and forget what was processed long enough ago."""
-        self.owner = self._incarnation + self._chance.randbytes(ID_SIZE - INCARNATION)
+        self.owner = self._incarnation + self._randomness.randbytes(ID_SIZE - INCARNATION)
         self.owner_until = now + self._config.owner_id_lifetime  # IPC-ID-1
         before = self._processed_before
         if self._processed:
@@ -68,26 +73,26 @@ class Inbox:
 
     def take(self, message_id: bytes) -> bool:
         """The application has the message: tell its sender. False if it was withdrawn."""
-        receiving = self._whole(message_id)
-        if receiving is None:
+        transfer = self._whole(message_id)
+        if transfer is None:
             self._let_go(message_id)
             return False
-        receiving.take()
+        transfer.take()
         self._statistics.received += 1
-        self._answer(receiving.remote, receiving.last_ack())  # IPC-RECV-8
-        self._forget(receiving, Code.SUCCESS)
+        self._answer(transfer.remote, transfer.last_ack())  # IPC-RECV-8
+        self._forget(transfer, Code.SUCCESS)
         return True
 
     def refuse(self, message_id: bytes) -> None:
         """The application cannot make use of the message: tell its sender (IPC-RECV-14)."""
-        receiving = self._whole(message_id)
-        if receiving is None:
+        transfer = self._whole(message_id)
+        if transfer is None:
             self._let_go(message_id)
             return
-        receiving.refuse()
+        transfer.refuse()
         self._statistics.refused += 1
-        self._answer(receiving.remote, receiving.last_ack(Code.PROCESSING_ERROR))
-        self._forget(receiving, Code.PROCESSING_ERROR)
+        self._answer(transfer.remote, transfer.last_ack(Code.PROCESSING_ERROR))
+        self._forget(transfer, Code.PROCESSING_ERROR)
 
     def holds(self, message_id: bytes) -> bool:
         """Whether a message that arrived can still be taken."""
@@ -98,13 +103,13 @@ class Inbox:
         self._closed = True
         for message_id in list(self._withdrawn):
             self._let_go(message_id)
-        for receiving in list(self._receivings.values()):
-            if receiving.state is State.WHOLE:
-                self.refuse(receiving.message_id)
+        for transfer in list(self._transfers.values()):
+            if transfer.state is IncomingState.WHOLE:
+                self.refuse(transfer.message_id)
             else:
-                receiving.reset()  # IPC-RECV-13
+                transfer.reset()  # IPC-RECV-13
                 self._statistics.aborted += 1
-                self._forget(receiving, Code.PROCESSING_ERROR)
+                self._forget(transfer, Code.PROCESSING_ERROR)
 
     @property
     def processed(self) -> int:
@@ -114,9 +119,9 @@ class Inbox:
     def leftovers(self) -> dict[str, int]:
         """What is still held, by kind."""
         return {
-            "receivings": len(self._receivings),
+            "incoming": len(self._transfers),
             "withdrawn": len(self._withdrawn),
-            "bytes received": self._room.held,
+            "bytes received": self._budget.held,
         }
 
     def handle_header(self, header: Header, remote: Hashable, now: float) -> None:
@@ -124,20 +129,20 @@ class Inbox:
         message_id = header.message_id
         if self._answer_processed(message_id, 0, remote):
             return
-        receiving = self._receivings.get(message_id)
-        if receiving is not None:
-            receiving.remote = remote  # the sender may have reconnected
+        transfer = self._transfers.get(message_id)
+        if transfer is not None:
+            transfer.remote = remote  # the sender may have reconnected
             # IPC-RECV-3: the ack of a message that is whole goes out when it is taken.
-            if receiving.state is State.RECEIVING and receiving.expected == 1:
+            if transfer.state is IncomingState.RECEIVING and transfer.expected == 1:
                 self._statistics.duplicates += 1
-                self._answer(remote, receiving.last_ack())
+                self._answer(remote, transfer.last_ack())
             elif (
-                receiving.state is State.WHOLE
-                and receiving.expected == 1
+                transfer.state is IncomingState.WHOLE
+                and transfer.expected == 1
                 and (header.payload or not header.length)  # without its data it begins an abort
             ):
                 self._statistics.duplicates += 1
-                self._answer(remote, receiving.notice())  # IPC-RECV-20
+                self._answer(remote, transfer.notice())  # IPC-RECV-20
             else:
                 self._statistics.ignored += 1
             return
@@ -162,11 +167,11 @@ class Inbox:
             and self.processed < config.max_processed
         ):
             size = min(len(header.payload), header.length)
-            account = self._room.admit(remote, size, now)
+            account = self._budget.admit(remote, size, now)
         if account is None:
             self._statistics.crowded_out += 1  # IPC-FLOW-2
             return
-        receiving = Incoming(  # IPC-RECV-18
+        transfer = IncomingTransfer(  # IPC-RECV-18
             header.message_id,
             remote,
             self.owner,
@@ -176,8 +181,8 @@ class Inbox:
             now,
             self._wake,
         )
-        self._receivings[header.message_id] = receiving
-        self._add(receiving, header.payload, now)
+        self._transfers[header.message_id] = transfer
+        self._add(transfer, header.payload, now)
 
     def handle_data(self, data: Data, remote: Hashable, now: float) -> None:
         """Go on with a message, or answer for one that is over."""
@@ -185,97 +190,97 @@ class Inbox:
         sequence = data.sequence
         if self._answer_processed(message_id, sequence, remote):
             return
-        receiving = self._receivings.get(message_id)
-        if receiving is None:  # IPC-RECV-11
+        transfer = self._transfers.get(message_id)
+        if transfer is None:  # IPC-RECV-11
             self._statistics.ignored += 1
             return
         code, told = Code.SUCCESS, b""
-        receiving.remote = remote
-        ahead = receiving.expected - sequence
-        if ahead == 1 and data.payload and receiving.state is State.WHOLE:
+        transfer.remote = remote
+        ahead = transfer.expected - sequence
+        if ahead == 1 and data.payload and transfer.state is IncomingState.WHOLE:
             self._statistics.duplicates += 1
-            self._answer(remote, receiving.notice())  # IPC-RECV-20
-        elif ahead not in (0, 1) or (data.payload and receiving.state is State.WHOLE):
+            self._answer(remote, transfer.notice())  # IPC-RECV-20
+        elif ahead not in (0, 1) or (data.payload and transfer.state is IncomingState.WHOLE):
             self._statistics.ignored += 1  # IPC-RECV-12
-        elif data.destination != receiving.owner:  # IPC-RECV-9
+        elif data.destination != transfer.owner:  # IPC-RECV-9
             self._statistics.misdirected += 1
-            code, told = Code.INVALID_DESTINATION, receiving.owner
+            code, told = Code.INVALID_DESTINATION, transfer.owner
         elif not data.payload:
-            self._abort(receiving)
+            self._abort(transfer)
         elif ahead:
             self._statistics.duplicates += 1
-            self._answer(remote, receiving.last_ack())  # IPC-RECV-12
-        elif len(data.payload) > receiving.max_data:  # IPC-RECV-10
-            code, told = Code.PDU_TOO_LARGE, encode_size(receiving.max_data)
-        elif not self._room.add(receiving, min(len(data.payload), receiving.missing), now):
+            self._answer(remote, transfer.last_ack())  # IPC-RECV-12
+        elif len(data.payload) > transfer.max_data:  # IPC-RECV-10
+            code, told = Code.PDU_TOO_LARGE, encode_size(transfer.max_data)
+        elif not self._budget.add(transfer, min(len(data.payload), transfer.missing), now):
             self._statistics.crowded_out += 1  # IPC-FLOW-2
         else:
-            self._add(receiving, data.payload, now)
+            self._add(transfer, data.payload, now)
         if code:
             self._answer(remote, DataAck(message_id, sequence, code, told).encode())
 
-    def _add(self, receiving: Incoming, data: bytes, now: float) -> None:
-        if receiving.add(data):
-            if receiving.expected > 1:
-                self._room.complete(receiving)
-            payload = receiving.payload()  # IPC-RECV-19
-            self.arrived.append(Arrived(receiving.message_id, receiving.remote, payload))
+    def _add(self, transfer: IncomingTransfer, data: bytes, now: float) -> None:
+        if transfer.add(data):
+            if transfer.expected > 1:
+                self._budget.complete(transfer)
+            payload = transfer.payload()  # IPC-RECV-19
+            self.arrived.append(Arrived(transfer.message_id, transfer.remote, payload))
             return
-        if receiving.expected == 1:
-            self._room.begin(receiving)
-        self._answer(receiving.remote, receiving.last_ack())  # IPC-RECV-7
+        if transfer.expected == 1:
+            self._budget.begin(transfer)
+        self._answer(transfer.remote, transfer.last_ack())  # IPC-RECV-7
         timeout = self._config.receive_timeout
-        receiving.deadline = now + timeout
+        transfer.deadline = now + timeout
         if self._config.min_rate:  # IPC-RECV-21
-            least = receiving.begun + timeout + receiving.arrived / self._config.min_rate
-            receiving.deadline = min(receiving.deadline, least)
-        self._timers.wake(receiving, receiving.deadline)
+            least = transfer.begun + timeout + transfer.arrived / self._config.min_rate
+            transfer.deadline = min(transfer.deadline, least)
+        self._timers.wake(transfer, transfer.deadline)
 
-    def _wake(self, receiving: Incoming, now: float) -> None:
-        if receiving.state is not State.RECEIVING:
+    def _wake(self, transfer: IncomingTransfer, now: float) -> None:
+        if transfer.state is not IncomingState.RECEIVING:
             return
-        if now < receiving.deadline:
-            self._timers.wake(receiving, receiving.deadline)
+        if now < transfer.deadline:
+            self._timers.wake(transfer, transfer.deadline)
             return
-        receiving.time_out()  # IPC-RECV-13
+        transfer.time_out()  # IPC-RECV-13
         self._statistics.aborted += 1
-        self._forget(receiving, Code.RECEIVE_TIMEOUT)
+        self._forget(transfer, Code.RECEIVE_TIMEOUT)
 
-    def _displace(self, receiving: Incoming) -> None:
+    def _displace(self, transfer: IncomingTransfer) -> None:
         """Abort a transfer that is behind, to make room for others (IPC-FLOW-9)."""
-        receiving.time_out()
+        transfer.time_out()
         self._statistics.aborted += 1
         self._statistics.displaced += 1
-        self._forget(receiving, Code.RECEIVE_TIMEOUT)
+        self._forget(transfer, Code.RECEIVE_TIMEOUT)
 
-    def _abort(self, receiving: Incoming) -> None:
+    def _abort(self, transfer: IncomingTransfer) -> None:
         """The sender has given it up (IPC-RECV-15)."""
-        if receiving.state is State.WHOLE:
+        if transfer.state is IncomingState.WHOLE:
             # IPC-FLOW-2: it counts until the application has let go of it.
-            self._withdrawn[receiving.message_id] = receiving
-            self.arrived.append(Withdrawn(receiving.message_id))
-        receiving.abort()
+            self._withdrawn[transfer.message_id] = transfer
+            self.arrived.append(Withdrawn(transfer.message_id))
+        transfer.abort()
         self._statistics.aborted += 1
-        self._forget(receiving, Code.PROCESSING_ERROR)
+        self._forget(transfer, Code.PROCESSING_ERROR)
 
     def _let_go(self, message_id: bytes) -> None:
         """The application no longer has a message that was withdrawn, if it is one."""
-        receiving = self._withdrawn.pop(message_id, None)
-        if receiving is not None:
-            self._room.release(receiving)
+        transfer = self._withdrawn.pop(message_id, None)
+        if transfer is not None:
+            self._budget.release(transfer)
 
-    def _whole(self, message_id: bytes) -> Incoming | None:
+    def _whole(self, message_id: bytes) -> IncomingTransfer | None:
         """The message to be taken; a sender may have withdrawn it and begun anew with its id."""
-        receiving = self._receivings.get(message_id)
-        return receiving if receiving is not None and receiving.state is State.WHOLE else None
+        transfer = self._transfers.get(message_id)
+        return transfer if transfer is not None and transfer.state is IncomingState.WHOLE else None
 
-    def _forget(self, receiving: Incoming, code: int) -> None:
+    def _forget(self, transfer: IncomingTransfer, code: int) -> None:
         """All that stays of it is its id, and the answer to whoever asks again."""
-        del self._receivings[receiving.message_id]
-        receiving.wake_at = NEVER
-        if not self._withdrawn or self._withdrawn.get(receiving.message_id) is not receiving:
-            self._room.release(receiving)
-        self._processed[receiving.message_id] = (code, receiving.expected - 1)
+        del self._transfers[transfer.message_id]
+        transfer.wake_at = NEVER
+        if not self._withdrawn or self._withdrawn.get(transfer.message_id) is not transfer:
+            self._budget.release(transfer)
+        self._processed[transfer.message_id] = (code, transfer.expected - 1)
 
     def _answer_processed(self, message_id: bytes, index: int, remote: Hashable) -> bool:
         """Answer for a message that is over, if it is one (IPC-RECV-16)."""

@@ -404,7 +404,7 @@ def test_a_piece_past_the_bytes_that_arrived_is_not_answered() -> None:
     assert core.hear(core.header(65_536, bytes(3_600), WRONG), remote="three") == []
     assert core.exchange.statistics.crowded_out == 1
     assert core.hear(core.header(65_536, bytes(3_536), WRONG), remote="three") == [HeaderAck(WRONG)]
-    assert core.exchange.leftovers() == {"receivings": 3, "bytes received": 65_536}
+    assert core.exchange.leftovers() == {"incoming": 3, "bytes received": 65_536}
     assert core.hear(core.data(1, b"x", WRONG), remote="three") == []
     core.take()
     assert core.hear(core.data(1, b"x", WRONG), remote="three") == [DataAck(WRONG, 1)]

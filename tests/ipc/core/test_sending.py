@@ -579,7 +579,7 @@ def test_sends_to_an_unreachable_remote_end_and_others_do_not() -> None:
         THEM,
         "certificate has expired",
     )
-    assert core.exchange.leftovers()["sendings"] == 1
+    assert core.exchange.leftovers()["outgoing"] == 1
 
 
 # Limits
