@@ -200,7 +200,7 @@ async def test_a_receiver_that_does_not_take_makes_the_send_time_out() -> None:
         receiving.cancel()
 
 
-async def test_what_is_withdrawn_is_not_kept_for_whoever_might_receive() -> None:
+async def test_a_withdrawn_message_is_not_kept_for_a_later_receive() -> None:
     async with two() as (sender, receiver):
         for _ in range(5):
             with pytest.raises(SendTimeout):
@@ -482,7 +482,7 @@ async def test_over_tls_both_can_listen_and_both_can_begin() -> None:
         await sender_sends(other, one, b"from the other")
 
 
-async def test_a_certificate_that_is_not_trusted_fails_at_once_and_harms_nobody_else() -> None:
+async def test_an_untrusted_certificate_fails_at_once_and_affects_no_other() -> None:
     stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
     async with (
         ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server,
@@ -562,7 +562,7 @@ async def test_a_message_shows_itself() -> None:
         assert str(message.id) in repr(message)
 
 
-async def test_messages_that_were_delivered_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delivered_messages_do_not_wake_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two() as (sender, receiver):
         wake = Mock(wraps=sender._wake)
         monkeypatch.setattr(sender, "_wake", wake)

@@ -66,6 +66,16 @@ class Peer:
         return self
 
     @property
+    def accepted(self) -> int:
+        """How many accepted connections are open."""
+        return len(self.transport._accepted)
+
+    @property
+    def opened(self) -> int:
+        """How many connections this side has opened, or is opening."""
+        return sum(1 for route in self.transport._routes.values() if route.connection or route.task)
+
+    @property
     def address(self) -> str:
         return self.transport.address
 

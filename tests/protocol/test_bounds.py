@@ -680,7 +680,7 @@ def test_what_is_queued_is_bounded_by_the_connection_window() -> None:
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_finished_queues_that_nobody_takes_are_bounded() -> None:
+def test_finished_queues_that_are_not_taken_are_bounded() -> None:
     """AQ-FLOW-7: a window of them, and what the peer still has credit for."""
     peer = server_core(SMALL)
     frames = (plain(0, b"x" * 60 * KIB), FinishSender(1))
@@ -693,7 +693,7 @@ def test_finished_queues_that_nobody_takes_are_bounded() -> None:
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_headers_of_channels_that_nobody_takes_are_bounded() -> None:
+def test_headers_of_channels_that_are_not_taken_are_bounded() -> None:
     """AQ-FLOW-1: attachments cost credit like any other content."""
     peer = server_core(replace(SMALL, limits=replace(INITIAL_LIMITS, max_channels=HUGE)))
     headers = ((b"", b"x" * 1_000),)

@@ -379,7 +379,7 @@ def test_halves_in_dropped_messages_are_ended_in_the_application_s_stead(
     assert pair.client.leftovers() == pair.server.leftovers() == []
 
 
-def test_a_channel_attached_to_itself_harms_nobody() -> None:
+def test_a_channel_attached_to_itself_affects_no_other() -> None:
     """AQ-CLOSE-4: nobody can ever take it, and a drop does not go round in circles."""
     peer = server_core()
     loop = [from_client(1), from_client(2)]
@@ -489,7 +489,7 @@ def test_what_was_delivered_in_good_order_survives_a_forget() -> None:
     assert ReceiverEnded(from_client(1), End.FINISHED) in peer.events()
 
 
-def test_a_forgotten_channel_nobody_has_a_handle_of_is_dropped_even_in_good_order() -> None:
+def test_a_forgotten_unclaimed_channel_is_dropped_even_after_a_finish() -> None:
     """AQ-FORGET-3: the other case."""
     peer = server_core()
     peer.routed(from_client(1), plain(0, b"x"), FinishSender(1), fin=True)

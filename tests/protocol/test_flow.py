@@ -502,7 +502,7 @@ def reserving(reserve: int, pool: int, window: int = 1_000) -> Config:
     return Config(limits=limits, initial_limits=replace(limits, channel_reserve=0))
 
 
-def test_channels_that_nobody_reads_do_not_keep_other_channels_waiting() -> None:
+def test_unread_channels_do_not_block_other_channels() -> None:
     """AQ-FLOW-10: with the limits that everybody has who does not ask for others."""
     pair = Pair()
     channels = give_receivers(pair, 240)

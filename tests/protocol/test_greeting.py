@@ -52,7 +52,7 @@ def test_unknown_limits_are_ignored() -> None:
     assert split_limits(((LIMITS, value),), INITIAL_LIMITS)[1].max_headers == 9
 
 
-def test_a_peer_may_state_what_nobody_would_choose() -> None:
+def test_a_peer_may_state_limits_that_are_invalid_here() -> None:
     """AQ-LIMIT-1: any number will do."""
     value = contents((b"channel-window", b"\x00"), (b"max-message", b"\x00"))
     _, limits = split_limits(((LIMITS, value),), INITIAL_LIMITS)

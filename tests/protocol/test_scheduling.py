@@ -47,7 +47,7 @@ def test_what_was_passed_over_is_waited_for_and_passed_over_again() -> None:
     assert blocked.next(7.0 + 3 * TIMEOUT) == [1, 2]
 
 
-def test_nobody_is_woken_for_one_that_waits_alone() -> None:
+def test_a_sender_that_waits_alone_needs_no_timer() -> None:
     blocked, _, timers = line(100, 50, c1=80)
     assert blocked.next(0.0) == []
     assert timers.next() is None
@@ -122,7 +122,7 @@ def test_a_large_message_gets_its_turn_among_small_ones() -> None:
     assert peer.events() == [Writable(large), Writable(small)]
 
 
-def test_who_waits_in_vain_is_passed_again_when_the_time_is_over() -> None:
+def test_a_blocked_sender_is_passed_over_again_after_the_timeout() -> None:
     peer, _, small = blocked()
     peer.wait(0.0)
     stream = peer.routed(ENTRYPOINT, Dequeued(11))

@@ -164,7 +164,7 @@ def test_counts_that_add_up_to_more_numbers_than_there_are_are_a_violation() -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sets(st.integers(0, 30)), st.floats(0, 1.5))))
-def test_both_books_agree_on_every_number(steps: list[tuple[int, set[int], float]]) -> None:
+def test_both_sides_agree_on_every_number(steps: list[tuple[int, set[int], float]]) -> None:
     """AQ-UNREL-3: acked exactly if it arrived before it was decided."""
     announced = sum(count for count, _, _ in steps)
     ours, theirs = sent(*[1] * announced), ReceivedDatagrams()

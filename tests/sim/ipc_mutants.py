@@ -273,7 +273,7 @@ IPC_MUTANTS = [
     Mutant(
         "an owner id is trusted although the remote is in trouble",
         "ipc/core/sending.py",
-        "            known.trusted_until = 0.0  # whoever",
+        "            known.trusted_until = 0.0  # the next",
         "            pass  # whoever",
     ),
     Mutant(

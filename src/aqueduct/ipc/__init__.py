@@ -1,4 +1,4 @@
-"""ScalableIPC: reliable messages without connections, by UDP on a host and TLS between hosts.
+"""ScalableIPC: reliable messages without connections, over UDP on a host and TLS between hosts.
 
 >>> from aqueduct import ipc
 >>> endpoint = ipc.Endpoint("udp://127.0.0.1:0")

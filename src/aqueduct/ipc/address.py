@@ -13,11 +13,11 @@ SCHEMES = {
     "tls": "tls://host:port for another",
     "local": "local://name for this process",
 }
-"""What an address can begin with, and how people are told to write one."""
+"""The schemes of an address, with the advice that error messages give."""
 
 
 class ParsedAddress(NamedTuple):
-    """An address in its parts; a local one has its name as the host."""
+    """The parts of an address; the host of a local address is its name."""
 
     scheme: str
     host: str
@@ -25,7 +25,7 @@ class ParsedAddress(NamedTuple):
 
 
 def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> ParsedAddress:
-    """The parts of an address; raises `ConnectError` with what is wrong."""
+    """Return the parts of an address; raise `ConnectError` if it is invalid."""
     if not isinstance(address, str):
         raise TypeError(f"an address is a string such as 'udp://host:port', not {address!r}")
     try:
@@ -48,5 +48,5 @@ def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> ParsedAddr
 
 
 def unparse(scheme: str, host: str, port: int) -> str:
-    """The address of a host and port."""
+    """Return the address of a host and port."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,4 +1,4 @@
-"""Endpoints for threads: what `aqueduct.ipc` has, with plain calls instead of awaits.
+"""Endpoints for threads: the API of `aqueduct.ipc` with blocking calls.
 
 >>> from aqueduct.ipc import blocking
 >>> endpoint = blocking.Endpoint("udp://127.0.0.1:0")
@@ -26,17 +26,17 @@ __all__ = ["Endpoint"]
 T = TypeVar("T")
 
 THREADS = 32
-"""Functions that take messages at once, where nobody says otherwise."""
+"""Default number of ``on_message`` calls that run at once."""
 GRACE = 5.0
-"""Seconds that a close gives them to return."""
+"""Seconds that `Endpoint.close` waits for them to return."""
 
 _open: WeakSet[_Endpoint] = WeakSet()
 
 
 class _Threads:
-    """Runs a function for each message in a thread of its own pool.
+    """Runs a function for each message in a thread pool of its own.
 
-    Those of the loop look up hosts: functions that wait for that would keep it from happening.
+    The loop's own pool looks up host names: functions that wait for a lookup would deadlock it.
     """
 
     def __init__(self, function: Callable[[ReceivedMessage[Any]], object], threads: int) -> None:
@@ -56,7 +56,7 @@ class _Threads:
 
 
 class _Endpoint(endpoints.Endpoint[Any]):
-    """An endpoint whose functions cannot be cancelled, since they run in threads."""
+    """An endpoint whose ``on_message`` calls run in threads, and cannot be cancelled."""
 
     def __init__(
         self, address: str, type: Any, handlers: _Threads | None, /, **options: Any
@@ -66,11 +66,11 @@ class _Endpoint(endpoints.Endpoint[Any]):
         self.grace = GRACE
 
     def is_handling(self) -> bool:
-        """Whether this thread is running the function for a message."""
+        """Return whether this thread is running ``on_message``."""
         return self._handlers is not None and getattr(self._handlers.here, "busy", False)
 
     def close_soon(self) -> None:
-        """Begin to close."""
+        """Start to close."""
         self._start_closing()
 
     async def _end_handlers(self, tasks: set[asyncio.Task[None]]) -> None:
@@ -92,9 +92,9 @@ class Endpoint(Generic[T]):
             for message in endpoint:
                 endpoint.send(message.source, b"thank you")
 
-    See `aqueduct.ipc.Endpoint`, which has the same arguments. ``on_message`` is a plain function
-    here, and runs in one of ``threads`` threads that this endpoint has for it; with all of them
-    busy, messages wait. It may block, and send.
+    The arguments are those of `aqueduct.ipc.Endpoint`, but ``on_message`` is a plain function. It
+    runs in one of ``threads`` threads of this endpoint, and may block and send; while all threads
+    are busy, messages wait.
     """
 
     @overload
@@ -147,16 +147,16 @@ class Endpoint(Generic[T]):
         self._endpoint = self._background.do(make)
 
     def open(self) -> None:
-        """Be there; ``with`` does it."""
+        """Open the endpoint and bind its address. Called by ``with``."""
         self._background.run(self._endpoint.open())
         _open.add(self._endpoint)
 
     def close(self) -> None:
-        """End it: what is being sent fails, what was not taken is refused.
+        """Close the endpoint: pending sends fail, and messages that were not taken are refused.
 
-        Each ``on_message`` that runs has 5 seconds to return, and its message is taken if it does.
-        One that closes its own endpoint does not wait for itself: the end comes when it has
-        returned.
+        Each running ``on_message`` has 5 seconds to return, and its message is taken if it does. If
+        ``on_message`` itself closes its endpoint, this returns at once; the endpoint closes after
+        the function has returned.
         """
         if self._endpoint.is_handling():
             self._background.do(self._endpoint.close_soon)
@@ -172,11 +172,11 @@ class Endpoint(Generic[T]):
 
     @property
     def address(self) -> str:
-        """Where others send to."""
+        """The address that others send to."""
         return self._endpoint.address
 
     def statistics(self) -> Statistics:
-        """Counts since it was opened."""
+        """Return the counters since the endpoint was opened."""
         return self._background.do(self._endpoint.statistics)
 
     def __repr__(self) -> str:
@@ -185,12 +185,12 @@ class Endpoint(Generic[T]):
     def send(self, to: str, message: T, *, timeout: float | None = None) -> None:
         """Send a message, and return when its receiver has taken it.
 
-        Raises what `aqueduct.ipc.Endpoint.send` raises.
+        Raise the errors of `aqueduct.ipc.Endpoint.send`.
         """
         self._background.run(self._endpoint.send(to, message, timeout=timeout))
 
     def receive(self, timeout: float | None = None) -> ReceivedMessage[T]:
-        """The next message; `EndpointClosed` once closed, `TimeoutError` if none comes in time."""
+        """Return the next message; raise `EndpointClosed` once closed, or `TimeoutError`."""
         return self._background.run(self._endpoint.receive(), timeout)
 
     def __iter__(self) -> Iterator[ReceivedMessage[T]]:
@@ -203,7 +203,7 @@ class Endpoint(Generic[T]):
 
 
 async def _close_all() -> None:
-    """Close every endpoint that was left open: the program ends."""
+    """Close every endpoint that is still open when the program ends."""
     left = list(_open)
     for endpoint in left:
         endpoint.grace = 0.0

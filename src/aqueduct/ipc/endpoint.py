@@ -1,4 +1,4 @@
-"""The endpoint that people use: messages to addresses, and messages from them, on asyncio."""
+"""The public endpoint on asyncio: it sends messages to addresses and receives theirs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from aqueduct.ipc.core.events import Arrived, Ended, Heard, Statistics
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Code
-from aqueduct.ipc.failures import failure
-from aqueduct.ipc.message import Handler, ReceivedMessage, encoded
+from aqueduct.ipc.failures import delivery_error
+from aqueduct.ipc.message import Handler, ReceivedMessage, encode_message
 from aqueduct.ipc.transports.base import PduListener, PduTransport
 from aqueduct.ipc.transports.local import open_local
 from aqueduct.ipc.transports.tcp import MAX_PDU, open_tls
@@ -41,7 +41,7 @@ _log = logging.getLogger("aqueduct.ipc")
 
 
 class Endpoint(Generic[T]):
-    """Sends messages to other endpoints and receives theirs; connections are not your concern.
+    """Sends messages to other endpoints and receives theirs; it manages connections itself.
 
     ::
 
@@ -50,13 +50,14 @@ class Endpoint(Generic[T]):
             async for message in endpoint:
                 await endpoint.send(message.source, b"thank you")
 
-    ``udp://`` is for processes of one host, ``tls://`` for other hosts (with ``tls`` what this side
-    shows to those who connect, with ``trust`` whom it believes; ``tls://`` alone only sends and
-    gets answers), ``local://`` for one process. Port 0 takes a free one; `address` tells which.
+    ``udp://`` is for processes of one host, ``tls://`` for other hosts, ``local://`` for one
+    process. ``tls`` is the certificate that a listening endpoint presents, ``trust`` selects the
+    certificates that it accepts from others. ``tls://`` alone sends and receives replies, but does
+    not listen. Port 0 selects a free port; see `address`.
 
-    Messages that arrive are iterated over, or given to ``on_message``, a plain or async function.
-    Their sender is told that a message was taken when the loop gets it, or when the function has
-    returned; if the function raises, the sender's ``send`` raises `MessageRefused`.
+    Iterate over the endpoint to receive messages, or pass ``on_message``, a plain or async
+    function. A message is acknowledged when the loop gets it, or when the function has returned;
+    if the function raises, the sender's ``send`` raises `MessageRefused`.
     """
 
     @overload
@@ -118,7 +119,7 @@ class Endpoint(Generic[T]):
     # Opening and closing
 
     async def open(self) -> None:
-        """Be there; ``async with`` does it."""
+        """Open the endpoint and bind its address. Called by ``async with``."""
         if self._is_open or self._closed or self._opening is not None:
             raise LocalProtocolError("an endpoint is opened once; make another")
         self._loop = asyncio.get_running_loop()
@@ -154,11 +155,11 @@ class Endpoint(Generic[T]):
         self._set_timer()
 
     async def close(self) -> None:
-        """End it: what is being sent fails, what was not taken is refused.
+        """Close the endpoint: pending sends fail, and messages that were not taken are refused.
 
-        Each ``on_message`` that is not done is cancelled, and waited for. One that closes its own
-        endpoint is not: this returns to it at once, and the end comes when it has returned, with
-        its message taken.
+        Running ``on_message`` calls are cancelled, and awaited. If ``on_message`` itself closes its
+        endpoint, this returns at once; the endpoint closes after the function has returned, and its
+        message counts as taken.
         """
         if not self._is_open and self._opening is None:
             self._closed = True
@@ -166,10 +167,10 @@ class Endpoint(Generic[T]):
         self._check_loop()
         closing = self._start_closing()
         if asyncio.current_task() not in self._tasks:
-            await asyncio.shield(closing)  # it ends even if nobody waits for that any longer
+            await asyncio.shield(closing)  # closing goes on even if the caller is cancelled
 
     def _start_closing(self) -> asyncio.Task[None]:
-        """Begin to close, on behalf of the current task; what is returned ends with the rest."""
+        """Start to close on behalf of the current task; return the task that closes."""
         if self._closing is None:
             self._closed = True
             if self._timer is not None:
@@ -224,12 +225,12 @@ class Endpoint(Generic[T]):
 
     @property
     def address(self) -> str:
-        """Where others send to."""
+        """The address that others send to."""
         self._check_open()
         return self._transport.address
 
     def statistics(self) -> Statistics:
-        """Counts since it was opened."""
+        """Return the counters since the endpoint was opened."""
         self._check_open()
         return replace(self._exchange.statistics)
 
@@ -248,21 +249,21 @@ class Endpoint(Generic[T]):
         to: str,
         message: T,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- it ends in what is known of the message
+        timeout: float | None = None,  # noqa: ASYNC109 -- the error says what is known of the message
     ) -> None:
         """Send a message, and return when its receiver has taken it.
 
-        Raises a `DeliveryError` that says what happened, `MessageTooLarge`, or what was wrong with
-        the address. Without an answer that is after ``Config.ack_timeout`` seconds, or ``timeout``,
-        which is for everything: finding the host, waiting for others and being taken. Cancelling
-        gives the message up.
+        Raise a `DeliveryError` that says what happened, `MessageTooLarge`, or `ConnectError` for an
+        invalid address. Without an answer, it raises after ``Config.ack_timeout`` seconds. A
+        ``timeout`` bounds everything: the lookup of the host, the wait for other sends and the
+        delivery. Cancellation aborts the transfer.
         """
         self._check_open()
         self._check_loop()
         if not isinstance(to, str):
             raise TypeError(f"an address is a string such as 'udp://host:port', not {to!r}")
         due = None if timeout is None else self._loop.time() + check_timeout(timeout)
-        payload = encoded(self._codec, message)
+        payload = encode_message(self._codec, message)
         if self._closed:
             raise EndpointClosed("this endpoint was closed", to=to)
         if due is None:
@@ -291,7 +292,7 @@ class Endpoint(Generic[T]):
                 expiry.cancel()
 
     async def _prepare(self, to: str, due: float) -> Hashable:
-        """Find a remote and get a slot to send to it, in time."""
+        """Resolve an address and acquire a send slot before the deadline."""
         why = "its host was not found yet"
         try:
             async with asyncio.timeout_at(due):
@@ -309,9 +310,9 @@ class Endpoint(Generic[T]):
     # Receiving
 
     async def receive(self) -> ReceivedMessage[T]:
-        """The next message; `EndpointClosed` once the endpoint is closed.
+        """Return the next message; raise `EndpointClosed` once the endpoint is closed.
 
-        One that is not of the endpoint's type is refused, and not given out.
+        A message that is not of the endpoint's type is refused and skipped.
         """
         self._check_iterable()
         self._check_loop()
@@ -328,7 +329,7 @@ class Endpoint(Generic[T]):
             except asyncio.CancelledError:
                 self._receivers.pop(waiter, None)
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_receiver()  # the message is somebody else's now
+                    self._wake_receiver()  # another receiver gets the message
                 raise
 
     def __aiter__(self) -> Endpoint[T]:
@@ -336,7 +337,7 @@ class Endpoint(Generic[T]):
         return self
 
     async def __anext__(self) -> ReceivedMessage[T]:
-        # Had without another coroutine, where nothing has to be checked.
+        # Fast path: avoid another coroutine where nothing has to be checked.
         if self._arrived and asyncio.get_running_loop() is self._loop:
             message = self._next()
             if message is not None:
@@ -352,7 +353,7 @@ class Endpoint(Generic[T]):
             raise LocalProtocolError("messages of this endpoint go to on_message")
 
     def _next(self) -> ReceivedMessage[T] | None:
-        """Take the next message that can still be taken."""
+        """Take the next message that was not withdrawn, if there is one."""
         exchange = self._exchange
         while self._arrived:
             _, arrived = self._arrived.popitem(last=False)
@@ -366,7 +367,7 @@ class Endpoint(Generic[T]):
         return None
 
     def _message(self, arrived: Arrived) -> ReceivedMessage[T] | None:
-        """What arrived, if it is of the right type; else it is refused."""
+        """Decode a message; refuse it and return None if it is not of the right type."""
         payload: Any = arrived.payload
         if self._codec is not None:
             try:
@@ -392,11 +393,11 @@ class Endpoint(Generic[T]):
                 return
 
     def _deliver(self, arrived: Arrived, on_message: Handler[T]) -> None:
-        """Give a message to the function that wants it."""
+        """Call ``on_message`` with a message."""
         if self._closed:
-            return  # it is refused with the others
+            return  # closing refuses it with the others
         if not self._exchange.holds(arrived.message_id):
-            self._refuse(arrived)  # it was withdrawn: nobody is told, but there is room again
+            self._refuse(arrived)  # it was withdrawn: this only releases its memory
             return
         message = self._message(arrived)
         if message is None:
@@ -429,7 +430,7 @@ class Endpoint(Generic[T]):
         _log.exception("on_message failed for one from %s", self._transport.name(arrived.remote))
         self._refuse(arrived)
 
-    # What the transport tells
+    # Calls of the transport
 
     def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
         """Handle PDUs from a remote; return whether they were useful."""
@@ -440,7 +441,7 @@ class Endpoint(Generic[T]):
         return heard
 
     def handle_sent(self, transfers: Sequence[OutgoingTransfer]) -> None:
-        """PDUs of these have gone, or could not go."""
+        """Process that PDUs of these transfers were sent, or could not be."""
         if self._is_open:
             now = system.now()
             for transfer in transfers:
@@ -448,20 +449,20 @@ class Endpoint(Generic[T]):
             self._set_timer()
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """A remote could not be reached just now."""
+        """Record why a remote could not be reached; retries go on."""
         if self._is_open:
             self._exchange.handle_trouble(remote, why)
 
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
-        """A remote will not be reached however often one tries."""
+        """Fail the transfers to a remote that no retry can reach."""
         if self._is_open:
             self._exchange.handle_unreachable(remote, str(error), system.now())
             self._turn()
 
-    # What the core wants
+    # Outputs of the core
 
     def _turn(self) -> None:
-        """Tell the application what happened, and send what there is to send."""
+        """Process the events of the core, and send its PDUs."""
         for event in self._exchange.poll_events():
             if isinstance(event, Ended):
                 self._ended(event)
@@ -473,11 +474,11 @@ class Endpoint(Generic[T]):
                     self._wake_receiver()
             elif self._arrived.pop(event.message_id, None) is not None:
                 self._exchange.refuse(event.message_id)
-            # else a function has it, and it counts until that returns
+            # else on_message has it, and it counts until that returns
         self._flush()
 
     def _flush_soon(self) -> None:
-        """Send at the end of this turn of the loop, with whatever else there is by then."""
+        """Send at the end of this turn of the loop, to batch the PDUs of the turn."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_now)
@@ -493,7 +494,7 @@ class Endpoint(Generic[T]):
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Be woken when the core wants it, or earlier."""
+        """Schedule a wake-up at the next timer of the core, or keep an earlier one."""
         if self._closed:
             return
         at = self._exchange.next_timer()
@@ -505,8 +506,8 @@ class Endpoint(Generic[T]):
 
     def _wake(self) -> None:
         self._timer = None
-        # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
-        # would mean to ask again and again until the time has come.
+        # uvloop counts in milliseconds and may be early by half of one; without max() the timer
+        # would be scheduled again and again until the time has come.
         self._exchange.handle_timer(max(system.now(), self._timer_at))
         self._turn()
 
@@ -519,7 +520,7 @@ class Endpoint(Generic[T]):
         else:
             if ended.code == Code.SEND_TIMEOUT and not ended.reason:
                 ended = ended._replace(reason=self._transport.diagnose(ended.remote))
-            future.set_exception(failure(ended, self._transport.name(ended.remote)))
+            future.set_exception(delivery_error(ended, self._transport.name(ended.remote)))
 
 
 async def _open_transport(

@@ -1,4 +1,4 @@
-"""Messages as people have them: one that arrived, and the bytes of one that is to be sent."""
+"""A received message, and the encoding of a message to send."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ReceivedMessage(Generic[T]):
-    """A message that arrived."""
+    """A message that arrived, with its source address and its id."""
 
     __slots__ = ("_id", "_remote", "_transport", "payload")
 
@@ -26,12 +26,12 @@ class ReceivedMessage(Generic[T]):
 
     @property
     def source(self) -> str:
-        """The address it came from; an answer can be sent there."""
+        """The address of its sender, to which a reply can be sent."""
         return self._transport.name(self._remote)
 
     @property
     def id(self) -> UUID:
-        """What its sender called it; no two messages have the same."""
+        """The unique id that its sender assigned."""
         return UUID(bytes=self._id)
 
     def __repr__(self) -> str:
@@ -41,8 +41,8 @@ class ReceivedMessage(Generic[T]):
 Handler = Callable[[ReceivedMessage[T]], Awaitable[object] | object]
 
 
-def encoded(codec: Codec[Any] | None, message: object) -> bytes:
-    """The bytes of a message; without a codec it is bytes already."""
+def encode_message(codec: Codec[Any] | None, message: object) -> bytes:
+    """Return the bytes of a message; without a codec it must be bytes already."""
     if codec is None:
         if isinstance(message, bytes):
             return message

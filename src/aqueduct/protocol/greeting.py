@@ -1,4 +1,4 @@
-"""What the two sides tell each other first: connection headers, and the limits in them."""
+"""Connection headers, and the limits that each side states in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _NAMES = {field.name.replace("_", "-").encode(): field.name for field in fields(
 
 
 def with_limits(headers: HeaderPairs, limits: Limits, max_headers: int) -> HeaderPairs:
-    """The application's headers and our limits, as they go on the wire (AQ-LIMIT-1)."""
+    """Return the application's headers with our limits added (AQ-LIMIT-1).
+
+    Raise LocalProtocolError for a reserved name, or if the sum exceeds ``max_headers`` bytes.
+    """
     for name, _ in headers:
         if name.startswith(RESERVED):
             raise LocalProtocolError(
@@ -31,7 +34,7 @@ def with_limits(headers: HeaderPairs, limits: Limits, max_headers: int) -> Heade
             )
     stated = tuple((name, encode_varint(getattr(limits, key))) for name, key in _NAMES.items())
     contents = encode_headers(stated)
-    # The value is header data without the length that leads it elsewhere: the header has one.
+    # The value is header data without its length prefix, since the header has one.
     start = decode_varint(contents, 0, len(contents))[1]
     everything = (*headers, (LIMITS, contents[start:]))
     if headers_size(everything) > max_headers:
@@ -43,7 +46,7 @@ def with_limits(headers: HeaderPairs, limits: Limits, max_headers: int) -> Heade
 
 
 def split_limits(headers: HeaderPairs, initial: Limits) -> tuple[HeaderPairs, Limits]:
-    """The peer's headers without the reserved ones, and the limits it stated (AQ-LIMIT-2)."""
+    """Return the peer's unreserved headers, and the limits it stated (AQ-LIMIT-2)."""
     limits = initial
     for name, value in headers:
         if name == LIMITS:

@@ -113,7 +113,7 @@ def test_a_message_is_taken_or_refused_once() -> None:
             message.take()
 
 
-def test_it_wakes_whom_it_was_told_to() -> None:
+def test_a_timer_wakes_the_transfer() -> None:
     incoming(1).handle_timer(4.5)
     assert woken.pop() == 4.5
 

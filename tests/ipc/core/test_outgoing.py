@@ -99,7 +99,7 @@ def test_an_exposed_message_follows_only_the_same_incarnation() -> None:
     assert pdu(message) == Header(ID, RENEWED, 4, b"abcd")
 
 
-def test_a_message_that_is_not_exposed_follows_anybody() -> None:
+def test_a_message_that_is_not_exposed_follows_any_owner() -> None:
     """IPC-ID-4."""
     message = outgoing(b"abcdefgh")
     message.current()
@@ -133,7 +133,7 @@ def test_corrections_are_hurried_only_so_often() -> None:
     hurried = 0
     for number in range(10):
         message.redirect(bytes((number,)) * 16)
-        hurried += message.may_hurry
+        hurried += message.may_retransmit_now
     assert hurried == MAX_CORRECTIONS == 4
 
 
@@ -170,7 +170,7 @@ def test_every_way_to_fail_has_its_code() -> None:
         message.time_out()
 
 
-def test_it_wakes_whom_it_was_told_to() -> None:
+def test_a_timer_wakes_the_transfer() -> None:
     outgoing(b"").handle_timer(4.5)
     assert woken.pop() == 4.5
 

@@ -165,7 +165,7 @@ def test_a_message_to_a_stranger_goes_to_a_random_id() -> None:
     assert one.destination != two.destination
 
 
-def test_a_message_to_somebody_heard_of_lately_goes_to_its_id() -> None:
+def test_a_message_to_a_recently_heard_remote_goes_to_its_id() -> None:
     """IPC-ID-3."""
     core = familiar()
     message_id = core.send(b"hello")
@@ -619,7 +619,7 @@ def test_a_remote_that_has_much_under_way_does_not_hold_up_others() -> None:
     assert [pdu.message_id for pdu in core.said()] == [message_id]
 
 
-def test_who_waits_for_room_is_given_up_when_nobody_answers() -> None:
+def test_a_queued_transfer_times_out_when_the_remote_is_silent() -> None:
     """IPC-FLOW-3."""
     core = familiar(window=1)
     sent = [core.send(FULL) for _ in range(100)]
@@ -631,7 +631,7 @@ def test_who_waits_for_room_is_given_up_when_nobody_answers() -> None:
     assert core.exchange.leftovers() == {}
 
 
-def test_who_waits_for_room_has_time_while_others_are_answered() -> None:
+def test_a_queued_transfer_does_not_time_out_while_others_are_answered() -> None:
     """IPC-FLOW-3."""
     core = familiar(window=1)
     large = core.send(FULL * 50)

@@ -31,14 +31,14 @@ async def test_half_a_frame_does_not_keep_a_connection(start: Start) -> None:
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
     with await dial(server.address, by_hand()) as stranger:
         stranger.sendall(b"\x01\x00\x00\x01\x00")
-        await until(lambda: server.transport.accepted)
+        await until(lambda: server.accepted)
         with contextlib.suppress(OSError):
             for _ in range(100):
                 stranger.sendall(b"x")
                 await asyncio.sleep(0.01)
-                if not server.transport.accepted:
+                if not server.accepted:
                     break
-        assert not server.transport.accepted
+        assert not server.accepted
     assert server.calls == []
 
 
@@ -55,7 +55,7 @@ async def test_a_frame_against_the_rules_ends_the_connection(
         stranger.sendall(frame_head(len(QUESTION)) + QUESTION + sent)
         assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
         assert await asyncio.to_thread(stranger.recv, 1) == b""
-        await until(lambda: not server.transport.accepted)
+        await until(lambda: not server.accepted)
     assert server.calls == [1]
     assert rule in server.troubles[0][1]
 
@@ -67,7 +67,7 @@ async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
         stranger.sendall(frame_head(len(QUESTION)) + QUESTION + frame_head(1) + b"\xff")
         assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
         assert await asyncio.to_thread(stranger.recv, 1) == b""
-        await until(lambda: not server.transport.accepted)
+        await until(lambda: not server.accepted)
     assert "IPC-TCP-2" in server.troubles[0][1]
 
 
@@ -75,14 +75,14 @@ async def test_pdus_that_move_no_message_on_do_not_keep_a_connection(start: Star
     """IPC-TCP-6."""
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
     with await dial(server.address, by_hand()) as stranger:
-        await until(lambda: server.transport.accepted)
+        await until(lambda: server.accepted)
         with contextlib.suppress(OSError):
             for _ in range(500):
                 stranger.sendall(frame_head(len(QUESTION)) + QUESTION)
                 await asyncio.sleep(0.01)
-                if not server.transport.accepted:
+                if not server.accepted:
                     break
-        assert not server.transport.accepted
+        assert not server.accepted
 
 
 async def test_pdus_that_are_never_whole_share_one_bounded_buffer(start: Start) -> None:
@@ -93,12 +93,12 @@ async def test_pdus_that_are_never_whole_share_one_bounded_buffer(start: Start) 
     strangers = [await dial(server.address, by_hand()) for _ in range(4)]
     for stranger in strangers:
         await asyncio.to_thread(stranger.sendall, frame_head(900_000) + bytes(800_000))
-    await until(lambda: server.transport.accepted == 2)
+    await until(lambda: server.accepted == 2)
     assert 0 < server.transport._partial <= 1024 * 1024
     assert (await client.send(server.address, bytes(2_000_000))).code == Code.SUCCESS
     for stranger in strangers:
         stranger.close()
-    await until(lambda: server.transport.accepted == 1)
+    await until(lambda: server.accepted == 1)
     assert server.transport._partial == 0
 
 
@@ -117,7 +117,7 @@ async def test_a_peer_that_does_not_read_costs_a_bounded_buffer(start: Start) ->
         assert codes <= {Code.SEND_TIMEOUT}
         stream = connection._transport
         assert stream is None or stream.get_write_buffer_size() < FULL + 4 * 1024 * 1024
-        await until(lambda: not server.transport.accepted)
+        await until(lambda: not server.accepted)
     assert server.exchange.leftovers() == {}
 
 
@@ -144,7 +144,7 @@ async def test_peers_that_do_not_read_share_one_bounded_buffer(
     assert (await client.send(server.address, b"hello")).code == Code.SUCCESS
     for stranger in strangers:
         stranger.close()
-    await until(lambda: server.transport.accepted == 1)
+    await until(lambda: server.accepted == 1)
     assert server.transport._unsent == 0
 
 

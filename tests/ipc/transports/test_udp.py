@@ -75,7 +75,7 @@ async def test_another_host_than_this_one_is_warned_of() -> None:
     await transport.close()
 
 
-async def test_it_tells_whether_nobody_is_there() -> None:
+async def test_diagnose_reports_a_closed_port() -> None:
     """IPC-UDP-5."""
     ear = Ear()
     transport = await open_udp("udp://127.0.0.1:0", Ear())
@@ -151,7 +151,7 @@ async def test_what_a_name_means_is_asked_again_after_a_minute(
 
 
 @pytest.mark.parametrize("listens", ["udp://127.0.0.1:0", "udp://[::1]:0"])
-async def test_where_an_endpoint_listens_at_all_addresses_nobody_sends(listens: str) -> None:
+async def test_an_unspecified_address_is_no_destination(listens: str) -> None:
     """IPC-UDP-3."""
     transport = await open_udp(listens, Ear())
     with pytest.raises(ConnectError, match="send to one of them"):

@@ -1,12 +1,11 @@
-"""All messages of one endpoint, in and out: PDUs and times go in, PDUs and events come out.
+"""The core of an endpoint: PDUs and the time go in, PDUs and events come out.
 
-Pure: it knows no socket and no clock. A *remote* is whatever the transport uses as an address.
+Pure: it uses no socket and no clock. A *remote* is the transport's address of another endpoint.
 
-What the ids are for
-    Whoever sends must know the receiver's owner id, and learns it by transfer with a wrong one. An
-    endpoint that starts anew has a new id, so what was meant for its predecessor does not reach
-    it by accident; and processed messages are remembered until no retry of them can come, so that
-    nothing is taken twice. See docs/spec, page 8.
+Theory of operation. A sender must know the receiver's owner id, and learns it by sending with a
+wrong one. A restarted endpoint has a new id, so it does not accept messages for its predecessor.
+The ids of processed messages are kept until no retry of them can arrive: nothing is delivered
+twice. See docs/spec, page 8.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from aqueduct.protocol.timers import Timers
 class Exchange:
     """The core of an endpoint.
 
-    ``handle_*`` says what happened, ``send``, ``cancel``, ``take``, ``refuse`` and ``close`` what
-    is wanted; ``poll_*`` and ``next_timer`` tell what to do about it.
+    ``handle_*`` are inputs; ``send``, ``cancel``, ``take``, ``refuse`` and ``close`` are commands;
+    ``poll_*`` and ``next_timer`` are outputs.
     """
 
     def __init__(
         self, config: Config, randomness: Randomness, now: float, *, reports_sent: bool = False
     ) -> None:
-        """``reports_sent``: the transport says when a PDU has gone, by `handle_sent`."""
+        """``reports_sent``: the transport calls `handle_sent` when a PDU was sent."""
         self.config = config
         self.statistics = Statistics()
         self._timers = Timers()
@@ -46,43 +45,43 @@ class Exchange:
     # Commands
 
     def send(self, remote: Hashable, payload: bytes, now: float) -> bytes:
-        """Send a message, and return its id; an `Ended` tells later what became of it."""
+        """Send a message and return its id; an `Ended` event reports its result."""
         if self._closed:
             raise LocalProtocolError("the endpoint is closed")
         return self._sender.send(remote, payload, now)
 
     def cancel(self, message_id: bytes, now: float, code: int = Code.RESET) -> None:
-        """Give a message up; nothing happens if it has ended."""
+        """Abort a transfer; no-op if it has ended."""
         self._sender.cancel(message_id, code, now)
 
     def take(self, message_id: bytes) -> bool:
-        """The application has the message: tell its sender. False if it was withdrawn."""
+        """Acknowledge a message that the application took; return False if it was withdrawn."""
         return self._receiver.take(message_id)
 
     def refuse(self, message_id: bytes) -> None:
-        """The application cannot make use of the message: tell its sender."""
+        """Refuse a message on behalf of the application."""
         self._receiver.refuse(message_id)
 
     def holds(self, message_id: bytes) -> bool:
-        """Whether a message that arrived can still be taken."""
+        """Return whether a message that arrived can still be taken."""
         return self._receiver.holds(message_id)
 
     def resize(self, max_pdu: int) -> None:
-        """Send and take PDUs of another size from now on; transfers under way keep theirs."""
+        """Change the PDU size of new transfers in both directions."""
         if max_pdu < MIN_PDU:
             raise LocalProtocolError(f"a PDU of {max_pdu} bytes; max_pdu is at least {MIN_PDU}")
         self._receiver.max_data = self._sender.max_data = max_pdu - OVERHEAD
 
     def change_owner(self, now: float) -> None:
-        """Take a new owner id before its time."""
+        """Change the owner id before it expires."""
         self._receiver.change_owner(now)
 
     def stop_sending(self, now: float) -> None:
-        """End all sends with SHUTDOWN; what has arrived can still be taken."""
+        """Fail all sends with SHUTDOWN; messages that arrived can still be taken."""
         self._sender.close(now)
 
     def close(self, now: float) -> None:
-        """End everything: sends fail with SHUTDOWN, messages not taken are refused."""
+        """Fail all sends with SHUTDOWN, and refuse messages that were not taken."""
         if not self._closed:
             self._closed = True
             self._sender.close(now)
@@ -102,7 +101,7 @@ class Exchange:
         return Heard.USEFUL if _useless(counts) - useless < len(pdus) else Heard.USELESS
 
     def handle_pdu(self, pdu: bytes, remote: Hashable, now: float) -> None:
-        """A PDU came from a remote."""
+        """Process a PDU from a remote."""
         self.statistics.pdus_received += 1
         try:
             value = decode(pdu)
@@ -119,28 +118,28 @@ class Exchange:
             self._receiver.handle_data(value, remote, now)
 
     def handle_sent(self, transfer: OutgoingTransfer, now: float) -> None:
-        """A PDU that `poll_transmits` gave has gone, or could not go."""
+        """Process that a PDU of a transfer was sent, or could not be."""
         self._sender.handle_sent(transfer, now)
 
     def handle_timer(self, now: float) -> None:
-        """The time that `next_timer` told has come, or another."""
+        """Run the timers that are due."""
         if now >= self._receiver.owner_until:
             self._receiver.change_owner(now)
         for sleeper in self._timers.due(now):
             sleeper.handle_timer(now)
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """The transport could not reach a remote just now; the next try may."""
+        """Record why the transport could not reach a remote; retries go on."""
         self._sender.handle_trouble(remote, why)
 
     def handle_unreachable(self, remote: Hashable, why: str, now: float) -> None:
-        """The transport will not reach a remote however often it tries: fail what goes there."""
+        """Fail the transfers to a remote that no retry can reach."""
         self._sender.handle_unreachable(remote, why, now)
 
     # Outputs
 
     def poll_transmits(self) -> list[Transmit]:
-        """The PDUs to send now, in order."""
+        """Return the PDUs to send now, in order."""
         transmits = self._receiver.transmits + self._sender.transmits
         if transmits:
             self._receiver.transmits.clear()
@@ -149,7 +148,7 @@ class Exchange:
         return transmits
 
     def poll_events(self) -> list[Event]:
-        """What the application should know, in order."""
+        """Return the events for the application, in order."""
         events: list[Event] = [*self._receiver.arrived, *self._sender.ended]
         if events:
             self._receiver.arrived.clear()
@@ -157,16 +156,16 @@ class Exchange:
         return events
 
     def next_timer(self) -> float:
-        """When `handle_timer` should be called."""
+        """Return when to call `handle_timer`."""
         first = self._timers.next()
         until = self._receiver.owner_until
         return until if first is None else min(first, until)
 
-    # What it holds
+    # State
 
     @property
     def owner(self) -> bytes:
-        """The owner id of now."""
+        """The current owner id."""
         return self._receiver.owner
 
     @property
@@ -175,7 +174,7 @@ class Exchange:
         return self._receiver.processed
 
     def leftovers(self) -> dict[str, int]:
-        """What is still held, by kind: nothing but remembered ids once all messages have ended."""
+        """Return what is held, by kind; empty once all transfers have ended."""
         held = self._receiver.leftovers() | self._sender.leftovers()
         return {kind: count for kind, count in held.items() if count}
 

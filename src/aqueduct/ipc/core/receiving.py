@@ -1,7 +1,7 @@
-"""All messages on their way in, and those that are over: nothing is taken twice.
+"""The receiving side of an endpoint: all incoming transfers, and deduplication.
 
-An endpoint has an owner id, and takes only messages that were sent to it. Processed messages are
-remembered until the id has changed and no retry of them can come any more.
+An endpoint has an owner id and accepts only messages that were sent to it. The ids of processed
+messages are kept until the owner id has changed and no retry of them can arrive any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aqueduct.protocol.timers import NEVER, Timers
 
 
 class TransferReceiver:
-    """The transfer side of an endpoint."""
+    """All incoming transfers of an endpoint, and the ids of processed messages."""
 
     def __init__(
         self,
@@ -48,11 +48,12 @@ class TransferReceiver:
         self._statistics = statistics
         self._incarnation = randomness.randbytes(INCARNATION)
         self._transfers: dict[bytes, IncomingTransfer] = {}
-        # Messages that were aborted after the application was told of them.
+        # Messages that were aborted after their Arrived event.
         self._withdrawn: dict[bytes, IncomingTransfer] = {}
         self._budget = ReceiveBudget(config, self._displace)
-        # Ids processed since the owner id last changed, and those from before with the time of that
-        # change. The value is the code to answer with, and the number of the last PDU.
+        # Ids processed since the last change of the owner id, and those before, each set with the
+        # time of the change that ended it. The value is the code of the ack, and the number of the
+        # last PDU.
         self._processed: dict[bytes, tuple[int, int]] = {}
         self._processed_before: deque[tuple[float, dict[bytes, tuple[int, int]]]] = deque()
         self._count_before = 0
@@ -60,7 +61,7 @@ class TransferReceiver:
         self.change_owner(now)
 
     def change_owner(self, now: float) -> None:
-        """Take a new owner id, and forget what was processed long enough ago."""
+        """Change the owner id, and drop the processed ids that have expired."""
         self.owner = self._incarnation + self._randomness.randbytes(ID_SIZE - INCARNATION)
         self.owner_until = now + self._config.owner_id_lifetime  # IPC-ID-1
         before = self._processed_before
@@ -72,10 +73,10 @@ class TransferReceiver:
             self._count_before -= len(before.popleft()[1])
 
     def take(self, message_id: bytes) -> bool:
-        """The application has the message: tell its sender. False if it was withdrawn."""
+        """Acknowledge a message that the application took; return False if it was withdrawn."""
         transfer = self._whole(message_id)
         if transfer is None:
-            self._let_go(message_id)
+            self._release_withdrawn(message_id)
             return False
         transfer.take()
         self._statistics.received += 1
@@ -84,10 +85,10 @@ class TransferReceiver:
         return True
 
     def refuse(self, message_id: bytes) -> None:
-        """The application cannot make use of the message: tell its sender (IPC-RECV-14)."""
+        """Refuse a message on behalf of the application (IPC-RECV-14)."""
         transfer = self._whole(message_id)
         if transfer is None:
-            self._let_go(message_id)
+            self._release_withdrawn(message_id)
             return
         transfer.refuse()
         self._statistics.refused += 1
@@ -95,14 +96,14 @@ class TransferReceiver:
         self._forget(transfer, Code.PROCESSING_ERROR)
 
     def holds(self, message_id: bytes) -> bool:
-        """Whether a message that arrived can still be taken."""
+        """Return whether a message that arrived can still be taken."""
         return self._whole(message_id) is not None
 
     def close(self) -> None:
-        """Refuse what was not taken, give up what has not arrived, begin nothing any more."""
+        """Refuse complete messages, abort the others, and accept no new ones."""
         self._closed = True
         for message_id in list(self._withdrawn):
-            self._let_go(message_id)
+            self._release_withdrawn(message_id)
         for transfer in list(self._transfers.values()):
             if transfer.state is IncomingState.WHOLE:
                 self.refuse(transfer.message_id)
@@ -113,11 +114,11 @@ class TransferReceiver:
 
     @property
     def processed(self) -> int:
-        """How many processed ids are remembered."""
+        """How many processed ids are kept."""
         return len(self._processed) + self._count_before
 
     def leftovers(self) -> dict[str, int]:
-        """What is still held, by kind."""
+        """Return what is held, by kind."""
         return {
             "incoming": len(self._transfers),
             "withdrawn": len(self._withdrawn),
@@ -125,21 +126,21 @@ class TransferReceiver:
         }
 
     def handle_header(self, header: Header, remote: Hashable, now: float) -> None:
-        """Begin a message, or answer for one that has begun."""
+        """Process a HEADER: start a transfer, or acknowledge a duplicate."""
         message_id = header.message_id
         if self._answer_processed(message_id, 0, remote):
             return
         transfer = self._transfers.get(message_id)
         if transfer is not None:
             transfer.remote = remote  # the sender may have reconnected
-            # IPC-RECV-3: the ack of a message that is whole goes out when it is taken.
+            # IPC-RECV-3: a complete message is acknowledged when it is taken.
             if transfer.state is IncomingState.RECEIVING and transfer.expected == 1:
                 self._statistics.duplicates += 1
                 self._answer(remote, transfer.last_ack())
             elif (
                 transfer.state is IncomingState.WHOLE
                 and transfer.expected == 1
-                and (header.payload or not header.length)  # without its data it begins an abort
+                and (header.payload or not header.length)  # without its data it starts an abort
             ):
                 self._statistics.duplicates += 1
                 self._answer(remote, transfer.notice())  # IPC-RECV-20
@@ -185,7 +186,7 @@ class TransferReceiver:
         self._add(transfer, header.payload, now)
 
     def handle_data(self, data: Data, remote: Hashable, now: float) -> None:
-        """Go on with a message, or answer for one that is over."""
+        """Process a DATA: add a piece, or acknowledge a duplicate."""
         message_id = data.message_id
         sequence = data.sequence
         if self._answer_processed(message_id, sequence, remote):
@@ -254,28 +255,28 @@ class TransferReceiver:
         self._forget(transfer, Code.RECEIVE_TIMEOUT)
 
     def _abort(self, transfer: IncomingTransfer) -> None:
-        """The sender has given it up (IPC-RECV-15)."""
+        """Abort a transfer on behalf of its sender (IPC-RECV-15)."""
         if transfer.state is IncomingState.WHOLE:
-            # IPC-FLOW-2: it counts until the application has let go of it.
+            # IPC-FLOW-2: it counts until the application has released it.
             self._withdrawn[transfer.message_id] = transfer
             self.arrived.append(Withdrawn(transfer.message_id))
         transfer.abort()
         self._statistics.aborted += 1
         self._forget(transfer, Code.PROCESSING_ERROR)
 
-    def _let_go(self, message_id: bytes) -> None:
-        """The application no longer has a message that was withdrawn, if it is one."""
+    def _release_withdrawn(self, message_id: bytes) -> None:
+        """Release a withdrawn message that the application no longer uses."""
         transfer = self._withdrawn.pop(message_id, None)
         if transfer is not None:
             self._budget.release(transfer)
 
     def _whole(self, message_id: bytes) -> IncomingTransfer | None:
-        """The message to be taken; a sender may have withdrawn it and begun anew with its id."""
+        """Return the complete transfer of an id; the sender may have withdrawn and restarted it."""
         transfer = self._transfers.get(message_id)
         return transfer if transfer is not None and transfer.state is IncomingState.WHOLE else None
 
     def _forget(self, transfer: IncomingTransfer, code: int) -> None:
-        """All that stays of it is its id, and the answer to whoever asks again."""
+        """Remove a transfer; keep its id, and the ack for duplicates."""
         del self._transfers[transfer.message_id]
         transfer.wake_at = NEVER
         if not self._withdrawn or self._withdrawn.get(transfer.message_id) is not transfer:
@@ -283,7 +284,7 @@ class TransferReceiver:
         self._processed[transfer.message_id] = (code, transfer.expected - 1)
 
     def _answer_processed(self, message_id: bytes, index: int, remote: Hashable) -> bool:
-        """Answer for a message that is over, if it is one (IPC-RECV-16)."""
+        """Acknowledge a duplicate of a processed message; False if it is none (IPC-RECV-16)."""
         answer = self._processed.get(message_id)
         if answer is None:
             for _, ids in self._processed_before:
@@ -295,7 +296,7 @@ class TransferReceiver:
         code, last = answer
         self._statistics.duplicates += 1
         if code:
-            last = index  # the answer to a message that was aborted is made as it is asked for
+            last = index  # the ack of an aborted message names the PDU that asks for it
         if last:
             self._answer(remote, DataAck(message_id, last, code).encode())
         else:
@@ -303,5 +304,5 @@ class TransferReceiver:
         return True
 
     def _answer(self, remote: Hashable, ack: bytes) -> None:
-        """Send an ack, and never mind what becomes of it (IPC-RECV-17)."""
+        """Send an ack, which is never retransmitted (IPC-RECV-17)."""
         self.transmits.append(Transmit(remote, ack, b"", None))

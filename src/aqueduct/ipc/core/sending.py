@@ -1,4 +1,4 @@
-"""All messages on their way out, and what is known of those who should get them."""
+"""The sending side of an endpoint: all outgoing transfers, and the state of each remote."""
 
 from __future__ import annotations
 
@@ -73,18 +73,17 @@ class CongestionWindow:
 
 
 class _RemoteState:
-    """What is known of one remote, and what waits for room on the way to it."""
+    """What is known of one remote, and the transfers that wait for its congestion window."""
 
     __slots__ = (
+        "error",
         "heard_at",
         "max_data",
-        "outgoing",
         "owner",
-        "scout",
+        "probe",
         "transfers",
         "trusted_until",
         "waiting",
-        "why",
         "window",
     )
 
@@ -92,25 +91,25 @@ class _RemoteState:
         self.owner = b""
         self.trusted_until = 0.0
         self.max_data = MAX_INT32
-        """The most data in a PDU that it said it takes, if it said so."""
+        """The most data per PDU that it accepts, as far as it said so."""
         self.window = CongestionWindow(window)
         # In the order of sending. An OrderedDict, because any of them may be removed.
         self.waiting: OrderedDict[OutgoingTransfer, None] = OrderedDict()
         self.transfers: dict[OutgoingTransfer, None] = {}
         self.heard_at = -NEVER
-        self.scout: OutgoingTransfer | None = None
-        """The last message that went although there was no room for it."""
-        self.why = ""
-        """What the transport last said was wrong."""
+        self.probe: OutgoingTransfer | None = None
+        """The last transfer that was started in excess of the window, as a probe."""
+        self.error = ""
+        """The last error of the transport."""
 
     def learn(self, owner: bytes, now: float, trust: float) -> None:
         self.owner = owner
         self.trusted_until = now + trust
-        self.why = ""
+        self.error = ""
 
 
 class TransferSender:
-    """The transfer side of an endpoint."""
+    """All outgoing transfers of an endpoint."""
 
     def __init__(
         self,
@@ -128,16 +127,16 @@ class TransferSender:
         self._timers = timers
         self._statistics = statistics
         self._reports_sent = reports_sent
-        # By the ids that their PDUs name; those that the application knows by another are renamed.
+        # By the id in their PDUs; `_renamed` maps the application's ids that differ.
         self._transfers: dict[bytes, OutgoingTransfer] = {}
         self._renamed: dict[bytes, bytes] = {}
         self._remotes: dict[Hashable, _RemoteState] = {}
-        # Those that nothing is under way to, the one that is so for longest first.
+        # Remotes without a transfer, the one idle for longest first.
         self._idle: OrderedDict[Hashable, None] = OrderedDict()
         self._closed = False
 
     def send(self, remote: Hashable, payload: bytes, now: float) -> bytes:
-        """Send a message, and return its id."""
+        """Start a transfer, or queue it for the congestion window; return its id."""
         if len(payload) > MAX_INT32:
             raise MessageTooLarge(f"a message of {len(payload)} bytes; at most 2**31 - 1 can go")
         if len(self._transfers) >= self._config.max_sends:
@@ -161,19 +160,19 @@ class TransferSender:
         return message_id
 
     def cancel(self, message_id: bytes, code: int, now: float) -> None:
-        """Give a message up; nothing happens if it has ended."""
+        """Abort a transfer; no-op if it has ended."""
         transfer = self._transfers.get(self._renamed.get(message_id, message_id))
         if transfer is not None:
             self._give_up(transfer, code, now)
 
     def close(self, now: float) -> None:
-        """Give everything up."""
+        """Abort all transfers."""
         self._closed = True
         for transfer in list(self._transfers.values()):
             self._give_up(transfer, Code.SHUTDOWN, now)
 
     def leftovers(self) -> dict[str, int]:
-        """What is still held, by kind."""
+        """Return what is held, by kind."""
         remotes = self._remotes.values()
         return {
             "outgoing": len(self._transfers),
@@ -183,22 +182,22 @@ class TransferSender:
         }
 
     def handle_sent(self, transfer: OutgoingTransfer, now: float) -> None:
-        """A PDU has gone, or could not go: both count (IPC-SEND-4)."""
+        """Start the backoff: a PDU was sent, or could not be (IPC-SEND-4)."""
         if not transfer.ended and transfer.retry_at == NEVER:
             self._schedule(transfer, now)
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """The transport could not reach a remote just now; the next try may."""
+        """Record why the transport could not reach a remote; retries go on."""
         known = self._remotes.get(remote)
         if known is not None:
-            known.why = why
-            known.trusted_until = 0.0  # whoever answers next may be another (IPC-ID-3)
+            known.error = why
+            known.trusted_until = 0.0  # the next endpoint there may be another (IPC-ID-3)
 
     def handle_unreachable(self, remote: Hashable, why: str, now: float) -> None:
-        """The transport will not reach a remote however often it tries: fail what goes there."""
+        """Fail the transfers to a remote that no retry can reach."""
         known = self._remotes.get(remote)
         if known is not None:
-            known.why = why
+            known.error = why
             for transfer in list(known.transfers):
                 self._give_up(transfer, Code.APPLICATION, now)
 
@@ -227,7 +226,7 @@ class TransferSender:
             self._schedule(transfer, now)
 
     def _schedule(self, transfer: OutgoingTransfer, now: float) -> None:
-        """Send the current PDU again after a random time, or give up if there is none left."""
+        """Schedule the retransmission of the current PDU after a random backoff."""
         config = self._config
         backoff = self._randomness.uniform(config.min_backoff, config.max_backoff)  # IPC-SEND-5
         if transfer.held:
@@ -241,38 +240,38 @@ class TransferSender:
         known = self._remotes[transfer.remote]
         deadline = transfer.deadline
         if transfer.state is OutgoingState.WAITING:
-            # Whoever only waits for others has time as long as these get answers (IPC-FLOW-3).
+            # A queued transfer does not time out while the remote answers others (IPC-FLOW-3).
             deadline = max(deadline, known.heard_at + self._config.ack_timeout)
         if now >= deadline:
             self._give_up(transfer, Code.SEND_TIMEOUT, now)  # IPC-SEND-13
         elif now >= transfer.retry_at:
             self._statistics.retries += 1
-            # A first retry may just have found a busy application (IPC-FLOW-5).
+            # A first retry may only mean that the application is busy (IPC-FLOW-5).
             if transfer.attempts > 1 and not transfer.held:
                 known.window.shrink(now, self._config.min_backoff)
             self._transmit(transfer, known, now)  # IPC-SEND-6
             if transfer.state is OutgoingState.DATA and not transfer.held:
-                self._send_scout(known, now)
+                self._send_probe(known, now)
         else:
             self._timers.wake(transfer, min(transfer.retry_at, deadline))
 
-    def _send_scout(self, known: _RemoteState, now: float) -> None:
-        """Let one message go past the window to a remote that has fallen silent (IPC-FLOW-7).
+    def _send_probe(self, known: _RemoteState, now: float) -> None:
+        """Start one transfer in excess of the window if a remote stays silent (IPC-FLOW-7).
 
-        Transfers that the remote's death broke off fill the window, and its successor ignores
-        them; only a HEADER makes it say who it is.
+        After a crash of the remote its unfinished transfers fill the window, and its successor
+        ignores them; only a HEADER makes it reveal its owner id.
         """
-        scout = known.scout
+        probe = known.probe
         if (
             known.waiting
             and now >= known.heard_at + self._config.max_backoff
-            and (scout is None or scout.state is not OutgoingState.HEADER)
+            and (probe is None or probe.state is not OutgoingState.HEADER)
         ):
-            known.scout = known.waiting.popitem(last=False)[0]
-            self._start(known.scout, known, now)
+            known.probe = known.waiting.popitem(last=False)[0]
+            self._start(known.probe, known, now)
 
     def handle_header_ack(self, ack: HeaderAck, remote: Hashable, now: float) -> None:
-        """Go on with the first DATA, or with the HEADER as the answer wants it."""
+        """Process a HEADER_ACK: continue with DATA, or correct the HEADER."""
         transfer = self._transfers.get(ack.message_id)
         if (
             transfer is None
@@ -284,7 +283,7 @@ class TransferSender:
         known = self._remotes[remote]
         known.heard_at = now
         if ack.code == Code.SUCCESS:
-            # The ack of a predecessor may be late, and says nothing of who is there now.
+            # A late ack of a predecessor says nothing about the current owner.
             if not known.owner or known.owner[:INCARNATION] == transfer.destination[:INCARNATION]:
                 known.owner = transfer.destination
             self._advance(transfer, known, now)
@@ -305,22 +304,22 @@ class TransferSender:
         before = known.owner
         known.learn(owner, now, self._config.id_trust)  # IPC-SEND-9
         if now >= transfer.deadline:
-            # The timer is late. Whoever took the message may have forgotten it by now (IPC-CONF-2).
+            # The timer is late, and the receiver may have dropped the id (IPC-CONF-2).
             self._give_up(transfer, Code.SEND_TIMEOUT, now)
             return
         if not transfer.redirect(owner):
             transfer.refuse(Code.PEER_RESTARTED)
             self._finish(transfer, now)
-        elif transfer.may_hurry:
+        elif transfer.may_retransmit_now:
             self._transmit(transfer, known, now)
         if owner[:INCARNATION] != before[:INCARNATION]:
-            self._end_broken_off(known, owner, now)
+            self._fail_unfinished(known, owner, now)
 
-    def _end_broken_off(self, known: _RemoteState, owner: bytes, now: float) -> None:
-        """Fail what a remote had begun to receive before it became another (IPC-ID-6).
+    def _fail_unfinished(self, known: _RemoteState, owner: bytes, now: float) -> None:
+        """Fail the transfers that a remote had started to receive before its restart (IPC-ID-6).
 
-        Its successor ignores the rest of such a message, and would be asked for the ack until the
-        time is over, while others wait for the room.
+        Its successor ignores the rest of such a message. The transfer would be retried until its
+        deadline, while others wait for the window.
         """
         for transfer in list(known.transfers):
             if (
@@ -346,11 +345,11 @@ class TransferSender:
             del self._transfers[before]
             self._transfers[transfer.wire_id] = transfer
             self._renamed[transfer.message_id] = transfer.wire_id
-        if transfer.may_hurry:
+        if transfer.may_retransmit_now:
             self._transmit(transfer, known, now)
 
     def handle_data_ack(self, ack: DataAck, remote: Hashable, now: float) -> None:
-        """Go on with the next DATA."""
+        """Process a DATA_ACK: continue with the next DATA."""
         transfer = self._transfers.get(ack.message_id)
         if (
             transfer is None
@@ -372,13 +371,13 @@ class TransferSender:
             self._finish(transfer, now)
 
     def _hold(self, transfer: OutgoingTransfer, now: float) -> None:
-        """Wait for a receiver's application: not the way there is slow (IPC-SEND-18)."""
+        """Wait for the receiver's application, without charge to the window (IPC-SEND-18)."""
         known = self._remotes[transfer.remote]
         known.heard_at = now
         transfer.held = True
         self._schedule(transfer, now)
         if transfer.charge:
-            if transfer.attempts <= 2:  # a duplicate came there, so neither copy was lost
+            if transfer.attempts <= 2:  # the receiver got a duplicate, so neither copy was lost
                 known.window.grow(transfer.charge)
             known.window.remove(transfer.charge)
             transfer.charge = 0
@@ -395,7 +394,7 @@ class TransferSender:
             self._transmit(transfer, known, now)
 
     def _give_up(self, transfer: OutgoingTransfer, code: int, now: float) -> None:
-        """End a send from this side, and have the receiver end it too (IPC-SEND-14)."""
+        """Fail a transfer on this side, and abort it at the receiver (IPC-SEND-14)."""
         if transfer.state is OutgoingState.WAITING:
             del self._remotes[transfer.remote].waiting[transfer]
         else:
@@ -408,7 +407,7 @@ class TransferSender:
         self._finish(transfer, now)
 
     def _finish(self, transfer: OutgoingTransfer, now: float) -> None:
-        """A send has ended; whoever waited for its room goes on."""
+        """Remove an ended transfer, and start those that waited for its window."""
         del self._transfers[transfer.wire_id]
         self._renamed.pop(transfer.message_id, None)
         transfer.wake_at = NEVER
@@ -425,7 +424,7 @@ class TransferSender:
         else:
             self._statistics.failed += 1
             exposed = transfer.exposed
-            ended = Ended(transfer.message_id, transfer.remote, transfer.code, exposed, known.why)
+            ended = Ended(transfer.message_id, transfer.remote, transfer.code, exposed, known.error)
         self.ended.append(ended)  # IPC-SEND-17
         self._start_waiting(known, now)
 
@@ -437,7 +436,7 @@ class TransferSender:
     def _remote(self, remote: Hashable) -> _RemoteState:
         known = self._remotes.get(remote)
         if known is None:
-            # Make room by forgetting what has been idle for longest (IPC-FLOW-6).
+            # Drop the remotes that have been idle for longest (IPC-FLOW-6).
             while self._idle and len(self._remotes) >= self._config.max_remotes:
                 del self._remotes[self._idle.popitem(last=False)[0]]
             known = _RemoteState(self._config.window)
@@ -449,7 +448,7 @@ class TransferSender:
 
 
 def _is_notice(ack: DataAck, transfer: OutgoingTransfer) -> bool:
-    """Whether an ack says that a message is whole and waits to be taken (IPC-RECV-20)."""
+    """Return whether an ack says that the message is complete but not taken (IPC-RECV-20)."""
     return (
         ack.code == Code.SUCCESS
         and ack.sequence == transfer.index + 1

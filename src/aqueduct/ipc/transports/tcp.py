@@ -1,8 +1,8 @@
-"""ScalableIPC between hosts: PDUs over TCP with TLS, on connections that nobody has to know of.
+"""The transport between hosts: PDUs over TCP with TLS, on connections that it manages itself.
 
 A connection is opened when there is something to send, carries all messages for its remote and the
-answers to them, is opened again after it was lost, and closed when nothing has used it for a while.
-Whoever connected is answered over its connection: it need not listen.
+acks of them, is opened again after it was lost, and closed when it is idle. Replies to a remote
+that connected use its connection: it need not listen.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ SCHEME = "tls://"
 MAX_PDU = 256 * 1024
 WINDOW = 4 * 1024 * 1024
 ID_TRUST = 3_600.0
-"""As long as a connection is up its peer is the same; when it is lost, `handle_trouble` says so."""
+"""Seconds. A connected peer does not change; `handle_trouble` reports when it is lost."""
 
 _MIN_FRAME = 1024 * 1024
-"""Frames up to this are read whatever ``max_pdu`` is, so that a sender which does not know it can
-be told instead of cut off (IPC-RECV-5)."""
+"""Frames up to this are read whatever ``max_pdu`` is, so that a sender that does not know it gets
+an error instead of a closed connection (IPC-RECV-5)."""
 _PAUSE = 0.05
-"""Between two attempts to reach a remote, however many messages wait for it."""
+"""Seconds between two attempts to connect to a remote, however many messages wait."""
 _LINGER = 1.0
-"""How long closing waits for what was written."""
+"""Seconds that closing waits for buffered data to be sent."""
 _BACKLOG = 1_024
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 _MAX_UNSENT = 64 * 1024 * 1024
-"""Bytes not yet taken by the kernel, of all connections together, past which acks to peers that do
-not read are lost."""
+"""Unsent bytes over all connections, above which acks to peers that do not read are dropped."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class TcpLimits:
 
 
 class _Route:
-    """The way to one remote: a connection, an attempt at one, or the memory of a failure."""
+    """The route to one remote: a connection, an attempt to connect, or a recent failure."""
 
     __slots__ = ("connection", "not_before", "remote", "task", "waiting", "waiting_size")
 
@@ -87,7 +86,7 @@ class _Route:
         self.not_before = 0.0
 
     def take_waiting(self) -> list[Transmit]:
-        """What was to be sent as soon as there is a connection."""
+        """Remove and return the PDUs that wait for the connection."""
         waiting = self.waiting
         self.waiting = []
         self.waiting_size = 0
@@ -103,7 +102,7 @@ async def open_tls(
     trust: Trust | None = None,
     limits: TcpLimits | None = None,
 ) -> TlsTransport:
-    """Listen at ``tls://host:port`` if there is a certificate to show; else only connect."""
+    """Listen at ``tls://host:port`` if there is a certificate; else only connect."""
     transport = TlsTransport(listener, max_pdu, trust or Trust(), limits or TcpLimits())
     if tls is not None:
         _, host, port = parse(address)
@@ -130,9 +129,9 @@ class TlsTransport:
         self._pinned = trust.pinned
         self._server: asyncio.Server | None = None
         self._server_context: ssl.SSLContext | None = None
-        self._lines: dict[Hashable, _Route] = {}
-        # All that have a socket; those that this side opens and that are not yet up; those that it
-        # has accepted, with the timer that ends a handshake; those that carry PDUs.
+        self._routes: dict[Hashable, _Route] = {}
+        # All with a socket; those that this side is opening; those that it has accepted, with the
+        # timer that bounds the handshake; those that carry PDUs.
         self._alive: dict[TlsConnection, None] = {}
         self._rising: dict[TlsConnection, asyncio.Future[None]] = {}
         self._accepted: dict[TlsConnection, asyncio.TimerHandle] = {}
@@ -147,16 +146,6 @@ class TlsTransport:
 
     def __repr__(self) -> str:
         return f"<TlsTransport {self.address}: {len(self._up)} connections>"
-
-    @property
-    def accepted(self) -> int:
-        """How many connections were accepted and are there."""
-        return len(self._accepted)
-
-    @property
-    def opened(self) -> int:
-        """How many connections this side has opened, or is opening."""
-        return sum(1 for line in self._lines.values() if line.connection or line.task)
 
     async def listen(self, host: str, port: int, tls: ServerTLS) -> None:
         """Accept connections."""
@@ -177,7 +166,7 @@ class TlsTransport:
         self.address = unparse("tls", host, number)
 
     async def locate(self, address: str) -> Hashable:
-        """The remote that an address means, or the accepted connection that a name means."""
+        """Return the remote of an address, or of an accepted connection's name."""
         where, hash_sign, number = address.partition("#")
         scheme, host, port = parse(where)
         if scheme != "tls" or not host or not port:
@@ -194,13 +183,13 @@ class TlsTransport:
         return ("tls", host, port, int(number))
 
     def name(self, remote: Hashable) -> str:
-        """A remote as people write it; one that connected to us ends in the number it came as."""
+        """Return the address of a remote; an accepted one ends in the number of its connection."""
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         _, host, port, *number = remote
         return unparse("tls", host, port) + "".join(f"#{each}" for each in number)
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Send PDUs; those of one turn for one remote are written at once."""
+        """Send PDUs; all for one remote are written at once."""
         if self._closing:
             return
         gone: list[OutgoingTransfer] = []
@@ -221,7 +210,7 @@ class TlsTransport:
                     troubles[remote] = why
                     gone.append(transmit.transfer)
             elif full or (crowded and transmit.transfer is None and connection.unsent):
-                # The acks are lost, as the network may lose them; the others are sent again later.
+                # Acks are dropped, as a network may drop them; the others are retried later.
                 if transmit.transfer is not None:
                     gone.append(transmit.transfer)
             elif connection.add(transmit):
@@ -235,17 +224,17 @@ class TlsTransport:
             self._listener.handle_sent(gone)
 
     def diagnose(self, remote: Hashable) -> str:
-        """Nothing that `handle_trouble` was not told."""
+        """Return "": `handle_trouble` was called with all that is known."""
         return ""
 
     async def close(self) -> None:
-        """Close all connections, after what was written has gone or a second is over."""
+        """Close all connections, once buffered data is sent or after one second."""
         self._closing = True
         if self._server is not None:
             self._server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        tasks = [route.task for route in self._routes.values() if route.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -265,37 +254,40 @@ class TlsTransport:
     # Connections that this side opens
 
     def _send_later(self, transmit: Transmit) -> str | None:
-        """Send a PDU when there is a connection for it; why not, or "" if known (IPC-TCP-7)."""
+        """Send a PDU once there is a connection (IPC-TCP-7).
+
+        Return None if it waits, else why not; "" if the listener knows the reason already.
+        """
         transfer = transmit.transfer
         if transfer is None or transfer.ended:
-            return None  # no connection is opened for an ack, or to withdraw something
+            return None  # no connection is opened for an ack or an abort
         remote = transmit.remote
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         if len(remote) > 3:
-            # Nobody can open it again but whoever did, and then it has another name (IPC-TCP-5).
+            # Only the peer can open it again, and then it has another name (IPC-TCP-5).
             gone = TLSError(f"{self.name(remote)} is gone with its connection; it may come again")
             self._loop.call_soon(self._listener.handle_unreachable, remote, gone)
             return ""
-        line = self._lines.get(remote)
-        if line is None:
+        route = self._routes.get(remote)
+        if route is None:
             if not self._make_room():
                 return f"all {self._limits.max_connections} connections are in use"
-            line = self._lines[remote] = _Route(remote)
+            route = self._routes[remote] = _Route(remote)
         size = len(transmit.head) + len(transmit.data)
-        if self._loop.time() < line.not_before or line.waiting_size + size > FULL:
+        if self._loop.time() < route.not_before or route.waiting_size + size > FULL:
             return ""
-        line.waiting.append(transmit)
-        line.waiting_size += size
-        if line.task is None:
-            line.task = self._loop.create_task(self._open(line))
+        route.waiting.append(transmit)
+        route.waiting_size += size
+        if route.task is None:
+            route.task = self._loop.create_task(self._open(route))
         return None
 
-    async def _open(self, line: _Route) -> None:
-        """One attempt to connect; when it is up, `handle_up` goes on."""
-        name = self.name(line.remote)
+    async def _open(self, route: _Route) -> None:
+        """Try once to connect; `handle_up` continues when the handshake is done."""
+        name = self.name(route.remote)
         error: TLSError | None = None
         try:
-            await self._connect(line)
+            await self._connect(route)
         except TimeoutError:
             trouble = f"{name} did not answer within {self._limits.handshake_timeout:g} s"
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
@@ -308,22 +300,22 @@ class TlsTransport:
             trouble = f"cannot reach {name}: {_reason(problem)}"
         else:
             return
-        line.task = None
-        line.not_before = self._loop.time() + _PAUSE
+        route.task = None
+        route.not_before = self._loop.time() + _PAUSE
         self._sweep_later()
-        waiting = line.take_waiting()
+        waiting = route.take_waiting()
         if error is not None:
-            self._listener.handle_unreachable(line.remote, error)
+            self._listener.handle_unreachable(route.remote, error)
         else:
-            self._listener.handle_trouble(line.remote, trouble)
+            self._listener.handle_trouble(route.remote, trouble)
         self._listener.handle_sent([each.transfer for each in waiting if each.transfer])
 
-    async def _connect(self, line: _Route) -> None:
-        """TCP and TLS, within the time for both."""
-        assert isinstance(line.remote, tuple)
-        _, host, port = line.remote
+    async def _connect(self, route: _Route) -> None:
+        """Connect TCP and TLS within ``handshake_timeout``."""
+        assert isinstance(route.remote, tuple)
+        _, host, port = route.remote
         session = TlsSession(self._client, host, self._pinned)
-        connection = TlsConnection(self, session, self._largest, line.remote)
+        connection = TlsConnection(self, session, self._largest, route.remote)
         up = self._rising[connection] = self._loop.create_future()
         try:
             async with asyncio.timeout(self._limits.handshake_timeout):
@@ -336,18 +328,18 @@ class TlsTransport:
             self._rising.pop(connection, None)
 
     def _make_room(self) -> bool:
-        """Room for one more opened connection, if need be that of the one idle for longest."""
-        if len(self._lines) < self._limits.max_connections:
+        """Make room for one more opened connection; close the one idle for longest if needed."""
+        if len(self._routes) < self._limits.max_connections:
             return True
         idle = [
-            line
-            for line in self._lines.values()
-            if line.task is None and not (line.connection and line.connection.is_busy)
+            route
+            for route in self._routes.values()
+            if route.task is None and not (route.connection and route.connection.is_busy)
         ]
         if not idle:
             return False
-        oldest = min(idle, key=lambda line: line.connection.used_at if line.connection else 0.0)
-        del self._lines[oldest.remote]
+        oldest = min(idle, key=lambda route: route.connection.used_at if route.connection else 0.0)
+        del self._routes[oldest.remote]
         if oldest.connection is not None:
             self._drop(oldest.connection, "its connection made room for another")
         return True
@@ -377,14 +369,14 @@ class TlsTransport:
         self._end(least, "a new connection replaced it: too many connections")
         return True
 
-    # What connections tell
+    # Calls of connections
 
     def buffers(self) -> tuple[memoryview, memoryview]:
-        """Room for ciphertext and for plaintext."""
+        """Return the buffers for ciphertext and plaintext."""
         return self._buffers
 
     def handle_made(self, connection: TlsConnection) -> bool:
-        """TCP is up; False if there are too many."""
+        """Process that TCP is connected; return False if there are too many connections."""
         if self._closing:
             return False
         if connection not in self._rising:
@@ -402,21 +394,21 @@ class TlsTransport:
         return True
 
     def handle_up(self, connection: TlsConnection) -> None:
-        """TLS is up, and the peer is who it should be."""
+        """Process that the TLS handshake is done and the peer is verified."""
         self._up[connection.remote] = connection
         self._sweep_later()
         timer = self._accepted.get(connection)
         if timer is not None:
             timer.cancel()
             return
-        line = self._lines[connection.remote]
-        line.connection = connection
-        line.task = None
+        route = self._routes[connection.remote]
+        route.connection = connection
+        route.task = None
         up = self._rising[connection]
         if not up.done():
             up.set_result(None)
         self.send(
-            [each for each in line.take_waiting() if each.transfer and not each.transfer.ended]
+            [each for each in route.take_waiting() if each.transfer and not each.transfer.ended]
         )
 
     def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> Heard:
@@ -435,22 +427,22 @@ class TlsTransport:
                 self._end(least, "too many bytes of incomplete PDUs")  # IPC-TCP-10
 
     def handle_sent(self, transfers: list[OutgoingTransfer]) -> None:
-        """PDUs have gone, or could not go."""
+        """Process that PDUs were sent, or could not be."""
         if not self._closing:
             self._listener.handle_sent(transfers)
 
     def handle_unsent(self, more: int) -> None:
-        """So many more bytes, or fewer, are not yet taken by the kernel."""
+        """Account for ``more`` unsent bytes; negative when the kernel took them."""
         self._unsent += more
 
     def _is_crowded(self) -> bool:
-        """Whether what waits to go out is too much; what has gone since is seen only if so."""
+        """Return whether too much is unsent; count again only if the last count says so."""
         if self._unsent <= _MAX_UNSENT:
             return False
         return sum(connection.count_unsent() for connection in self._alive) > _MAX_UNSENT
 
     def handle_lost(self, connection: TlsConnection, error: Exception | None) -> None:
-        """A connection is over."""
+        """Process the end of a connection."""
         self._alive.pop(connection, None)
         self._leave(connection)
         up = self._rising.get(connection)
@@ -461,7 +453,7 @@ class TlsTransport:
             self._forget(connection, f"the connection was lost: {reason}")
 
     def _drop(self, connection: TlsConnection, why: str) -> None:
-        """End a connection that is not in use."""
+        """Close a connection that is idle."""
         if self._up.get(connection.remote) is connection:
             self._forget(connection, why)
         connection.close()
@@ -487,22 +479,22 @@ class TlsTransport:
 
     def _forget(self, connection: TlsConnection, why: str) -> None:
         del self._up[connection.remote]
-        line = self._lines.get(connection.remote)
-        if line is not None and line.connection is connection:
-            line.connection = None
-            # One that never said a word may well be lost again at once.
-            line.not_before = 0.0 if connection.heard else self._loop.time() + _PAUSE
+        route = self._routes.get(connection.remote)
+        if route is not None and route.connection is connection:
+            route.connection = None
+            # A connection that never carried a PDU may be lost again at once: pause.
+            route.not_before = 0.0 if connection.heard else self._loop.time() + _PAUSE
         if not self._closing:
             self._listener.handle_trouble(connection.remote, why)  # IPC-TCP-8
 
-    # What is not used
+    # Idle connections
 
     def _sweep_later(self) -> None:
         if self._sweeper is None and not self._closing:
             self._sweeper = self._loop.call_later(self._limits.idle_timeout / 4, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what was idle for too long, and end what could not be closed since last time."""
+        """Close idle connections, and abort those that did not close since the last sweep."""
         self._sweeper = None
         now = self._loop.time()
         for connection in list(self._alive):
@@ -510,10 +502,10 @@ class TlsTransport:
                 connection.abort()
             elif connection.is_up and connection.used_at + self._limits.idle_timeout <= now:
                 self._drop(connection, f"idle for {self._limits.idle_timeout:g} s")
-        for line in list(self._lines.values()):
-            if line.task is None and line.connection is None and line.not_before <= now:
-                del self._lines[line.remote]
-        if self._alive or self._lines:
+        for route in list(self._routes.values()):
+            if route.task is None and route.connection is None and route.not_before <= now:
+                del self._routes[route.remote]
+        if self._alive or self._routes:
             self._sweep_later()
 
 
