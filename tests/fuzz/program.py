@@ -46,6 +46,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
+from tests.protocol.wires import credit
 
 MAX_OPERATIONS = 400
 """Enough for any idea; more would only make each run slow."""
@@ -356,7 +357,7 @@ class World:
         return True
 
     def check_credit(self, party: Party, channel: int) -> None:
-        assert party.core.credit(channel) >= 0
+        assert credit(party.core, channel) >= 0
 
     def send_message(self, party: Party, tape: Tape) -> None:
         channel = party.channel(tape.byte())

@@ -50,7 +50,7 @@ from aqueduct.wire.frames import (
     Version,
 )
 from aqueduct.wire.primitives import MAX_VARINT, HeaderPairs
-from tests.protocol.wires import Direction, encode, plain, stated
+from tests.protocol.wires import Direction, credit, encode, plain, stated
 
 DOCUMENTED = (WouldBlock, MessageTooLarge, ChannelClosed, ReceiverClosed, LocalProtocolError)
 """All that a command may raise. Anything else is a bug, and so is any error out of an input."""
@@ -128,7 +128,7 @@ class Application:
         elif dice < 39:
             core.set_mode(self._channel(Sender), random.choice(list(Mode)))
         else:
-            core.credit(self._channel(Sender))
+            credit(core, self._channel(Sender))
 
     def _odd_command(self, now: float) -> None:
         core, random = self.core, self.random

@@ -406,8 +406,6 @@ def test_commands_for_halves_that_are_not_there() -> None:
             peer.core.send_message(channel, b"", peer.now, attach=[GIVE_RECEIVER])
         with pytest.raises(ChannelClosed):
             peer.core.set_mode(channel, Mode.UNORDERED)
-        with pytest.raises(ChannelClosed):
-            peer.core.credit(channel)
         peer.core.finish(channel, peer.now)
         peer.core.cancel(channel, peer.now)
     assert peer.core.take(from_client(5), 9, peer.now) == []

@@ -10,7 +10,7 @@ from aqueduct.protocol.greeting import LIMITS, split_limits, with_limits
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import AckVersion, ConnectionHeaders, Version
 from aqueduct.wire.primitives import encode_headers
-from tests.protocol.wires import GIVE_RECEIVER, Pair, RawPeer, stated
+from tests.protocol.wires import GIVE_RECEIVER, Pair, RawPeer, credit, stated
 
 OURS = Limits(1, 200, 3_000, 40_000, 500_000, 6_000_000)
 
@@ -103,11 +103,11 @@ def test_each_side_keeps_to_the_limits_of_the_other() -> None:
     """AQ-LIMIT-1: initially to the initial ones, then to what was stated (AQ-LIMIT-2)."""
     server = Config(limits=Limits(channel_window=5_000_000, connection_window=7_000_000))
     pair = Pair(server_config=server, accept=False)
-    assert pair.client.credit(ENTRYPOINT) == INITIAL_LIMITS.channel_window
+    assert credit(pair.client, ENTRYPOINT) == INITIAL_LIMITS.channel_window
     pair.to_server.deliver()
     pair.server.accept((), pair.now)
     pair.run()
-    assert pair.client.credit(ENTRYPOINT) == 5_000_000
+    assert credit(pair.client, ENTRYPOINT) == 5_000_000
 
 
 def test_a_side_accepts_what_the_initial_limits_allow_even_if_it_states_less() -> None:
@@ -130,7 +130,7 @@ def test_a_side_accepts_what_the_initial_limits_allow_even_if_it_states_less() -
 def test_a_peer_that_states_no_limits_has_the_initial_ones() -> None:
     """AQ-LIMIT-2."""
     peer = RawPeer(Side.CLIENT, limits=None)
-    assert peer.core.credit(ENTRYPOINT) == INITIAL_LIMITS.channel_window
+    assert credit(peer.core, ENTRYPOINT) == INITIAL_LIMITS.channel_window
 
 
 def test_headers_over_what_the_peer_takes_are_refused_here() -> None:

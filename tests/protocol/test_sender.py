@@ -33,6 +33,7 @@ from tests.protocol.wires import (
     RawPeer,
     carrier,
     client_core,
+    credit,
     payloads,
     plain,
     server_core,
@@ -203,7 +204,7 @@ def test_an_unreliable_sender_without_credit_drops_its_oldest_unsent_datagrams()
         payload = bytes([number]) * 40
         assert peer.core.send(ENTRYPOINT, payload, peer.now) == number
     assert datagram_messages(peer) == [plain(2, b"\x02" * 40), plain(3, b"\x03" * 40)]
-    assert peer.core.credit(ENTRYPOINT) == 20
+    assert credit(peer.core, ENTRYPOINT) == 20
     peer.wait(0.03)
     assert peer.said_about(ENTRYPOINT) == [SentUnreliable(4)]
 
@@ -433,7 +434,7 @@ def test_nothing_is_sent_after_the_end(end: str) -> None:
         peer.core.send(ENTRYPOINT, b"y", peer.now)
     with pytest.raises(ChannelClosed):
         peer.core.send_message(ENTRYPOINT, b"y", peer.now, attach=[GIVE_RECEIVER])
-    assert peer.core.credit(ENTRYPOINT) == 0
+    assert credit(peer.core, ENTRYPOINT) == 0
     assert peer.said() == []
     assert peer.core.channel_count == 1
 

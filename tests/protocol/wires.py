@@ -445,3 +445,15 @@ def client_core(config: Config | None = None, *, limits: Limits | None = WIDE) -
 def server_core(config: Config | None = None, *, limits: Limits | None = WIDE) -> RawPeer:
     """A server that has accepted a raw client."""
     return RawPeer(Side.SERVER, config, limits=limits)
+
+
+def credit(core: ConnectionCore, channel: int) -> int:
+    """Return how many bytes could be sent on a channel now."""
+    half = core._sender(channel)
+    if not half.is_open():
+        return 0
+    limits = core._context.credit.peer_limits
+    window = core._context.credit.send_window
+    spare = min(max(window.reserve - half.outstanding, 0), max(window.pool - window.reserved, 0))
+    shared = max(window.limit + spare - window.outstanding, 0)
+    return min(max(limits.channel_window - half.outstanding, 0), shared)

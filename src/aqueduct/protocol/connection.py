@@ -311,10 +311,6 @@ class ConnectionCore:
         self._channels.update(half, now)
         return batch
 
-    def credit(self, channel: int) -> int:
-        """Return how many bytes could be sent on a channel now."""
-        return self._sender(channel).room()
-
     def close_connection(self, code: CloseCode, reason: str, now: float) -> None:
         """Close the connection after the output that has not left."""
         if not self._ended:
@@ -367,7 +363,7 @@ class ConnectionCore:
     def held_bytes(self) -> int:
         """Bytes that the peer makes this side hold: queues, ended queues and incomplete frames."""
         credit = self._context.credit
-        return credit.receive_window.outstanding + credit.drained_later + self._memory.unread
+        return credit.receive_window.outstanding + credit.draining + self._memory.unread
 
     def leftovers(self) -> list[str]:
         """Describe everything that is still held; return nothing once all has ended."""

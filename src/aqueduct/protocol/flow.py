@@ -68,14 +68,6 @@ class Window:
         """Remove bytes, ``spare`` of them from their channel's reserve."""
         self.add(-size, -spare)
 
-    def room(self, outstanding: int = 0) -> int:
-        """Return the bytes left for a channel with ``outstanding`` bytes.
-
-        An empty window always has room for one message.
-        """
-        spare = min(max(self.reserve - outstanding, 0), max(self.pool - self.reserved, 0))
-        return max(self.limit + spare - self.outstanding, 0)
-
     def clear(self) -> None:
         """Reset the window: nothing is outstanding."""
         self.outstanding = self.reserved = 0
@@ -135,7 +127,7 @@ class Credit:
     __slots__ = (
         "_limits",
         "_receive_channel_window",
-        "drained_later",
+        "draining",
         "peer_limits",
         "receive_window",
         "send_window",
@@ -160,7 +152,7 @@ class Credit:
         self.receive_window = Window(2 * allowed, reserve, pool + reserve)
         self._receive_channel_window = max(limits.channel_window, initial.channel_window)
         self.written_off = WrittenOff(self.send_window, timers)
-        self.drained_later = 0
+        self.draining = 0
         """Bytes in the queues of finished channels that the peer no longer counts."""
         self.unreported = 0
         """Bytes taken by the application over all channels and not yet reported DEQUEUED."""
@@ -172,7 +164,7 @@ class Credit:
         self.send_window.clear()
         self.receive_window.clear()
         self.written_off.clear()
-        self.drained_later = self.unreported = 0
+        self.draining = self.unreported = 0
         self.unreported_channels.clear()
 
     # -- sending ---------------------------------------------------------------------------------
@@ -197,11 +189,6 @@ class Credit:
         """Return whether ``size`` more bytes fit the channel window."""
         limit = self.peer_limits.channel_window
         return outstanding + size <= limit or outstanding == 0  # AQ-FLOW-3
-
-    def room(self, outstanding: int) -> int:
-        """Return how many bytes a channel with ``outstanding`` bytes may send now."""
-        room = max(self.peer_limits.channel_window - outstanding, 0)
-        return min(room, self.send_window.room(outstanding))
 
     def charge(self, outstanding: int, size: int) -> int:
         """Count bytes that leave; return the outstanding bytes of their channel with them."""
@@ -295,15 +282,15 @@ class Credit:
 
     def must_drain_first(self, queued: int) -> bool:
         """Return whether CLOSE_RECEIVER must wait until the queue was taken (AQ-FLOW-7)."""
-        return self.drained_later + queued > self._limits.connection_window
+        return self.draining + queued > self._limits.connection_window
 
     def drain_later(self, queued: int) -> None:
         """Keep counting the queue of a channel that ended on the wire, apart from the window."""
-        self.drained_later += queued
+        self.draining += queued
 
     def drain(self, size: int) -> None:
         """Count bytes off that the application took, or dropped, from such a queue."""
-        self.drained_later -= size
+        self.draining -= size
 
 
 def check_message(message: Message, size: int, limits: Limits) -> None:

@@ -71,5 +71,5 @@ def _decode_limits(contents: bytes, initial: Limits) -> Limits:
     for key, number in stated.items():
         object.__setattr__(
             limits, key, number
-        )  # a peer may state what nobody here could, such as 0
+        )  # a peer may state values that are invalid here, such as 0
     return limits

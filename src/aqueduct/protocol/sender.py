@@ -361,10 +361,6 @@ class Sender(SenderStateMachine):
                 "AQ-STREAM-5", f"receiver frames of {describe(self.channel)} on a second stream"
             )
 
-    def room(self) -> int:
-        """Return how many bytes could be sent now."""
-        return self._credit.room(self.outstanding) if self.state is _OPEN else 0
-
     def claim(self) -> None:
         """Give the handle to the application, which gets the events of this half from now on."""
         self.owner = Ownership.APPLICATION

@@ -25,6 +25,7 @@ from aqueduct.transport.quic.endpoint import (
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import TICKETS_PER_SERVER, ClientTickets, ServerTickets
 from aqueduct.wire.chanid import ENTRYPOINT, Side
+from tests.protocol.wires import credit
 from tests.transport.quic.early import (
     DELAY,
     INITIAL,
@@ -312,10 +313,11 @@ def test_the_initial_limits_hold_whatever_the_server_stated_before(world: World)
     """AQ-EARLY-4."""
     pair = world.back()
     assert (
-        pair.client.core.credit(ENTRYPOINT) == pair.client.core.config.initial_limits.channel_window
+        credit(pair.client.core, ENTRYPOINT)
+        == pair.client.core.config.initial_limits.channel_window
     )
     pair.run(1)
-    assert pair.client.core.credit(ENTRYPOINT) == pair.server.core.config.limits.channel_window
+    assert credit(pair.client.core, ENTRYPOINT) == pair.server.core.config.limits.channel_window
 
 
 # -- the same packets again ------------------------------------------------------------------------
