@@ -1,4 +1,4 @@
-"""The core of an endpoint in a test: bytes go in, PDUs come out, and the test tells the time."""
+"""The core of an endpoint in a test, with a virtual clock."""
 
 from collections.abc import Hashable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What people give an endpoint, and what they are told if it does not fit."""
+"""The arguments of an endpoint, and the errors for invalid ones."""
 
 from typing import Any
 

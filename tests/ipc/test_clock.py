@@ -1,4 +1,4 @@
-"""The time that an endpoint goes by."""
+"""The clock of an endpoint."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ def test_it_is_another_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_sender_that_wakes_too_late_follows_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IPC-ID-5: whoever took the message may have forgotten it while the sender's host slept."""
+    """IPC-ID-5: the receiver may have dropped the id while the sender's host slept."""
     slept = 0.0
     true_now = system.now
     monkeypatch.setattr(system, "now", lambda: true_now() + slept)

@@ -1,4 +1,4 @@
-"""The end of an endpoint: whoever closes it, whenever, and however often."""
+"""Closing an endpoint: from any task, at any time, and repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints as people use them, over UDP on loopback and within the process."""
+"""The public endpoint, over UDP on loopback and within the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a send raises for each thing that can become of its message."""
+"""The exception of a send for each result of its message."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ids and backoffs from the system."""
+"""Ids and backoffs from the system's RNG."""
 
 from aqueduct.ipc.system import SystemRandomness
 

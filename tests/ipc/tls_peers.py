@@ -1,4 +1,4 @@
-"""Small endpoints over TLS for tests, each a real core pumped by hand, and strangers."""
+"""Test endpoints over TLS, each with a real core that the test drives, and foreign peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer, an application and a network that do whatever a random number tells them.
+"""A peer, an application and a network that act at random, from a seed.
 
 Nearly everything they do is what the state of the core allows, or plays would be over after a few
 steps; now and then it is not. They look into the core to know.

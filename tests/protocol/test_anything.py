@@ -1,4 +1,4 @@
-"""Anything in any order: commands fail only as documented, input never, and honest sides agree."""
+"""Random commands and input: only documented errors are raised, and honest sides agree."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, and however much: it is told off, or what is held stays small."""
+"""Memory bounds: a peer that sends too much is closed, or the memory held stays small."""
 
 import gc
 import tracemalloc
@@ -154,7 +154,7 @@ def test_a_stream_that_trickles_before_the_headers_is_bounded() -> None:
 
 @pytest.mark.parametrize("side", list(Side))
 def test_datagrams_held_before_the_headers_are_bounded(side: Side) -> None:
-    """AQ-CONN-3: they are dropped, and nobody is told off for them."""
+    """AQ-CONN-3: they are dropped, and the connection stays open."""
     peer = unready(side, Config(max_early_bytes=64 * KIB))
 
     def flood(numbers: range) -> None:
@@ -347,7 +347,7 @@ def closed(peer: RawPeer) -> Callable[[int], object]:
 
 @pytest.mark.parametrize("steps", [by_route, by_datagram, by_attachment, taken, finished, closed])
 def test_channels_are_bounded(steps: Callable[[RawPeer], Callable[[int], object]]) -> None:
-    """AQ-LIMIT-4: however they come to be, while the wire knows them or nobody carries them."""
+    """AQ-LIMIT-4: however they were created, on the wire or unclaimed."""
     allowed = 2 * INITIAL_LIMITS.max_channels
     peer = server_core(SMALL)
     assert until_closed(peer, steps(peer), allowed + 10) == allowed + 1
@@ -516,7 +516,7 @@ def test_gaps_in_what_is_sent_in_streams_are_bounded() -> None:
 
 
 def test_datagrams_with_gaps_get_lost() -> None:
-    """AQ-LIMIT-6: they are ignored, and nobody is told off for them."""
+    """AQ-LIMIT-6: they are ignored, and the connection stays open."""
     peer = server_core(SMALL)
 
     def flood(numbers: range) -> None:
@@ -617,7 +617,7 @@ def test_empty_messages_cost_nothing_in_any_mode(
 
 
 def test_empty_messages_with_gaps_in_the_queue_are_bounded() -> None:
-    """AQ-LIMIT-6: every other datagram is lost, and nobody takes the rest."""
+    """AQ-LIMIT-6: every other datagram is lost, and the rest is not taken."""
     peer = server_core(SMALL)
     control = peer.routed(ENTRYPOINT)
 

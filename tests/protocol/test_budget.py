@@ -1,4 +1,4 @@
-"""Bytes that connections share."""
+"""Budgets of bytes that connections share."""
 
 from aqueduct.protocol.budget import Budget, Share
 

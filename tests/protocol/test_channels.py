@@ -1,4 +1,4 @@
-"""The table of channels: birth, routes, handles, abandoned halves, forgetting and loss."""
+"""The table of channels: creation, routing, handles, abandoned halves, forgetting and loss."""
 
 from dataclasses import replace
 
@@ -380,7 +380,7 @@ def test_halves_in_dropped_messages_are_ended_in_the_application_s_stead(
 
 
 def test_a_channel_attached_to_itself_affects_no_other() -> None:
-    """AQ-CLOSE-4: nobody can ever take it, and a drop does not go round in circles."""
+    """AQ-CLOSE-4: it can never be taken, and dropping it terminates."""
     peer = server_core()
     loop = [from_client(1), from_client(2)]
     peer.routed(ENTRYPOINT, carrier(0, from_client(3)))
@@ -453,7 +453,7 @@ def test_halves_in_the_queue_of_a_forgotten_receiver_are_ended() -> None:
 
 
 def test_a_sender_forgotten_in_a_message_that_is_dropped_leaves_nothing_behind() -> None:
-    """AQ-FORGET-1: nobody is left to be told that it was lost."""
+    """AQ-FORGET-1: no handle is left to report the loss to."""
     peer = server_core()
     peer.routed(from_client(1), carrier(0, to_client(0)))
     peer.routed(to_client(0), ForgetChannel(), fin=True)
@@ -595,7 +595,7 @@ def test_what_is_sent_on_the_entrypoint_counts_as_delivered_at_once() -> None:
 
 
 def test_what_is_sent_on_a_channel_of_the_peer_counts_as_delivered_at_once() -> None:
-    """AQ-LIN-1: whoever can send on it was given it."""
+    """AQ-LIN-1: a sender that was received is accessible."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
     peer.core.take(ENTRYPOINT, 1, peer.now)

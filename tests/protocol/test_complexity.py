@@ -1,4 +1,4 @@
-"""The work of the core grows with what is done, not with its square.
+"""The core takes linear time: work grows with the input, not with its square.
 
 The tests count the lines of `aqueduct` that run, never seconds: once for a number of messages or
 channels, and once for four times as many. Copies that a single line makes do not show in that

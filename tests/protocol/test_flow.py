@@ -235,7 +235,7 @@ def lost_with_bytes() -> tuple[RawPeer, int]:
 
 
 def test_the_bytes_of_a_lost_channel_come_back_a_second_after_it_was_forgotten() -> None:
-    """AQ-FLOW-8: the peer may still have them; whoever waits for them is told then."""
+    """AQ-FLOW-8: the peer may still hold them; blocked senders are woken then."""
     peer, other = lost_with_bytes()
     assert Writable(other) not in peer.events()
     assert credit(peer.core, other) < 50
@@ -504,7 +504,7 @@ def reserving(reserve: int, pool: int, window: int = 1_000) -> Config:
 
 
 def test_unread_channels_do_not_block_other_channels() -> None:
-    """AQ-FLOW-10: with the limits that everybody has who does not ask for others."""
+    """AQ-FLOW-10: with the default limits."""
     pair = Pair()
     channels = give_receivers(pair, 240)
     unread, others = channels[:20], channels[20:]

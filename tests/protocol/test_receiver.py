@@ -139,7 +139,7 @@ def test_datagrams_under_load_are_not_decided_one_by_one() -> None:
 
 
 def test_no_deadline_is_left_when_everything_arrived() -> None:
-    """AQ-UNREL-4: nobody is woken for numbers that are decided."""
+    """AQ-UNREL-4: decided numbers leave no timer."""
     peer = server_core()
     peer.routed(ENTRYPOINT, SentUnreliable(2))
     peer.datagram_to(ENTRYPOINT, plain(0), plain(1))

@@ -1,4 +1,4 @@
-"""The memory of ended channels."""
+"""Tombstones of ended channels."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Two ways to hold a core in the hand: a pair joined in memory, and a peer made of raw frames."""
+"""Fixtures for cores: a pair connected in memory, and a peer of raw frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RangeSet, and the two ways frames write ranges down."""
+"""RangeSet, and the two encodings of ranges in frames."""
 
 from itertools import product
 

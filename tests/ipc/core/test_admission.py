@@ -1,4 +1,4 @@
-"""What remotes may hold of an endpoint: what arrived counts, for whom it came from."""
+"""The memory budget of incoming messages: arrived bytes count against their remote."""
 
 from __future__ import annotations
 

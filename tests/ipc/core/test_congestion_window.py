@@ -1,4 +1,4 @@
-"""How much may be under way to one remote (IPC-FLOW-1, IPC-FLOW-5)."""
+"""The congestion window of one remote (IPC-FLOW-1, IPC-FLOW-5)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

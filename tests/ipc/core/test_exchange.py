@@ -1,4 +1,4 @@
-"""Two endpoints and the network between them, and what anybody may do to one."""
+"""Two endpoints and the network between them, and hostile input to one."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""One message on its way in."""
+"""One incoming transfer."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""One message on its way out."""
+"""One outgoing transfer."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_message_is_exposed_once_its_last_pdu_was_sent() -> None:
 
 
 def test_a_message_to_a_random_id_is_not_exposed() -> None:
-    """IPC-ID-4, and IPC-ID-3: nobody owns a random id."""
+    """IPC-ID-4, and IPC-ID-3: no endpoint owns a random id."""
     message = outgoing(b"abcd", guessed=True)
     message.current()
     assert not message.exposed

@@ -1,4 +1,4 @@
-"""Sending: messages, acks and times in, PDUs and outcomes out."""
+"""Sending: messages, acks and times in, PDUs and results out."""
 
 import time
 from itertools import pairwise
@@ -334,7 +334,7 @@ def test_a_data_ack_counts_only_for_the_data_that_is_pending() -> None:
 
 @pytest.mark.parametrize("code", [1, 3, 4, 6, 0x7FFF])
 def test_an_error_code_ends_a_send(code: int) -> None:
-    """IPC-SEND-8, IPC-PDU-6: also a code that nobody has named; nothing more is sent."""
+    """IPC-SEND-8, IPC-PDU-6: also an unassigned code; nothing more is sent."""
     core = familiar()
     message_id = core.send(b"hello")
     core.said()
@@ -402,7 +402,7 @@ def test_a_message_that_a_predecessor_may_have_taken_is_not_sent_to_its_successo
 
 
 def test_a_message_of_several_pdus_finds_the_successor() -> None:
-    """IPC-ID-4: nobody can have all of it."""
+    """IPC-ID-4: no receiver can have all of it."""
     core = familiar()
     message_id = core.send(FULL + b"y")
     core.said()

@@ -1,4 +1,4 @@
-"""Whom a connection believes, and what it says to whoever is not believed."""
+"""Verification of certificates, and the errors for untrusted ones."""
 
 from __future__ import annotations
 

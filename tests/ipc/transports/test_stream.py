@@ -1,4 +1,4 @@
-"""One connection: what ends it, and what it does about peers that do not read."""
+"""One connection: what closes it, and back pressure of peers that do not read."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_a_peer_that_does_not_read_costs_a_bounded_buffer(start: Start) ->
 async def test_peers_that_do_not_read_share_one_bounded_buffer(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """IPC-TCP-9: past it they are not answered, and those who read are."""
+    """IPC-TCP-9: above it acks are dropped for peers that do not read, and only for those."""
     most = 500_000
     monkeypatch.setattr(tcp, "_MAX_UNSENT", most)
     server, client = await start(HERE), await start()

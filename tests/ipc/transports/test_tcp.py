@@ -176,7 +176,7 @@ async def test_a_host_that_cannot_be_found_is_trouble(start: Start) -> None:
 
 
 async def test_a_closed_accepted_connection_is_no_destination(start: Start) -> None:
-    """IPC-TCP-5: it fails at once, as nobody but that one can connect again."""
+    """IPC-TCP-5: it fails at once, since only that peer can connect again."""
     server, client = await start(HERE), await start()
     await client.send(server.address, b"x")
     remote = (await server.arrived.get()).remote
@@ -228,7 +228,7 @@ async def test_connections_over_the_limit_are_closed_at_once_while_all_are_in_us
 
 
 async def test_an_accepted_connection_that_is_idle_makes_room(start: Start) -> None:
-    """IPC-TCP-6: whoever lost it opens it again."""
+    """IPC-TCP-6: the side that lost it opens it again."""
     server = await start(HERE, limits=TcpLimits(max_connections=2, idle_grace=0.01))
     clients = [await start() for _ in range(4)]
     for client in [*clients, *clients]:
