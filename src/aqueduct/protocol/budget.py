@@ -115,13 +115,7 @@ class HeldMemory:
             raise RemoteProtocolError(
                 "AQ-CONN-3", "too much before the headers", CloseCode.LIMIT_EXCEEDED
             )
-        self._hold_early(streams)
-
-    def remove(self, size: int, streams: int) -> None:
-        """Count off the unread bytes of a stream that is over."""
-        self.unread -= size
-        if self._early_shares:
-            self._hold_early(streams)
+        self.hold_early(streams)
 
     def add_early_stream(self, streams: int) -> None:
         """Count a stream before acceptance; raise if a client has too many (AQ-COST-1)."""
@@ -129,7 +123,7 @@ class HeldMemory:
             raise RemoteProtocolError(
                 "AQ-COST-1", "too many streams before the headers", CloseCode.LIMIT_EXCEEDED
             )
-        self._hold_early(streams)
+        self.hold_early(streams)
 
     def release_early(self) -> None:
         """Return the shares of the early budgets: the connection's own limits apply now."""
@@ -155,7 +149,8 @@ class HeldMemory:
             self.address_share.hold(0)
             self.address_share = None
 
-    def _hold_early(self, streams: int) -> None:
+    def hold_early(self, streams: int) -> None:
+        """Charge the early budgets; raise if one is exceeded (AQ-CONN-3)."""
         held = self.unread + COST_OF_STREAM * streams
         for share in self._early_shares:
             if not share.hold(held):

@@ -306,7 +306,8 @@ class ConnectionCore:
         for taken in batch:
             if type(taken) is Message and taken.attachments:
                 self._channels.claim(taken, now)
-        if self._context.credit.is_report_due():
+        credit = self._context.credit
+        if credit.unreported >= credit.report_at:
             self._report_all()
         self._channels.update(half, now)
         return batch
@@ -446,7 +447,9 @@ class ConnectionCore:
         """Remove a stream that ended or was reset."""
         del self._streams[incoming.number]
         self._early.pop(incoming, None)
-        self._memory.remove(incoming.held, len(self._streams))
+        self._memory.unread -= incoming.held
+        if not self._ready:
+            self._memory.hold_early(len(self._streams))
         half = incoming.half
         if isinstance(half, Receiver) and half.sender_control == incoming.number:
             half.handle_sender_control_over()

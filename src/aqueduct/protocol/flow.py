@@ -130,6 +130,7 @@ class Credit:
         "draining",
         "peer_limits",
         "receive_window",
+        "report_at",
         "send_window",
         "unreported",
         "unreported_channels",
@@ -158,6 +159,8 @@ class Credit:
         """Bytes taken by the application over all channels and not yet reported DEQUEUED."""
         self.unreported_channels: dict[int, None] = {}
         """The channels of these bytes, oldest first."""
+        self.report_at = -(-limits.connection_window // 4)
+        """Unreported bytes at which all channels must report (AQ-FLOW-4)."""
 
     def clear(self) -> None:
         """Reset everything at the end of the connection."""
@@ -209,14 +212,6 @@ class Credit:
 
     # -- receiving -------------------------------------------------------------------------------
 
-    def admits(self, held: int, size: int) -> bool:
-        """Return whether ``size`` bytes fit as a whole; ``held`` is their channel's sum with them.
-
-        If not, single messages may still be allowed: see `exceeded`.
-        """
-        window = self.receive_window
-        return held <= self._receive_channel_window and window.outstanding + size <= window.limit
-
     def exceeded(self, held: int, size: int, reserved: int, earlier: int) -> str | None:
         """Return which window a message exceeds, if any (AQ-FLOW-2).
 
@@ -238,12 +233,18 @@ class Credit:
             return "connection"
         return None
 
-    def hold(self, size: int, held: int, reserved: int) -> int:
+    def hold(self, size: int, held: int, reserved: int, *, is_checked: bool = False) -> int:
         """Count bytes that arrived on a channel that holds ``held`` bytes with them.
 
-        Return the bytes in the channel's reserve, which were ``reserved`` before.
+        Return the bytes in the channel's reserve, which were ``reserved`` before. If the bytes do
+        not fit as a whole, count nothing and return -1: check each message with `exceeded`, then
+        call it again with ``is_checked``.
         """
         window = self.receive_window
+        if not is_checked and (
+            held > self._receive_channel_window or window.outstanding + size > window.limit
+        ):
+            return -1
         window.outstanding += size
         if reserved < window.reserve:
             now = min(held, window.reserve)
@@ -251,18 +252,14 @@ class Credit:
             return now
         return reserved
 
-    def take(self, channel: int, size: int) -> None:
-        """Count bytes that the application took, and for which it owes DEQUEUED."""
+    def take(self, channel: int, size: int, unreported: int) -> bool:
+        """Count bytes that the application took from a channel with ``unreported`` bytes now.
+
+        Return whether the channel must report them: they are a quarter of its window (AQ-FLOW-4).
+        """
         if size:
             self.unreported += size
             self.unreported_channels[channel] = None
-
-    def is_report_due(self) -> bool:
-        """Return whether a quarter of the connection window was taken (AQ-FLOW-4)."""
-        return self.unreported * 4 >= self._limits.connection_window
-
-    def is_channel_report_due(self, unreported: int) -> bool:
-        """Return whether a quarter of a channel window was taken (AQ-FLOW-4)."""
         return unreported * 4 >= self._limits.channel_window
 
     def report(self, channel: int, size: int, queued: int, reserved: int) -> int:

@@ -45,6 +45,7 @@ class Receiver(ReceiverStateMachine):
 
     def __init__(self, context: Context, channel: int, node: Node | None, owner: Ownership) -> None:
         super().__init__(context, channel, owner)
+        self.state = ReceiverState.OPEN
         self.node = node
         """The lineage of a channel of our creation; the peer keeps that of its own."""
         self.sender_control = -1
@@ -82,10 +83,13 @@ class Receiver(ReceiverStateMachine):
             return
         size = run.size
         credit = self._credit
-        held = self._held() + size
-        if not credit.admits(held, size):
+        queued = self._queue.size if self._queue is not None else 0
+        held = queued + self.unreported + size
+        reserved = credit.hold(size, held, self.reserved)
+        if reserved < 0:
             self._check_each(run)
-        self.reserved = credit.hold(size, held, self.reserved)
+            reserved = credit.hold(size, held, self.reserved, is_checked=True)
+        self.reserved = reserved
         queue = self._open_queue()
         context = self._context
         before = queue.count
@@ -106,7 +110,7 @@ class Receiver(ReceiverStateMachine):
         size = message.size
         held = self._held()
         self._check_credit(held, size, 0)
-        self.reserved = self._credit.hold(size, held + size, self.reserved)
+        self.reserved = self._credit.hold(size, held + size, self.reserved, is_checked=True)
         queue = self._open_queue()
         context = self._context
         before = queue.count
@@ -173,7 +177,15 @@ class Receiver(ReceiverStateMachine):
         context.queued_objects -= objects - queue.count
         if not queue:
             self._queue = None
-        self._account_taken(size - queue.size, now)
+        size -= queue.size
+        if self.state is ReceiverState.DRAINING:
+            self._credit.drain(size)
+            return batch
+        self.unreported += size
+        if self._credit.take(self.channel, size, self.unreported):
+            self.report()
+        elif self._queue is None:
+            self._flush_soon(now)
         return batch
 
     def close(self) -> list[Message]:
@@ -380,18 +392,6 @@ class Receiver(ReceiverStateMachine):
         if at < NEVER and self.state in _AWAKE:
             self._context.timers.wake(self, at)
 
-    def _account_taken(self, size: int, now: float) -> None:
-        credit = self._credit
-        if self.state is ReceiverState.DRAINING:
-            credit.drain(size)
-            return
-        self.unreported += size
-        credit.take(self.channel, size)
-        if credit.is_channel_report_due(self.unreported):
-            self.report()
-        elif self._queue is None:
-            self._flush_soon(now)
-
     def _must_wait_for_taking(self) -> bool:
         """Bound what the peer no longer counts (AQ-FLOW-7, AQ-LIMIT-4)."""
         context = self._context
@@ -439,7 +439,8 @@ class Receiver(ReceiverStateMachine):
         self._move(ReceiverInput.COMPLETE)
         queued = self._queue.size if self._queue is not None else 0
         self._credit.discard(self.channel, queued, self.unreported, self.reserved)
-        self._credit.drain_later(queued)
+        if queued:
+            self._credit.drain_later(queued)
         self.unreported = self.reserved = 0
         self._acks = self._reliable = self.datagrams = None
         self.wake_at = self._flush_at = NEVER

@@ -63,6 +63,7 @@ class Sender(SenderStateMachine):
         self, context: Context, channel: int, node: Node, owner: Ownership, mode: Mode
     ) -> None:
         super().__init__(context, channel, owner)
+        self.state = _OPEN
         self.node = node
         self.mode = mode
         self.oneshot = is_oneshot(channel)
