@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aqueduct.protocol.channels import Tombstones, expire
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.tombstones import Tombstones, expire
 from tests.protocol.wires import from_client, from_server, to_client
 
 
