@@ -1,6 +1,6 @@
 """The lives of channels: from the message that carries one to empty tables on both sides."""
 
-from aqueduct.protocol.connection import Attach, Connection, Give
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import Message
 from bench.measure import Benchmark, Sample, Stopwatch
@@ -10,7 +10,7 @@ BATCH = 50
 COUNT = 5_000
 
 
-def attached(server: Connection, now: float) -> list[int]:
+def attached(server: ConnectionCore, now: float) -> list[int]:
     """Take what came on the entrypoint; returns the channels in it."""
     return [
         attachment.channel

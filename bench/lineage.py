@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from aqueduct.protocol.connection import Attach, Connection, Give
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give
 from aqueduct.protocol.events import End, SenderEnded
 from aqueduct.wire.chanid import ENTRYPOINT
 from bench.measure import Benchmark, Sample, Stopwatch
@@ -26,7 +26,7 @@ def lose_chain(length: int) -> Sample:
     return Sample(clock.seconds * 1e6, length)
 
 
-def hang_chain(client: Connection, length: int) -> None:
+def hang_chain(client: ConnectionCore, length: int) -> None:
     channel = ENTRYPOINT
     attach = (Attach(Give.RECEIVER),)
     for _ in range(length):

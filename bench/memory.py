@@ -4,7 +4,7 @@ import gc
 import tracemalloc
 from functools import partial
 
-from aqueduct.protocol.connection import Attach, Connection, Give
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from bench.channels import attached
 from bench.measure import Benchmark, Sample
@@ -22,14 +22,14 @@ def bytes_per_channel(side: Side, give: Give, used: bool) -> Sample:
     populate(pair[Side.CLIENT], pair[Side.SERVER], give, used)
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
-    pair[side] = Connection(side)
+    pair[side] = ConnectionCore(side)
     gc.collect()
     freed = before - tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     return Sample(freed, CHANNELS)
 
 
-def populate(client: Connection, server: Connection, give: Give, used: bool) -> None:
+def populate(client: ConnectionCore, server: ConnectionCore, give: Give, used: bool) -> None:
     """Attach channels, hand them over, and use each for one message or for none."""
     attach = (Attach(give),) * PER_MESSAGE
     now = 0.0

@@ -5,16 +5,16 @@ from functools import partial
 from aqueduct.protocol.connection import Mode
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import MessageRun
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 from bench.measure import Benchmark, Sample, Stopwatch
 from bench.pair import exchange, greeted, pass_time
 from bench.reference import PAYLOAD
 
 BATCH = 200
-HEADERS: Headers = ((b"content-type", b"application/json"), (b"trace", b"0123456789abcdef"))
+HEADERS: HeaderPairs = ((b"content-type", b"application/json"), (b"trace", b"0123456789abcdef"))
 
 
-def both_ways(mode: Mode, headers: Headers, count: int) -> Sample:
+def both_ways(mode: Mode, headers: HeaderPairs, count: int) -> Sample:
     """Send, receive, take, ack and settle, in batches with 30 ms of virtual time between them."""
     client, server = greeted()
     client.set_mode(ENTRYPOINT, mode)

@@ -2,7 +2,7 @@
 
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import PeerHeaders
 from aqueduct.wire.chanid import Side
 
@@ -14,10 +14,10 @@ MANY = Config(
 """For benchmarks with more channels than anybody allows a peer by default."""
 
 
-def greeted(config: Config | None = None) -> tuple[Connection, Connection]:
+def greeted(config: Config | None = None) -> tuple[ConnectionCore, ConnectionCore]:
     """A client and a server that have exchanged their headers."""
-    client = Connection(Side.CLIENT, config)
-    server = Connection(Side.SERVER, config)
+    client = ConnectionCore(Side.CLIENT, config)
+    server = ConnectionCore(Side.SERVER, config)
     exchange(client, server, 0.0)
     assert any(isinstance(event, PeerHeaders) for event in server.poll_events())
     server.accept((), 0.0)
@@ -26,7 +26,7 @@ def greeted(config: Config | None = None) -> tuple[Connection, Connection]:
     return client, server
 
 
-def exchange(client: Connection, server: Connection, now: float) -> None:
+def exchange(client: ConnectionCore, server: ConnectionCore, now: float) -> None:
     """Carry over what both sides have to say until neither has more."""
     while True:
         from_client = client.poll_actions()
@@ -37,7 +37,7 @@ def exchange(client: Connection, server: Connection, now: float) -> None:
             return
 
 
-def carry(actions: list[Action], to: Connection, now: float) -> None:
+def carry(actions: list[Action], to: ConnectionCore, now: float) -> None:
     """Do what one side asks of the transport."""
     for action in actions:
         if type(action) is WriteStream:
@@ -50,7 +50,7 @@ def carry(actions: list[Action], to: Connection, now: float) -> None:
             raise RuntimeError(f"a core closed the connection: {action}")
 
 
-def pass_time(client: Connection, server: Connection, now: float, seconds: float) -> float:
+def pass_time(client: ConnectionCore, server: ConnectionCore, now: float, seconds: float) -> float:
     """Carry over what there is, and what timers lead to; returns the new time."""
     until = now + seconds
     exchange(client, server, now)

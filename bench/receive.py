@@ -2,7 +2,7 @@
 
 from functools import cache, partial
 
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageRun, RouteTo, message_head
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
@@ -44,7 +44,7 @@ def parse(chunk_size: int) -> Sample:
 def receive(payload: bytes, count: int, chunk_size: int) -> Stopwatch:
     """All that a server does for a stream: parse, count credit, queue, hand over, ack, report."""
     pieces = chunks(payload, count, chunk_size)
-    server: Connection = greeted()[Side.SERVER]
+    server: ConnectionCore = greeted()[Side.SERVER]
     clock = Stopwatch()
     taken = 0
     with clock:
@@ -66,7 +66,7 @@ def receive_small(chunk_size: int) -> Sample:
 def take_one_by_one() -> Sample:
     """What an application costs that asks for a single message each time."""
     count = 5_000
-    server: Connection = greeted()[Side.SERVER]
+    server: ConnectionCore = greeted()[Side.SERVER]
     for piece in chunks(PAYLOAD, count, 16 * 1024):
         server.handle_stream_data(STREAM, piece, False, 0.0)
     clock = Stopwatch()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aqueduct.ipc.core import incoming, outgoing
-from aqueduct.protocol import receiver, sender
+from aqueduct.protocol import receiver_states, sender_states
 
 State = TypeVar("State", bound=Enum)
 Cause = TypeVar("Cause", bound=Enum)
@@ -39,22 +39,22 @@ def page() -> str:
         [
             "# 7. States",
             "",
-            "Drawn by `python tools/states.py` from the tables in `protocol/sender.py`,",
-            "`protocol/receiver.py`, `ipc/core/outgoing.py` and `ipc/core/incoming.py`; a test",
-            "fails when this page and the tables differ. Words in capitals are frames of the peer,",
-            "the others are commands and conclusions of this side. What a state has no arrow and",
-            "no note for is an error.",
+            "Drawn by `python tools/states.py` from the tables in `protocol/sender_states.py`,",
+            "`protocol/receiver_states.py`, `ipc/core/outgoing.py` and `ipc/core/incoming.py`;",
+            "a test fails when this page and the tables differ. Words in capitals are frames of",
+            "the peer, the others are commands and conclusions of this side. What a state has no",
+            "arrow and no note for is an error.",
             "",
             "## The sender",
             "",
-            diagram(sender.State.OPEN, sender.TRANSITIONS),
+            diagram(sender_states.SenderState.OPEN, sender_states.TRANSITIONS),
             "",
             "CLOSED: the wire knows the channel no more; the sender waits for its lineage",
             "([page 5](5-lineage.md)) or for its handle to reach the application.",
             "",
             "## The receiver",
             "",
-            diagram(receiver.State.OPEN, receiver.TRANSITIONS),
+            diagram(receiver_states.ReceiverState.OPEN, receiver_states.TRANSITIONS),
             "",
             "FINISHING: the peer finished, not everything has arrived. CLOSING: datagrams that",
             "arrived are not announced yet (AQ-CLOSE-3). DRAINING: the wire knows the channel no",
@@ -62,7 +62,7 @@ def page() -> str:
             "",
             "## ScalableIPC: a message on its way out",
             "",
-            diagram(outgoing.State.WAITING, outgoing.TRANSITIONS),
+            diagram(outgoing.OutgoingState.WAITING, outgoing.TRANSITIONS),
             "",
             "WAITING: for room in the window (IPC-FLOW-1). HEADER and DATA: that PDU's ack is",
             "pending. A correction is an answer with another destination id or a smaller PDU",
@@ -70,7 +70,7 @@ def page() -> str:
             "",
             "## ScalableIPC: a message on its way in",
             "",
-            diagram(incoming.State.BEGUN, incoming.TRANSITIONS),
+            diagram(incoming.IncomingState.BEGUN, incoming.TRANSITIONS),
             "",
             "BEGUN lasts only until the HEADER's data is added (IPC-RECV-18). WHOLE: the last ack",
             "waits for the application (IPC-RECV-8). PROCESSED and ABORTED: only the id and the",

@@ -18,7 +18,7 @@ from aqueduct.errors import LocalProtocolError, RemoteProtocolError, WouldBlock
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Withdrawn
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, HeaderAck, decode
 from tests.fuzz.program import MAX_OPERATIONS, Tape
 
@@ -79,15 +79,15 @@ class Side:
         self.lives = 0
         self.network: list[bytes] = []
         self.inbox: list[bytes] = []
-        self.sendings: list[Outgoing] = []
+        self.sendings: list[OutgoingTransfer] = []
         self.sent: list[bytes] = []
         self.closed = False
         self.begin(1.0)
 
     def begin(self, now: float) -> None:
         self.lives += 1
-        chance = Random(2 * self.lives + self.place)
-        self.exchange = Exchange(self.config, chance, now, reports_sent=self.reports_sent)
+        randomness = Random(2 * self.lives + self.place)
+        self.exchange = Exchange(self.config, randomness, now, reports_sent=self.reports_sent)
         self.closed = False
         self.inbox.clear()
         self.sendings.clear()
@@ -113,9 +113,9 @@ class World:
         for side in self.sides:
             for transmit in side.exchange.poll_transmits():
                 side.network.append(transmit.head + transmit.data)
-                if transmit.sending is not None:
-                    side.sendings.append(transmit.sending)
-                    self.names[transmit.sending.wire_id] = transmit.sending.message_id
+                if transmit.transfer is not None:
+                    side.sendings.append(transmit.transfer)
+                    self.names[transmit.transfer.wire_id] = transmit.transfer.message_id
             for event in side.exchange.poll_events():
                 if isinstance(event, Arrived):
                     side.inbox.append(event.message_id)
@@ -133,7 +133,7 @@ class World:
                     assert not taken, "not exposed, and taken"
             held = side.exchange.leftovers()
             limits = side.config
-            begun = held.get("receivings", 0) + held.get("withdrawn", 0)
+            begun = held.get("incoming", 0) + held.get("withdrawn", 0)
             assert begun <= limits.max_receives
             assert 0 <= held.get("bytes received", 0) <= limits.max_received
             assert side.exchange.processed <= limits.max_processed + limits.max_receives

@@ -15,7 +15,7 @@ from itertools import count
 from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -46,6 +46,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
+from tests.protocol.wires import credit
 
 MAX_OPERATIONS = 400
 """Enough for any idea; more would only make each run slow."""
@@ -192,7 +193,7 @@ class Party:
 
     def __init__(self, side: Side, config: Config) -> None:
         self.side = side
-        self.core = Connection(side, config)
+        self.core = ConnectionCore(side, config)
         self.known: dict[int, None] = {ENTRYPOINT: None}
         self.asked = False
         self.accepted = False
@@ -356,7 +357,7 @@ class World:
         return True
 
     def check_credit(self, party: Party, channel: int) -> None:
-        assert party.core.credit(channel) >= 0
+        assert credit(party.core, channel) >= 0
 
     def send_message(self, party: Party, tape: Tape) -> None:
         channel = party.channel(tape.byte())

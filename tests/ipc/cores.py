@@ -1,4 +1,4 @@
-"""The core of an endpoint in a test: bytes go in, PDUs come out, and the test tells the time."""
+"""The core of an endpoint in a test, with a virtual clock."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended, Event
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Data, Header, HeaderAck, Pdu, decode
 
 THEM = "them"
@@ -29,7 +29,7 @@ class Core:
         self.config = replace(CONFIG, **changes)
         self.now = 0.0
         self.exchange = Exchange(self.config, Random(seed), 0.0, reports_sent=reports_sent)
-        self.sendings: list[Outgoing] = []
+        self.sendings: list[OutgoingTransfer] = []
 
     def hear(self, *pdus: Pdu, remote: Hashable = THEM) -> list[Pdu]:
         """What it answers to some PDUs."""
@@ -43,7 +43,7 @@ class Core:
 
     def said_to(self) -> list[tuple[Pdu, Hashable]]:
         transmits = self.exchange.poll_transmits()
-        self.sendings = [each.sending for each in transmits if each.sending is not None]
+        self.sendings = [each.transfer for each in transmits if each.transfer is not None]
         return [(decode(each.head + each.data), each.remote) for each in transmits]
 
     def wait(self, seconds: float) -> list[Pdu]:

@@ -3,22 +3,22 @@
 import pytest
 
 from aqueduct.errors import ConnectError
-from aqueduct.ipc.address import Place, parse, unparse
+from aqueduct.ipc.address import ParsedAddress, parse, unparse
 
 
 @pytest.mark.parametrize(
     ("address", "place"),
     [
-        ("udp://127.0.0.1:5000", Place("udp", "127.0.0.1", 5000)),
-        ("udp://:0", Place("udp", "", 0)),
-        ("udp://[::1]:5000", Place("udp", "::1", 5000)),
-        ("tls://example.org:443/", Place("tls", "example.org", 443)),
-        ("tls://", Place("tls", "", 0)),
-        ("local://name", Place("local", "name", 0)),
-        ("local://Name", Place("local", "Name", 0)),
+        ("udp://127.0.0.1:5000", ParsedAddress("udp", "127.0.0.1", 5000)),
+        ("udp://:0", ParsedAddress("udp", "", 0)),
+        ("udp://[::1]:5000", ParsedAddress("udp", "::1", 5000)),
+        ("tls://example.org:443/", ParsedAddress("tls", "example.org", 443)),
+        ("tls://", ParsedAddress("tls", "", 0)),
+        ("local://name", ParsedAddress("local", "name", 0)),
+        ("local://Name", ParsedAddress("local", "Name", 0)),
     ],
 )
-def test_an_address_has_parts(address: str, place: Place) -> None:
+def test_an_address_has_parts(address: str, place: ParsedAddress) -> None:
     assert parse(address) == place
 
 

@@ -1,11 +1,11 @@
-"""What people give an endpoint, and what they are told if it does not fit."""
+"""The arguments of an endpoint, and the errors for invalid ones."""
 
 from typing import Any
 
 import pytest
 
 from aqueduct import ipc
-from aqueduct.ipc.arguments import check_timeout
+from aqueduct.ipc.endpoint import check_timeout
 from aqueduct.settings import LONGEST
 
 

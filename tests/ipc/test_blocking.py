@@ -50,7 +50,7 @@ def test_a_loop_answers_until_the_endpoint_is_closed() -> None:
 
 
 def test_a_function_runs_in_a_thread_and_may_block_and_send() -> None:
-    def answer(message: ipc.Message[bytes]) -> None:
+    def answer(message: ipc.ReceivedMessage[bytes]) -> None:
         if message.payload == b"bad":
             raise ValueError("bad")
         server.send(message.source, message.payload.upper())
@@ -94,7 +94,7 @@ def test_functions_that_wait_do_not_keep_hosts_from_being_found() -> None:
 def test_functions_run_in_no_more_threads_than_it_was_given() -> None:
     names: set[str] = set()
 
-    def note(message: ipc.Message[bytes]) -> None:
+    def note(message: ipc.ReceivedMessage[bytes]) -> None:
         names.add(threading.current_thread().name)
 
     with (
@@ -113,7 +113,7 @@ def test_a_close_waits_for_a_function_that_runs_and_its_message_is_taken() -> No
     began = threading.Event()
     done: list[bytes] = []
 
-    def pay(message: ipc.Message[bytes]) -> None:
+    def pay(message: ipc.ReceivedMessage[bytes]) -> None:
         began.set()
         time.sleep(0.1)
         done.append(message.payload)
@@ -137,7 +137,7 @@ def test_a_function_that_does_not_return_does_not_keep_the_endpoint_open(
     monkeypatch.setattr(blocking, "GRACE", 0.05)
     began, may_end = threading.Event(), threading.Event()
 
-    def hang(message: ipc.Message[bytes]) -> None:
+    def hang(message: ipc.ReceivedMessage[bytes]) -> None:
         began.set()
         may_end.wait(20)
 
@@ -152,7 +152,7 @@ def test_a_function_that_does_not_return_does_not_keep_the_endpoint_open(
 
 
 def test_a_function_may_close_its_endpoint_and_has_taken_its_message() -> None:
-    def end(message: ipc.Message[bytes]) -> None:
+    def end(message: ipc.ReceivedMessage[bytes]) -> None:
         receiver.close()
 
     receiver = blocking.Endpoint("local://", on_message=end)

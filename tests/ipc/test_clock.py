@@ -1,4 +1,4 @@
-"""The time that an endpoint goes by."""
+"""The clock of an endpoint."""
 
 import asyncio
 import socket
@@ -9,29 +9,29 @@ import pytest
 
 from aqueduct import ipc
 from aqueduct.errors import SendTimeout
-from aqueduct.ipc import clock
+from aqueduct.ipc import system
 from aqueduct.ipc.core.pdu import Code, Header, HeaderAck, decode
 
 
 def test_it_is_a_clock_that_runs_while_the_host_sleeps() -> None:
     name = "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME"
     reference = time.clock_gettime(getattr(time, name))
-    assert 0 <= clock.now() - reference < 1
+    assert 0 <= system.now() - reference < 1
 
 
 def test_it_is_another_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", 12_345_678, raising=False)
-    assert clock.choose() is time.monotonic
+    assert system.choose_clock() is time.monotonic
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
-    assert clock.choose() is time.monotonic
+    assert system.choose_clock() is time.monotonic
 
 
 async def test_a_sender_that_wakes_too_late_follows_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IPC-ID-5: whoever took the message may have forgotten it while the sender's host slept."""
+    """IPC-ID-5: the receiver may have dropped the id while the sender's host slept."""
     slept = 0.0
-    true_now = clock.now
-    monkeypatch.setattr(clock, "now", lambda: true_now() + slept)
+    true_now = system.now
+    monkeypatch.setattr(system, "now", lambda: true_now() + slept)
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The end of an endpoint: whoever closes it, whenever, and however often."""
+"""Closing an endpoint: from any task, at any time, and repeatedly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slow:
         self.ended = 0
         self.may_end = asyncio.Event()
 
-    async def __call__(self, message: ipc.Message[bytes]) -> None:
+    async def __call__(self, message: ipc.ReceivedMessage[bytes]) -> None:
         self.began.append(message.payload)
         self.has_begun.set()
         try:
@@ -102,7 +102,7 @@ async def test_what_never_opened_can_be_closed_and_not_opened_any_more() -> None
 async def test_a_function_may_close_its_endpoint_and_has_taken_its_message() -> None:
     after: list[bytes] = []
 
-    async def end(message: ipc.Message[bytes]) -> None:
+    async def end(message: ipc.ReceivedMessage[bytes]) -> None:
         await receiver.close()
         await asyncio.sleep(0.01)
         after.append(message.payload)
@@ -117,7 +117,7 @@ async def test_a_function_may_close_its_endpoint_and_has_taken_its_message() -> 
 
 
 async def test_two_functions_that_close_do_not_wait_for_each_other() -> None:
-    async def end(message: ipc.Message[bytes]) -> None:
+    async def end(message: ipc.ReceivedMessage[bytes]) -> None:
         try:
             await asyncio.sleep(60 if message.payload == b"1" else 0.02)
         finally:
@@ -134,7 +134,7 @@ async def test_two_functions_that_close_do_not_wait_for_each_other() -> None:
 
 
 async def test_a_function_that_is_cancelled_refuses_its_message() -> None:
-    async def give_up(message: ipc.Message[bytes]) -> None:
+    async def give_up(message: ipc.ReceivedMessage[bytes]) -> None:
         raise asyncio.CancelledError
 
     async with (

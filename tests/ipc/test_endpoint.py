@@ -1,4 +1,4 @@
-"""Endpoints as people use them, over UDP on loopback and within the process."""
+"""The public endpoint, over UDP on loopback and within the process."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ async def test_what_is_not_bytes_needs_a_type() -> None:
 async def test_a_function_can_take_messages(is_async: bool) -> None:
     got: list[bytes] = []
 
-    def plain(message: ipc.Message[bytes]) -> None:
+    def plain(message: ipc.ReceivedMessage[bytes]) -> None:
         got.append(message.payload)
 
-    async def slow(message: ipc.Message[bytes]) -> None:
+    async def slow(message: ipc.ReceivedMessage[bytes]) -> None:
         await asyncio.sleep(0.01)
         got.append(message.payload)
 
@@ -163,10 +163,10 @@ async def test_a_function_can_take_messages(is_async: bool) -> None:
 async def test_a_function_that_raises_refuses_the_message(
     is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def plain(message: ipc.Message[bytes]) -> None:
+    def plain(message: ipc.ReceivedMessage[bytes]) -> None:
         raise ZeroDivisionError
 
-    async def later(message: ipc.Message[bytes]) -> None:
+    async def later(message: ipc.ReceivedMessage[bytes]) -> None:
         raise ZeroDivisionError
 
     async with (
@@ -200,7 +200,7 @@ async def test_a_receiver_that_does_not_take_makes_the_send_time_out() -> None:
         receiving.cancel()
 
 
-async def test_what_is_withdrawn_is_not_kept_for_whoever_might_receive() -> None:
+async def test_a_withdrawn_message_is_not_kept_for_a_later_receive() -> None:
     async with two() as (sender, receiver):
         for _ in range(5):
             with pytest.raises(SendTimeout):
@@ -215,7 +215,7 @@ async def test_functions_for_messages_that_were_withdrawn_count_until_they_end()
     may_end = asyncio.Event()
     running = 0
 
-    async def slow(message: ipc.Message[bytes]) -> None:
+    async def slow(message: ipc.ReceivedMessage[bytes]) -> None:
         nonlocal running
         running += 1
         await may_end.wait()
@@ -482,7 +482,7 @@ async def test_over_tls_both_can_listen_and_both_can_begin() -> None:
         await sender_sends(other, one, b"from the other")
 
 
-async def test_a_certificate_that_is_not_trusted_fails_at_once_and_harms_nobody_else() -> None:
+async def test_an_untrusted_certificate_fails_at_once_and_affects_no_other() -> None:
     stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
     async with (
         ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server,
@@ -562,7 +562,7 @@ async def test_a_message_shows_itself() -> None:
         assert str(message.id) in repr(message)
 
 
-async def test_messages_that_were_delivered_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delivered_messages_do_not_wake_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two() as (sender, receiver):
         wake = Mock(wraps=sender._wake)
         monkeypatch.setattr(sender, "_wake", wake)

@@ -1,4 +1,4 @@
-"""What a send raises for each thing that can become of its message."""
+"""The exception of a send for each result of its message."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from aqueduct.errors import (
 )
 from aqueduct.ipc.core.events import Ended
 from aqueduct.ipc.core.pdu import Code
-from aqueduct.ipc.failures import failure
+from aqueduct.ipc.failures import delivery_error
 
 TO = "udp://127.0.0.1:5000"
 
@@ -36,14 +36,16 @@ KINDS = {
 
 @pytest.mark.parametrize(("code", "kind"), KINDS.items(), ids=str)
 def test_each_code_has_its_error(code: int, kind: type[AqueductError]) -> None:
-    error = failure(Ended(b"i" * 16, TO, code, exposed=False), TO)
+    error = delivery_error(Ended(b"i" * 16, TO, code, exposed=False), TO)
     assert type(error) is kind
     assert TO in str(error) or kind is EndpointClosed
 
 
 @pytest.mark.parametrize("exposed", [False, True])
 def test_a_timeout_says_whether_the_message_may_have_arrived(exposed: bool) -> None:
-    error = failure(Ended(b"i" * 16, TO, Code.SEND_TIMEOUT, exposed, "connection refused"), TO)
+    error = delivery_error(
+        Ended(b"i" * 16, TO, Code.SEND_TIMEOUT, exposed, "connection refused"), TO
+    )
     assert isinstance(error, DeliveryError)
     assert error.may_have_arrived is exposed
     assert "connection refused" in str(error)
@@ -52,21 +54,21 @@ def test_a_timeout_says_whether_the_message_may_have_arrived(exposed: bool) -> N
 
 
 def test_after_a_restart_the_message_may_have_arrived() -> None:
-    error = failure(Ended(b"i" * 16, TO, Code.PEER_RESTARTED, exposed=True), TO)
+    error = delivery_error(Ended(b"i" * 16, TO, Code.PEER_RESTARTED, exposed=True), TO)
     assert isinstance(error, PeerRestarted)
     assert error.may_have_arrived
     assert "only if taking it twice does no harm" in str(error)
 
 
 def test_after_a_restart_in_the_middle_it_has_not_arrived_and_may_be_sent_again() -> None:
-    error = failure(Ended(b"i" * 16, TO, Code.PEER_RESTARTED, exposed=False), TO)
+    error = delivery_error(Ended(b"i" * 16, TO, Code.PEER_RESTARTED, exposed=False), TO)
     assert isinstance(error, PeerRestarted)
     assert not error.may_have_arrived
     assert str(error).endswith("which did not get all of it; send it again")
 
 
-def test_distrust_of_whoever_answers_now_does_not_say_that_the_message_has_not_arrived() -> None:
-    error = failure(Ended(b"i" * 16, TO, Code.APPLICATION, True, "a wrong certificate"), TO)
+def test_distrust_of_a_successor_does_not_mean_that_the_message_has_not_arrived() -> None:
+    error = delivery_error(Ended(b"i" * 16, TO, Code.APPLICATION, True, "a wrong certificate"), TO)
     assert isinstance(error, PeerUnreachable)
     assert error.may_have_arrived
     assert "a wrong certificate" in str(error)
@@ -74,6 +76,6 @@ def test_distrust_of_whoever_answers_now_does_not_say_that_the_message_has_not_a
 
 
 def test_a_timeout_is_a_timeout_error_too() -> None:
-    error = failure(Ended(b"i" * 16, TO, Code.SEND_TIMEOUT, exposed=True), TO)
+    error = delivery_error(Ended(b"i" * 16, TO, Code.SEND_TIMEOUT, exposed=True), TO)
     assert isinstance(error, TimeoutError)
     assert str(error).startswith(TO)

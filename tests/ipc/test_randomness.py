@@ -1,23 +1,23 @@
-"""Ids and backoffs from the system."""
+"""Ids and backoffs from the system's RNG."""
 
-from aqueduct.ipc.randomness import SystemChance
+from aqueduct.ipc.system import SystemRandomness
 
 
 def test_no_two_ids_are_the_same_however_many_are_drawn() -> None:
-    chance = SystemChance()
-    ids = [chance.randbytes(16) for _ in range(5_000)]
+    randomness = SystemRandomness()
+    ids = [randomness.randbytes(16) for _ in range(5_000)]
     assert {len(each) for each in ids} == {16}
     assert len(set(ids)) == len(ids)
 
 
 def test_ids_of_all_lengths_share_nothing() -> None:
-    chance = SystemChance()
-    drawn = [chance.randbytes(size) for size in (8, 16, 4_090, 16, 5_000, 8)]
+    randomness = SystemRandomness()
+    drawn = [randomness.randbytes(size) for size in (8, 16, 4_090, 16, 5_000, 8)]
     assert [len(each) for each in drawn] == [8, 16, 4_090, 16, 5_000, 8]
     tails = {each[-8:] for each in drawn} | {each[:8] for each in drawn}
     assert len(tails) == 10  # those of eight bytes are their own tails
 
 
 def test_backoffs_are_between_their_bounds() -> None:
-    chance = SystemChance()
-    assert all(0.05 <= chance.uniform(0.05, 0.2) <= 0.2 for _ in range(1_000))
+    randomness = SystemRandomness()
+    assert all(0.05 <= randomness.uniform(0.05, 0.2) <= 0.2 for _ in range(1_000))

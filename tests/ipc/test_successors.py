@@ -1,4 +1,4 @@
-"""What becomes of messages under way when a remote is another process all of a sudden."""
+"""Transfers in flight when a remote restarts as another process."""
 
 from __future__ import annotations
 

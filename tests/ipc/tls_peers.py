@@ -1,4 +1,4 @@
-"""Small endpoints over TLS for tests, each a real core pumped by hand, and strangers."""
+"""Test endpoints over TLS, each with a real core that the test drives, and foreign peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended, Heard
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.tcp import TcpLimits, TlsTransport, open_tls
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
 
@@ -64,6 +64,16 @@ class Peer:
             Config(**(settings | config)), random.Random(), self.loop.time(), reports_sent=True
         )
         return self
+
+    @property
+    def accepted(self) -> int:
+        """How many accepted connections are open."""
+        return len(self.transport._accepted)
+
+    @property
+    def opened(self) -> int:
+        """How many connections this side has opened, or is opening."""
+        return sum(1 for route in self.transport._routes.values() if route.connection or route.task)
 
     @property
     def address(self) -> str:
@@ -128,7 +138,7 @@ class Peer:
         self.pump()
         return heard
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+    def handle_sent(self, sendings: Sequence[OutgoingTransfer]) -> None:
         now = self.loop.time()
         for sending in sendings:
             self.exchange.handle_sent(sending, now)

@@ -260,7 +260,7 @@ async def test_a_sender_may_start_before_the_receiver() -> None:
 async def test_garbage_on_the_port_disturbs_nothing_and_is_counted() -> None:
     numbers: list[int] = []
 
-    def take(message: ipc.Message[bytes]) -> None:
+    def take(message: ipc.ReceivedMessage[bytes]) -> None:
         numbers.append(number_of(message.payload))
 
     async with (

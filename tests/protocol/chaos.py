@@ -1,4 +1,4 @@
-"""A peer, an application and a network that do whatever a random number tells them.
+"""A peer, an application and a network that act at random, from a seed.
 
 Nearly everything they do is what the state of the core allows, or plays would be over after a few
 steps; now and then it is not. They look into the core to know.
@@ -26,9 +26,9 @@ from aqueduct.protocol.actions import (
     WriteStream,
 )
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
-from aqueduct.protocol.link import Owner
+from aqueduct.protocol.half import Ownership
 from aqueduct.protocol.receiver import Receiver
 from aqueduct.protocol.sender import Sender
 from aqueduct.wire.chanid import ENTRYPOINT, Side, channel_id, creator_of, is_oneshot
@@ -49,8 +49,8 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
-from aqueduct.wire.primitives import MAX_VARINT, Headers
-from tests.protocol.wires import Direction, encode, plain, stated
+from aqueduct.wire.primitives import MAX_VARINT, HeaderPairs
+from tests.protocol.wires import Direction, credit, encode, plain, stated
 
 DOCUMENTED = (WouldBlock, MessageTooLarge, ChannelClosed, ReceiverClosed, LocalProtocolError)
 """All that a command may raise. Anything else is a bug, and so is any error out of an input."""
@@ -80,7 +80,7 @@ STRANGE_NUMBERS = [0, 1, 7, 2**32, MAX_VARINT - 1, MAX_VARINT]
 class Application:
     """Gives commands to a core: mostly for halves it has, any half with ``strange``."""
 
-    def __init__(self, core: Connection, random: Random, *, strange: float) -> None:
+    def __init__(self, core: ConnectionCore, random: Random, *, strange: float) -> None:
         self.core = core
         self.random = random
         self.strange = strange
@@ -88,7 +88,7 @@ class Application:
     def wind_up(self, now: float) -> None:
         """Finish, and take everything, wherever there is a handle."""
         for half in list(self.core._channels.halves.values()):
-            if half.owner is Owner.APPLICATION:
+            if half.owner is Ownership.APPLICATION:
                 self.core.finish(half.channel, now)
                 self.core.take(half.channel, 999, now)
 
@@ -104,7 +104,7 @@ class Application:
         known = [
             half.channel
             for half in self.core._channels.halves.values()
-            if isinstance(half, kind) and half.owner is Owner.APPLICATION
+            if isinstance(half, kind) and half.owner is Ownership.APPLICATION
         ]
         return random.choice(known) if known else ENTRYPOINT
 
@@ -128,7 +128,7 @@ class Application:
         elif dice < 39:
             core.set_mode(self._channel(Sender), random.choice(list(Mode)))
         else:
-            core.credit(self._channel(Sender))
+            credit(core, self._channel(Sender))
 
     def _odd_command(self, now: float) -> None:
         core, random = self.core, self.random
@@ -152,7 +152,7 @@ class Application:
         give, mode = random.choice(list(Give)), random.choice(list(Mode))
         return Attach(give, random.random() < 0.2, self._headers(), mode)
 
-    def _headers(self) -> Headers:
+    def _headers(self) -> HeaderPairs:
         return self.random.choice([(), (), ((b"k", b"v"),), ((b"k", b"v" * 9_000),)])
 
 
@@ -175,7 +175,7 @@ class Lane:
 class ChaoticPeer:
     """The other end of a core: raw frames, mostly such as the core may get."""
 
-    def __init__(self, core: Connection, random: Random, *, strange: float) -> None:
+    def __init__(self, core: ConnectionCore, random: Random, *, strange: float) -> None:
         self.core = core
         self.random = random
         self.strange = strange
@@ -279,14 +279,18 @@ class ChaoticPeer:
                 return
             frame = AckReliable(((start, stop),))
         elif dice < 11:
-            room = half.outbox.announced - half.outbox.decided if half.outbox is not None else 0
+            room = (
+                half.datagrams.announced - half.datagrams.decided
+                if half.datagrams is not None
+                else 0
+            )
             acked = random.randint(0, room)
             nacked = random.randint(0, room - acked) + self._is_strange()
             if acked + nacked == 0:
                 return
             frame = AckNackUnreliable((acked, nacked) if nacked else (acked,))
         elif dice < 16:
-            undecided = sum(half.outbox.sizes) if half.outbox is not None else 0
+            undecided = sum(half.datagrams.sizes) if half.datagrams is not None else 0
             taken = random.randint(0, max(half.outstanding - undecided, 0))
             frame = Dequeued(taken + self._is_strange())
         elif dice == 16:
@@ -423,7 +427,7 @@ class ChaoticPeer:
 class Watch:
     """What always holds of a core, whatever happens to it."""
 
-    def __init__(self, core: Connection) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self.core = core
         self.over = False
         self._closed = False
@@ -434,15 +438,15 @@ class Watch:
         """To be called after everything; returns the events."""
         core = self.core
         assert core.held_bytes >= 0
-        assert core._link.send_window.outstanding >= 0
+        assert core._context.credit.send_window.outstanding >= 0
         assert all(half.outstanding >= 0 for half in self._senders())
-        assert core._link.receive_window.outstanding >= 0
+        assert core._context.credit.receive_window.outstanding >= 0
         receivers = self._receivers()
         queues = [half._queue for half in receivers if half._queue is not None]
-        assert core._link.waiting == sum(queue.count for queue in queues)
-        assert core._link.unreported == sum(half.unreported for half in receivers)
-        assert set(core._link.reporters) <= {half.channel for half in receivers}
-        assert set(core._link.turns.sizes) <= {half.channel for half in self._senders()}
+        assert core._context.queued_objects == sum(queue.count for queue in queues)
+        assert core._context.credit.unreported == sum(half.unreported for half in receivers)
+        assert set(core._context.credit.unreported_channels) <= {half.channel for half in receivers}
+        assert set(core._context.blocked.sizes) <= {half.channel for half in self._senders()}
         assert not [text for text in core.leftovers() if "a count of" in text]
         timer = core.next_timer()
         events = core.poll_events()

@@ -1,4 +1,4 @@
-"""Anything in any order: commands fail only as documented, input never, and honest sides agree."""
+"""Random commands and input: only documented errors are raised, and honest sides agree."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aqueduct.errors import CloseCode
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -29,7 +29,9 @@ plays = settings(
 )
 
 
-def play(core: Connection, random: Random, steps: int, *, strange: float, greeted: bool) -> Watch:
+def play(
+    core: ConnectionCore, random: Random, steps: int, *, strange: float, greeted: bool
+) -> Watch:
     """An application and a peer at one core, until the steps or the connection are over."""
     watch = Watch(core)
     peer = ChaoticPeer(core, random, strange=strange)
@@ -79,14 +81,14 @@ def test_any_commands_and_any_input_in_any_order(
     strange: float, side: Side, late: int, random: Random
 ) -> None:
     """AQ-CODE-3: nothing but documented errors comes out of commands, and nothing out of input."""
-    play(Connection(side, CRAMPED), random, 250, strange=strange, greeted=late > 0)
+    play(ConnectionCore(side, CRAMPED), random, 250, strange=strange, greeted=late > 0)
 
 
 @given(st.sampled_from(Side), st.sampled_from(["lost", "closed", "violation"]), randoms)
 @plays
 def test_after_the_end_nothing_happens_any_more(side: Side, how: str, random: Random) -> None:
     """AQ-CODE-3 and AQ-CONN-7: no actions, no events, no state."""
-    core = Connection(side, CRAMPED)
+    core = ConnectionCore(side, CRAMPED)
     peer = ChaoticPeer(core, random, strange=0.0)
     application = Application(core, random, strange=0.5)
     peer.hello(1.0)
@@ -119,7 +121,7 @@ def test_after_the_end_nothing_happens_any_more(side: Side, how: str, random: Ra
 class Ledger:
     """What one application was told of its channels and messages."""
 
-    def __init__(self, core: Connection) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self.watch = Watch(core)
         self.ended: set[tuple[type[object], int]] = set()
         self.fates: dict[tuple[int, bool, int], bool] = {}

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, and however much: it is told off, or what is held stays small."""
+"""Memory bounds: a peer that sends too much is closed, or the memory held stays small."""
 
 import gc
 import tracemalloc
@@ -155,7 +155,7 @@ def test_a_stream_that_trickles_before_the_headers_is_bounded() -> None:
 
 @pytest.mark.parametrize("side", list(Side))
 def test_datagrams_held_before_the_headers_are_bounded(side: Side) -> None:
-    """AQ-CONN-3: they are dropped, and nobody is told off for them."""
+    """AQ-CONN-3: they are dropped, and the connection stays open."""
     peer = unready(side, Config(max_early_bytes=64 * KIB))
 
     def flood(numbers: range) -> None:
@@ -348,7 +348,7 @@ def closed(peer: RawPeer) -> Callable[[int], object]:
 
 @pytest.mark.parametrize("steps", [by_route, by_datagram, by_attachment, taken, finished, closed])
 def test_channels_are_bounded(steps: Callable[[RawPeer], Callable[[int], object]]) -> None:
-    """AQ-LIMIT-4: however they come to be, while the wire knows them or nobody carries them."""
+    """AQ-LIMIT-4: however they were created, on the wire or unclaimed."""
     allowed = 2 * INITIAL_LIMITS.max_channels
     peer = server_core(SMALL)
     assert until_closed(peer, steps(peer), allowed + 10) == allowed + 1
@@ -517,7 +517,7 @@ def test_gaps_in_what_is_sent_in_streams_are_bounded() -> None:
 
 
 def test_datagrams_with_gaps_get_lost() -> None:
-    """AQ-LIMIT-6: they are ignored, and nobody is told off for them."""
+    """AQ-LIMIT-6: they are ignored, and the connection stays open."""
     peer = server_core(SMALL)
 
     def flood(numbers: range) -> None:
@@ -618,7 +618,7 @@ def test_empty_messages_cost_nothing_in_any_mode(
 
 
 def test_empty_messages_with_gaps_in_the_queue_are_bounded() -> None:
-    """AQ-LIMIT-6: every other datagram is lost, and nobody takes the rest."""
+    """AQ-LIMIT-6: every other datagram is lost, and the rest is not taken."""
     peer = server_core(SMALL)
     control = peer.routed(ENTRYPOINT)
 
@@ -681,7 +681,7 @@ def test_what_is_queued_is_bounded_by_the_connection_window() -> None:
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_finished_queues_that_nobody_takes_are_bounded() -> None:
+def test_finished_queues_that_are_not_taken_are_bounded() -> None:
     """AQ-FLOW-7: a window of them, and what the peer still has credit for."""
     peer = server_core(SMALL)
     frames = (plain(0, b"x" * 60 * KIB), FinishSender(1))
@@ -694,7 +694,7 @@ def test_finished_queues_that_nobody_takes_are_bounded() -> None:
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_headers_of_channels_that_nobody_takes_are_bounded() -> None:
+def test_headers_of_channels_that_are_not_taken_are_bounded() -> None:
     """AQ-FLOW-1: attachments cost credit like any other content."""
     peer = server_core(replace(SMALL, limits=replace(INITIAL_LIMITS, max_channels=HUGE)))
     headers = ((b"", b"x" * 1_000),)

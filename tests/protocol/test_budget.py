@@ -1,4 +1,4 @@
-"""Bytes that connections share."""
+"""Budgets of bytes that connections share."""
 
 from aqueduct.protocol.budget import Budget, Share
 
@@ -13,7 +13,7 @@ def test_each_has_its_allowance_and_all_have_the_rest() -> None:
     assert budget.used == 100
 
 
-def test_who_holds_less_gives_the_rest_back() -> None:
+def test_a_share_that_shrinks_returns_the_rest() -> None:
     budget = Budget(100, 10)
     one, two = Share(budget), Share(budget)
     assert one.hold(110)
@@ -26,7 +26,7 @@ def test_who_holds_less_gives_the_rest_back() -> None:
     assert budget.used == 0
 
 
-def test_who_is_denied_keeps_what_it_had() -> None:
+def test_a_denied_share_keeps_its_bytes() -> None:
     budget = Budget(100, 0)
     share = Share(budget)
     assert share.hold(70)

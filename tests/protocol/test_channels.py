@@ -1,4 +1,4 @@
-"""The table of channels: birth, routes, handles, abandoned halves, forgetting and loss."""
+"""The table of channels: creation, routing, handles, abandoned halves, forgetting and loss."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from aqueduct.errors import CloseCode, LocalProtocolError, StreamCode
 from aqueduct.protocol.actions import WriteStream
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     Delivered,
     End,
@@ -62,7 +62,7 @@ def attached(peer: RawPeer, *attach: Attach, on: int = ENTRYPOINT) -> tuple[int,
 
 def test_the_entrypoint_is_there_from_the_start() -> None:
     """AQ-CHAN-1: its sender at the client, its receiver at the server."""
-    client, server = Connection(Side.CLIENT), Connection(Side.SERVER)
+    client, server = ConnectionCore(Side.CLIENT), ConnectionCore(Side.SERVER)
     assert client.leftovers() == ["entrypoint: sender open"]
     assert server.leftovers() == ["entrypoint: receiver open"]
     assert client.send(ENTRYPOINT, b"", 0.0) == 0
@@ -379,8 +379,8 @@ def test_halves_in_dropped_messages_are_ended_in_the_application_s_stead(
     assert pair.client.leftovers() == pair.server.leftovers() == []
 
 
-def test_a_channel_attached_to_itself_harms_nobody() -> None:
-    """AQ-CLOSE-4: nobody can ever take it, and a drop does not go round in circles."""
+def test_a_channel_attached_to_itself_affects_no_other() -> None:
+    """AQ-CLOSE-4: it can never be taken, and dropping it terminates."""
     peer = server_core()
     loop = [from_client(1), from_client(2)]
     peer.routed(ENTRYPOINT, carrier(0, from_client(3)))
@@ -453,7 +453,7 @@ def test_halves_in_the_queue_of_a_forgotten_receiver_are_ended() -> None:
 
 
 def test_a_sender_forgotten_in_a_message_that_is_dropped_leaves_nothing_behind() -> None:
-    """AQ-FORGET-1: nobody is left to be told that it was lost."""
+    """AQ-FORGET-1: no handle is left to report the loss to."""
     peer = server_core()
     peer.routed(from_client(1), carrier(0, to_client(0)))
     peer.routed(to_client(0), ForgetChannel(), fin=True)
@@ -489,7 +489,7 @@ def test_what_was_delivered_in_good_order_survives_a_forget() -> None:
     assert ReceiverEnded(from_client(1), End.FINISHED) in peer.events()
 
 
-def test_a_forgotten_channel_nobody_has_a_handle_of_is_dropped_even_in_good_order() -> None:
+def test_a_forgotten_unclaimed_channel_is_dropped_even_after_a_finish() -> None:
     """AQ-FORGET-3: the other case."""
     peer = server_core()
     peer.routed(from_client(1), plain(0, b"x"), FinishSender(1), fin=True)
@@ -595,7 +595,7 @@ def test_what_is_sent_on_the_entrypoint_counts_as_delivered_at_once() -> None:
 
 
 def test_what_is_sent_on_a_channel_of_the_peer_counts_as_delivered_at_once() -> None:
-    """AQ-LIN-1: whoever can send on it was given it."""
+    """AQ-LIN-1: a sender that was received is accessible."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
     peer.core.take(ENTRYPOINT, 1, peer.now)

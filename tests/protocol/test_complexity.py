@@ -1,4 +1,4 @@
-"""The work of the core grows with what is done, not with its square.
+"""The core takes linear time: work grows with the input, not with its square.
 
 The tests count the lines of `aqueduct` that run, never seconds: once for a number of messages or
 channels, and once for four times as many. Copies that a single line makes do not show in that
@@ -231,8 +231,8 @@ def wait_for_the_connection_window(count: int) -> Work:
     """Every channel waits behind a full window, gives up, waits again and is told."""
     limits = Limits(connection_window=1_000, max_channels=200_000)
     pair, channels = pair_with_channels(count, GIVE_RECEIVER)
-    pair.client._link.peer_limits = limits
-    pair.client._link.send_window.open(1_000, 0, 0)
+    pair.client._context.credit.peer_limits = limits
+    pair.client._context.credit.send_window.open(1_000, 0, 0)
     full, *others = channels
     pair.client.send(full, bytes(1_000), pair.now)
     pair.run()

@@ -55,7 +55,7 @@ def test_streams_are_enough_for_the_channels() -> None:
 
 
 def test_streams_follow_the_channels() -> None:
-    """AQ-LIMIT-5: whoever allows more channels allows their streams; a number of ones own stays."""
+    """AQ-LIMIT-5: more channels imply more streams, unless the number of streams is set."""
     many = Limits(max_channels=200_000)
     assert Config(limits=many).max_streams == 400_000
     assert Config(limits=Limits(max_channels=5)).max_streams == Config().max_streams == 131_072

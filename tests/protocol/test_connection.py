@@ -14,7 +14,7 @@ from aqueduct.errors import (
 )
 from aqueduct.protocol.actions import CloseConnection, SendDatagram, WriteStream
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, End, PeerHeaders, ReceiverEnded, SenderEnded
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
@@ -45,7 +45,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "spec" / "3-connection.md"
 HELLO = (Version(), ConnectionHeaders(()))
 
 
-def first_frames(core: Connection) -> list[list[object]]:
+def first_frames(core: ConnectionCore) -> list[list[object]]:
     """The frames of each sequence that a core begins, streams before datagrams."""
     return [
         [*decode(action.data)]
@@ -199,7 +199,7 @@ def test_another_version_is_a_mismatch(version: bytes) -> None:
 def test_the_first_stream_of_a_client_is_its_greeting() -> None:
     """AQ-CONN-1: it ends with the headers, and messages follow without waiting."""
     config = Config(limits=Limits(max_channels=7))
-    core = Connection(Side.CLIENT, config, headers=((b"a", b"b"),))
+    core = ConnectionCore(Side.CLIENT, config, headers=((b"a", b"b"),))
     core.send(ENTRYPOINT, b"early", 0.0)
     greeting, message = core.poll_actions()
     assert isinstance(greeting, WriteStream)
@@ -289,7 +289,7 @@ def test_only_a_server_accepts_and_refuses_and_only_once() -> None:
 
 def test_a_server_gives_its_headers_to_accept_and_not_before() -> None:
     with pytest.raises(LocalProtocolError):
-        Connection(Side.SERVER, headers=((b"a", b"b"),))
+        ConnectionCore(Side.SERVER, headers=((b"a", b"b"),))
 
 
 def test_accepting_a_connection_that_ended_meanwhile_does_nothing() -> None:
@@ -385,7 +385,7 @@ def test_many_small_headers_are_counted_as_they_are_encoded() -> None:
 
 def test_a_client_keeps_to_the_initial_limits_until_it_knows_better() -> None:
     """AQ-LIMIT-2."""
-    core = Connection(Side.CLIENT)
+    core = ConnectionCore(Side.CLIENT)
     with pytest.raises(MessageTooLarge):
         core.send(ENTRYPOINT, b"x" * (INITIAL_LIMITS.max_message + 1), 0.0)
     with pytest.raises(MessageTooLarge):
@@ -406,8 +406,6 @@ def test_commands_for_halves_that_are_not_there() -> None:
             peer.core.send_message(channel, b"", peer.now, attach=[GIVE_RECEIVER])
         with pytest.raises(ChannelClosed):
             peer.core.set_mode(channel, Mode.UNORDERED)
-        with pytest.raises(ChannelClosed):
-            peer.core.credit(channel)
         peer.core.finish(channel, peer.now)
         peer.core.cancel(channel, peer.now)
     assert peer.core.take(from_client(5), 9, peer.now) == []

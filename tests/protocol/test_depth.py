@@ -9,7 +9,7 @@ import pytest
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import WriteStream
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import ConnectionEnded, Delivered, End, SenderEnded, Undelivered
 from aqueduct.protocol.lineage import LINEAGE_SHOWN
 from aqueduct.wire.chanid import ENTRYPOINT
@@ -72,7 +72,7 @@ def assert_linear(work: Callable[[int], Callable[[], object]]) -> None:
     assert large < 2.1 * small
 
 
-def chain_of(core: Connection, length: int) -> list[int]:
+def chain_of(core: ConnectionCore, length: int) -> list[int]:
     """Channels of the core's creation, each attached to a message on the one before."""
     channels = [ENTRYPOINT]
     for _ in range(length):
@@ -95,7 +95,7 @@ def ack_below_entrypoint(peer: RawPeer, chain: list[int]) -> None:
         peer.routed(channel, ack, fin=True)
 
 
-def forgotten(core: Connection) -> list[int]:
+def forgotten(core: ConnectionCore) -> list[int]:
     """The channels that the core says FORGET_CHANNEL for, checked to the byte."""
     channels = []
     for action in core.poll_actions():

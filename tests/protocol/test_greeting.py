@@ -4,13 +4,13 @@ import pytest
 
 from aqueduct.errors import AqueductError, CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import PeerHeaders
 from aqueduct.protocol.greeting import LIMITS, split_limits, with_limits
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import AckVersion, ConnectionHeaders, Version
 from aqueduct.wire.primitives import encode_headers
-from tests.protocol.wires import GIVE_RECEIVER, Pair, RawPeer, stated
+from tests.protocol.wires import GIVE_RECEIVER, Pair, RawPeer, credit, stated
 
 OURS = Limits(1, 200, 3_000, 40_000, 500_000, 6_000_000)
 
@@ -52,7 +52,7 @@ def test_unknown_limits_are_ignored() -> None:
     assert split_limits(((LIMITS, value),), INITIAL_LIMITS)[1].max_headers == 9
 
 
-def test_a_peer_may_state_what_nobody_would_choose() -> None:
+def test_a_peer_may_state_limits_that_are_invalid_here() -> None:
     """AQ-LIMIT-1: any number will do."""
     value = contents((b"channel-window", b"\x00"), (b"max-message", b"\x00"))
     _, limits = split_limits(((LIMITS, value),), INITIAL_LIMITS)
@@ -71,7 +71,7 @@ def test_an_application_may_not_set_reserved_names() -> None:
     """AQ-CONN-6: on either side, and nothing happens then."""
     reserved = ((b"aqueduct-anything", b""),)
     with pytest.raises(LocalProtocolError, match=r"^AQ-CONN-6"):
-        Connection(Side.CLIENT, headers=reserved)
+        ConnectionCore(Side.CLIENT, headers=reserved)
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(Version(), ConnectionHeaders(()), fin=True)
     with pytest.raises(LocalProtocolError, match=r"^AQ-CONN-6"):
@@ -103,11 +103,11 @@ def test_each_side_keeps_to_the_limits_of_the_other() -> None:
     """AQ-LIMIT-1: initially to the initial ones, then to what was stated (AQ-LIMIT-2)."""
     server = Config(limits=Limits(channel_window=5_000_000, connection_window=7_000_000))
     pair = Pair(server_config=server, accept=False)
-    assert pair.client.credit(ENTRYPOINT) == INITIAL_LIMITS.channel_window
+    assert credit(pair.client, ENTRYPOINT) == INITIAL_LIMITS.channel_window
     pair.to_server.deliver()
     pair.server.accept((), pair.now)
     pair.run()
-    assert pair.client.credit(ENTRYPOINT) == 5_000_000
+    assert credit(pair.client, ENTRYPOINT) == 5_000_000
 
 
 def test_a_side_accepts_what_the_initial_limits_allow_even_if_it_states_less() -> None:
@@ -130,13 +130,13 @@ def test_a_side_accepts_what_the_initial_limits_allow_even_if_it_states_less() -
 def test_a_peer_that_states_no_limits_has_the_initial_ones() -> None:
     """AQ-LIMIT-2."""
     peer = RawPeer(Side.CLIENT, limits=None)
-    assert peer.core.credit(ENTRYPOINT) == INITIAL_LIMITS.channel_window
+    assert credit(peer.core, ENTRYPOINT) == INITIAL_LIMITS.channel_window
 
 
 def test_headers_over_what_the_peer_takes_are_refused_here() -> None:
     """AQ-SEQ-7: a client knows the initial limit, a server what the client stated."""
     with pytest.raises(AqueductError):
-        Connection(Side.CLIENT, headers=((b"x", b"y" * INITIAL_LIMITS.max_headers),))
+        ConnectionCore(Side.CLIENT, headers=((b"x", b"y" * INITIAL_LIMITS.max_headers),))
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(Version(), ConnectionHeaders(()), fin=True)
     with pytest.raises(AqueductError):

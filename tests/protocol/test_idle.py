@@ -1,4 +1,4 @@
-"""What a channel costs while nothing happens on it."""
+"""The memory and time that idle channels cost."""
 
 import gc
 import tracemalloc

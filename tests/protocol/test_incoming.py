@@ -53,7 +53,7 @@ def test_what_waits_counts_its_bytes_and_itself() -> None:
     incoming.wait(0)
     incoming.feed(b"abc")
     assert incoming.holds() == 3 + COST_OF_WAITING
-    incoming.go_on()
+    incoming.resume()
     assert incoming.holds() == 3
 
 

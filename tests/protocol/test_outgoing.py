@@ -1,4 +1,4 @@
-"""What waits to leave: how streams and datagrams are packed, reset and closed."""
+"""Output: how streams and datagrams are packed, reset and closed."""
 
 import pytest
 

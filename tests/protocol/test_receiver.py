@@ -6,7 +6,8 @@ from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import Delivered, End, Readable, ReceiverEnded, Undelivered
-from aqueduct.protocol.receiver import RULES, TRANSITIONS, Input, Receiver, State
+from aqueduct.protocol.receiver import Receiver
+from aqueduct.protocol.receiver_states import RULES, TRANSITIONS, ReceiverInput, ReceiverState
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -138,7 +139,7 @@ def test_datagrams_under_load_are_not_decided_one_by_one() -> None:
 
 
 def test_no_deadline_is_left_when_everything_arrived() -> None:
-    """AQ-UNREL-4: nobody is woken for numbers that are decided."""
+    """AQ-UNREL-4: decided numbers leave no timer."""
     peer = server_core()
     peer.routed(ENTRYPOINT, SentUnreliable(2))
     peer.datagram_to(ENTRYPOINT, plain(0), plain(1))
@@ -147,8 +148,8 @@ def test_no_deadline_is_left_when_everything_arrived() -> None:
     peer.core.handle_timer(peer.now)
     half = peer.core._channels.halves[ENTRYPOINT]
     assert isinstance(half, Receiver)
-    assert half.inbox is not None
-    assert not half.inbox.deadlines
+    assert half.datagrams is not None
+    assert not half.datagrams.deadlines
 
 
 def test_an_announcement_that_comes_late_is_answered_soon() -> None:
@@ -611,13 +612,18 @@ def test_a_channel_attached_twice_is_a_violation() -> None:
 
 def test_every_input_of_the_peer_is_defined_or_has_its_rule() -> None:
     """AQ-CODE-3: a missing entry of the table can be named."""
-    of_peer = {Input.MESSAGE, Input.SENT_UNRELIABLE, Input.FINISH_SENDER, Input.CANCEL_SENDER}
-    for state in (State.OPEN, State.FINISHING, State.CLOSING):
+    of_peer = {
+        ReceiverInput.MESSAGE,
+        ReceiverInput.SENT_UNRELIABLE,
+        ReceiverInput.FINISH_SENDER,
+        ReceiverInput.CANCEL_SENDER,
+    }
+    for state in (ReceiverState.OPEN, ReceiverState.FINISHING, ReceiverState.CLOSING):
         for cause in of_peer:
             assert (state, cause) in TRANSITIONS or cause in RULES
-    for state in set(State) - {State.GONE}:
-        assert (state, Input.CLOSE) in TRANSITIONS
-        assert (state, Input.DROP) in TRANSITIONS
+    for state in set(ReceiverState) - {ReceiverState.GONE}:
+        assert (state, ReceiverInput.CLOSE) in TRANSITIONS
+        assert (state, ReceiverInput.DROP) in TRANSITIONS
 
 
 def test_readable_is_told_once_until_the_queue_was_empty() -> None:

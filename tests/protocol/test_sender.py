@@ -13,7 +13,7 @@ from aqueduct.errors import (
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
-from aqueduct.protocol.sender import TRANSITIONS, Input, State
+from aqueduct.protocol.sender_states import TRANSITIONS, SenderInput, SenderState
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -33,6 +33,7 @@ from tests.protocol.wires import (
     RawPeer,
     carrier,
     client_core,
+    credit,
     payloads,
     plain,
     server_core,
@@ -203,7 +204,7 @@ def test_an_unreliable_sender_without_credit_drops_its_oldest_unsent_datagrams()
         payload = bytes([number]) * 40
         assert peer.core.send(ENTRYPOINT, payload, peer.now) == number
     assert datagram_messages(peer) == [plain(2, b"\x02" * 40), plain(3, b"\x03" * 40)]
-    assert peer.core.credit(ENTRYPOINT) == 20
+    assert credit(peer.core, ENTRYPOINT) == 20
     peer.wait(0.03)
     assert peer.said_about(ENTRYPOINT) == [SentUnreliable(4)]
 
@@ -433,7 +434,7 @@ def test_nothing_is_sent_after_the_end(end: str) -> None:
         peer.core.send(ENTRYPOINT, b"y", peer.now)
     with pytest.raises(ChannelClosed):
         peer.core.send_message(ENTRYPOINT, b"y", peer.now, attach=[GIVE_RECEIVER])
-    assert peer.core.credit(ENTRYPOINT) == 0
+    assert credit(peer.core, ENTRYPOINT) == 0
     assert peer.said() == []
     assert peer.core.channel_count == 1
 
@@ -608,12 +609,12 @@ def test_an_ordered_sender_remembers_nothing_of_what_it_sent() -> None:
 
 def test_every_command_is_defined_in_every_state_it_can_meet() -> None:
     """AQ-CANCEL-3: finish and cancel never fail; only an open sender sends."""
-    for state in set(State) - {State.GONE}:
-        assert (state, Input.FINISH) in TRANSITIONS
-        assert (state, Input.CANCEL) in TRANSITIONS
-        assert (state, Input.DROP) in TRANSITIONS
-        assert ((state, Input.SEND) in TRANSITIONS) is (state is State.OPEN)
-    assert all(state is not State.GONE for state, _ in TRANSITIONS)
+    for state in set(SenderState) - {SenderState.GONE}:
+        assert (state, SenderInput.FINISH) in TRANSITIONS
+        assert (state, SenderInput.CANCEL) in TRANSITIONS
+        assert (state, SenderInput.DROP) in TRANSITIONS
+        assert ((state, SenderInput.SEND) in TRANSITIONS) is (state is SenderState.OPEN)
+    assert all(state is not SenderState.GONE for state, _ in TRANSITIONS)
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -16,7 +16,7 @@ class Sleeper:
         raise AssertionError("the heap wakes nobody by itself")
 
 
-def test_nobody_wants_to_be_woken_at_first() -> None:
+def test_there_is_no_timer_at_first() -> None:
     assert Timers().next() is None
     assert Timers().due(1e9) == []
 
@@ -82,7 +82,7 @@ def test_any_mix_of_wishes_wakes_each_at_its_earliest(
             model = {who: time for who, time in model.items() if time > now}
 
 
-def test_those_who_no_longer_mean_to_be_woken_are_let_go() -> None:
+def test_stale_timers_are_removed() -> None:
     timers = Timers()
     awake = [Sleeper() for _ in range(100)]
     for at, sleeper in enumerate(awake):

@@ -1,4 +1,4 @@
-"""The memory of ended channels."""
+"""Tombstones of ended channels."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -6,60 +6,60 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aqueduct.protocol.channels import Tombstones, expire
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.tombstones import Graveyard, expire
 from tests.protocol.wires import from_client, from_server, to_client
 
 
-def buried(channels: Iterable[int], config: Config, now: float = 0.0) -> Graveyard:
-    graveyard = Graveyard(config)
+def ended(channels: Iterable[int], config: Config, now: float = 0.0) -> Tombstones:
+    tombstones = Tombstones(config)
     for channel in channels:
-        graveyard.add(channel, now)
-    return graveyard
+        tombstones.add(channel, now)
+    return tombstones
 
 
 @given(st.permutations(range(40)), st.integers(0, 40))
 def test_an_ended_channel_is_remembered_for_good(order: list[int], how_many: int) -> None:
     """AQ-FORGET-4: in whatever order they end, and no other with them."""
-    graveyard = buried((from_client(index) for index in order[:how_many]), Config())
-    remembered = {index for index in range(40) if from_client(index) in graveyard}
+    tombstones = ended((from_client(index) for index in order[:how_many]), Config())
+    remembered = {index for index in range(40) if from_client(index) in tombstones}
     assert remembered == set(order[:how_many])
 
 
 def test_spaces_do_not_mix() -> None:
-    graveyard = buried([from_client(3)], Config())
-    assert from_client(3) in graveyard
+    tombstones = ended([from_client(3)], Config())
+    assert from_client(3) in tombstones
     for other in (to_client(3), from_server(3), from_client(3, oneshot=True)):
-        assert other not in graveyard
+        assert other not in tombstones
 
 
 def test_channels_that_ended_next_to_each_other_take_no_room() -> None:
     """AQ-FORGET-4: they are kept as ranges, so a cap of one is enough for a million."""
-    graveyard = buried((from_client(index) for index in range(10_000)), Config(max_remembered=1))
-    graveyard.add(from_client(10_000), 99.0)
-    assert all(from_client(index) in graveyard for index in range(10_001))
+    tombstones = ended((from_client(index) for index in range(10_000)), Config(max_remembered=1))
+    tombstones.add(from_client(10_000), 99.0)
+    assert all(from_client(index) in tombstones for index in range(10_001))
 
 
 def test_past_its_bound_it_remembers_further_ones_for_a_second() -> None:
     """AQ-FORGET-4."""
     scattered = [from_client(10 * index) for index in range(6)]
-    graveyard = buried(scattered[:4], Config(max_remembered=4))
-    graveyard.add(scattered[4], 1.0)
-    assert scattered[4] in graveyard
-    graveyard.add(scattered[5], 1.9)
-    assert scattered[4] in graveyard
-    graveyard.add(from_client(1000), 2.1)
-    assert scattered[4] not in graveyard
-    assert scattered[5] in graveyard
-    assert all(channel in graveyard for channel in scattered[:4])
+    tombstones = ended(scattered[:4], Config(max_remembered=4))
+    tombstones.add(scattered[4], 1.0)
+    assert scattered[4] in tombstones
+    tombstones.add(scattered[5], 1.9)
+    assert scattered[4] in tombstones
+    tombstones.add(from_client(1000), 2.1)
+    assert scattered[4] not in tombstones
+    assert scattered[5] in tombstones
+    assert all(channel in tombstones for channel in scattered[:4])
 
 
 def test_what_is_remembered_past_the_bound_is_bounded_too() -> None:
     """AQ-FORGET-4."""
-    graveyard = buried(
+    tombstones = ended(
         (from_client(10 * index) for index in range(10_000)), Config(max_remembered=8)
     )
-    assert sum(from_client(10 * index) in graveyard for index in range(10_000)) <= 16
+    assert sum(from_client(10 * index) in tombstones for index in range(10_000)) <= 16
 
 
 def test_only_the_old_entries_expire() -> None:

@@ -1,26 +1,26 @@
-"""The books of messages in datagrams, at both ends, with no connection around them."""
+"""The bookkeeping of datagrams at both ends, without a connection."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.protocol.unreliable import Inbox, Outbox
+from aqueduct.protocol.unreliable import ReceivedDatagrams, SentDatagrams
 from aqueduct.wire.primitives import MAX_VARINT
 
 GRAIN = 0.005
 
 
-def outbox(*sizes: int) -> Outbox:
-    box = Outbox()
+def sent(*sizes: int) -> SentDatagrams:
+    box = SentDatagrams()
     for size in sizes:
         box.add(size)
     box.announced = box.next_number
     return box
 
 
-def inbox(announced: int, *arrived: int, deadline: float = 10.0) -> Inbox:
-    box = Inbox()
+def received(announced: int, *arrived: int, deadline: float = 10.0) -> ReceivedDatagrams:
+    box = ReceivedDatagrams()
     for number in arrived:
         assert box.arrive(number, number + 1, 100)
     if announced:
@@ -33,22 +33,22 @@ def inbox(announced: int, *arrived: int, deadline: float = 10.0) -> Inbox:
 
 def test_numbers_count_from_zero_without_gaps() -> None:
     """AQ-SEND-2."""
-    box = Outbox()
+    box = SentDatagrams()
     assert [box.add(1) for _ in range(3)] == [0, 1, 2]
     assert box.unannounced() == 3
 
 
 def test_decisions_go_on_where_the_last_ones_stopped() -> None:
     """AQ-UNREL-5: not where an announcement stopped."""
-    box = outbox(1, 2, 3, 4, 5, 6)
-    assert box.decide((2, 1)) == ([(0, 2, True), (2, 3, False)], 3)
-    assert box.decide((0, 1, 2)) == ([(3, 4, False), (4, 6, True)], 4)
+    box = sent(1, 2, 3, 4, 5, 6)
+    assert box.decide((2, 1)) == (((0, 2),), ((2, 3),), 3)
+    assert box.decide((0, 1, 2)) == (((4, 6),), ((3, 4),), 4)
     assert not box.sizes
 
 
 def test_a_number_that_was_not_announced_cannot_be_decided() -> None:
     """AQ-UNREL-5."""
-    box = outbox(1, 1, 1)
+    box = sent(1, 1, 1)
     box.add(1)
     box.decide((2,))
     with pytest.raises(RemoteProtocolError, match=r"^AQ-UNREL-5"):
@@ -57,14 +57,14 @@ def test_a_number_that_was_not_announced_cannot_be_decided() -> None:
 
 def test_a_dropped_message_keeps_its_number_and_gives_its_bytes_back() -> None:
     """AQ-UNREL-6."""
-    box = outbox(5, 7, 9)
+    box = sent(5, 7, 9)
     assert box.forgo(1) == 7
-    assert box.decide((1, 2)) == ([(0, 1, True), (1, 3, False)], 9)
+    assert box.decide((1, 2)) == (((0, 1),), ((1, 3),), 9)
 
 
 def test_acks_of_a_pending_channel_are_kept_until_they_are_taken() -> None:
     """AQ-LIN-6."""
-    box = outbox(*[1] * 10)
+    box = sent(*[1] * 10)
     box.keep_acked(((0, 2), (4, 5)))
     box.keep_acked(((2, 4),))
     assert box.take_acked() == ((0, 5),)
@@ -76,14 +76,14 @@ def test_acks_of_a_pending_channel_are_kept_until_they_are_taken() -> None:
 
 def test_nothing_is_decided_that_was_not_announced() -> None:
     """AQ-UNREL-5."""
-    box = inbox(0, 0, 1, 2)
+    box = received(0, 0, 1, 2)
     assert box.overtaken()
     assert box.decide(99.0) == ()
 
 
 def test_what_arrived_is_acked_before_its_deadline_as_far_as_there_is_no_gap() -> None:
     """AQ-UNREL-4."""
-    box = inbox(5, 0, 1, 3)
+    box = received(5, 0, 1, 3)
     assert box.decide(0.0) == (2,)
     assert box.decide(0.0) == ()
     assert not box.settled()
@@ -91,7 +91,7 @@ def test_what_arrived_is_acked_before_its_deadline_as_far_as_there_is_no_gap() -
 
 def test_what_did_not_arrive_is_nacked_at_its_deadline_and_not_earlier() -> None:
     """AQ-UNREL-2."""
-    box = inbox(5, 0, 3, deadline=10.0)
+    box = received(5, 0, 3, deadline=10.0)
     assert box.decide(9.999) == (1,)
     assert not box.due(9.999)
     assert box.due(10.0)
@@ -101,7 +101,7 @@ def test_what_did_not_arrive_is_nacked_at_its_deadline_and_not_earlier() -> None
 
 def test_each_announcement_has_its_own_deadline() -> None:
     """AQ-UNREL-2."""
-    box = inbox(2, deadline=1.0)
+    box = received(2, deadline=1.0)
     box.announce(3, 2.0, GRAIN)
     assert box.decide(1.0) == (0, 2)
     assert box.decide(1.9) == ()
@@ -110,21 +110,21 @@ def test_each_announcement_has_its_own_deadline() -> None:
 
 def test_a_close_decides_everything_announced_at_once() -> None:
     """AQ-CLOSE-2."""
-    box = inbox(4, 1, 2, deadline=10.0)
+    box = received(4, 1, 2, deadline=10.0)
     assert box.decide(0.0, everything=True) == (0, 1, 2, 1)
     assert box.settled()
 
 
 def test_a_number_that_arrives_twice_is_a_violation() -> None:
     """AQ-SEND-2."""
-    box = inbox(0, 4)
+    box = received(0, 4)
     with pytest.raises(RemoteProtocolError, match=r"^AQ-SEND-2"):
         box.arrive(3, 6, 100)
 
 
 def test_a_datagram_that_opens_one_gap_too_many_is_treated_as_lost() -> None:
     """AQ-LIMIT-6."""
-    box = inbox(0, 0, 2, 4)
+    box = received(0, 0, 2, 4)
     assert not box.arrive(6, 7, 3)
     assert box.arrive(5, 6, 3), "it opens no gap"
     box.announce(7, 1.0, GRAIN)
@@ -133,7 +133,7 @@ def test_a_datagram_that_opens_one_gap_too_many_is_treated_as_lost() -> None:
 
 def test_announcements_close_together_share_a_deadline() -> None:
     """AQ-UNREL-2: a flood of announcements is remembered in a few numbers."""
-    box = Inbox()
+    box = ReceivedDatagrams()
     for at in range(100_000):
         box.announce(1, 1.0 + at / 1e6, GRAIN)
     assert len(box.deadlines) <= 0.1 / GRAIN + 1
@@ -141,14 +141,14 @@ def test_announcements_close_together_share_a_deadline() -> None:
 
 def test_a_deadline_is_rounded_up_by_at_most_the_grain() -> None:
     """AQ-UNREL-2: a few milliseconds, and never down."""
-    box = inbox(1, deadline=1.0012)
+    box = received(1, deadline=1.0012)
     assert not box.due(1.0012 - 1e-9)
     assert box.due(1.0012 + GRAIN)
 
 
 def test_a_later_deadline_is_never_before_an_earlier_one() -> None:
     """AQ-UNREL-2: numbers are decided in order even when the round-trip time fell meanwhile."""
-    box = inbox(1, deadline=2.0)
+    box = received(1, deadline=2.0)
     box.announce(1, 1.0, GRAIN)
     assert box.decide(1.5) == ()
     assert box.decide(2.0) == (0, 2)
@@ -156,7 +156,7 @@ def test_a_later_deadline_is_never_before_an_earlier_one() -> None:
 
 def test_counts_that_add_up_to_more_numbers_than_there_are_are_a_violation() -> None:
     """AQ-UNREL-1."""
-    box = Inbox()
+    box = ReceivedDatagrams()
     box.announce(MAX_VARINT - 1, 1.0, GRAIN)
     box.announce(1, 1.0, GRAIN)
     with pytest.raises(RemoteProtocolError, match=r"^AQ-UNREL-1"):
@@ -164,17 +164,20 @@ def test_counts_that_add_up_to_more_numbers_than_there_are_are_a_violation() -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sets(st.integers(0, 30)), st.floats(0, 1.5))))
-def test_both_books_agree_on_every_number(steps: list[tuple[int, set[int], float]]) -> None:
+def test_both_sides_agree_on_every_number(steps: list[tuple[int, set[int], float]]) -> None:
     """AQ-UNREL-3: acked exactly if it arrived before it was decided."""
     announced = sum(count for count, _, _ in steps)
-    ours, theirs = outbox(*[1] * announced), Inbox()
+    ours, theirs = sent(*[1] * announced), ReceivedDatagrams()
     in_time: set[int] = set()
     fates: dict[int, bool] = {}
 
     def decide(now: float) -> None:
         lengths = theirs.decide(now)
-        for start, stop, acked in ours.decide(lengths)[0] if lengths else ():
-            fates.update(dict.fromkeys(range(start, stop), acked))
+        acked, nacked, _ = ours.decide(lengths) if lengths else ((), (), 0)
+        for start, stop in acked:
+            fates.update(dict.fromkeys(range(start, stop), True))
+        for start, stop in nacked:
+            fates.update(dict.fromkeys(range(start, stop), False))
 
     now = 0.0
     for count, arriving, pause in steps:

@@ -1,4 +1,4 @@
-"""Everything a peer may not do: each closes the connection with its code and its rule.
+"""Protocol violations: each closes the connection with its code and names its rule.
 
 One table. Each case is played twice, with streams in one piece and byte by byte; afterwards the
 core has to be empty and deaf.
@@ -418,7 +418,7 @@ OF_SEVERAL = {"AQ-COST-4"}
 
 
 def scattered_empties(peer: RawPeer, count: int) -> None:
-    """Empty messages in datagrams of which every other one is lost, and nobody takes them."""
+    """Empty messages in datagrams, every other one lost, that are not taken."""
     control = peer.routed(ENTRYPOINT)
     for number in range(0, 2 * count, 2):
         peer.datagram_to(ENTRYPOINT, plain(number))

@@ -1,4 +1,4 @@
-"""Two ways to hold a core in the hand: a pair joined in memory, and a peer made of raw frames."""
+"""Fixtures for cores: a pair connected in memory, and a peer of raw frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aqueduct.protocol.actions import (
 )
 from aqueduct.protocol.budget import Account, Budget
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
 from aqueduct.wire.chanid import ENTRYPOINT, Side, channel_id
 from aqueduct.wire.frames import (
@@ -28,7 +28,7 @@ from aqueduct.wire.frames import (
     RouteTo,
     Version,
 )
-from aqueduct.wire.primitives import Headers, encode_headers, encode_varint
+from aqueduct.wire.primitives import HeaderPairs, encode_headers, encode_varint
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 
 HUGE = 2**40
@@ -65,7 +65,7 @@ def decode(data: bytes) -> list[Frame]:
     return frames
 
 
-def stated(limits: Limits, *, reserves: bool = False) -> Headers:
+def stated(limits: Limits, *, reserves: bool = False) -> HeaderPairs:
     """The connection header that states limits, written out by hand; reserves if so told."""
     pairs: tuple[tuple[bytes, int], ...] = (
         (b"channel-window", limits.channel_window),
@@ -124,7 +124,7 @@ def to_server(index: int, *, oneshot: bool = False) -> int:
 class Direction:
     """What one side has sent and the other has not got yet."""
 
-    def __init__(self, pair: Pair, source: Connection, target: Connection) -> None:
+    def __init__(self, pair: Pair, source: ConnectionCore, target: ConnectionCore) -> None:
         self._pair = pair
         self.source = source
         self.target = target
@@ -184,12 +184,12 @@ class Pair:
         client_config: Config | None = None,
         server_config: Config | None = None,
         *,
-        headers: Headers = (),
+        headers: HeaderPairs = (),
         accept: bool = True,
     ) -> None:
         self.now = 100.0
-        self.client = Connection(Side.CLIENT, client_config, headers=headers)
-        self.server = Connection(Side.SERVER, server_config)
+        self.client = ConnectionCore(Side.CLIENT, client_config, headers=headers)
+        self.server = ConnectionCore(Side.SERVER, server_config)
         self.to_server = Direction(self, self.client, self.server)
         self.to_client = Direction(self, self.server, self.client)
         self.events: dict[Side, list[Event]] = {Side.CLIENT: [], Side.SERVER: []}
@@ -294,7 +294,7 @@ class RawPeer:
         account: Account | None = None,
     ) -> None:
         self.now = 100.0
-        self.core = Connection(side, config, early=early, account=account)
+        self.core = ConnectionCore(side, config, early=early, account=account)
         self.streams: dict[int, Seen] = {}
         self.datagrams: list[list[Frame]] = []
         self.closed: CloseConnection | None = None
@@ -445,3 +445,15 @@ def client_core(config: Config | None = None, *, limits: Limits | None = WIDE) -
 def server_core(config: Config | None = None, *, limits: Limits | None = WIDE) -> RawPeer:
     """A server that has accepted a raw client."""
     return RawPeer(Side.SERVER, config, limits=limits)
+
+
+def credit(core: ConnectionCore, channel: int) -> int:
+    """Return how many bytes could be sent on a channel now."""
+    half = core._sender(channel)
+    if not half.is_open():
+        return 0
+    limits = core._context.credit.peer_limits
+    window = core._context.credit.send_window
+    spare = min(max(window.reserve - half.outstanding, 0), max(window.pool - window.reserved, 0))
+    shared = max(window.limit + spare - window.outstanding, 0)
+    return min(max(limits.channel_window - half.outstanding, 0), shared)

@@ -176,7 +176,7 @@ async def test_a_cancelled_send_does_not_block_other_channels(how: str) -> None:
         else:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(gone.send(bytes(500_000)), 0.05)
-        assert not client._driver.core._link.turns.sizes
+        assert not client._driver.core._context.blocked.sizes
         waiting = asyncio.create_task(last.send(bytes(200_000)))
         await theirs[1].receive()
         await asyncio.wait_for(waiting, 5)

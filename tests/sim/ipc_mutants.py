@@ -8,24 +8,24 @@ IPC_MUTANTS = [
     # Never twice
     Mutant(
         "processed ids are dropped at once when the owner id changes",
-        "ipc/core/inbox.py",
+        "ipc/core/receiving.py",
         "        while before and before[0][0] + self._config.receive_timeout <= now:",
         "        while before:",
     ),
     Mutant(
         "processed messages are not looked up",
-        "ipc/core/inbox.py",
+        "ipc/core/receiving.py",
         "        if self._answer_processed(message_id, 0, remote):\n            return\n",
         "",
     ),
     Mutant(
         "a duplicate of a message that is whole begins it anew",
-        "ipc/core/inbox.py",
-        "        receiving = self._receivings.get(message_id)\n        if receiving is not None:\n"
-        "            receiving.remote = remote",
-        "        receiving = self._receivings.get(message_id)\n"
-        "        if receiving is not None and receiving.state is not State.WHOLE:\n"
-        "            receiving.remote = remote",
+        "ipc/core/receiving.py",
+        "        transfer = self._transfers.get(message_id)\n        if transfer is not None:\n"
+        "            transfer.remote = remote",
+        "        transfer = self._transfers.get(message_id)\n"
+        "        if transfer is not None and transfer.state is not IncomingState.WHOLE:\n"
+        "            transfer.remote = remote",
     ),
     Mutant(
         "a message that another life may have taken is sent again",
@@ -47,53 +47,54 @@ IPC_MUTANTS = [
     ),
     Mutant(
         "a new life has the owner ids of the one before",
-        "ipc/core/inbox.py",
-        "        self._incarnation = chance.randbytes(INCARNATION)\n",
+        "ipc/core/receiving.py",
+        "        self._incarnation = randomness.randbytes(INCARNATION)\n",
         "        self._incarnation = bytes(range(INCARNATION))\n",
     ),
     # Success is the truth
     Mutant(
         "the last PDU is acknowledged before the message is taken",
-        "ipc/core/inbox.py",
-        "            payload = receiving.payload()",
-        "            self._answer(receiving.remote, receiving.last_ack())\n"
-        "            payload = receiving.payload()",
+        "ipc/core/receiving.py",
+        "            payload = transfer.payload()",
+        "            self._answer(transfer.remote, transfer.last_ack())\n"
+        "            payload = transfer.payload()",
     ),
     Mutant(
         "a refused message is acknowledged as if taken",
-        "ipc/core/inbox.py",
-        "receiving.last_ack(Code.PROCESSING_ERROR))",
-        "receiving.last_ack())",
+        "ipc/core/receiving.py",
+        "transfer.last_ack(Code.PROCESSING_ERROR))",
+        "transfer.last_ack())",
     ),
     Mutant(
         "an ack is accepted from anybody",
-        "ipc/core/outbox.py",
-        "sending.state is not State.HEADER or sending.remote != remote:\n",
-        "sending.state is not State.HEADER:\n",
+        "ipc/core/sending.py",
+        "            or transfer.state is not OutgoingState.HEADER\n"
+        "            or transfer.remote != remote\n",
+        "            or transfer.state is not OutgoingState.HEADER\n",
     ),
     Mutant(
         "any DATA_ACK will do",
-        "ipc/core/outbox.py",
-        "            or sending.index != ack.sequence\n",
+        "ipc/core/sending.py",
+        "            or transfer.index != ack.sequence\n",
         "",
     ),
     Mutant(
         "the answer to an aborted message says success",
-        "ipc/core/inbox.py",
+        "ipc/core/receiving.py",
         "        code, last = answer\n",
         "        code, last = 0, answer[1]\n",
     ),
     Mutant(
         "that a message waits to be taken counts as success",
-        "ipc/core/outbox.py",
-        "        sending.held = True\n        self._schedule(sending, now)\n",
-        "        self._advance(sending, known, now)\n        return\n",
+        "ipc/core/sending.py",
+        "        transfer.held = True\n        self._schedule(transfer, now)\n",
+        "        self._advance(transfer, known, now)\n        return\n",
     ),
     Mutant(
         "a message that is not whole is said to wait to be taken",
-        "ipc/core/inbox.py",
-        "                self._answer(remote, receiving.last_ack())\n            elif (",
-        "                self._answer(remote, receiving.notice())\n            elif (",
+        "ipc/core/receiving.py",
+        "                self._answer(remote, transfer.last_ack())\n            elif (",
+        "                self._answer(remote, transfer.notice())\n            elif (",
     ),
     # Bytes
     Mutant(
@@ -116,55 +117,55 @@ IPC_MUTANTS = [
     ),
     Mutant(
         "a duplicate piece is added once more",
-        "ipc/core/inbox.py",
-        "            self._answer(remote, receiving.last_ack())  # IPC-RECV-12\n",
-        "            self._add(receiving, data.payload, now)\n",
+        "ipc/core/receiving.py",
+        "            self._answer(remote, transfer.last_ack())  # IPC-RECV-12\n",
+        "            self._add(transfer, data.payload, now)\n",
     ),
     Mutant(
         "the size that a receiver takes is not remembered",
-        "ipc/core/outbox.py",
+        "ipc/core/sending.py",
         "        known.max_data = min(known.max_data, size)\n",
         "",
     ),
     # Ends
     Mutant(
         "an abort is ignored",
-        "ipc/core/inbox.py",
-        "            self._abort(receiving)\n",
+        "ipc/core/receiving.py",
+        "            self._abort(transfer)\n",
         "            self._statistics.ignored += 1\n",
     ),
     Mutant(
         "the receive timer is never set",
-        "ipc/core/inbox.py",
-        "        self._timers.wake(receiving, receiving.deadline)\n\n    def _wake",
+        "ipc/core/receiving.py",
+        "        self._timers.wake(transfer, transfer.deadline)\n\n    def _wake",
         "\n    def _wake",
     ),
     Mutant(
         "the window is not released at the end of a send",
-        "ipc/core/outbox.py",
-        "            known.window.remove(sending.charge)\n"
-        "            sending.charge = 0\n        if",
-        "            sending.charge = 0\n        if",
+        "ipc/core/sending.py",
+        "            known.window.remove(transfer.charge)\n"
+        "            transfer.charge = 0\n        if",
+        "            transfer.charge = 0\n        if",
     ),
     Mutant(
         "the window is not released when a message waits to be taken",
-        "ipc/core/outbox.py",
-        "            known.window.remove(sending.charge)\n"
-        "            sending.charge = 0\n            ",
-        "            sending.charge = 0\n            ",
+        "ipc/core/sending.py",
+        "            known.window.remove(transfer.charge)\n"
+        "            transfer.charge = 0\n            ",
+        "            transfer.charge = 0\n            ",
     ),
     Mutant(
         "nobody who waits goes on",
-        "ipc/core/outbox.py",
+        "ipc/core/sending.py",
         "        while waiting and not self._closed and known",
         "        while waiting and self._closed and known",
     ),
     Mutant(
         "a send that is given up is reported twice",
-        "ipc/core/outbox.py",
-        "            sending.time_out()\n",
-        "            sending.time_out()\n"
-        "            self.ended.append(Ended(sending.message_id, sending.remote, code, True))\n",
+        "ipc/core/sending.py",
+        "            transfer.time_out()\n",
+        "            transfer.time_out()\n"
+        "            self.ended.append(Ended(transfer.message_id, transfer.remote, code, True))\n",
     ),
     Mutant(
         "the bytes of a message that is over still count",
@@ -174,10 +175,10 @@ IPC_MUTANTS = [
     ),
     Mutant(
         "the bytes of a message that was withdrawn count for ever",
-        "ipc/core/inbox.py",
-        "            self._room.release(receiving)\n        self._processed",
-        "            self._room.release(receiving)\n        else:\n"
-        "            self._room.held += receiving.arrived\n        self._processed",
+        "ipc/core/receiving.py",
+        "            self._budget.release(transfer)\n        self._processed",
+        "            self._budget.release(transfer)\n        else:\n"
+        "            self._budget.held += transfer.arrived\n        self._processed",
     ),
     # Shares
     Mutant(
@@ -191,14 +192,14 @@ IPC_MUTANTS = [
     ),
     Mutant(
         "a byte keeps a transfer alive",
-        "ipc/core/inbox.py",
-        "            receiving.deadline = min(receiving.deadline, least)\n",
+        "ipc/core/receiving.py",
+        "            transfer.deadline = min(transfer.deadline, least)\n",
         "            pass\n",
     ),
     Mutant(
         "more is kept than there is room for",
         "ipc/core/admission.py",
-        "        while not self._fits(account, size, receiving):\n",
+        "        while not self._fits(account, size, transfer):\n",
         "        while False:\n",
     ),
     Mutant(
@@ -215,8 +216,8 @@ IPC_MUTANTS = [
     ),
     Mutant(
         "sends to a remote that cannot be reached go on",
-        "ipc/core/outbox.py",
-        "            self._give_up(sending, Code.APPLICATION, now)\n",
+        "ipc/core/sending.py",
+        "            self._give_up(transfer, Code.APPLICATION, now)\n",
         "            pass\n",
     ),
     # Times
@@ -228,56 +229,57 @@ IPC_MUTANTS = [
     ),
     Mutant(
         "a PDU is sent again without backoff",
-        "ipc/core/outbox.py",
-        "        sending.retry_at = now + backoff\n",
-        "        sending.retry_at = now + backoff / 8\n",
+        "ipc/core/sending.py",
+        "        transfer.retry_at = now + backoff\n",
+        "        transfer.retry_at = now + backoff / 8\n",
     ),
     Mutant(
         "a message that waits to be taken gets more time",
-        "ipc/core/outbox.py",
-        "        sending.held = True\n",
-        "        sending.held = True\n        sending.deadline = now + self._config.ack_timeout\n",
+        "ipc/core/sending.py",
+        "        transfer.held = True\n",
+        "        transfer.held = True\n"
+        "        transfer.deadline = now + self._config.ack_timeout\n",
     ),
     Mutant(
         "a message that waits to be taken is asked for like any other",
-        "ipc/core/outbox.py",
+        "ipc/core/sending.py",
         "            backoff = max(backoff, config.held_backoff)\n",
         "            pass\n",
     ),
     Mutant(
         "a message that waits to be taken is never asked for again",
-        "ipc/core/outbox.py",
+        "ipc/core/sending.py",
         "            backoff = max(backoff, config.held_backoff)\n",
         "            backoff = 1e9\n",
     ),
     Mutant(
         "anybody can say that a message waits to be taken",
-        "ipc/core/outbox.py",
-        "            if sending is not None and sending.remote == remote and _is_notice",
-        "            if sending is not None and _is_notice",
+        "ipc/core/sending.py",
+        "            if transfer is not None and transfer.remote == remote and _is_notice",
+        "            if transfer is not None and _is_notice",
     ),
     Mutant(
         "a PDU is never sent again",
-        "ipc/core/outbox.py",
-        "        elif now >= sending.retry_at:\n",
-        "        elif now >= sending.retry_at + 1e9:\n",
+        "ipc/core/sending.py",
+        "        elif now >= transfer.retry_at:\n",
+        "        elif now >= transfer.retry_at + 1e9:\n",
     ),
     Mutant(
         "an owner id is trusted for ever",
-        "ipc/core/outbox.py",
+        "ipc/core/sending.py",
         "        if known.owner and now < known.trusted_until:",
         "        if known.owner:",
     ),
     Mutant(
         "an owner id is trusted although the remote is in trouble",
-        "ipc/core/outbox.py",
-        "            known.trusted_until = 0.0  # whoever",
+        "ipc/core/sending.py",
+        "            known.trusted_until = 0.0  # the next",
         "            pass  # whoever",
     ),
     Mutant(
         "the owner id never changes by itself",
         "ipc/core/exchange.py",
-        "            self._inbox.change_owner(now)\n        for sleeper",
-        "            self._inbox.owner_until = now + 1\n        for sleeper",
+        "            self._receiver.change_owner(now)\n        for sleeper",
+        "            self._receiver.owner_until = now + 1\n        for sleeper",
     ),
 ]

@@ -21,15 +21,16 @@ MUTANTS = [
     Mutant(
         "acks are not flushed before CLOSE_RECEIVER",
         "protocol/receiver.py",
-        "        self._say_acks(inbox.decide(now, everything=True) if inbox is not None else ())\n"
+        "        self._send_acks(datagrams.decide(now, everything=True) "
+        "if datagrams is not None else ())\n"
         "        control = self._control_stream()\n",
         "        control = self._control_stream()\n",
     ),
     Mutant(
         "acks wait for a timer under load",
         "protocol/receiver.py",
-        "        if self._ack_count >= self._link.config.ack_every:\n",
-        "        if self._ack_count >= 8 * self._link.config.ack_every:\n",
+        "        if self._ack_count >= self._context.config.ack_every:\n",
+        "        if self._ack_count >= 8 * self._context.config.ack_every:\n",
     ),
     Mutant(
         "a message is reported delivered while its channel is pending",
@@ -47,7 +48,7 @@ MUTANTS = [
     Mutant(
         "datagrams get no time to arrive",
         "protocol/receiver.py",
-        "            max(2 * self._link.rtt, config.receipt_deadline_min), "
+        "            max(2 * self._context.rtt, config.receipt_deadline_min), "
         "config.receipt_deadline_max\n",
         "            0.001, config.receipt_deadline_max\n",
     ),
@@ -66,8 +67,8 @@ MUTANTS = [
     Mutant(
         "a dropped datagram keeps its place in the window",
         "protocol/sender.py",
-        "                self._release(self.outbox.forgo(number))\n",
-        "                self.outbox.forgo(number)\n",
+        "                self._release(self.datagrams.forgo(number))\n",
+        "                self.datagrams.forgo(number)\n",
     ),
     # Lineage
     Mutant(
@@ -104,13 +105,13 @@ MUTANTS = [
     Mutant(
         "ended channels are not remembered",
         "protocol/channels.py",
-        "        if channel in self._graveyard or channel == ENTRYPOINT:\n",
+        "        if channel in self._tombstones or channel == ENTRYPOINT:\n",
         "        if channel == ENTRYPOINT:\n",
     ),
     Mutant(
         "a ROUTE_TO is not answered",
         "protocol/channels.py",
-        "        half.route_back(now + self._link.config.ack_delay)\n",
+        "        half.route_back(now + self._context.config.ack_delay)\n",
         "",
     ),
     # Credit
@@ -123,20 +124,20 @@ MUTANTS = [
     Mutant(
         "DEQUEUED counts one byte too many",
         "protocol/receiver.py",
-        "Dequeued(self.unreported).encode()",
-        "Dequeued(self.unreported + 1).encode()",
+        "Dequeued(size).encode()",
+        "Dequeued(size + 1).encode()",
     ),
     Mutant(
         "a sender ignores the channel window",
-        "protocol/sender.py",
-        "        return self.outstanding + size <= limit or self.outstanding == 0  # AQ-FLOW-3\n",
+        "protocol/flow.py",
+        "        return outstanding + size <= limit or outstanding == 0  # AQ-FLOW-3\n",
         "        return True\n",
     ),
     Mutant(
         "a sender counts what is taken twice",
-        "protocol/sender.py",
-        "        window.remove(size, window.spare(self.outstanding, size))\n",
-        "        window.remove(2 * size, window.spare(self.outstanding, size))\n",
+        "protocol/flow.py",
+        "        window.remove(size, window.spare(left, size))\n",
+        "        window.remove(2 * size, window.spare(left, size))\n",
     ),
     Mutant(
         "a sender that waits for room is not woken",
@@ -147,8 +148,8 @@ MUTANTS = [
     Mutant(
         "a cancelled sender keeps its credit",
         "protocol/sender.py",
-        "        window.remove(self.outstanding, window.spare(0, self.outstanding))\n",
-        "",
+        "        self.outstanding = self._credit.release(self.outstanding, self.outstanding)\n",
+        "        self.outstanding = 0\n",
     ),
     Mutant(
         "a sender does not use its channel's reserve",
@@ -170,15 +171,15 @@ MUTANTS = [
     ),
     Mutant(
         "a reserve counts by the limits that held when it was used",
-        "protocol/connection.py",
-        "                window.add(0, min(used, window.reserve) - min(used, before))\n",
-        "                pass\n",
+        "protocol/flow.py",
+        "            window.add(0, min(used, window.reserve) - min(used, before))\n",
+        "            pass\n",
     ),
     Mutant(
         "a receiver that ended keeps its reserve",
         "protocol/receiver.py",
-        "            link.drained_later += self._queue.size\n        self._reserve(0)\n",
-        "            link.drained_later += self._queue.size\n",
+        "        self._credit.discard(self.channel, queued, self.unreported, self.reserved)\n",
+        "        self._credit.discard(self.channel, queued, self.unreported, 0)\n",
     ),
     Mutant(
         "a lost channel keeps its reserve",
@@ -196,7 +197,7 @@ MUTANTS = [
     Mutant(
         "a finish does not wait for datagrams to be decided",
         "protocol/receiver.py",
-        " or (inbox is not None and not inbox.settled()):",
+        " or (datagrams is not None and not datagrams.settled()):",
         ":",
     ),
     Mutant(
@@ -208,7 +209,7 @@ MUTANTS = [
     Mutant(
         "a cancel leaves the queue to the application",
         "protocol/receiver.py",
-        "        self._end = End.CANCELLED\n        self._tell(End.CANCELLED)\n"
+        "        self._end = End.CANCELLED\n        self._emit_end(End.CANCELLED)\n"
         "        return self._drop_queue()\n",
         "        self._end = End.CANCELLED\n        return []\n",
     ),
@@ -227,8 +228,9 @@ MUTANTS = [
     Mutant(
         "senders in dropped messages leak",
         "protocol/channels.py",
-        "                    half.owner = Owner.GONE\n                    half.cancel(now)\n",
-        "                    half.owner = Owner.GONE\n",
+        "                    half.owner = Ownership.RELEASED\n"
+        "                    half.cancel(now)\n",
+        "                    half.owner = Ownership.RELEASED\n",
     ),
     Mutant(
         "datagrams of a cancelled sender are never announced",
@@ -246,14 +248,14 @@ MUTANTS = [
     Mutant(
         "datagrams acked on a pending channel are never reported",
         "protocol/sender.py",
-        "                self.outbox.keep_acked(good)\n",
+        "                self.datagrams.keep_acked(good)\n",
         "                pass\n",
     ),
     Mutant(
         "the application is not told of messages that came before its handle",
         "protocol/receiver.py",
-        "        self.owner = Owner.APPLICATION\n        if self._queue is not None:\n",
-        "        self.owner = Owner.APPLICATION\n        if False:\n",
+        "        self.owner = Ownership.APPLICATION\n        if self._queue is not None:\n",
+        "        self.owner = Ownership.APPLICATION\n        if False:\n",
     ),
     Mutant(
         "messages are taken in the wrong order",
@@ -281,9 +283,9 @@ MUTANTS = [
     ),
     Mutant(
         "the windows of the first flight are one's own",
-        "protocol/link.py",
+        "protocol/flow.py",
         "        self.peer_limits = initial\n",
-        "        self.peer_limits = config.limits\n",
+        "        self.peer_limits = limits\n",
     ),
     Mutant(
         "VERSION is never acked",
@@ -301,7 +303,7 @@ MUTANTS = [
     Mutant(
         "halves that linger are counted for ever",
         "protocol/channels.py",
-        "            self._link.lingering -= 1\n",
+        "            self._context.lingering -= 1\n",
         "            pass\n",
     ),
     Mutant(
@@ -327,28 +329,28 @@ MUTANTS = [
     Mutant(
         "a receiver that ended keeps its timer",
         "protocol/receiver.py",
-        "        self._acks = self._reliable = self.inbox = None\n"
+        "        self._acks = self._reliable = self.datagrams = None\n"
         "        self.wake_at = self._flush_at = NEVER\n",
-        "        self._acks = self._reliable = self.inbox = None\n"
-        "        self._link.timers.wake(self, now + 1e6)\n",
+        "        self._acks = self._reliable = self.datagrams = None\n"
+        "        self._context.timers.wake(self, now + 1e6)\n",
     ),
     Mutant(
         "credit of a channel that ended is still to be reported",
         "protocol/receiver.py",
-        "        link.reporters.pop(self.channel, None)\n        self.unreported = 0\n",
-        "        self.unreported = 0\n",
+        "        self._credit.discard(self.channel, queued, self.unreported, self.reserved)\n",
+        "        self._credit.discard(-1, queued, self.unreported, self.reserved)\n",
     ),
     Mutant(
         "messages that were dropped count as waiting",
         "protocol/receiver.py",
-        "        link.waiting -= queue.count\n",
+        "        context.queued_objects -= queue.count\n",
         "",
     ),
     # Subtler ones
     Mutant(
         "the deadline of datagrams ignores the round-trip time",
         "protocol/receiver.py",
-        "max(2 * self._link.rtt, config.receipt_deadline_min)",
+        "max(2 * self._context.rtt, config.receipt_deadline_min)",
         "max(0.0, config.receipt_deadline_min)",
     ),
     Mutant(
@@ -366,26 +368,26 @@ MUTANTS = [
     Mutant(
         "a channel that ended well is told to be forgotten",
         "protocol/channels.py",
-        "        if channel in self._graveyard or channel == ENTRYPOINT:\n",
-        "        if channel in self._graveyard and creator_of(channel) != self._link.side:\n",
+        "        if channel in self._tombstones or channel == ENTRYPOINT:\n",
+        "        if channel in self._tombstones and creator_of(channel) != self.side:\n",
     ),
     Mutant(
         "a sender ends before its channel is known to be accessible",
         "protocol/sender.py",
-        "not self.node.accessible or ",
+        "            or not self.node.accessible\n",
         "",
     ),
     Mutant(
         "a receiver closes without acking datagrams that were not announced yet",
         "protocol/receiver.py",
-        "            if inbox is not None and inbox.overtaken() and not self.all_announced:\n",
-        "            if False:\n",
+        "if datagrams is not None and datagrams.overtaken() and not self.all_announced:\n",
+        "if False:\n",
     ),
     Mutant(
         "a sender ends finished although messages were nacked",
         "protocol/sender.py",
-        "        elif was is State.FINISHED and complete:\n",
-        "        elif was is State.FINISHED:\n",
+        "        elif was is SenderState.FINISHED and complete:\n",
+        "        elif was is SenderState.FINISHED:\n",
     ),
     Mutant(
         "the connection window is not held",
@@ -420,13 +422,13 @@ MUTANTS = [
     Mutant(
         "datagrams leave after their sender was cancelled",
         "protocol/sender.py",
-        "        out.drop_datagrams(self.channel)\n        if self.outbox is not None:\n",
-        "        if self.outbox is not None:\n",
+        "        out.drop_datagrams(self.channel)\n        if self.datagrams is not None:\n",
+        "        if self.datagrams is not None:\n",
     ),
     Mutant(
         "acks are two milliseconds late",
         "protocol/config.py",
-        "ack_delay: float = 0.010",
-        "ack_delay: float = 0.012",
+        "    ack_delay: float = field(\n        default=0.010,\n",
+        "    ack_delay: float = field(\n        default=0.012,\n",
     ),
 ]

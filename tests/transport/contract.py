@@ -23,7 +23,7 @@ import aqueduct
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, WouldBlock
 from aqueduct.protocol.budget import Account
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -181,8 +181,8 @@ class TransportContract:
         monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path_factory.mktemp("dev")))
 
     async def listen(self, accepted: list[Owner], config: Config) -> Listener:
-        def make_core(account: Account | None) -> Connection:
-            return Connection(Side.SERVER, config, account=account)
+        def make_core(account: Account | None) -> ConnectionCore:
+            return ConnectionCore(Side.SERVER, config, account=account)
 
         return await listen(
             self.address,
@@ -199,7 +199,7 @@ class TransportContract:
             address, trust=aqueduct.dev_trust(), options=self.options, early_data=False
         )
         route = (await connector.resolve())[0]
-        core = Connection(Side.CLIENT, config, headers=CLIENT_HEADERS)
+        core = ConnectionCore(Side.CLIENT, config, headers=CLIENT_HEADERS)
         return Owner(connector.open(route, core))
 
     @asynccontextmanager

@@ -203,13 +203,13 @@ async def messages_without_connections() -> None:
         assert_type((await plain.receive()).payload, bytes)
         await plain.send("udp://127.0.0.1:1", "text")  # type: ignore[arg-type]
 
-    def on_message(message: ipc.Message[int]) -> None:
+    def on_message(message: ipc.ReceivedMessage[int]) -> None:
         assert_type(message.payload, int)
 
     async with ipc.Endpoint("udp://127.0.0.1:0", int, on_message=on_message) as typed:
         assert_type(typed, ipc.Endpoint[int])
         async for message in typed:
-            assert_type(message, ipc.Message[int])
+            assert_type(message, ipc.ReceivedMessage[int])
     with ipc.blocking.Endpoint("udp://127.0.0.1:0", str) as endpoint:
         assert_type(endpoint.receive().payload, str)
 

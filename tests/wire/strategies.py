@@ -21,7 +21,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
-from aqueduct.wire.primitives import MAX_VARINT, Headers
+from aqueduct.wire.primitives import MAX_VARINT, HeaderPairs
 from aqueduct.wire.ranges import RangeSet
 
 # Uniform numbers would nearly all have ten bytes: choose the length first.
@@ -29,7 +29,7 @@ varints: st.SearchStrategy[int] = st.integers(0, 64).flatmap(
     lambda bits: st.integers(0, min(2**bits, MAX_VARINT))
 )
 
-headers: st.SearchStrategy[Headers] = st.lists(
+headers: st.SearchStrategy[HeaderPairs] = st.lists(
     st.tuples(st.binary(max_size=6), st.binary(max_size=6)), max_size=4
 ).map(tuple)
 

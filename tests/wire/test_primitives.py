@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.primitives import (
     MAX_VARINT,
-    Headers,
+    HeaderPairs,
     decode_headers,
     decode_varbytes,
     decode_varint,
@@ -98,7 +98,7 @@ def test_a_varbytes_is_its_length_and_its_bytes(contents: bytes, head: str) -> N
 
 
 @given(headers)
-def test_header_data_keeps_order_and_repeated_names(pairs: Headers) -> None:
+def test_header_data_keeps_order_and_repeated_names(pairs: HeaderPairs) -> None:
     """AQ-HEADER-1."""
     encoded = encode_headers(pairs)
     contents, stop = decode_varbytes(encoded, 0, len(encoded))

@@ -122,7 +122,7 @@ def test_a_sequence_has_a_frame() -> None:
 
 
 def test_a_sequence_that_is_reset_inside_a_frame_is_no_error() -> None:
-    """AQ-SEQ-10: whoever drops the parser instead of finishing it has heard of nothing wrong."""
+    """AQ-SEQ-10: a parser that is dropped instead of finished raises nothing."""
     parser = SequenceParser(LIMITS)
     parser.feed(ROUTE + message_head(0, 100) + b"begun")
     assert drain(parser) == [RouteTo(0)]

@@ -16,7 +16,7 @@ from aqueduct.errors import (
     HostUnreachable,
 )
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
 from aqueduct.transport.address import Route
@@ -136,7 +136,7 @@ async def _connect_to(
     trace: TraceLike | None,
 ) -> ClientConnection[Any]:
     """Return a connection that is ready, or one that may send early data before it is."""
-    core = Core(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
+    core = ConnectionCore(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
     transport = connector.open(route, core)
     recorder: Trace | None = None
     try:

@@ -41,7 +41,7 @@ from aqueduct.runtime.ports import MOVED, NOTHING, Message, Receipt, ReceivePort
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.wire.chanid import describe
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.runtime.connection_driver import ConnectionDriver, Port
@@ -57,7 +57,7 @@ class Origin:
 
     __slots__ = ("channel", "headers", "kind", "mode", "receiver", "sender")
 
-    def __init__(self, kind: Any, mode: Mode, headers: Pairs) -> None:
+    def __init__(self, kind: Any, mode: Mode, headers: HeaderPairs) -> None:
         self.kind = kind
         self.mode = mode
         self.headers = headers
@@ -77,14 +77,14 @@ class Half(ChannelHalf):
     _give: ClassVar[Give]
     _port: Any
     _origin: Origin | None
-    _headers: Pairs
+    _headers: HeaderPairs
 
     def __init__(self) -> None:
         name = type(self).__name__
         raise TypeError(f"a {name} is made by channel() or oneshot(), or received in a message")
 
     @classmethod
-    def _from_port(cls, port: Any, headers: Pairs, origin: Origin | None = None) -> Self:
+    def _from_port(cls, port: Any, headers: HeaderPairs, origin: Origin | None = None) -> Self:
         """Return a handle on a port."""
         handle = cls.__new__(cls)
         handle._port = port
@@ -417,7 +417,7 @@ async def wait_writable(sender: Sender[Any]) -> None:
     await sender._port.wait()
 
 
-def handle_for(port: Port, headers: Pairs) -> Sender[Any] | Receiver[Any]:
+def handle_for(port: Port, headers: HeaderPairs) -> Sender[Any] | Receiver[Any]:
     """Return the handle of a half whose other half is at the peer."""
     if isinstance(port, NetworkSendPort):
         return Sender._from_port(port, headers)
@@ -482,7 +482,9 @@ def oneshot(kind: Any = bytes, *, headers: HeadersLike | None = None) -> Channel
     return _make(kind, Mode.ORDERED, 1, to_pairs(headers), oneshot=True)
 
 
-def _make(kind: Any, mode: Mode, capacity: int, headers: Pairs, *, oneshot: bool) -> Channel[Any]:
+def _make(
+    kind: Any, mode: Mode, capacity: int, headers: HeaderPairs, *, oneshot: bool
+) -> Channel[Any]:
     local = LocalChannel(capacity, oneshot=oneshot)
     origin = Origin(kind, mode, headers)
     sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)

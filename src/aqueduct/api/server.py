@@ -15,7 +15,7 @@ from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectionLost
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.security import ServerTLS
@@ -320,7 +320,9 @@ def serve(
             tls=tls,
             options=options,
             config=config,
-            make_core=lambda account: Core(Side.SERVER, config, early=early, account=account),
+            make_core=lambda account: ConnectionCore(
+                Side.SERVER, config, early=early, account=account
+            ),
             on_transport=lambda transport: server._handle_transport(transport),  # noqa: PLW0108 -- made below
             early_data=early_data,
         )

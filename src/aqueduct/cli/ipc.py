@@ -21,11 +21,11 @@ from aqueduct.cli import options, running
 from aqueduct.cli.listen import readable
 from aqueduct.cli.send import encoded, progress, standard_input
 from aqueduct.errors import AqueductError, ConnectError, DeliveryError, MessageError
-from aqueduct.ipc.address import Place, parse
+from aqueduct.ipc.address import ParsedAddress, parse
 from aqueduct.ipc.core.config import MIN_MESSAGE, Config
 from aqueduct.ipc.core.pdu import MAX_INT32
 from aqueduct.ipc.endpoint import Endpoint
-from aqueduct.ipc.message import Message
+from aqueduct.ipc.message import ReceivedMessage
 from aqueduct.security import ServerTLS, Trust
 
 PARALLEL = 64
@@ -186,7 +186,7 @@ class IpcPrinter:
         """Print the address of the endpoint."""
         running.notes.print(f"listening on {address}", markup=False, soft_wrap=True)
 
-    def message(self, message: Message[bytes]) -> None:
+    def message(self, message: ReceivedMessage[bytes]) -> None:
         """Print a message."""
         running.write_line(f"{message.source}: {readable(message.payload)}")
 
@@ -194,7 +194,7 @@ class IpcPrinter:
 class IpcRawPrinter(IpcPrinter):
     """Prints payloads unescaped."""
 
-    def message(self, message: Message[bytes]) -> None:
+    def message(self, message: ReceivedMessage[bytes]) -> None:
         """Print the payload and a line end."""
         running.write(message.payload + b"\n")
 
@@ -206,7 +206,7 @@ class IpcJsonPrinter(IpcPrinter):
         """Print the address of the endpoint."""
         running.write_object(address=address)
 
-    def message(self, message: Message[bytes]) -> None:
+    def message(self, message: ReceivedMessage[bytes]) -> None:
         """Print the payload in base64, because it may be binary."""
         shown = {
             "from": message.source,
@@ -236,7 +236,7 @@ class IpcListener:
         if self.trouble is not None:
             raise self.trouble
 
-    def take(self, message: Message[bytes]) -> Awaitable[None] | None:
+    def take(self, message: ReceivedMessage[bytes]) -> Awaitable[None] | None:
         """Print a message; it is acknowledged after this returns, so that none is lost."""
         if not self.stop.is_set():
             try:
@@ -280,7 +280,7 @@ class IpcSendRun:
 
     async def run(
         self,
-        place: Place,
+        place: ParsedAddress,
         trust: Trust | None,
         outgoing: AsyncIterator[OutgoingMessage],
         total: int | None,
@@ -375,7 +375,7 @@ class IpcSendRun:
         )
 
 
-def _place(address: str) -> Place:
+def _place(address: str) -> ParsedAddress:
     """Parse an address; exit with a message if it is none."""
     try:
         return parse(address, schemes=("udp", "tls"))
@@ -398,7 +398,7 @@ async def _opened(endpoint: Endpoint[bytes]) -> AsyncIterator[Endpoint[bytes]]:
         await endpoint.close()
 
 
-async def _sender(place: Place, trust: Trust | None) -> Endpoint[bytes]:
+async def _sender(place: ParsedAddress, trust: Trust | None) -> Endpoint[bytes]:
     """Return an endpoint that can send to a place, with any free port."""
     if place.scheme == "tls":
         return Endpoint("tls://", trust=trust)

@@ -1,4 +1,4 @@
-"""ScalableIPC: reliable messages without connections, by UDP on a host and TLS between hosts.
+"""ScalableIPC: reliable messages without connections, over UDP on a host and TLS between hosts.
 
 >>> from aqueduct import ipc
 >>> endpoint = ipc.Endpoint("udp://127.0.0.1:0")
@@ -8,6 +8,6 @@ from aqueduct.ipc import blocking
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Statistics
 from aqueduct.ipc.endpoint import Endpoint
-from aqueduct.ipc.message import Message
+from aqueduct.ipc.message import ReceivedMessage
 
-__all__ = ["Config", "Endpoint", "Message", "Statistics", "blocking"]
+__all__ = ["Config", "Endpoint", "ReceivedMessage", "Statistics", "blocking"]

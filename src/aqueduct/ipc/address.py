@@ -13,19 +13,19 @@ SCHEMES = {
     "tls": "tls://host:port for another",
     "local": "local://name for this process",
 }
-"""What an address can begin with, and how people are told to write one."""
+"""The schemes of an address, with the advice that error messages give."""
 
 
-class Place(NamedTuple):
-    """An address in its parts; a local one has its name as the host."""
+class ParsedAddress(NamedTuple):
+    """The parts of an address; the host of a local address is its name."""
 
     scheme: str
     host: str
     port: int
 
 
-def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> Place:
-    """The parts of an address; raises `ConnectError` with what is wrong."""
+def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> ParsedAddress:
+    """Return the parts of an address; raise `ConnectError` if it is invalid."""
     if not isinstance(address, str):
         raise TypeError(f"an address is a string such as 'udp://host:port', not {address!r}")
     try:
@@ -43,10 +43,10 @@ def parse(address: str, schemes: Collection[str] = tuple(SCHEMES)) -> Place:
     if parts.scheme == "local":
         if ":" in parts.netloc:
             raise ConnectError(f"not an address: {address!r}; a local name has no port")
-        return Place("local", parts.netloc, 0)  # the hostname of a URL loses its case
-    return Place(parts.scheme, parts.hostname or "", port)
+        return ParsedAddress("local", parts.netloc, 0)  # the hostname of a URL loses its case
+    return ParsedAddress(parts.scheme, parts.hostname or "", port)
 
 
 def unparse(scheme: str, host: str, port: int) -> str:
-    """The address of a host and port."""
+    """Return the address of a host and port."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

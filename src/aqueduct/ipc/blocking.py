@@ -16,7 +16,7 @@ from weakref import WeakSet
 from aqueduct.errors import EndpointClosed
 from aqueduct.ipc import endpoint as endpoints
 from aqueduct.ipc.core.config import Config
-from aqueduct.ipc.message import Message
+from aqueduct.ipc.message import ReceivedMessage
 from aqueduct.runtime.background import (
     Attribute,
     BlockingTwin,
@@ -45,15 +45,15 @@ class _Threads:
     would block it.
     """
 
-    def __init__(self, function: Callable[[Message[Any]], object], threads: int) -> None:
+    def __init__(self, function: Callable[[ReceivedMessage[Any]], object], threads: int) -> None:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-ipc")
         self.here = threading.local()
         self._function = function
 
-    def __call__(self, message: Message[Any]) -> asyncio.Future[None]:
+    def __call__(self, message: ReceivedMessage[Any]) -> asyncio.Future[None]:
         return asyncio.get_running_loop().run_in_executor(self.pool, self._run, message)
 
-    def _run(self, message: Message[Any]) -> None:
+    def _run(self, message: ReceivedMessage[Any]) -> None:
         self.here.busy = True
         try:
             self._function(message)
@@ -113,7 +113,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         address: str,
         /,
         *,
-        on_message: Callable[[Message[bytes]], object] | None = None,
+        on_message: Callable[[ReceivedMessage[bytes]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
@@ -126,7 +126,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         type: type[T],
         /,
         *,
-        on_message: Callable[[Message[T]], object] | None = None,
+        on_message: Callable[[ReceivedMessage[T]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
@@ -138,7 +138,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         type: Any = bytes,
         /,
         *,
-        on_message: Callable[[Message[Any]], object] | None = None,
+        on_message: Callable[[ReceivedMessage[Any]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: Config | None = None,
@@ -187,7 +187,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         """Send a message, and return when its receiver has taken it; see `ipc.Endpoint.send`."""
         self._background.run(self._inner.send(to, message, timeout=timeout))
 
-    def receive(self, timeout: float | None = None) -> Message[T]:
+    def receive(self, timeout: float | None = None) -> ReceivedMessage[T]:
         """Wait for the next message, and return it.
 
         Raises `EndpointClosed` once the endpoint is closed, and `TimeoutError` after ``timeout``
@@ -195,7 +195,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         """
         return self._background.run(self._inner.receive(), timeout)
 
-    def __iter__(self) -> Iterator[Message[T]]:
+    def __iter__(self) -> Iterator[ReceivedMessage[T]]:
         while True:
             try:
                 message = self.receive()

@@ -1,10 +1,11 @@
-"""The endpoint that people use: messages to addresses, and messages from them, on asyncio."""
+"""The public endpoint on asyncio: it sends messages to addresses and receives theirs."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Awaitable, Hashable, Sequence
@@ -19,19 +20,21 @@ from aqueduct.errors import (
     SendTimeout,
     TLSError,
 )
-from aqueduct.ipc import clock
-from aqueduct.ipc.arguments import check_endpoint, check_timeout
+from aqueduct.ipc import system
+from aqueduct.ipc.address import parse
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended, Heard, Statistics
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Code
-from aqueduct.ipc.failures import failure
-from aqueduct.ipc.message import Handler, Message, encoded
-from aqueduct.ipc.randomness import SystemChance
-from aqueduct.ipc.transports.base import Transport
-from aqueduct.ipc.transports.choice import open_transport
+from aqueduct.ipc.failures import delivery_error
+from aqueduct.ipc.message import Handler, ReceivedMessage, encode_message
+from aqueduct.ipc.transports.base import PduListener, PduTransport
+from aqueduct.ipc.transports.local import open_local
+from aqueduct.ipc.transports.tcp import MAX_PDU, open_tls
+from aqueduct.ipc.transports.udp import open_udp
 from aqueduct.security import ServerTLS, Trust
+from aqueduct.settings import LONGEST
 
 T = TypeVar("T")
 
@@ -39,7 +42,7 @@ _log = logging.getLogger("aqueduct.ipc")
 
 
 class Endpoint(Generic[T]):
-    """Sends messages to other endpoints and receives theirs; connections are not your concern.
+    """Sends messages to other endpoints and receives theirs; it manages connections itself.
 
     ::
 
@@ -48,13 +51,14 @@ class Endpoint(Generic[T]):
             async for message in endpoint:
                 await endpoint.send(message.source, b"thank you")
 
-    ``udp://`` is for processes of one host, ``tls://`` for other hosts (with ``tls`` what this side
-    shows to those who connect, with ``trust`` whom it believes; ``tls://`` alone only sends and
-    gets answers), ``local://`` for one process. Port 0 takes a free one; `address` tells which.
+    ``udp://`` is for processes of one host, ``tls://`` for other hosts, ``local://`` for one
+    process. ``tls`` is the certificate that a listening endpoint presents, ``trust`` selects the
+    certificates that it accepts from others. ``tls://`` alone sends and receives replies, but does
+    not listen. Port 0 selects a free port; see `address`.
 
-    Messages that arrive are iterated over, or given to ``on_message``, a plain or async function.
-    Their sender is told that a message was taken when the loop gets it, or when the function has
-    returned; if the function raises, the sender's ``send`` raises `MessageRefused`.
+    Iterate over the endpoint to receive messages, or pass ``on_message``, a plain or async
+    function. A message is acknowledged when the loop gets it, or when the function has returned;
+    if the function raises, the sender's ``send`` raises `MessageRefused`.
     """
 
     @overload
@@ -92,13 +96,13 @@ class Endpoint(Generic[T]):
         config: Config | None = None,
     ) -> None:
         self._asked_address = address
-        check_endpoint(address, on_message, tls, trust, config)
+        _check_arguments(address, on_message, tls, trust, config)
         self._codec = codec_for(type)
         self._on_message = on_message
         self._tls = tls
         self._trust = trust
         self._config = config or Config()
-        self._transport: Transport
+        self._transport: PduTransport
         self._exchange: Exchange
         self._is_open = False
         self._closed = False
@@ -116,13 +120,13 @@ class Endpoint(Generic[T]):
     # Opening and closing
 
     async def open(self) -> None:
-        """Be there; ``async with`` does it."""
+        """Open the endpoint and bind its address. Called by ``async with``."""
         if self._is_open or self._closed or self._opening is not None:
             raise LocalProtocolError("an endpoint is opened once; make another")
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.create_future()
         try:
-            transport = await open_transport(
+            transport = await _open_transport(
                 self._asked_address, self, self._config.max_pdu, self._tls, self._trust
             )
             if self._closing is not None:
@@ -133,7 +137,7 @@ class Endpoint(Generic[T]):
             self._opening.set_result(None)
             self._opening = None
 
-    def _begin(self, transport: Transport) -> None:
+    def _begin(self, transport: PduTransport) -> None:
         config = self._config
         self._config = replace(
             config,
@@ -143,8 +147,8 @@ class Endpoint(Generic[T]):
         )
         self._exchange = Exchange(
             self._config,
-            SystemChance(),
-            clock.now(),
+            system.SystemRandomness(),
+            system.now(),
             reports_sent=transport.reports_sent,
         )
         self._transport = transport
@@ -152,11 +156,11 @@ class Endpoint(Generic[T]):
         self._set_timer()
 
     async def close(self) -> None:
-        """End it: what is being sent fails, what was not taken is refused.
+        """Close the endpoint: pending sends fail, and messages that were not taken are refused.
 
-        Each ``on_message`` that is not done is cancelled, and waited for. One that closes its own
-        endpoint is not: this returns to it at once, and the end comes when it has returned, with
-        its message taken.
+        Running ``on_message`` calls are cancelled, and awaited. If ``on_message`` itself closes its
+        endpoint, this returns at once; the endpoint closes after the function has returned, and its
+        message counts as taken.
         """
         if not self._is_open and self._opening is None:
             self._closed = True
@@ -164,16 +168,16 @@ class Endpoint(Generic[T]):
         self._check_loop()
         closing = self._start_closing()
         if asyncio.current_task() not in self._tasks:
-            await asyncio.shield(closing)  # it ends even if nobody waits for that any longer
+            await asyncio.shield(closing)  # closing goes on even if the caller is cancelled
 
     def _start_closing(self) -> asyncio.Task[None]:
-        """Begin to close, on behalf of the current task; what is returned ends with the rest."""
+        """Start to close on behalf of the current task; return the task that closes."""
         if self._closing is None:
             self._closed = True
             if self._timer is not None:
                 self._timer.cancel()
             if self._is_open:
-                self._exchange.stop_sending(clock.now())
+                self._exchange.stop_sending(system.now())
                 self._turn()
             self._closing = self._loop.create_task(self._end(asyncio.current_task()))
         return self._closing
@@ -188,7 +192,7 @@ class Endpoint(Generic[T]):
             if closer in self._tasks:
                 await asyncio.wait({closer})
         finally:
-            self._exchange.close(clock.now())
+            self._exchange.close(system.now())
             self._turn()
             self._arrived.clear()
             for receiver in self._receivers:
@@ -222,12 +226,12 @@ class Endpoint(Generic[T]):
 
     @property
     def address(self) -> str:
-        """Where others send to."""
+        """The address that others send to."""
         self._check_open()
         return self._transport.address
 
     def statistics(self) -> Statistics:
-        """Counts since it was opened."""
+        """Return the counters since the endpoint was opened."""
         self._check_open()
         return replace(self._exchange.statistics)
 
@@ -246,21 +250,21 @@ class Endpoint(Generic[T]):
         to: str,
         message: T,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- it ends in what is known of the message
+        timeout: float | None = None,  # noqa: ASYNC109 -- the error says what is known of the message
     ) -> None:
         """Send a message, and return when its receiver has taken it.
 
-        Raises a `DeliveryError` that says what happened, `MessageTooLarge`, or what was wrong with
-        the address. Without an answer that is after ``Config.ack_timeout`` seconds, or ``timeout``,
-        which is for everything: finding the host, waiting for others and being taken. Cancelling
-        gives the message up.
+        Raise a `DeliveryError` that says what happened, `MessageTooLarge`, or `ConnectError` for an
+        invalid address. Without an answer, it raises after ``Config.ack_timeout`` seconds. A
+        ``timeout`` bounds everything: the lookup of the host, the wait for other sends and the
+        delivery. Cancellation aborts the transfer.
         """
         self._check_open()
         self._check_loop()
         if not isinstance(to, str):
             raise TypeError(f"an address is a string such as 'udp://host:port', not {to!r}")
         due = None if timeout is None else self._loop.time() + check_timeout(timeout)
-        payload = encoded(self._codec, message)
+        payload = encode_message(self._codec, message)
         if self._closed:
             raise EndpointClosed("this endpoint was closed", to=to)
         if due is None:
@@ -273,7 +277,7 @@ class Endpoint(Generic[T]):
         try:
             if self._closed:
                 raise EndpointClosed("this endpoint was closed", to=to)
-            message_id = self._exchange.send(remote, payload, clock.now())
+            message_id = self._exchange.send(remote, payload, system.now())
             future = self._futures[message_id] = self._loop.create_future()
             self._flush_soon()
             if due is not None:
@@ -289,7 +293,7 @@ class Endpoint(Generic[T]):
                 expiry.cancel()
 
     async def _prepare(self, to: str, due: float) -> Hashable:
-        """Find a remote and get a slot to send to it, in time."""
+        """Resolve an address and acquire a send slot before the deadline."""
         why = "its host was not found yet"
         try:
             async with asyncio.timeout_at(due):
@@ -301,15 +305,15 @@ class Endpoint(Generic[T]):
             raise SendTimeout(f"{to} was not sent the message in time: {why}", to=to) from None
 
     def _give_up(self, message_id: bytes, code: int) -> None:
-        self._exchange.cancel(message_id, clock.now(), code)
+        self._exchange.cancel(message_id, system.now(), code)
         self._turn()
 
     # Receiving
 
-    async def receive(self) -> Message[T]:
-        """The next message; `EndpointClosed` once the endpoint is closed.
+    async def receive(self) -> ReceivedMessage[T]:
+        """Return the next message; raise `EndpointClosed` once the endpoint is closed.
 
-        One that is not of the endpoint's type is refused, and not given out.
+        A message that is not of the endpoint's type is refused and skipped.
         """
         self._check_iterable()
         self._check_loop()
@@ -326,15 +330,15 @@ class Endpoint(Generic[T]):
             except asyncio.CancelledError:
                 self._receivers.pop(waiter, None)
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_receiver()  # the message is somebody else's now
+                    self._wake_receiver()  # another receiver gets the message
                 raise
 
     def __aiter__(self) -> Endpoint[T]:
         self._check_iterable()
         return self
 
-    async def __anext__(self) -> Message[T]:
-        # Had without another coroutine, where nothing has to be checked.
+    async def __anext__(self) -> ReceivedMessage[T]:
+        # Fast path: avoid another coroutine where nothing has to be checked.
         if self._arrived and asyncio.get_running_loop() is self._loop:
             message = self._next()
             if message is not None:
@@ -349,8 +353,8 @@ class Endpoint(Generic[T]):
         if self._on_message is not None:
             raise LocalProtocolError("messages of this endpoint go to on_message")
 
-    def _next(self) -> Message[T] | None:
-        """Take the next message that can still be taken."""
+    def _next(self) -> ReceivedMessage[T] | None:
+        """Take the next message that was not withdrawn, if there is one."""
         exchange = self._exchange
         while self._arrived:
             _, arrived = self._arrived.popitem(last=False)
@@ -363,8 +367,8 @@ class Endpoint(Generic[T]):
                 return message
         return None
 
-    def _message(self, arrived: Arrived) -> Message[T] | None:
-        """What arrived, if it is of the right type; else it is refused."""
+    def _message(self, arrived: Arrived) -> ReceivedMessage[T] | None:
+        """Decode a message; refuse it and return None if it is not of the right type."""
         payload: Any = arrived.payload
         if not self._codec.is_identity:
             try:
@@ -374,7 +378,9 @@ class Endpoint(Generic[T]):
                 _log.warning("refused a message from %s: %s", source, error)
                 self._refuse(arrived)
                 return None
-        return Message(cast("T", payload), arrived.message_id, arrived.remote, self._transport)
+        return ReceivedMessage(
+            cast("T", payload), arrived.message_id, arrived.remote, self._transport
+        )
 
     def _refuse(self, arrived: Arrived) -> None:
         self._exchange.refuse(arrived.message_id)
@@ -388,11 +394,11 @@ class Endpoint(Generic[T]):
                 return
 
     def _deliver(self, arrived: Arrived, on_message: Handler[T]) -> None:
-        """Give a message to the function that wants it."""
+        """Call ``on_message`` with a message."""
         if self._closed:
-            return  # it is refused with the others
+            return  # closing refuses it with the others
         if not self._exchange.holds(arrived.message_id):
-            self._refuse(arrived)  # it was withdrawn: nobody is told, but there is room again
+            self._refuse(arrived)  # it was withdrawn: this only releases its memory
             return
         message = self._message(arrived)
         if message is None:
@@ -425,39 +431,39 @@ class Endpoint(Generic[T]):
         _log.exception("on_message failed for one from %s", self._transport.name(arrived.remote))
         self._refuse(arrived)
 
-    # What the transport tells
+    # Calls of the transport
 
     def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
         """Handle PDUs from a remote; return whether they were useful."""
         if not self._is_open:
             return Heard.USELESS
-        heard = self._exchange.handle_pdus(pdus, remote, clock.now())
+        heard = self._exchange.handle_pdus(pdus, remote, system.now())
         self._turn()
         return heard
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
-        """PDUs of these have gone, or could not go."""
+    def handle_sent(self, transfers: Sequence[OutgoingTransfer]) -> None:
+        """Process that PDUs of these transfers were sent, or could not be."""
         if self._is_open:
-            now = clock.now()
-            for sending in sendings:
-                self._exchange.handle_sent(sending, now)
+            now = system.now()
+            for transfer in transfers:
+                self._exchange.handle_sent(transfer, now)
             self._set_timer()
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """A remote could not be reached just now."""
+        """Record why a remote could not be reached; retries go on."""
         if self._is_open:
             self._exchange.handle_trouble(remote, why)
 
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
-        """A remote will not be reached however often one tries."""
+        """Fail the transfers to a remote that no retry can reach."""
         if self._is_open:
-            self._exchange.handle_unreachable(remote, str(error), clock.now())
+            self._exchange.handle_unreachable(remote, str(error), system.now())
             self._turn()
 
-    # What the core wants
+    # Outputs of the core
 
     def _turn(self) -> None:
-        """Tell the application what happened, and send what there is to send."""
+        """Process the events of the core, and send its PDUs."""
         for event in self._exchange.poll_events():
             if isinstance(event, Ended):
                 self._ended(event)
@@ -469,11 +475,11 @@ class Endpoint(Generic[T]):
                     self._wake_receiver()
             elif self._arrived.pop(event.message_id, None) is not None:
                 self._exchange.refuse(event.message_id)
-            # else a function has it, and it counts until that returns
+            # else on_message has it, and it counts until that returns
         self._flush()
 
     def _flush_soon(self) -> None:
-        """Send at the end of this turn of the loop, with whatever else there is by then."""
+        """Send at the end of this turn of the loop, to batch the PDUs of the turn."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_now)
@@ -489,7 +495,7 @@ class Endpoint(Generic[T]):
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Be woken when the core wants it, or earlier."""
+        """Schedule a wake-up at the next timer of the core, or keep an earlier one."""
         if self._closed:
             return
         at = self._exchange.next_timer()
@@ -497,13 +503,13 @@ class Endpoint(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = at
-            self._timer = self._loop.call_later(max(0.0, at - clock.now()), self._wake)
+            self._timer = self._loop.call_later(max(0.0, at - system.now()), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
-        # uvloop counts in milliseconds and may be early by half of one: going by its clock alone
-        # would mean to ask again and again until the time has come.
-        self._exchange.handle_timer(max(clock.now(), self._timer_at))
+        # uvloop counts in milliseconds and may be early by half of one; without max() the timer
+        # would be scheduled again and again until the time has come.
+        self._exchange.handle_timer(max(system.now(), self._timer_at))
         self._turn()
 
     def _ended(self, ended: Ended) -> None:
@@ -515,4 +521,53 @@ class Endpoint(Generic[T]):
         else:
             if ended.code == Code.SEND_TIMEOUT and not ended.reason:
                 ended = ended._replace(reason=self._transport.diagnose(ended.remote))
-            future.set_exception(failure(ended, self._transport.name(ended.remote)))
+            future.set_exception(delivery_error(ended, self._transport.name(ended.remote)))
+
+
+async def _open_transport(
+    address: str, listener: PduListener, max_pdu: int, tls: ServerTLS | None, trust: Trust | None
+) -> PduTransport:
+    """Open the transport of an address; ``max_pdu`` 0 selects its default."""
+    scheme = parse(address).scheme
+    if scheme == "udp":
+        return await open_udp(address, listener)
+    if scheme == "tls":
+        return await open_tls(address, listener, max_pdu=max_pdu or MAX_PDU, tls=tls, trust=trust)
+    return open_local(address, listener)
+
+
+def _check_arguments(
+    address: str,
+    on_message: object,
+    tls: ServerTLS | None,
+    trust: Trust | None,
+    config: Config | None,
+) -> None:
+    """Raise if the arguments of an endpoint have the wrong type or contradict each other."""
+    scheme = parse(address).scheme
+    if on_message is not None and not callable(on_message):
+        raise TypeError(f"on_message is a function, not {on_message!r}")
+    _check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)")
+    _check_type("trust", trust, Trust, "aqueduct.trust(…)")
+    _check_type("config", config, Config, "ipc.Config(…)")
+    if scheme != "tls" and (tls is not None or trust is not None):
+        raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
+    if scheme == "tls" and (tls is not None) != (address != "tls://"):
+        raise LocalProtocolError(
+            f"an endpoint listens at an address with a certificate: give tls=… with {address}, "
+            "or tls:// alone for one that only connects"
+        )
+
+
+def check_timeout(timeout: float) -> float:
+    """Return a timeout in seconds, bounded by what clocks can represent; raise if it is invalid."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"a timeout is a number of seconds, not {timeout!r}")
+    if not math.isfinite(timeout) or timeout < 0:
+        raise ValueError(f"a timeout is 0 or more seconds, not {timeout}; leave it out for none")
+    return min(timeout, LONGEST)
+
+
+def _check_type(name: str, value: object, kind: type, how: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is what {how} makes, not {value!r}")

@@ -1,4 +1,4 @@
-"""What a send raises, for what became of its message."""
+"""The exceptions that a failed send raises."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from aqueduct.ipc.core.events import Ended
 from aqueduct.ipc.core.pdu import Code
 
 
-def failure(ended: Ended, to: str) -> AqueductError:
-    """The error that says what happened to a message on its way to an address."""
+def delivery_error(ended: Ended, to: str) -> AqueductError:
+    """Return the exception for a message that was not delivered, or not for certain."""
     why = f": {ended.reason}" if ended.reason else ""
     maybe = ended.exposed
     match ended.code:
@@ -58,7 +58,7 @@ def failure(ended: Ended, to: str) -> AqueductError:
 
 
 def name_of(code: int) -> str:
-    """A code as people read it."""
+    """Return the readable name of a code."""
     try:
         return Code(code).name.lower().replace("_", " ")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Messages as people have them: one that arrived, and the bytes of one that is to be sent."""
+"""A received message, and the encoding of a message to send."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from uuid import UUID
 
 from aqueduct.codec import Codec
 from aqueduct.errors import EncodeError
-from aqueduct.ipc.transports.base import Transport
+from aqueduct.ipc.transports.base import PduTransport
 
 T = TypeVar("T")
 
 
-class Message(Generic[T]):
-    """A message that arrived."""
+class ReceivedMessage(Generic[T]):
+    """A message that arrived, with its source address and its id."""
 
     __slots__ = ("_id", "_remote", "_transport", "payload")
 
-    def __init__(self, payload: T, message_id: bytes, remote: Hashable, transport: Transport):
+    def __init__(self, payload: T, message_id: bytes, remote: Hashable, transport: PduTransport):
         self.payload = payload
         self._id = message_id
         self._remote = remote
@@ -26,23 +26,23 @@ class Message(Generic[T]):
 
     @property
     def source(self) -> str:
-        """The address it came from; an answer can be sent there."""
+        """The address of its sender, to which a reply can be sent."""
         return self._transport.name(self._remote)
 
     @property
     def id(self) -> UUID:
-        """What its sender called it; no two messages have the same."""
+        """The unique id that its sender assigned."""
         return UUID(bytes=self._id)
 
     def __repr__(self) -> str:
-        return f"Message({self.payload!r}, source={self.source!r}, id={str(self.id)!r})"
+        return f"ReceivedMessage({self.payload!r}, source={self.source!r}, id={str(self.id)!r})"
 
 
-Handler = Callable[[Message[T]], Awaitable[object] | object]
+Handler = Callable[[ReceivedMessage[T]], Awaitable[object] | object]
 
 
-def encoded(codec: Codec[Any], message: object) -> bytes:
-    """Return the payload of a message; raises `EncodeError` if it has none, or holds channels."""
+def encode_message(codec: Codec[Any], message: object) -> bytes:
+    """Return the payload of a message; raise `EncodeError` if it has none, or holds channels."""
     if codec.is_identity and isinstance(message, bytes):
         return message
     payload, halves = codec.encode(message)

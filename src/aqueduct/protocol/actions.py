@@ -1,4 +1,4 @@
-"""What the core asks of the transport; streams are unidirectional and named by our own counter."""
+"""What the transport must do for the core. Streams are unidirectional; the core numbers them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WriteStream:
-    """Append data to our stream ``stream``; the first write opens it, ``fin`` finishes it."""
+    """Append data to our stream ``stream``. The first write opens it, ``fin`` finishes it."""
 
     stream: int
     data: bytes
@@ -19,7 +19,7 @@ class WriteStream:
 
 @dataclass(frozen=True, slots=True)
 class ResetStream:
-    """Reset our stream ``stream``; what has not left yet need not."""
+    """Reset our stream ``stream``, and drop the data that has not left."""
 
     stream: int
     code: int
@@ -34,7 +34,7 @@ class SendDatagram:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close the QUIC connection at once with an application error code."""
+    """Close the transport connection at once with an application error code."""
 
     code: int
     reason: str

@@ -1,15 +1,15 @@
-"""What the application learns; an ``…Ended`` event is the last word on its channel."""
+"""Events for the application. An ``…Ended`` event is the last one of its channel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 
 
 class End(Enum):
-    """How a half of a channel ended, as its owner sees it."""
+    """How a half of a channel ended, as its application sees it."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -20,14 +20,14 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PeerHeaders:
-    """The peer's connection headers came. A server now owes ``accept`` or ``refuse``."""
+    """The peer's connection headers arrived. A server must call ``accept`` or ``refuse`` now."""
 
-    headers: Headers
+    headers: HeaderPairs
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """The receiver's queue is no longer empty: ``take`` has something."""
+    """The receiver's queue is no longer empty: call ``take``."""
 
     channel: int
 
@@ -41,7 +41,7 @@ class Writable:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The peer has these messages, and its application can reach them: their one, good fate."""
+    """These messages arrived, and the peer's application can reach them. This is final."""
 
     channel: int
     reliable: bool
@@ -50,7 +50,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """The peer will never process these messages (committing nacks)."""
+    """The peer will never process these messages (nacks). This is final."""
 
     channel: int
     reliable: bool
@@ -59,9 +59,9 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverEnded:
-    """Nothing more will be received; FINISHED comes after the queue was drained.
+    """The receiver ended: nothing more arrives. FINISHED comes after the queue was drained.
 
-    ``lineage`` (LOST at the creator only) names the lost channels above, nearest first.
+    ``lineage`` (LOST, at the creator only) names the lost ancestors, nearest first.
     """
 
     channel: int
@@ -71,10 +71,11 @@ class ReceiverEnded:
 
 @dataclass(frozen=True, slots=True)
 class SenderEnded:
-    """The sender is done. A message not reported Delivered by now was not delivered.
+    """The sender ended. A message not reported Delivered before was not delivered.
 
-    FINISHED: the peer has all of it (unreliable losses aside). CANCELLED: our own cancel took
-    effect. RECEIVER_CLOSED: the peer stopped receiving first. LOST, CONNECTION: what they say.
+    FINISHED: the peer has all messages, except for lost unreliable ones. CANCELLED: our own cancel
+    took effect. RECEIVER_CLOSED: the peer stopped receiving first. LOST: the channel was lost in
+    transit. CONNECTION: the connection ended.
     """
 
     channel: int
@@ -84,7 +85,7 @@ class SenderEnded:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnded:
-    """The connection is over; an ``…Ended`` event with CONNECTION came first for each open half."""
+    """The connection ended. Each open half got its ``…Ended`` event with CONNECTION before."""
 
     code: int
     reason: str

@@ -1,4 +1,4 @@
-"""What the two sides tell each other first: connection headers, and the limits in them."""
+"""Connection headers, and the limits that each side states in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aqueduct.errors import Incomplete, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import Limits
 from aqueduct.settings import unchecked
 from aqueduct.wire.primitives import (
-    Headers,
+    HeaderPairs,
     decode_headers,
     decode_varint,
     encode_headers,
@@ -22,8 +22,11 @@ LIMITS = b"aqueduct-limits"
 _NAMES = {field.name.replace("_", "-").encode(): field.name for field in fields(Limits)}
 
 
-def with_limits(headers: Headers, limits: Limits, max_headers: int) -> Headers:
-    """The application's headers and our limits, as they go on the wire (AQ-LIMIT-1)."""
+def with_limits(headers: HeaderPairs, limits: Limits, max_headers: int) -> HeaderPairs:
+    """Return the application's headers with our limits added (AQ-LIMIT-1).
+
+    Raise LocalProtocolError for a reserved name, or if the sum exceeds ``max_headers`` bytes.
+    """
     for name, _ in headers:
         if name.startswith(RESERVED):
             raise LocalProtocolError(
@@ -31,7 +34,7 @@ def with_limits(headers: Headers, limits: Limits, max_headers: int) -> Headers:
             )
     stated = tuple((name, encode_varint(getattr(limits, key))) for name, key in _NAMES.items())
     contents = encode_headers(stated)
-    # The value is header data without the length that leads it elsewhere: the header has one.
+    # The value is header data without its length prefix, since the header has one.
     start = decode_varint(contents, 0, len(contents))[1]
     everything = (*headers, (LIMITS, contents[start:]))
     if headers_size(everything) > max_headers:
@@ -42,8 +45,8 @@ def with_limits(headers: Headers, limits: Limits, max_headers: int) -> Headers:
     return everything
 
 
-def split_limits(headers: Headers, initial: Limits) -> tuple[Headers, Limits]:
-    """The peer's headers without the reserved ones, and the limits it stated (AQ-LIMIT-2)."""
+def split_limits(headers: HeaderPairs, initial: Limits) -> tuple[HeaderPairs, Limits]:
+    """Return the peer's unreserved headers, and the limits it stated (AQ-LIMIT-2)."""
     limits = initial
     for name, value in headers:
         if name == LIMITS:
@@ -64,7 +67,7 @@ def _decode_limits(contents: bytes, initial: Limits) -> Limits:
         if end != len(value):
             raise RemoteProtocolError("AQ-LIMIT-1", f"the limit {key} is not one varint")
         stated[key] = number
-    # A peer may state what is not allowed here, such as a window of 0.
+    # A peer may state values that are invalid here, such as a window of 0.
     values = {key: getattr(initial, key) for key in _NAMES.values()}
     limits: Limits = unchecked(Limits, {**values, **stated})
     return limits

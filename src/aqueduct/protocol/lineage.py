@@ -1,7 +1,7 @@
 """Which channels of our creation are accessible, pending or lost, and how that spreads.
 
-Theory of operation. A channel comes to life inside a message: its *carrier*. Until the fate of the
-carrier is known the channel is *pending*. It becomes *accessible* when the carrier is acked and the
+Theory of operation. A channel is created by a message: its *carrier*. Until the fate of the carrier
+is known, the channel is *pending*. It becomes *accessible* when the carrier is acked and the
 channel the carrier was sent on is accessible; it is *lost* when the carrier is nacked or the
 channel it was sent on is lost. Both facts spread down the tree of channels, and a peer decides how
 deep that tree is, so they spread by iteration, never by recursion (AQ-LIN-5).
@@ -13,11 +13,11 @@ got lost still has to be forgotten at the peer, and so do the channels below it 
 from __future__ import annotations
 
 LINEAGE_SHOWN = 16
-"""Ancestors named in an event; a chain of losses is linear only if each names a bounded few."""
+"""Ancestors named in an event. The bound keeps the cost of a chain of losses linear."""
 
 
 class Node:
-    """What lineage knows of one channel: its standing, and the channels its messages carried."""
+    """The lineage of one channel: whether it is accessible, and the channels it carried."""
 
     __slots__ = ("accessible", "channel", "kept", "known", "waiting")
 
@@ -25,25 +25,25 @@ class Node:
         self.channel = channel
         self.accessible = accessible
         self.known = False
-        """Whether a ROUTE_TO for the channel ever left or came: the peer may have a half of it."""
+        """Whether a ROUTE_TO for it was sent or received: the peer may have a half of it."""
         self.waiting: dict[int, list[Node]] | None = None
         """Channels in messages neither acked nor nacked, by message key."""
         self.kept: list[Node] | None = None
         """Channels in acked messages, while this channel itself is pending."""
 
     def attach(self, key: int, children: list[Node]) -> None:
-        """Remember the channels that message ``key`` on this channel carries."""
+        """Record the channels that message ``key`` on this channel carries."""
         if self.waiting is None:
             self.waiting = {}
         self.waiting[key] = children
 
     def size(self) -> int:
-        """How many messages with channels, and channels of acked ones, are remembered here."""
+        """Return how many messages with channels, and channels of acked ones, are recorded."""
         waiting = len(self.waiting) if self.waiting is not None else 0
         return waiting + (len(self.kept) if self.kept is not None else 0)
 
     def release(self, key: int) -> list[Node]:
-        """Take out the channels of a message whose fate is known."""
+        """Remove and return the channels of a message whose fate is known."""
         if self.waiting is None:
             return []
         children = self.waiting.pop(key, None)
@@ -52,7 +52,7 @@ class Node:
         return children or []
 
     def release_range(self, reliable: bool, start: int, stop: int) -> list[Node]:
-        """Take out the channels of all messages of one space in a range of numbers."""
+        """Remove and return the channels of all messages in a range of numbers."""
         if self.waiting is None:
             return []
         if stop - start <= len(self.waiting):
@@ -66,12 +66,12 @@ class Node:
         return children
 
     def release_all(self) -> list[Node]:
-        """Take out the channels of every message whose fate was open."""
+        """Remove and return the channels of every message whose fate is open."""
         waiting, self.waiting = self.waiting, None
         return [node for nodes in waiting.values() for node in nodes] if waiting else []
 
     def acked(self, children: list[Node]) -> list[Node]:
-        """The carriers of these channels were acked; returns what is accessible now (AQ-LIN-2)."""
+        """Record that the carriers were acked; return what is accessible now (AQ-LIN-2)."""
         if not children:
             return children
         if self.accessible:
@@ -83,12 +83,12 @@ class Node:
 
 
 def message_key(reliable: bool, number: int) -> int:
-    """One number for a message of either space, in sending order within its space."""
+    """Return one key for a message of either number space, in the order of its space."""
     return number << 1 | reliable
 
 
 def spread_accessible(roots: list[Node]) -> list[Node]:
-    """Mark channels accessible, and what hangs on their acked messages (AQ-LIN-2, AQ-LIN-5)."""
+    """Mark channels and their acked descendants accessible (AQ-LIN-2, AQ-LIN-5)."""
     found = list(roots)
     for node in found:
         node.accessible = True
@@ -99,9 +99,9 @@ def spread_accessible(roots: list[Node]) -> list[Node]:
 
 
 def spread_lost(roots: list[Node], lineage: tuple[int, ...]) -> list[tuple[Node, tuple[int, ...]]]:
-    """Lost channels and all below them, each with its lost ancestors, nearest first (AQ-LIN-3).
+    """Return lost channels and all descendants, each with its lost ancestors (AQ-LIN-3).
 
-    ``lineage`` starts with the channel whose message was lost.
+    ``lineage`` starts with the channel whose message was lost; ancestors come nearest first.
     """
     found = [(node, lineage) for node in roots]
     for node, above in found:

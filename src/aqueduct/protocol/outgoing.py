@@ -1,4 +1,4 @@
-"""What waits to leave: streams and datagrams, packed into as few writes as the turn allows."""
+"""Output that has not left: streams and datagrams, packed into few writes per turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACK_VERSION = AckVersion().encode()
 
 
 class OutgoingStream:
-    """One of our unidirectional streams: what was written and not yet handed to the transport."""
+    """One of our unidirectional streams, with the data that the transport has not taken yet."""
 
     __slots__ = (
         "chunks",
@@ -38,7 +38,7 @@ class OutgoingStream:
         self.is_message = is_message
         self.chunks: list[bytes] | None = None
         self.run: list[bytes] | None = None
-        """Payloads of plain messages behind the chunks, which get their heads all at once."""
+        """Payloads behind the chunks; `end_run` frames all of them at once."""
         self.run_first = 0
         self.fin = False
         self.opened = False
@@ -46,7 +46,7 @@ class OutgoingStream:
         self.was_reset = False
 
     def end_run(self) -> None:
-        """Make the run into chunks, as something else comes behind it."""
+        """Frame the payloads of the run and append them to the chunks."""
         if self.run is not None:
             frames = plain_frames(self.run_first, self.run)
             if self.chunks is None:
@@ -56,15 +56,25 @@ class OutgoingStream:
             self.run = None
 
 
+def remove_range(streams: dict[int, OutgoingStream], start: int, stop: int) -> None:
+    """Remove the streams of the messages in a range of numbers."""
+    if stop - start <= len(streams):
+        for number in range(start, stop):
+            streams.pop(number, None)
+    else:
+        for number in [each for each in streams if start <= each < stop]:
+            del streams[number]
+
+
 class OutgoingDatagram:
-    """A datagram being filled with the messages of one channel."""
+    """A datagram that is being filled with messages of one channel."""
 
     __slots__ = ("channel", "chunks", "dead", "first", "length", "stop")
 
     def __init__(self, channel: int, first: int, head: bytes) -> None:
         self.channel = channel
         self.dead = False
-        """Given up before it left."""
+        """Whether it was dropped before it left."""
         self.first = first
         self.stop = first
         self.chunks = [head]
@@ -72,7 +82,7 @@ class OutgoingDatagram:
 
 
 class Outgoing:
-    """All streams and datagrams of one side that have something to say."""
+    """All streams and datagrams of one side that have something to send."""
 
     __slots__ = (
         "_by_channel",
@@ -100,7 +110,7 @@ class Outgoing:
         self._closing: CloseConnection | None = None
 
     def prelude(self, channel: int) -> bytes:
-        """How a channel's sequence begins (AQ-STREAM-1): VERSION where due (AQ-VERSION-1)."""
+        """Return the first frames of a sequence (AQ-STREAM-1), VERSION included (AQ-VERSION-1)."""
         if channel != self._last_channel:
             self._last_channel = channel
             self._last_route = RouteTo(channel).encode()
@@ -108,14 +118,14 @@ class Outgoing:
         return route if self.version_acked else _VERSION + route
 
     def open(self, channel: int, *, is_message: bool = False) -> OutgoingStream:
-        """A new stream that is routed to a channel."""
+        """Open a stream that is routed to a channel."""
         stream = OutgoingStream(self._next_stream, is_message)
         self._next_stream += 1
         self.write(stream, self.prelude(channel))
         return stream
 
     def open_greeting(self, *, ack_version: bool) -> OutgoingStream:
-        """A new stream for frames of the connection itself: VERSION, where due, and ACK_VERSION."""
+        """Open a stream for frames of the connection: VERSION while not acked, and ACK_VERSION."""
         stream = OutgoingStream(self._next_stream)
         self._next_stream += 1
         start = b"" if self.version_acked else _VERSION
@@ -123,7 +133,7 @@ class Outgoing:
         return stream
 
     def write(self, stream: OutgoingStream, data: bytes) -> None:
-        """Append to a stream; one that was reset swallows it."""
+        """Append to a stream, unless it was reset."""
         if stream.was_reset:
             return
         stream.end_run()
@@ -133,25 +143,25 @@ class Outgoing:
         self.touch(stream)
 
     def begin_run(self, stream: OutgoingStream, number: int) -> list[bytes]:
-        """The list to which payloads are to be appended, that of the given number next."""
+        """Start a run at a message number; return the list to which payloads are appended."""
         stream.run_first = number
         stream.run = []
         self.touch(stream)
         return stream.run
 
     def finish(self, stream: OutgoingStream) -> None:
-        """Finish a stream behind what was written."""
+        """Finish a stream after what was written."""
         stream.fin = True
         self.touch(stream)
 
     def touch(self, stream: OutgoingStream) -> None:
-        """See to it that the stream is looked at by the next poll."""
+        """Queue the stream for the next poll."""
         if not stream.queued:
             stream.queued = True
             self._dirty.append(stream)
 
     def reset(self, stream: OutgoingStream, code: int) -> None:
-        """Reset a stream, even a finished one; one the transport never saw just vanishes."""
+        """Reset a stream, even a finished one; drop one that the transport has not seen."""
         if stream.was_reset:
             return
         stream.was_reset = True
@@ -160,7 +170,7 @@ class Outgoing:
             self._resets.append(ResetStream(stream.number, code))
 
     def add_to_datagram(self, channel: int, number: int, frame: bytes) -> None:
-        """Put a message in a datagram, shared with the messages just before it (AQ-SEND-4)."""
+        """Add a message to the last datagram if it fits, else to a new one (AQ-SEND-4)."""
         if self._datagrams:
             last = self._datagrams[-1]
             if (
@@ -180,12 +190,12 @@ class Outgoing:
         self._by_channel.setdefault(channel, deque()).append(datagram)
 
     def fits_datagram(self, channel: int, length: int) -> bool:
-        """Whether a frame of this length fits a datagram of its own."""
+        """Return whether a frame of this length fits a datagram."""
         version = 0 if self.version_acked else len(_VERSION)
         return version + 1 + varint_size(channel) + length <= self._max_datagram
 
     def drop_oldest_datagram(self, channel: int) -> tuple[int, int] | None:
-        """Give up the channel's oldest unsent datagram; returns the range of its numbers."""
+        """Drop the channel's oldest unsent datagram; return the range of its numbers."""
         mine = self._by_channel.get(channel)
         if not mine:
             return None
@@ -194,22 +204,22 @@ class Outgoing:
         return datagram.first, datagram.stop
 
     def drop_datagrams(self, channel: int) -> None:
-        """Give up all unsent datagrams of a channel."""
+        """Drop all unsent datagrams of a channel."""
         for datagram in self._by_channel.pop(channel, ()):
             datagram.dead = True
 
     def close(self, code: int, reason: str, *, at_once: bool) -> None:
-        """Close the connection, at once or behind what waits to leave."""
+        """Close the connection, at once or after the output that has not left."""
         if at_once:
             self.clear()
         self._closing = CloseConnection(code, reason)
 
     def clear(self) -> None:
-        """Nothing of what waits will leave."""
+        """Drop all output."""
         self._dirty, self._resets, self._datagrams, self._by_channel = [], [], [], {}
 
     def poll(self) -> list[Action]:
-        """Everything to be done now, in order: resets, stream writes, datagrams, the close."""
+        """Return all actions, in order: resets, stream writes, datagrams, the close."""
         actions: list[Action] = [*self._resets]
         self._resets = []
         dirty, self._dirty = self._dirty, []

@@ -1,8 +1,8 @@
-"""Messages that arrived and wait to be taken, in memory that credit bounds.
+"""The receive queue of a channel, in memory that credit bounds.
 
-A message of one byte costs one byte of credit, and many times that as an object. So once many
-messages wait, small ones and those with headers are kept as bytes and made into objects again when
-they are taken. Messages without content cost no credit: they are kept as a count (AQ-FLOW-9).
+A message of one byte costs one byte of credit, and many times that as an object. So once the queues
+hold many messages, small ones and those with headers are packed as bytes, and unpacked when taken.
+Messages without content cost no credit: they are kept as a count (AQ-FLOW-9).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from aqueduct.wire.primitives import decode_varint, encode_varint
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 
 SMALL = 64
-"""Bytes a message, on average, below which a run is packed when many wait."""
+"""Average bytes per message below which a run is packed, once many messages are queued."""
 
 MERGED = 1_024
-"""Messages in a run that grows no more: taking a few of it costs as much as it is long."""
+"""Messages up to which runs are merged: taking a few costs time in the length of the run."""
 
 _PLAIN = 0
 _EMPTY = 1
@@ -35,7 +35,7 @@ class Stretch:
         self.count = count
 
     def take(self, limit: int) -> tuple[int, int]:
-        """Take off the first number and how many, up to a limit."""
+        """Remove up to ``limit`` messages; return the first number and the count."""
         first, count = self.first, min(self.count, limit)
         self.first += count
         self.count -= count
@@ -43,7 +43,7 @@ class Stretch:
 
 
 class Packed:
-    """Messages in a row, as bytes: a kind, a number, and a length with contents or a count."""
+    """Messages as bytes, each as a kind, a number, and a length with contents or a count."""
 
     __slots__ = ("_data", "_front", "_position", "_tail", "stretches")
 
@@ -76,7 +76,7 @@ class Packed:
         tail.count += 1
 
     def read(self, limit: int) -> tuple[int, int, bytes, int]:
-        """Take out the kind, number, contents and count of what is next, up to a limit."""
+        """Remove the next entry; return its kind, number, contents and count, up to a limit."""
         if not self._front.count:
             start = self._position
             window = bytes(self._data[start : start + 21])  # a kind and two varints at most
@@ -113,7 +113,7 @@ class Packed:
 
 
 class Queue:
-    """What one receiver holds for its application, in the order of arrival."""
+    """The messages that one receiver holds for its application, in the order of arrival."""
 
     __slots__ = ("_entries", "_head", "_stretches", "count", "size")
 
@@ -139,7 +139,7 @@ class Queue:
             self.count += objects_in(message)
 
     def add_run(self, run: MessageRun, *, pack: bool, max_stretches: int) -> bool:
-        """Append messages without headers; False if they are empty and come in too many pieces."""
+        """Append messages without headers; return False for too many stretches of empty ones."""
         count = len(run.payloads)
         self.size += run.size
         if count > 2 * run.size or (pack and run.size < SMALL * count):
@@ -159,7 +159,7 @@ class Queue:
         return True
 
     def take(self, limit: int, limits: ParserLimits) -> list[Message | MessageRun]:
-        """Take out up to ``limit`` messages."""
+        """Remove and return up to ``limit`` messages."""
         batch: list[Message | MessageRun] = []
         while limit > 0 and self:
             entry = self._entries[self._head]
@@ -179,7 +179,7 @@ class Queue:
                 batch.append(entry)
                 self.count -= len(entry.payloads)
                 limit -= len(entry.payloads)
-            self._entries[self._head] = _TAKEN  # what was taken must not be held
+            self._entries[self._head] = _TAKEN  # so that it is not referenced any longer
             self._head += 1
         self.size -= sum(taken.size for taken in batch)
         if 2 * self._head > len(self._entries):
@@ -188,7 +188,7 @@ class Queue:
         return batch
 
     def drop(self, limits: ParserLimits) -> list[Message]:
-        """Empty the queue; returns the messages that carry channels, to be answered for."""
+        """Empty the queue; return the messages that carry channels."""
         found: list[Message] = []
         for entry in self._entries[self._head :]:
             if isinstance(entry, Message):
@@ -222,7 +222,7 @@ class Queue:
     def _unpack(
         self, packed: Packed, limit: int, limits: ParserLimits, batch: list[Message | MessageRun]
     ) -> int:
-        """Move up to ``limit`` messages of a packed entry to the batch; returns how many."""
+        """Move up to ``limit`` messages of a packed entry to the batch; return how many."""
         taken = 0
         before = packed.stretches
         while packed and taken < limit:
@@ -242,13 +242,13 @@ class Queue:
 
 
 def objects_in(message: Message) -> int:
-    """How many objects a message is made of, more or less: a header pair can be two bytes."""
+    """Return about how many objects a message consists of: a header pair can be two bytes."""
     pairs = len(message.headers) + sum(len(each.headers) for each in message.attachments)
     return 1 + pairs + len(message.attachments)
 
 
 def unpack_message(frame: bytes, limits: ParserLimits) -> Message:
-    """Make a packed message into an object again."""
+    """Decode a packed message."""
     parser = SequenceParser(limits)
     parser.feed(_ROUTE + frame)
     parser.next()
@@ -258,7 +258,7 @@ def unpack_message(frame: bytes, limits: ParserLimits) -> Message:
 
 
 def split_run(run: MessageRun, count: int) -> MessageRun:
-    """Take the first ``count`` messages off a run."""
+    """Remove the first ``count`` messages of a run, and return them."""
     payloads = run.payloads[:count]
     del run.payloads[:count]
     taken = MessageRun(run.first, payloads, sum(map(len, payloads)))

@@ -1,35 +1,19 @@
-"""The sending half of a channel.
-
-Theory of operation. A sender is OPEN until its application finishes or cancels it; either is said
-once on the wire and cannot be taken back. It then waits for CLOSE_RECEIVER, which settles every
-message: what was not acked by then is nacked. After that the wire knows the channel no more, but a
-sender whose channel is still pending stays CLOSED until its lineage is known, since only then is an
-acked message known to be delivered; and one whose handle is still on its way to the application
-stays until the application got it.
-
-`TRANSITIONS` is the whole of it. Nothing else assigns a sender's state.
-"""
+"""The sending half of a channel: numbers, streams, credit, and the fate of each message."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Final
 
-from aqueduct.errors import (
-    ChannelClosed,
-    ReceiverClosed,
-    RemoteProtocolError,
-    StreamCode,
-    WouldBlock,
-)
-from aqueduct.errors import CloseCode as Code
+from aqueduct.errors import CloseCode, RemoteProtocolError, StreamCode, WouldBlock
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
 from aqueduct.protocol.flow import check_message
+from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node
-from aqueduct.protocol.link import Link, Owner
-from aqueduct.protocol.outgoing import OutgoingStream
+from aqueduct.protocol.outgoing import OutgoingStream, remove_range
+from aqueduct.protocol.sender_states import SenderInput, SenderState, SenderStateMachine
 from aqueduct.protocol.timers import NEVER
-from aqueduct.protocol.unreliable import Outbox
+from aqueduct.protocol.unreliable import SentDatagrams
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.frames import (
     Attachment,
@@ -39,7 +23,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     message_head,
 )
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 from aqueduct.wire.ranges import RangeSet
 
 
@@ -51,124 +35,63 @@ class Mode(Enum):
     UNRELIABLE = "unreliable"
 
 
-class State(Enum):
-    """Where a sender is in its life."""
-
-    __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
-
-    OPEN = "open"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-    CLOSED = "closed"
-    GONE = "gone"
-
-
-class Input(Enum):
-    """What can happen to a sender."""
-
-    __hash__ = object.__hash__
-
-    SEND = "send"
-    FINISH = "finish"
-    CANCEL = "cancel"
-    CLOSE_RECEIVER = "CLOSE_RECEIVER"
-    SETTLE = "settled"
-    DROP = "forgotten or lost"
-
-
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.OPEN, Input.SEND): State.OPEN,
-    (State.OPEN, Input.FINISH): State.FINISHED,
-    (State.OPEN, Input.CANCEL): State.CANCELLED,
-    (State.OPEN, Input.CLOSE_RECEIVER): State.CLOSED,
-    (State.OPEN, Input.DROP): State.GONE,
-    (State.FINISHED, Input.FINISH): State.FINISHED,
-    (State.FINISHED, Input.CANCEL): State.FINISHED,
-    (State.FINISHED, Input.CLOSE_RECEIVER): State.CLOSED,
-    (State.FINISHED, Input.DROP): State.GONE,
-    (State.CANCELLED, Input.FINISH): State.CANCELLED,
-    (State.CANCELLED, Input.CANCEL): State.CANCELLED,
-    (State.CANCELLED, Input.CLOSE_RECEIVER): State.CLOSED,
-    (State.CANCELLED, Input.DROP): State.GONE,
-    (State.CLOSED, Input.FINISH): State.CLOSED,
-    (State.CLOSED, Input.CANCEL): State.CLOSED,
-    (State.CLOSED, Input.SETTLE): State.GONE,
-    (State.CLOSED, Input.DROP): State.GONE,
-}
-"""What each input does in each state; a missing entry is an error of whoever caused it."""
-
-# For the hot path: a name of the module is found ten times faster than an enum's.
-_OPEN: Final = State.OPEN
+# For the hot path: Python finds a module's name ten times faster than an enum's member.
+_OPEN: Final = SenderState.OPEN
 _ORDERED: Final = Mode.ORDERED
 
 
-class Sender:
-    """One sending half: numbers, streams, credit and the fates of what it sent."""
+class Sender(SenderStateMachine):
+    """The sending half of one channel."""
 
     __slots__ = (
         "_announce_at",
         "_answer_at",
-        "_end",
-        "_link",
         "_reliable_acked",
         "_singles",
         "acks_from",
-        "attached",
-        "channel",
-        "control",
-        "lingers",
+        "datagrams",
         "mode",
         "next_reliable",
         "node",
         "oneshot",
-        "outbox",
         "outstanding",
-        "owner",
-        "state",
         "stream",
-        "wake_at",
         "wanted",
     )
 
-    def __init__(self, link: Link, channel: int, node: Node, owner: Owner, mode: Mode) -> None:
-        self._link = link
-        self.channel = channel
+    def __init__(
+        self, context: Context, channel: int, node: Node, owner: Ownership, mode: Mode
+    ) -> None:
+        super().__init__(context, channel, owner)
+        self.state = _OPEN
         self.node = node
-        self.owner = owner
         self.mode = mode
         self.oneshot = is_oneshot(channel)
-        self.state = State.OPEN
-        self.attached = owner is not Owner.NOBODY
-        self.lingers = False
-        """Whether the peer has done with it, and counts it no more."""
-        self.wake_at = NEVER
         self.next_reliable = 0
         self.outstanding = 0
         self.wanted = -1
-        """The least size of a message that met a full window and was not given up, or -1."""
-        self.outbox: Outbox | None = None
+        """The smallest message that waits for room, or -1 if none does."""
+        self.datagrams: SentDatagrams | None = None
         self.stream: OutgoingStream | None = None
-        self.control: OutgoingStream | None = None
         self.acks_from = -1
         """The incoming stream that carries the receiver's control frames."""
         self._singles: dict[int, OutgoingStream] | None = None
-        """Streams of one message each, until it is acked: what a cancel has to reset."""
+        """Streams of one message each, until it is acked: a cancel resets them."""
         self._reliable_acked: RangeSet | None = None
         self._announce_at = NEVER
         self._answer_at = NEVER
-        self._end: End | None = None
 
     # -- commands --------------------------------------------------------------------------------
 
     def send(self, payload: bytes, now: float) -> int:
-        """Send a message that is nothing but a payload; the hot path."""
+        """Send a message without headers and channels; the hot path."""
         size = len(payload)
-        link = self._link
-        limits = link.peer_limits
+        credit = self._credit
+        limits = credit.peer_limits
         stream = self.stream
         if stream is None or self.state is not _OPEN or size > limits.max_message:
             return self._send_otherwise(payload, size, now)
-        window = link.send_window
+        window = credit.send_window
         before = self.outstanding
         outstanding = before + size
         if outstanding > limits.channel_window and before:
@@ -190,55 +113,55 @@ class Sender:
         self.outstanding = outstanding
         run = stream.run
         if run is None:
-            run = link.out.begin_run(stream, number)
+            run = self._context.out.begin_run(stream, number)
         run.append(payload)
         return number
 
     def _send_otherwise(self, payload: bytes, size: int, now: float) -> int:
-        """The first message, one that cannot go, or one of another mode."""
+        """Send the first message, one that cannot leave now, or one of another mode."""
         if (
             self.mode is _ORDERED
             or self.state is not _OPEN
             or self.oneshot
-            or size > self._link.peer_limits.max_message
+            or size > self._credit.peer_limits.max_message
         ):
             return self.send_message(payload, (), (), now)[0]
         if self._is_crowded():
             self._block(size)
         if self.mode is Mode.UNRELIABLE:
             frame = message_head(self._next_number(), size) + payload
-            if self._link.out.fits_datagram(self.channel, len(frame)):
+            if self._context.out.fits_datagram(self.channel, len(frame)):
                 return self._send_unreliable(frame, size, now)
-        if not self._has_credit(size):
+        if not self._credit.fits(self.outstanding, size):
             self._block(size)
-        self._charge(size)
+        self.outstanding = self._credit.charge(self.outstanding, size)
         number = self.next_reliable
         self.next_reliable = number + 1
         self._send_apart(number, message_head(number, size) + payload)
         return number
 
     def send_message(
-        self, payload: bytes, headers: Headers, attachments: tuple[Attachment, ...], now: float
+        self, payload: bytes, headers: HeaderPairs, attachments: tuple[Attachment, ...], now: float
     ) -> tuple[int, bool]:
-        """Send any message; returns its number and whether it went reliably."""
+        """Send any message; return its number and whether it was sent reliably."""
         self._check_open()
         message = Message(self._next_number(), headers, attachments, payload)
         size = message.size
-        check_message(message, size, self._link.peer_limits)
+        check_message(message, size, self._credit.peer_limits)
         if self._is_crowded():
             self._block(size)
         if self.mode is Mode.UNRELIABLE:
             frame = message.encode()
-            if self._link.out.fits_datagram(self.channel, len(frame)):
+            if self._context.out.fits_datagram(self.channel, len(frame)):
                 number = self._send_unreliable(frame, size, now)
                 if self.oneshot:
                     self.finish(now)
                 return number, False
             message = Message(self.next_reliable, headers, attachments, payload)
-        if not self._fits(size):
+        if not self._credit.fits(self.outstanding, size):
             self._block(size)
-        self._move(Input.SEND)
-        self._charge(size)
+        self._move(SenderInput.SEND)
+        self.outstanding = self._credit.charge(self.outstanding, size)
         number = self.next_reliable
         self.next_reliable = number + 1
         if self.oneshot:
@@ -246,47 +169,47 @@ class Sender:
         elif self.mode is Mode.ORDERED:
             # AQ-STREAM-2: one stream for all.
             stream = self.stream or self._open_stream()
-            self._link.out.write(stream, message.encode())
+            self._context.out.write(stream, message.encode())
         else:
             self._send_apart(number, message.encode())
         return number, True
 
     def finish(self, now: float) -> None:
-        """Say that nothing more comes (AQ-FINISH-1). A no-op once finished, cancelled or closed."""
-        if not self._changes(Input.FINISH):
+        """Announce the end (AQ-FINISH-1). No-op once finished, cancelled or closed."""
+        if not self._changes(SenderInput.FINISH):
             return
         self._stop_waiting()
-        link = self._link
-        if self.outbox is None and self.stream is not None:
+        out = self._context.out
+        if self.datagrams is None and self.stream is not None:
             stream = self.stream
         else:
             # AQ-FINISH-2: announcements and the finish share the control stream.
             stream = self._control_stream()
             self._announce()
-        link.out.write(stream, FinishSender(self.next_reliable).encode())
-        link.out.finish(stream)
+        out.write(stream, FinishSender(self.next_reliable).encode())
+        out.finish(stream)
 
     def cancel(self, now: float) -> None:
-        """Give up as fast as the wire can say it (AQ-CANCEL-1). A no-op once finished or closed."""
-        if not self._changes(Input.CANCEL):
+        """Discard what has not arrived (AQ-CANCEL-1). No-op once finished, cancelled or closed."""
+        if not self._changes(SenderInput.CANCEL):
             return
         self._stop_waiting()
-        out = self._link.out
+        out = self._context.out
         self._reset_message_streams(StreamCode.CANCELLED)
         out.drop_datagrams(self.channel)
-        if self.outbox is not None:
-            # AQ-CANCEL-2: what did arrive can only be acked once it is announced. A frame goes
-            # with the end of the stream in any case: an end alone is what transports mislay.
+        if self.datagrams is not None:
+            # AQ-CANCEL-2: the peer can ack what arrived only once it is announced. Send a frame
+            # with the end of the stream in any case: some transports lose an end alone.
             self._announce(always=True)
             out.finish(self._control_stream())
         stream = self._open()  # AQ-STREAM-8
         out.write(stream, CancelSender().encode())
         out.finish(stream)
 
-    # -- what the peer's receiver says -----------------------------------------------------------
+    # -- frames of the peer's receiver -----------------------------------------------------------
 
     def handle_acks(self, ranges: tuple[tuple[int, int], ...]) -> list[Node]:
-        """ACK_RELIABLE: these arrived. Returns the channels that became accessible."""
+        """Process ACK_RELIABLE; return the channels that became accessible."""
         if ranges[-1][1] > self.next_reliable:
             raise RemoteProtocolError(
                 "AQ-ACK-2",
@@ -300,15 +223,16 @@ class Sender:
         accessible: list[Node] = []
         for start, stop in fresh:
             acked.add(start, stop)
-            self._forget_singles(start, stop)
+            if self._singles:
+                remove_range(self._singles, start, stop)
             if self.node.waiting is not None:
                 children = self.node.release_range(True, start, stop)
                 accessible.extend(self.node.acked(children))
-        if acked.range_count > self._link.config.max_ranges:
+        if acked.range_count > self._context.config.max_ranges:
             raise RemoteProtocolError(
                 "AQ-LIMIT-6",
                 f"the acks on {describe(self.channel)} leave too many gaps",
-                Code.LIMIT_EXCEEDED,
+                CloseCode.LIMIT_EXCEEDED,
             )
         if self.node.accessible and fresh:
             self._emit(Delivered(self.channel, True, tuple(fresh)))
@@ -316,59 +240,55 @@ class Sender:
         return accessible
 
     def handle_decisions(self, lengths: tuple[int, ...]) -> tuple[list[Node], list[Node]]:
-        """ACK_NACK_UNRELIABLE. Returns the channels that became accessible, and the lost ones."""
-        if self.outbox is None:
+        """Process ACK_NACK_UNRELIABLE; return the channels that became accessible, and the lost."""
+        if self.datagrams is None:
             raise RemoteProtocolError(
                 "AQ-UNREL-5", f"nothing was sent unreliably on {describe(self.channel)}"
             )
-        pieces, nacked_bytes = self.outbox.decide(lengths)
+        good, bad, nacked_bytes = self.datagrams.decide(lengths)
         if nacked_bytes > self.outstanding:
             raise RemoteProtocolError(
                 "AQ-FLOW-5",
                 f"bytes dequeued on {describe(self.channel)} were nacked too",
-                Code.FLOW_CONTROL,
+                CloseCode.FLOW_CONTROL,
             )
         accessible: list[Node] = []
         lost: list[Node] = []
-        for start, stop, acked in pieces:
-            children = self.node.release_range(False, start, stop)
-            if acked:
-                accessible.extend(self.node.acked(children))
-            else:
-                lost.extend(children)
-        good = tuple((start, stop) for start, stop, acked in pieces if acked)
-        bad = tuple((start, stop) for start, stop, acked in pieces if not acked)
+        for start, stop in good:
+            accessible.extend(self.node.acked(self.node.release_range(False, start, stop)))
+        for start, stop in bad:
+            lost.extend(self.node.release_range(False, start, stop))
         if good:
             if self.node.accessible:
                 self._emit(Delivered(self.channel, False, good))
             else:
-                self.outbox.keep_acked(good)
+                self.datagrams.keep_acked(good)
         if bad:
             self._emit(Undelivered(self.channel, False, bad))
         self._release(nacked_bytes)  # AQ-FLOW-6
         return accessible, lost
 
     def handle_dequeued(self, size: int) -> None:
-        """DEQUEUED: the peer's application took this many bytes."""
+        """Process DEQUEUED: the peer's application took this many bytes."""
         if size > self.outstanding:
             raise RemoteProtocolError(
                 "AQ-FLOW-5",
                 f"{size} bytes dequeued of {self.outstanding} on {describe(self.channel)}",
-                Code.FLOW_CONTROL,
+                CloseCode.FLOW_CONTROL,
             )
         self._release(size)
 
     def handle_close(self, now: float) -> list[Node]:
-        """CLOSE_RECEIVER, the end (AQ-CLOSE-5): all open is nacked (AQ-NACK-1).
+        """Process CLOSE_RECEIVER (AQ-CLOSE-5): nack everything open (AQ-NACK-1).
 
-        Returns the lost channels.
+        Return the lost channels.
         """
         complete = self._complete()
         was = self.state
-        self._move(Input.CLOSE_RECEIVER)
-        if was is State.CANCELLED:
+        self._move(SenderInput.CLOSE_RECEIVER)
+        if was is SenderState.CANCELLED:
             self._end = End.CANCELLED
-        elif was is State.FINISHED and complete:
+        elif was is SenderState.FINISHED and complete:
             self._end = End.FINISHED
         else:
             self._end = End.RECEIVER_CLOSED
@@ -378,15 +298,15 @@ class Sender:
         self._stop(StreamCode.CANCELLED)
         return self.node.release_all()
 
-    # -- what the connection says ----------------------------------------------------------------
+    # -- calls of the connection -----------------------------------------------------------------
 
     def route_back(self, at: float) -> None:
         """Answer the ROUTE_TO that created this half, by the given time (AQ-ROUTE-2)."""
         self._answer_at = at
-        self._link.timers.wake(self, at)
+        self._context.timers.wake(self, at)
 
     def handle_timer(self, now: float) -> None:
-        """Announce datagrams, or answer a ROUTE_TO, as due."""
+        """Announce datagrams, or answer a ROUTE_TO, when due."""
         if self._announce_at <= now:
             self._announce()
         if self._answer_at <= now:
@@ -394,53 +314,47 @@ class Sender:
         self._wake()
 
     def make_accessible(self) -> None:
-        """The channel is accessible: what was acked on it is delivered (AQ-LIN-6)."""
+        """Report what was acked as delivered, now that the channel is accessible (AQ-LIN-6)."""
         if self._reliable_acked:
             self._emit(Delivered(self.channel, True, tuple(self._reliable_acked.ranges())))
-        if self.outbox is not None:
-            kept = self.outbox.take_acked()
+        if self.datagrams is not None:
+            kept = self.datagrams.take_acked()
             if kept:
                 self._emit(Delivered(self.channel, False, kept))
 
-    def is_open(self) -> bool:
-        """Whether nothing has begun to end this half."""
-        return self.state is _OPEN
-
-    def is_over(self) -> bool:
-        """Whether the wire knows this half no more."""
-        return self.state is State.CLOSED or self.state is State.GONE
-
     @property
     def end(self) -> End | None:
-        """How the wire ended this half, if it did."""
+        """How this half ended on the wire, if it did."""
         return self._end
 
     def settle(self) -> bool:
-        """After the end on the wire: whether nothing holds this half any more."""
-        if self.state is not State.CLOSED or not self.node.accessible or self.owner == Owner.NOBODY:
+        """Release an ended half if nothing needs it any more; return whether that is so."""
+        if (
+            self.state is not SenderState.CLOSED
+            or not self.node.accessible
+            or self.owner == Ownership.UNCLAIMED
+        ):
             return False
         assert self._end is not None
         self._emit(SenderEnded(self.channel, self._end))
-        self.owner = Owner.GONE
-        self._move(Input.SETTLE)
+        self.owner = Ownership.RELEASED
+        self._move(SenderInput.SETTLE)
         return True
 
     def drop(self, how: End, lineage: tuple[int, ...], now: float) -> list[Node]:
-        """Forgotten, lost, or without connection: end at once. Returns the channels below."""
-        self._move(Input.DROP)
+        """End at once: forgotten, lost or disconnected. Return the channels in open messages."""
+        self._move(SenderInput.DROP)
         if how is End.LOST and self.node.known and self.outstanding:
-            link = self._link
-            spare = link.send_window.spare(0, self.outstanding)
-            link.written_off.add(self.outstanding, now + link.config.forget_interval, spare)
+            self._credit.write_off(self.outstanding, now + self._context.config.forget_interval)
             self.outstanding = 0
         if how is not End.CONNECTION:
             self._stop(StreamCode.FORGOTTEN)
         self._emit(SenderEnded(self.channel, how, lineage))
-        self.owner = Owner.GONE
+        self.owner = Ownership.RELEASED
         return self.node.release_all()
 
     def check_control(self, stream: int) -> None:
-        """AQ-STREAM-5: the receiver's frames come on one stream, in order."""
+        """Require that the receiver's frames come on one stream, in order (AQ-STREAM-5)."""
         if self.acks_from == -1:
             self.acks_from = stream
         elif self.acks_from != stream:
@@ -448,31 +362,24 @@ class Sender:
                 "AQ-STREAM-5", f"receiver frames of {describe(self.channel)} on a second stream"
             )
 
-    def room(self) -> int:
-        """How many bytes could be sent now."""
-        if self.state is not State.OPEN:
-            return 0
-        room = max(self._link.peer_limits.channel_window - self.outstanding, 0)
-        return min(room, self._link.send_window.room(self.outstanding))
-
     def claim(self) -> None:
-        """The application got the handle; it hears of this half from now on."""
-        self.owner = Owner.APPLICATION
+        """Give the handle to the application, which gets the events of this half from now on."""
+        self.owner = Ownership.APPLICATION
 
     def allow(self) -> None:
-        """The channel's window may have grown: a message that waits stands in line for room."""
+        """Queue a waiting message for the connection window if it fits the channel window now."""
         if self.wanted >= 0 and self._fits_channel(self.wanted):
-            self._stand_in_line()
+            self._wait_for_connection()
 
     def admit(self) -> None:
-        """It is this sender's turn: tell an application that waits."""
-        self._link.turns.leave(self.channel)
-        if self._fits_channel(self.wanted):  # else something else was sent since
+        """Wake the application: its message fits the connection window."""
+        self._context.blocked.leave(self.channel)
+        if self._fits_channel(self.wanted):  # else another message was sent since
             self.wanted = -1
             self._emit(Writable(self.channel))
 
     def give_up(self) -> bool:
-        """Nobody waits for room any more; returns whether somebody did."""
+        """Cancel the wait for room; return whether there was one."""
         if self.wanted < 0:
             return False
         self._stop_waiting()
@@ -480,89 +387,41 @@ class Sender:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _move(self, event: Input) -> None:
-        new = TRANSITIONS.get((self.state, event))
-        if new is None:
-            raise ChannelClosed(
-                f"AQ-SEND-1: {describe(self.channel)} is {self.state.value}: no {event.value}",
-                channel=self.channel,
-            )
-        self.state = new
-
-    def _changes(self, event: Input) -> bool:
-        was = self.state
-        self._move(event)
-        return self.state is not was
-
-    def _check_open(self) -> None:
-        if self._end is End.RECEIVER_CLOSED:
-            raise ReceiverClosed(
-                f"the receiver of {describe(self.channel)} was closed", channel=self.channel
-            )
-        if (self.state, Input.SEND) not in TRANSITIONS:
-            self._move(Input.SEND)
-
     def _next_number(self) -> int:
         if self.mode is Mode.UNRELIABLE:
-            return self.outbox.next_number if self.outbox is not None else 0
+            return self.datagrams.next_number if self.datagrams is not None else 0
         return self.next_reliable
 
-    def _fits(self, size: int) -> bool:
-        return self._fits_channel(size) and self._fits_connection(size)
-
-    def _fits_connection(self, size: int) -> bool:
-        window = self._link.send_window
-        return window.fits(size, window.spare(self.outstanding, size))
-
     def _fits_channel(self, size: int) -> bool:
-        if self._is_crowded():
-            return False
-        limit = self._link.peer_limits.channel_window
-        return self.outstanding + size <= limit or self.outstanding == 0  # AQ-FLOW-3
-
-    def _has_credit(self, size: int) -> bool:
-        """`_fits` of a sender that is not crowded."""
-        outstanding = self.outstanding
-        limit = self._link.peer_limits.channel_window
-        if outstanding + size > limit and outstanding:
-            return False
-        return self._fits_connection(size)
+        return not self._is_crowded() and self._credit.fits_channel(self.outstanding, size)
 
     def _is_crowded(self) -> bool:
-        """Whether the peer owes so many acks that remembering more would be a leak (AQ-LIMIT-6)."""
-        undecided = len(self.outbox.sizes) if self.outbox is not None else 0
+        """Return whether the peer owes more acks than this side may remember (AQ-LIMIT-6)."""
+        undecided = len(self.datagrams.sizes) if self.datagrams is not None else 0
         unacked = len(self._singles) if self._singles is not None else 0
-        return max(undecided, unacked, self.node.size()) >= self._link.config.max_ranges
+        return max(undecided, unacked, self.node.size()) >= self._context.config.max_ranges
 
     def _block(self, size: int) -> None:
-        # Several may wait: the least is told first, and then all try again.
+        # Several tasks may wait: wake for the smallest message, then all try again.
         self.wanted = size if self.wanted < 0 else min(size, self.wanted)
         if self._fits_channel(size):
-            self._stand_in_line()
+            self._wait_for_connection()
             raise WouldBlock("the connection window is full; wait until the peer takes messages")
         raise WouldBlock(
             f"the window of {describe(self.channel)} is full; wait until the peer takes messages"
         )
 
-    def _stand_in_line(self) -> None:
-        window = self._link.send_window
-        spare = window.spare(self.outstanding, self.wanted)  # AQ-FLOW-10
-        self._link.turns.wait(self.channel, self.wanted, spare)
-
-    def _charge(self, size: int) -> None:
-        window = self._link.send_window
-        window.add(size, window.spare(self.outstanding, size))
-        self.outstanding += size
+    def _wait_for_connection(self) -> None:
+        spare = self._credit.send_window.spare(self.outstanding, self.wanted)  # AQ-FLOW-10
+        self._context.blocked.wait(self.channel, self.wanted, spare)
 
     def _release(self, size: int) -> None:
-        window = self._link.send_window
-        self.outstanding -= size
-        window.remove(size, window.spare(self.outstanding, size))
+        self.outstanding = self._credit.release(self.outstanding, size)
         self.allow()
 
     def _open(self, *, is_message: bool = False) -> OutgoingStream:
         self.node.known = True
-        return self._link.out.open(self.channel, is_message=is_message)
+        return self._context.out.open(self.channel, is_message=is_message)
 
     def _open_stream(self) -> OutgoingStream:
         self.stream = self._open(is_message=True)
@@ -574,42 +433,40 @@ class Sender:
         return self.control
 
     def _send_apart(self, number: int, frame: bytes) -> None:
-        """AQ-STREAM-3: a stream of its own."""
+        """Send a message on a stream of its own (AQ-STREAM-3)."""
         stream = self._open(is_message=True)
         if self._singles is None:
             self._singles = {}
         self._singles[number] = stream
-        self._link.out.write(stream, frame)
-        self._link.out.finish(stream)
+        self._context.out.write(stream, frame)
+        self._context.out.finish(stream)
 
     def _send_oneshot(self, message: Message) -> None:
         # AQ-SEND-5: the message and the finish, in one stream.
-        self._move(Input.FINISH)
+        self._move(SenderInput.FINISH)
         self._stop_waiting()
         stream = self._open_stream()
-        out = self._link.out
+        out = self._context.out
         out.write(stream, message.encode() + FinishSender(1).encode())
         out.finish(stream)
 
     def _send_unreliable(self, frame: bytes, size: int, now: float) -> int:
-        self._move(Input.SEND)
-        if self.outbox is None:
-            self.outbox = Outbox()
-        out = self._link.out
-        while not self._has_credit(size):
+        self._move(SenderInput.SEND)
+        if self.datagrams is None:
+            self.datagrams = SentDatagrams()
+        out = self._context.out
+        while not self._credit.fits(self.outstanding, size):
             # AQ-UNREL-6: the oldest unsent goes first; its number is announced all the same.
             dropped = out.drop_oldest_datagram(self.channel)
             if dropped is None:
-                number = self.outbox.add(0)
-                self._link.dropped += 1
+                number = self.datagrams.add(0)
                 self._announce_soon(now)
                 return number
-            self._link.dropped += dropped[1] - dropped[0]
-            # A peer may decide what was announced and has not left.
-            for number in range(max(dropped[0], self.outbox.decided), dropped[1]):
-                self._release(self.outbox.forgo(number))
-        number = self.outbox.add(size)
-        self._charge(size)
+            # A peer may have decided numbers that were announced and have not left.
+            for number in range(max(dropped[0], self.datagrams.decided), dropped[1]):
+                self._release(self.datagrams.forgo(number))
+        number = self.datagrams.add(size)
+        self.outstanding = self._credit.charge(self.outstanding, size)
         self.node.known = True
         out.add_to_datagram(self.channel, number, frame)
         self._announce_soon(now)
@@ -618,41 +475,31 @@ class Sender:
     def _answer(self) -> None:
         self._answer_at = NEVER
         if not self.node.known:
-            self._link.out.finish(self._open())
+            self._context.out.finish(self._open())
 
     def _announce_soon(self, now: float) -> None:
         if self._announce_at == NEVER:
-            self._announce_at = now + self._link.config.announce_delay
+            self._announce_at = now + self._context.config.announce_delay
             self._wake()
 
     def _announce(self, *, always: bool = False) -> None:
         # AQ-UNREL-1
         self._announce_at = NEVER
-        if self.outbox is None:
+        if self.datagrams is None:
             return
-        count = self.outbox.unannounced()
+        count = self.datagrams.unannounced()
         if count or always:
-            self.outbox.announced += count
-            self._link.out.write(self._control_stream(), SentUnreliable(count).encode())
+            self.datagrams.announced += count
+            self._context.out.write(self._control_stream(), SentUnreliable(count).encode())
 
     def _wake(self) -> None:
         at = min(self._announce_at, self._answer_at)
         if at < NEVER:
-            self._link.timers.wake(self, at)
-
-    def _forget_singles(self, start: int, stop: int) -> None:
-        if not self._singles:
-            return
-        if stop - start <= len(self._singles):
-            for number in range(start, stop):
-                self._singles.pop(number, None)
-        else:
-            for number in [n for n in self._singles if start <= n < stop]:
-                del self._singles[number]
+            self._context.timers.wake(self, at)
 
     def _complete(self) -> bool:
         acked = self._reliable_acked.count if self._reliable_acked is not None else 0
-        decided = self.outbox is None or self.outbox.decided == self.outbox.next_number
+        decided = self.datagrams is None or self.datagrams.decided == self.datagrams.next_number
         return acked == self.next_reliable and decided
 
     def _report_open_as_undelivered(self) -> None:
@@ -660,12 +507,12 @@ class Sender:
         open_reliable = tuple(acked.missing(0, self.next_reliable))
         if open_reliable:
             self._emit(Undelivered(self.channel, True, open_reliable))
-        if self.outbox is not None and self.outbox.decided < self.outbox.next_number:
-            open_unreliable = ((self.outbox.decided, self.outbox.next_number),)
+        if self.datagrams is not None and self.datagrams.decided < self.datagrams.next_number:
+            open_unreliable = ((self.datagrams.decided, self.datagrams.next_number),)
             self._emit(Undelivered(self.channel, False, open_unreliable))
 
     def _reset_message_streams(self, code: StreamCode) -> None:
-        out = self._link.out
+        out = self._context.out
         if self.stream is not None:
             out.reset(self.stream, code)
         if self._singles:
@@ -674,25 +521,19 @@ class Sender:
             self._singles = None
 
     def _stop(self, code: StreamCode) -> None:
-        """End everything that is under way for this channel."""
-        link = self._link
-        if self.state is not State.CLOSED or self._end is not End.FINISHED:
+        """Reset the streams, drop the datagrams and return the credit of this channel."""
+        out = self._context.out
+        if self.state is not SenderState.CLOSED or self._end is not End.FINISHED:
             self._reset_message_streams(code)
             if self.control is not None:
-                link.out.reset(self.control, code)
-        if self.outbox is not None:
-            link.out.drop_datagrams(self.channel)
+                out.reset(self.control, code)
+        if self.datagrams is not None:
+            out.drop_datagrams(self.channel)
         self.wake_at = self._announce_at = self._answer_at = NEVER
-        window = link.send_window
-        window.remove(self.outstanding, window.spare(0, self.outstanding))
-        self.outstanding = 0
+        self.outstanding = self._credit.release(self.outstanding, self.outstanding)
         self._stop_waiting()
 
     def _stop_waiting(self) -> None:
         if self.wanted >= 0:
             self.wanted = -1
-            self._link.turns.leave(self.channel)
-
-    def _emit(self, event: Delivered | Undelivered | SenderEnded | Writable) -> None:
-        if self.owner is Owner.APPLICATION:
-            self._link.events.append(event)
+            self._context.blocked.leave(self.channel)

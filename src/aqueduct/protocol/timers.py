@@ -1,4 +1,4 @@
-"""When the halves of a connection want to be woken."""
+"""Timers of a connection: one heap of wake-up times."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 NEVER = float("inf")
 _FEW = 1_024
-"""Entries that are not worth sorting out."""
+"""Heap size below which stale entries are not removed."""
 
 
 class Sleeper(Protocol):
-    """Something that wakes at most at one time: the earliest it asked for."""
+    """An object with one pending wake-up: the earliest time that it asked for."""
 
     wake_at: float
 
     def handle_timer(self, now: float) -> None:
-        """The time has come."""
+        """Act on the wake-up."""
 
 
 class Timers:
-    """A heap of wake-up times; an entry that its sleeper no longer means is skipped."""
+    """A heap of wake-up times; an entry that differs from its sleeper's ``wake_at`` is stale."""
 
     __slots__ = ("_count", "_heap", "_most")
 
@@ -38,14 +38,18 @@ class Timers:
             if len(self._heap) > self._most:
                 self._sweep()
 
+    def clear(self) -> None:
+        """Cancel all wake-ups at the end of the connection."""
+        self._heap.clear()
+
     def _sweep(self) -> None:
-        """Let go of those who no longer mean to be woken, when they may be half of all."""
+        """Remove the stale entries, once they may be half of all."""
         self._heap[:] = [each for each in self._heap if each[2].wake_at == each[0]]
         heapify(self._heap)
         self._most = max(_FEW, 2 * len(self._heap))
 
     def next(self) -> float | None:
-        """The earliest time anybody wants to be woken."""
+        """Return the earliest wake-up time, or None."""
         heap = self._heap
         while heap:
             at, _, sleeper = heap[0]
@@ -59,7 +63,7 @@ class Timers:
         return [sleeper for at, _, sleeper in self._heap if sleeper.wake_at == at]
 
     def due(self, now: float) -> list[Sleeper]:
-        """Take out all that are to be woken by now, in order."""
+        """Remove and return the sleepers that are due, in order."""
         heap = self._heap
         woken: list[Sleeper] = []
         while heap and heap[0][0] <= now:

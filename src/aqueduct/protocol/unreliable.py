@@ -1,4 +1,4 @@
-"""The bookkeeping of messages in datagrams: what was announced, what arrived, what was decided."""
+"""Messages in datagrams: which numbers were announced, which arrived, which are decided."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from aqueduct.errors import RemoteProtocolError
 from aqueduct.wire.primitives import MAX_VARINT
 from aqueduct.wire.ranges import RangeSet
 
+Ranges = tuple[tuple[int, int], ...]
 
-class Outbox:
-    """The sending side: numbers given, announced and decided, and the sizes of the undecided."""
+
+class SentDatagrams:
+    """The sender's view: numbers assigned, announced and decided; sizes of the undecided."""
 
     __slots__ = ("_acked", "announced", "decided", "next_number", "sizes")
 
@@ -23,60 +25,61 @@ class Outbox:
         self._acked: RangeSet | None = None
 
     def add(self, size: int) -> int:
-        """Give the next number to a message of this size."""
+        """Assign the next number to a message of this size."""
         number = self.next_number
         self.next_number = number + 1
         self.sizes.append(size)
         return number
 
     def forgo(self, number: int) -> int:
-        """Drop a message that never left; it keeps its number, which the peer will nack."""
+        """Drop a message that never left, and return its size. The peer will nack its number."""
         index = number - self.decided
         size = self.sizes[index]
         self.sizes[index] = 0
         return size
 
     def unannounced(self) -> int:
-        """How many numbers the peer has not been told of."""
+        """Return how many numbers were not announced yet."""
         return self.next_number - self.announced
 
-    def keep_acked(self, ranges: tuple[tuple[int, int], ...]) -> None:
-        """Hold back acks of a pending channel, which are no deliveries yet (AQ-LIN-6)."""
+    def keep_acked(self, ranges: Ranges) -> None:
+        """Hold back the acks of a pending channel: they are no deliveries yet (AQ-LIN-6)."""
         if self._acked is None:
             self._acked = RangeSet()
         for start, stop in ranges:
             self._acked.add(start, stop)
 
-    def take_acked(self) -> tuple[tuple[int, int], ...]:
-        """The acks that were held back, now that the channel is accessible."""
+    def take_acked(self) -> Ranges:
+        """Remove and return the acks that were held back."""
         acked, self._acked = self._acked, None
         return tuple(acked.ranges()) if acked is not None else ()
 
-    def decide(self, lengths: tuple[int, ...]) -> tuple[list[tuple[int, int, bool]], int]:
-        """Apply alternating ack and nack lengths; returns (start, stop, acked) and bytes nacked."""
+    def decide(self, lengths: tuple[int, ...]) -> tuple[Ranges, Ranges, int]:
+        """Apply alternating ack and nack lengths; return the ranges of each, and bytes nacked."""
         total = sum(lengths)
         if self.decided + total > self.announced:
             raise RemoteProtocolError(
                 "AQ-UNREL-5",
                 f"{self.decided} + {total} numbers decided, but only {self.announced} announced",
             )
-        pieces: list[tuple[int, int, bool]] = []
+        acks: list[tuple[int, int]] = []
+        nacks: list[tuple[int, int]] = []
         nacked_bytes = 0
         acked = True
         for length in lengths:
             if length:
-                pieces.append((self.decided, self.decided + length, acked))
+                (acks if acked else nacks).append((self.decided, self.decided + length))
                 self.decided += length
                 for _ in range(length):
                     size = self.sizes.popleft()
                     if not acked:
                         nacked_bytes += size
             acked = not acked
-        return pieces, nacked_bytes
+        return tuple(acks), tuple(nacks), nacked_bytes
 
 
-class Inbox:
-    """The receiving side: what arrived, what was announced, and by when each must be decided."""
+class ReceivedDatagrams:
+    """The receiver's view: what arrived, what was announced, and the deadline of each decision."""
 
     __slots__ = ("announced", "arrived", "deadlines", "decided")
 
@@ -87,7 +90,7 @@ class Inbox:
         self.deadlines: deque[tuple[float, int]] = deque()
 
     def arrive(self, start: int, stop: int, max_ranges: int) -> bool:
-        """Note the arrival of undecided numbers; False if they must be ignored."""
+        """Record the arrival of undecided numbers; return False if they must be ignored."""
         if self.arrived.range_count >= max_ranges and start != self.arrived.max:
             return False  # AQ-LIMIT-6: a datagram may always be treated as lost
         if not self.arrived.add_new(start, stop):
@@ -97,7 +100,7 @@ class Inbox:
         return True
 
     def announce(self, count: int, deadline: float, grain: float) -> None:
-        """The peer sent ``count`` more; they are to be decided at the deadline (AQ-UNREL-2)."""
+        """Record ``count`` announced numbers, to be decided at the deadline (AQ-UNREL-2)."""
         self.announced += count
         if self.announced > MAX_VARINT:
             raise RemoteProtocolError("AQ-UNREL-1", "more datagrams announced than numbers exist")
@@ -107,22 +110,22 @@ class Inbox:
         self.deadlines.append((deadline, self.announced))
 
     def due(self, now: float) -> bool:
-        """Whether a deadline has passed."""
+        """Return whether a deadline has passed."""
         return bool(self.deadlines) and self.deadlines[0][0] <= now
 
     def overtaken(self) -> bool:
-        """Whether numbers arrived that were not announced yet."""
+        """Return whether numbers arrived that were not announced yet."""
         return self.arrived.max > self.announced
 
     def settled(self) -> bool:
-        """Whether every announced number is decided."""
+        """Return whether every announced number is decided."""
         return self.decided == self.announced
 
     def decide(self, now: float, *, everything: bool = False) -> tuple[int, ...]:
-        """The alternating ack and nack lengths due now; () if none.
+        """Decide numbers, and return the alternating ack and nack lengths; () if none are due.
 
-        Numbers past their deadline are decided either way; after those, what arrived without a gap
-        is acked early (AQ-UNREL-4). ``everything`` decides all that was announced, for a close.
+        Numbers past their deadline are acked or nacked. After those, what arrived without a gap is
+        acked early (AQ-UNREL-4). ``everything`` decides all announced numbers, for a close.
         """
         until = self.decided
         while self.deadlines and (everything or self.deadlines[0][0] <= now):

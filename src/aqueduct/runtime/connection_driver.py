@@ -23,8 +23,7 @@ from aqueduct.errors import (
     ForkedConnectionError,
     WouldBlock,
 )
-from aqueduct.protocol.connection import Attach, Sent
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import Attach, ConnectionCore, SentMessage
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -44,7 +43,7 @@ from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
 from aqueduct.wire.chanid import ENTRYPOINT, sender_of
 from aqueduct.wire.frames import Attachment
 from aqueduct.wire.frames import Message as WireMessage
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.observe.trace import Trace
@@ -73,7 +72,7 @@ _UNAVAILABLE = [TURN_BYTES - TURN_BYTES // (1 + busy) for busy in range(_MOST_BU
 LINGER = 3.0
 """Seconds that `close` waits for the peer to have everything that was sent."""
 
-MakeHandle = Callable[[Port, Pairs], ChannelHalf]
+MakeHandle = Callable[[Port, HeaderPairs], ChannelHalf]
 """Makes the handle of a port, with the headers of its channel."""
 MakeError = Callable[[int, str, Transport], AqueductError]
 """Makes the error for a connection that ended with a code and a reason before it was ready."""
@@ -95,7 +94,7 @@ class ConnectionDriver:
         self.loop = transport.loop
         self._make_handle = make_handle
         self._make_error = make_error
-        self.core: Core = transport.core
+        self.core: ConnectionCore = transport.core
         self.time = transport.now()
         self.turn_due = False
         self.unflushed = 0
@@ -104,7 +103,7 @@ class ConnectionDriver:
         """Ports of halves that were taken from the core and not yet decoded."""
         self.ended: ConnectionEnded | None = None
         self.is_forked = False
-        self.peer_headers: Pairs | None = None
+        self.peer_headers: HeaderPairs | None = None
         self.tap: Tap | None = None
         """Records what happens here, if somebody wants a trace."""
         self.owns_trace = False
@@ -180,7 +179,7 @@ class ConnectionDriver:
         self._ready.exception()  # nobody has to ask for it
         self._unready.wake_all()
 
-    def accept(self, headers: Pairs) -> None:
+    def accept(self, headers: HeaderPairs) -> None:
         """Accept a client with the server's headers."""
         self.core.accept(headers, self.transport.now())
         self.transport.schedule_flush()
@@ -215,7 +214,9 @@ class ConnectionDriver:
 
     # -- sending ----------------------------------------------------------------------------------
 
-    def send(self, channel: int, payload: bytes, headers: Pairs, halves: list[ChannelHalf]) -> Sent:
+    def send(
+        self, channel: int, payload: bytes, headers: HeaderPairs, halves: list[ChannelHalf]
+    ) -> SentMessage:
         """Send a message and the halves in it."""
         if not halves:
             return self.core.send_message(channel, payload, self.time, headers=headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import overload
 
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 Text = str | bytes
 HeadersLike = Mapping[str, Text] | Iterable[tuple[Text, Text]]
@@ -21,7 +21,7 @@ class Headers:
 
     __slots__ = ("pairs",)
 
-    def __init__(self, pairs: Pairs = ()) -> None:
+    def __init__(self, pairs: HeaderPairs = ()) -> None:
         self.pairs = pairs
 
     @overload
@@ -71,7 +71,7 @@ class Headers:
         return [value for key, value in self.pairs if key == wanted]
 
 
-def to_pairs(headers: HeadersLike | None) -> Pairs:
+def to_pairs(headers: HeadersLike | None) -> HeaderPairs:
     """Return headers as pairs of bytes; raises `TypeError` if one is neither str nor bytes."""
     if not headers:
         return ()

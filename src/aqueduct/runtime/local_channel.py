@@ -15,7 +15,7 @@ from aqueduct.errors import (
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import NOTHING, Description, Message, Outcome, Parcel, Receipt
 from aqueduct.runtime.waiters import Waiters
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 
 class LocalChannel:
@@ -68,7 +68,7 @@ class LocalSendPort:
             return False
         return True
 
-    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+    def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
         channel = self.channel
         if channel.finished or channel.cancelled:
             raise ChannelClosed("this sender was finished or cancelled")

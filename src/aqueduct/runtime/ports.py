@@ -12,7 +12,7 @@ from aqueduct.protocol.sender import Mode
 from aqueduct.runtime.headers import Headers
 from aqueduct.wire.frames import Message as WireMessage
 from aqueduct.wire.frames import MessageRun
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Parcel:
     """A message that is queued in a port."""
 
     value: Any
-    headers: Pairs
+    headers: HeaderPairs
     receipt: Receipt | None
 
     def settle(self, outcome: Outcome) -> None:
@@ -93,7 +93,7 @@ class SendPort(Protocol):
         This is the hot path.
         """
 
-    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+    def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
         """Queue a message; raise `WouldBlock` without credit."""
 
     async def wait(self) -> None:

@@ -14,7 +14,7 @@ from aqueduct.errors import (
     ChannelLostInTransit,
     EndOfChannel,
 )
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import End, ReceiverEnded
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import (
@@ -30,7 +30,7 @@ from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.frames import Message as WireMessage
 from aqueduct.wire.frames import MessageRun
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.runtime.connection_driver import ConnectionDriver, Port
@@ -67,7 +67,7 @@ class NetworkReceivePort:
 
     def __init__(self, line: ConnectionDriver, channel: int, kind: Any) -> None:
         self.line = line
-        self.core: Core | ForkedCore = line.core
+        self.core: ConnectionCore | ForkedCore = line.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
         self.codec: Codec[Any] = codec_for(kind)
@@ -306,7 +306,7 @@ class NetworkReceivePort:
         return True
 
     @staticmethod
-    def _present(value: Any, headers: Pairs, number: int, whole: bool) -> Any:
+    def _present(value: Any, headers: HeaderPairs, number: int, whole: bool) -> Any:
         return Message(value, Headers(headers), number) if whole else value
 
     def _decode(self, message: WireMessage) -> Any:

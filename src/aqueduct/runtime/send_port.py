@@ -16,13 +16,13 @@ from aqueduct.errors import (
     ReceiverClosed,
     WouldBlock,
 )
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
 from aqueduct.protocol.sender import Mode
 from aqueduct.runtime.ports import FORKED, Description, ForkedCore, Outcome, Parcel, Receipt
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
-from aqueduct.wire.primitives import Headers as Pairs
+from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.runtime.connection_driver import ConnectionDriver
@@ -68,7 +68,7 @@ class NetworkSendPort:
 
     def __init__(self, line: ConnectionDriver, channel: int, kind: Any) -> None:
         self.line = line
-        self.core: Core | ForkedCore = line.core
+        self.core: ConnectionCore | ForkedCore = line.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
         self.codec: Codec[Any] = codec_for(kind)
@@ -135,7 +135,7 @@ class NetworkSendPort:
             line.touch()
         return True
 
-    def send(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+    def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
         if self.waiting:
             if self.finished:
                 raise self._closed()
@@ -285,7 +285,7 @@ class NetworkSendPort:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _send_any(self, value: Any, headers: Pairs, receipt: Receipt | None) -> None:
+    def _send_any(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
         if self._refused is not None:
             raise self._refusal(self._refused)
         if self.ended is not None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from aqueduct.errors import AqueductError, CloseCode
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
-from aqueduct.protocol.connection import Sent as SentMessage
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode, SentMessage
 from aqueduct.protocol.events import Event
 from aqueduct.testing.clock import Clock
 from aqueduct.testing.record import (
@@ -24,7 +23,7 @@ from aqueduct.testing.record import (
 )
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import Message, MessageRun
-from aqueduct.wire.primitives import Headers, headers_size
+from aqueduct.wire.primitives import HeaderPairs, headers_size
 
 Result = TypeVar("Result")
 
@@ -39,11 +38,13 @@ class CoreBroke(AqueductError):
 class Endpoint:
     """Gives commands to a core at the clock's time, and gathers its events.
 
-    The methods are those of ``Connection`` without ``now``. What they cause goes out when the
+    The methods are those of ``ConnectionCore`` without ``now``. What they cause goes out when the
     network next looks (``Pair.run``), as it would at the end of an event loop's turn.
     """
 
-    def __init__(self, side: Side, core: Connection, clock: Clock, entries: list[Entry]) -> None:
+    def __init__(
+        self, side: Side, core: ConnectionCore, clock: Clock, entries: list[Entry]
+    ) -> None:
         self.side = side
         self.core = core
         self.events: list[Event] = []
@@ -53,7 +54,7 @@ class Endpoint:
         self._entries = entries
         self._modes: dict[int, Mode] = {}
 
-    def accept(self, headers: Headers = ()) -> None:
+    def accept(self, headers: HeaderPairs = ()) -> None:
         """Let the client in."""
         self._call("accept", NO_CHANNEL, lambda now: self.core.accept(headers, now))
         if self.on_accept is not None:
@@ -83,7 +84,7 @@ class Endpoint:
         channel: int,
         payload: bytes,
         *,
-        headers: Headers = (),
+        headers: HeaderPairs = (),
         attach: Sequence[Attach] = (),
     ) -> SentMessage:
         """Send a message with headers, or with channels attached to it."""
@@ -190,7 +191,7 @@ class Endpoint:
         self,
         channel: int,
         size: int,
-        headers: Headers,
+        headers: HeaderPairs,
         attach: Sequence[Attach],
         command: Callable[[float], Result],
     ) -> Result:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event, PeerHeaders
 from aqueduct.testing.checkers import EVERYTHING_ENDS, Violation, check
 from aqueduct.testing.clock import Clock, seeded
@@ -27,7 +27,7 @@ from aqueduct.testing.record import FrameSent, Record
 from aqueduct.testing.tap import Tap
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import Frame
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 
 
 class Pair:
@@ -47,7 +47,7 @@ class Pair:
         faults: Faults | None = None,
         client: Config | None = None,
         server: Config | None = None,
-        headers: Headers = (),
+        headers: HeaderPairs = (),
         accept: bool = True,
     ) -> None:
         if faults is None:
@@ -62,8 +62,8 @@ class Pair:
         entries = self.record.entries
         self.tap = Tap(self.clock, entries)
         cores = (
-            Connection(Side.CLIENT, configs[0], headers=headers),
-            Connection(Side.SERVER, configs[1]),
+            ConnectionCore(Side.CLIENT, configs[0], headers=headers),
+            ConnectionCore(Side.SERVER, configs[1]),
         )
         self.client = Endpoint(Side.CLIENT, cores[0], self.clock, entries)
         self.server = Endpoint(Side.SERVER, cores[1], self.clock, entries)

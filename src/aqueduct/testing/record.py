@@ -12,7 +12,7 @@ from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import Event
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import Frame, Message
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 
 NO_CHANNEL = -1
 """Stands for the channel of a frame that belongs to the connection as a whole."""
@@ -86,7 +86,7 @@ class Sent:
     number: int
     reliable: bool
     payload: bytes
-    headers: Headers
+    headers: HeaderPairs
     attached: tuple[AttachedChannel, ...]
 
 
@@ -95,7 +95,7 @@ class AttachedChannel:
     """A channel made for a message, and the mode in which its maker will send, if it does."""
 
     channel: int
-    headers: Headers
+    headers: HeaderPairs
     mode: str
 
 

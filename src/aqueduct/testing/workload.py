@@ -21,12 +21,12 @@ from aqueduct.testing.endpoint import CoreBroke, Endpoint
 from aqueduct.testing.plan import Plan
 from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
 from aqueduct.wire.frames import Message
-from aqueduct.wire.primitives import Headers
+from aqueduct.wire.primitives import HeaderPairs
 
 POOL = Random("payloads").randbytes(16_384)
 """Payloads are cut out of this at changing places, so that bytes in the wrong place show."""
 
-HEADERS: Headers = ((b"kind", b"test"), (b"kind", b""), (b"", b"\x00\xff"))
+HEADERS: HeaderPairs = ((b"kind", b"test"), (b"kind", b""), (b"", b"\x00\xff"))
 
 
 @dataclass(slots=True)

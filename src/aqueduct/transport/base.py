@@ -23,7 +23,7 @@ from typing import Protocol
 
 from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.protocol.budget import Account
-from aqueduct.protocol.connection import Connection as Core
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event
 from aqueduct.transport.address import Address, Route
 
@@ -80,7 +80,7 @@ class Transport(Protocol):
     """
 
     @property
-    def core(self) -> Core:
+    def core(self) -> ConnectionCore:
         """The protocol core that this transport drives."""
 
     @property
@@ -167,7 +167,7 @@ class Connector(Protocol):
     async def resolve(self) -> list[Route]:
         """Return the routes to the server, the preferred one first; raise `ConnectError`."""
 
-    def open(self, route: Route, core: Core) -> Transport:
+    def open(self, route: Route, core: ConnectionCore) -> Transport:
         """Return a transport that sends nothing before `start`; raise `HostUnreachable`."""
 
 
@@ -192,7 +192,7 @@ class Listener(Protocol):
         """Abandon all connections and free the address; idempotent."""
 
 
-MakeCore = Callable[[Account | None], Core]
+MakeCore = Callable[[Account | None], ConnectionCore]
 """Makes the core of an accepted connection; the account is that of its address, if it has one."""
 
 OnTransport = Callable[[Transport], None]

@@ -25,7 +25,7 @@ from time import monotonic
 
 from aqueduct.errors import CloseCode, ConnectError, HostUnreachable
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address, Route
 from aqueduct.transport.base import (
     MakeCore,
@@ -50,7 +50,9 @@ Batch = Sequence[Action | None]
 class MemoryTransport:
     """A `Transport` that hands the actions of its core to the other end's transport."""
 
-    def __init__(self, hub: MemoryListener, core: Connection, peer: Address, name: bytes) -> None:
+    def __init__(
+        self, hub: MemoryListener, core: ConnectionCore, peer: Address, name: bytes
+    ) -> None:
         self.core = core
         self.loop = hub.loop
         self.peer = peer
@@ -341,7 +343,7 @@ class MemoryConnector:
         """Return the one route there is."""
         return [(0, (self.host, 0))]
 
-    def open(self, route: Route, core: Connection) -> MemoryTransport:
+    def open(self, route: Route, core: ConnectionCore) -> MemoryTransport:
         """Return the client's end of a connection to the listener."""
         listener = _listeners.get(self.host)
         if listener is None or not listener.is_accepting:

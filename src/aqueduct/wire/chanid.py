@@ -1,66 +1,66 @@
-"""Channel ids: a bit field that says who made a channel, which way it flows and its number."""
+"""Channel ids: a bit field of the creator, the sending side, the oneshot flag and an index."""
 
 from enum import IntEnum
 from typing import Final
 
 
 class Side(IntEnum):
-    """One end of a connection, by the bit that stands for it in a channel id."""
+    """One end of a connection; its value is its bit in a channel id."""
 
     CLIENT = 0
     SERVER = 1
 
     @property
     def other(self) -> "Side":
-        """The side at the far end."""
+        """The opposite side."""
         return Side.CLIENT if self == Side.SERVER else Side.SERVER
 
 
 ENTRYPOINT: Final = 0
-"""The channel every connection begins with: from the client to the server (AQ-CHANID-2)."""
+"""The channel that every connection starts with, from client to server (AQ-CHANID-2)."""
 
 MAX_INDEX: Final = 2**61 - 1
 
 
 def channel_id(creator: int, sender: int, oneshot: bool, index: int) -> int:
-    """Put the four fields together (AQ-CHANID-1)."""
+    """Return the id with these four fields (AQ-CHANID-1)."""
     if not 0 <= index <= MAX_INDEX:
         raise ValueError(f"{index} is not a channel index")
     return index << 3 | (4 if oneshot else 0) | (sender & 1) << 1 | (creator & 1)
 
 
 def creator_of(channel: int) -> int:
-    """The side that made the channel: 0 the client, 1 the server."""
+    """Return the side that created the channel: 0 for the client, 1 for the server."""
     return channel & 1
 
 
 def sender_of(channel: int) -> int:
-    """The side that sends on the channel: 0 the client, 1 the server."""
+    """Return the side that sends on the channel: 0 for the client, 1 for the server."""
     return channel >> 1 & 1
 
 
 def is_oneshot(channel: int) -> bool:
-    """Whether the channel carries one message only."""
+    """Return whether the channel carries one message only."""
     return channel & 4 != 0
 
 
 def index_of(channel: int) -> int:
-    """The channel's number among those of its space."""
+    """Return the channel's index in its space."""
     return channel >> 3
 
 
 def space_of(channel: int) -> int:
-    """The three low bits: channels that share them are numbered together (AQ-CHANID-3)."""
+    """Return the three low bits: channels that share them share an index space (AQ-CHANID-3)."""
     return channel & 7
 
 
 def first_index(space: int) -> int:
-    """Where a space begins to count: index 0 of space 0 is the entrypoint (AQ-CHANID-3)."""
+    """Return the first index of a space: index 0 of space 0 is the entrypoint (AQ-CHANID-3)."""
     return 1 if space == 0 else 0
 
 
 def describe(channel: int) -> str:
-    """A short name for people: creator, ``#`` (``!`` if oneshot), index, direction.
+    """Return a short readable name: creator, ``#`` (``!`` if oneshot), index, direction.
 
     ``client#3>`` is the client's channel 3, flowing away from its creator; in ``server!0<`` the
     server made a oneshot channel that flows back to it.

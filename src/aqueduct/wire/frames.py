@@ -16,7 +16,7 @@ from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.chanid import ENTRYPOINT, describe
 from aqueduct.wire.primitives import (
     SHORT_VARINTS,
-    Headers,
+    HeaderPairs,
     decode_headers,
     decode_varbytes,
     decode_varint,
@@ -42,7 +42,7 @@ PREAMBLE: Final = bytes((239, 80, 95, 166, 96, 15, 64, 142)) + b"AQUEDUCT"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which version of the protocol the sender of this sequence speaks."""
+    """The protocol version that the sender of this sequence speaks."""
 
     TAG: "ClassVar[Literal[239]]" = 239
     version: bytes = PROTOCOL_VERSION
@@ -54,7 +54,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class AckVersion:
-    """The peer's VERSION has been seen; it need not begin its sequences with it any more."""
+    """VERSION was received; the peer need not start its sequences with it any more."""
 
     TAG: "ClassVar[Literal[1]]" = 1
 
@@ -65,10 +65,10 @@ class AckVersion:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionHeaders:
-    """What one side's application says to the other before anything else."""
+    """The connection headers of one side's application, sent before anything else."""
 
     TAG: "ClassVar[Literal[2]]" = 2
-    headers: Headers
+    headers: HeaderPairs
 
     def encode(self) -> bytes:
         """The tag, then the header data (AQ-FRAME-5)."""
@@ -82,7 +82,7 @@ class ConnectionHeaders:
 
 @dataclass(frozen=True, slots=True)
 class RouteTo:
-    """The channel that all frames after this one in the sequence belong to."""
+    """The channel of all following frames in the sequence."""
 
     TAG: "ClassVar[Literal[3]]" = 3
     channel: int
@@ -94,10 +94,10 @@ class RouteTo:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A channel whose other half travels with a message."""
+    """A channel whose other half is sent with a message."""
 
     channel: int
-    headers: Headers
+    headers: HeaderPairs
 
     def encode(self) -> bytes:
         """CHANNEL, then its header data (AQ-FRAME-8)."""
@@ -110,7 +110,7 @@ class Message:
 
     TAG: "ClassVar[Literal[4]]" = 4
     number: int
-    headers: Headers
+    headers: HeaderPairs
     attachments: tuple[Attachment, ...]
     payload: bytes
 
@@ -130,7 +130,7 @@ class Message:
     def decode(
         number: int, contents: list[bytes], max_attachments: int, max_headers: int
     ) -> "Message":
-        """From the contents of its three varbytes, the limits held to for each attachment."""
+        """Decode the contents of its three varbytes, and check the limits of each attachment."""
         headers, attachments, payload = contents
         return Message(
             number,
@@ -141,7 +141,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """What it counts for flow control: the contents of its three varbytes (AQ-FLOW-1)."""
+        """Bytes that flow control counts: the contents of its three varbytes (AQ-FLOW-1)."""
         size = headers_size(self.headers) + len(self.payload)
         for attachment in self.attachments:
             contents = headers_size(attachment.headers)
@@ -152,7 +152,7 @@ class Message:
 def decode_attachments(
     contents: bytes, max_attachments: int, max_headers: int
 ) -> tuple[Attachment, ...]:
-    """The attachments in the contents of MESSAGE's ATTACHMENTS."""
+    """Return the attachments in the contents of MESSAGE's ATTACHMENTS."""
     attachments: list[Attachment] = []
     channels: set[int] = set()
     pos = 0
@@ -189,7 +189,7 @@ def decode_attachments(
 
 @dataclass(frozen=True, slots=True)
 class SentUnreliable:
-    """How many more messages were sent in datagrams."""
+    """The number of messages sent in datagrams since the last SENT_UNRELIABLE."""
 
     TAG: "ClassVar[Literal[5]]" = 5
     count: int
@@ -201,7 +201,7 @@ class SentUnreliable:
 
 @dataclass(frozen=True, slots=True)
 class FinishSender:
-    """No more messages will be sent; this many were sent in streams."""
+    """The sender sends no more messages; ``sent_reliable`` were sent in streams."""
 
     TAG: "ClassVar[Literal[6]]" = 6
     sent_reliable: int
@@ -213,7 +213,7 @@ class FinishSender:
 
 @dataclass(frozen=True, slots=True)
 class CancelSender:
-    """The sender gives up on everything it has sent."""
+    """The sender cancels everything it has sent."""
 
     TAG: "ClassVar[Literal[7]]" = 7
 
@@ -241,7 +241,7 @@ class AckReliable:
 
 @dataclass(frozen=True, slots=True)
 class AckNackUnreliable:
-    """What became of the next messages sent in datagrams: so many came, so many not, and so on."""
+    """The fates of the next messages sent in datagrams: alternating counts of acks and nacks."""
 
     TAG: "ClassVar[Literal[9]]" = 9
     lengths: tuple[int, ...]
@@ -280,7 +280,7 @@ class ForgetChannel:
 
 @dataclass(frozen=True, slots=True)
 class Dequeued:
-    """How many more bytes of messages the receiving application has taken."""
+    """The bytes of messages that the receiving application took since the last DEQUEUED."""
 
     TAG: "ClassVar[Literal[12]]" = 12
     num_bytes: int
@@ -318,7 +318,7 @@ class MessageRun:
         self.size = size
 
     def messages(self) -> Iterator[Message]:
-        """The same messages one by one."""
+        """Yield the same messages one by one."""
         number = self.first
         for payload in self.payloads:
             yield Message(number, (), (), payload)
@@ -345,7 +345,7 @@ _PLAIN_ENDS: Final[list[bytes]] = [NO_EXTRAS + size for size in SHORT_VARINTS]
 
 
 def message_head(number: int, payload_size: int) -> bytes:
-    """All of a plain MESSAGE but its payload: tag, number, no headers, no attachments, length."""
+    """Return a plain MESSAGE without its payload: tag, number, empty headers, length."""
     if number < 0x80:
         start = MESSAGE_STARTS[number]
     elif number < 0x20_0000:

@@ -1,4 +1,4 @@
-"""Varints, varbytes and header data: the three shapes every frame is made of."""
+"""Varints, varbytes and header data: the three encodings that all frames consist of."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ from aqueduct.errors import Incomplete, RemoteProtocolError
 
 MAX_VARINT: Final = 2**64 - 1
 
-Headers = tuple[tuple[bytes, bytes], ...]
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
 """An ordered multimap of byte strings (AQ-HEADER-1)."""
 
 
-# Nearly every varint in practice is below 2^14: one lookup instead of a computation.
+# Most varints in practice are below 2^14: a lookup instead of a computation.
 SHORT_VARINTS: Final[list[bytes]] = [
     bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
     for value in range(0x4000)
@@ -20,7 +20,7 @@ _CONTINUED: Final[list[bytes]] = [bytes((low | 0x80,)) for low in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """The shortest little-endian base 128 form of value (AQ-VARINT-1, AQ-VARINT-2)."""
+    """Return the shortest little-endian base 128 form of value (AQ-VARINT-1, AQ-VARINT-2)."""
     if 0 <= value < 0x4000:
         return SHORT_VARINTS[value]
     if not 0 <= value <= MAX_VARINT:
@@ -29,12 +29,12 @@ def encode_varint(value: int) -> bytes:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes encode_varint gives for value."""
+    """Return the length of the encoded value in bytes."""
     return 1 if value < 0x80 else (value.bit_length() + 6) // 7
 
 
 def decode_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The varint at pos and the position after it; Incomplete if it runs past end."""
+    """Return the varint at pos and the position after it; raise Incomplete past end."""
     if pos >= end:
         raise Incomplete
     byte = data[pos]
@@ -58,12 +58,12 @@ def decode_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def encode_varbytes(contents: bytes) -> bytes:
-    """The length of contents, then contents (AQ-BYTES-1)."""
+    """Return the length of contents, then contents (AQ-BYTES-1)."""
     return encode_varint(len(contents)) + contents
 
 
 def decode_varbytes(data: bytes, pos: int, end: int) -> tuple[bytes, int]:
-    """The contents of the varbytes at pos and the position after it; Incomplete past end."""
+    """Return the contents of the varbytes at pos and the position after it, or raise Incomplete."""
     length, pos = decode_varint(data, pos, end)
     stop = pos + length
     if stop > end:
@@ -71,16 +71,16 @@ def decode_varbytes(data: bytes, pos: int, end: int) -> tuple[bytes, int]:
     return data[pos:stop], stop
 
 
-def headers_size(headers: Headers) -> int:
-    """The length of the contents of encoded header data, without its length prefix."""
+def headers_size(headers: HeaderPairs) -> int:
+    """Return the length of encoded header data, without its length prefix."""
     size = 0
     for name, value in headers:
         size += varint_size(len(name)) + len(name) + varint_size(len(value)) + len(value)
     return size
 
 
-def encode_headers(headers: Headers) -> bytes:
-    """Header data: one varbytes that holds name, value, name, value… (AQ-HEADER-1)."""
+def encode_headers(headers: HeaderPairs) -> bytes:
+    """Return header data: one varbytes that holds name, value, name, value… (AQ-HEADER-1)."""
     if not headers:
         return b"\x00"
     parts = []
@@ -90,8 +90,8 @@ def encode_headers(headers: Headers) -> bytes:
     return encode_varbytes(b"".join(parts))
 
 
-def decode_headers(contents: bytes) -> Headers:
-    """The pairs in the contents of header data, in their order."""
+def decode_headers(contents: bytes) -> HeaderPairs:
+    """Return the pairs in the contents of header data, in order."""
     pairs = []
     pos = 0
     end = len(contents)
@@ -103,6 +103,6 @@ def decode_headers(contents: bytes) -> Headers:
             value, pos = decode_varbytes(contents, pos, end)
             pairs.append((name, value))
     except Incomplete:
-        # AQ-BYTES-2: what lies inside a varbytes ends where it ends.
+        # AQ-BYTES-2: a value inside a varbytes must not run past its end.
         raise RemoteProtocolError("AQ-BYTES-2", "a header runs past its header data") from None
     return tuple(pairs)

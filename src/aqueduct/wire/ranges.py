@@ -1,4 +1,4 @@
-"""Sets of integers kept as ranges, and the two ways frames write ranges down."""
+"""Sets of integers kept as ranges, and the two encodings of ranges in frames."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -30,9 +30,9 @@ _END_OF_NUMBERS: Final = MAX_VARINT + 1
 class RangeSet:
     """A set of non-negative integers as sorted, disjoint, half-open ranges.
 
-    One flat list holds start, stop, start, stop…, strictly rising. How many bounds lie at or
-    below a number then tells by its parity whether the number is inside: every question is one
-    binary search, and no operation ever walks over the numbers themselves.
+    One flat list holds start, stop, start, stop…, strictly rising. A number is in the set if the
+    count of bounds at or below it is odd: every query is one binary search, and no operation
+    iterates over the numbers themselves.
     """
 
     __slots__ = ("_bounds",)
@@ -43,7 +43,7 @@ class RangeSet:
             self.add(start, stop)
 
     def add(self, start: int, stop: int) -> None:
-        """Put in all numbers from start up to stop; those already there stay."""
+        """Add all numbers from start up to stop."""
         if start >= stop:
             return
         bounds = self._bounds
@@ -56,7 +56,7 @@ class RangeSet:
             return
         left = bisect_left(bounds, start)
         right = bisect_right(bounds, stop)
-        # A bound that falls inside or touches an existing range melts into it.
+        # A bound inside or next to an existing range is merged into it.
         joined: list[int] = []
         if left % 2 == 0:
             joined.append(start)
@@ -65,7 +65,7 @@ class RangeSet:
         bounds[left:right] = joined
 
     def add_new(self, start: int, stop: int) -> bool:
-        """Put in the numbers if none of them is there yet; else change nothing, return False."""
+        """Add the numbers if none of them is in the set; else change nothing and return False."""
         bounds = self._bounds
         if bounds and start < bounds[-1] and self.intersects(start, stop):
             return False
@@ -73,7 +73,7 @@ class RangeSet:
         return True
 
     def remove_below(self, number: int) -> None:
-        """Take out everything smaller than number."""
+        """Remove all numbers below ``number``."""
         bounds = self._bounds
         below = bisect_right(bounds, number)
         if below % 2 == 0:
@@ -81,43 +81,25 @@ class RangeSet:
         else:
             bounds[:below] = [number]
 
-    def clear(self) -> None:
-        """Take out everything."""
-        self._bounds.clear()
-
-    def copy(self) -> "RangeSet":
-        """Another set with the same numbers."""
-        twin = RangeSet()
-        twin._bounds = self._bounds.copy()
-        return twin
-
     def __contains__(self, number: int) -> bool:
         return bisect_right(self._bounds, number) % 2 == 1
 
     def intersects(self, start: int, stop: int) -> bool:
-        """Whether any number from start up to stop is in the set."""
+        """Return whether any number from start up to stop is in the set."""
         if start >= stop:
             return False
         bounds = self._bounds
         at = bisect_right(bounds, start)
         return at % 2 == 1 or (at < len(bounds) and bounds[at] < stop)
 
-    def covers(self, start: int, stop: int) -> bool:
-        """Whether every number from start up to stop is in the set."""
-        if start >= stop:
-            return True
-        bounds = self._bounds
-        at = bisect_right(bounds, start)
-        return at % 2 == 1 and stop <= bounds[at]
-
     def first_missing(self, from_: int = 0) -> int:
-        """The smallest number, from_ or larger, that is not in the set."""
+        """Return the smallest number, ``from_`` or larger, that is not in the set."""
         bounds = self._bounds
         at = bisect_right(bounds, from_)
         return bounds[at] if at % 2 == 1 else from_
 
     def intersection(self, start: int, stop: int) -> Iterator[Range]:
-        """The ranges of the set within start up to stop."""
+        """Yield the ranges of the set within start up to stop."""
         bounds = self._bounds
         at = bisect_right(bounds, start) // 2 * 2
         while at < len(bounds) and bounds[at] < stop:
@@ -128,7 +110,7 @@ class RangeSet:
             at += 2
 
     def missing(self, start: int, stop: int) -> Iterator[Range]:
-        """The ranges within start up to stop that are not in the set."""
+        """Yield the ranges within start up to stop that are not in the set."""
         gap = start
         for piece_start, piece_stop in self.intersection(start, stop):
             if gap < piece_start:
@@ -138,7 +120,7 @@ class RangeSet:
             yield gap, stop
 
     def ranges(self) -> Iterator[Range]:
-        """All ranges, in rising order."""
+        """Yield all ranges, in rising order."""
         bounds = self._bounds
         for at in range(0, len(bounds), 2):
             yield bounds[at], bounds[at + 1]
@@ -172,11 +154,11 @@ class RangeSet:
 
 
 def encode_ack_ranges(ranges: Iterable[Range]) -> bytes:
-    """ACK_RELIABLE's RANGES: gap, length, gap, length… from zero (AQ-RANGE-1), as a varbytes."""
+    """Encode ACK_RELIABLE's RANGES: gap, length, gap, length… from zero (AQ-RANGE-1)."""
     parts: list[bytes] = []
     reached = 0
     for start, stop in ranges:
-        # AQ-RANGE-2: two ranges that touch would be one, with no gap to write between them.
+        # AQ-RANGE-2: adjacent ranges would be one, with no gap between them.
         if start >= stop or start < reached or (start == reached and parts):
             raise ValueError(f"range {start}..{stop} is empty or not above {reached}")
         parts.append(encode_varint(start - reached))
@@ -187,7 +169,7 @@ def encode_ack_ranges(ranges: Iterable[Range]) -> bytes:
 
 
 def decode_ack_ranges(contents: bytes) -> tuple[Range, ...]:
-    """The absolute ranges in the contents of ACK_RELIABLE's RANGES."""
+    """Return the absolute ranges in the contents of ACK_RELIABLE's RANGES."""
     varints = _decode_varints(contents)
     if not varints or len(varints) % 2 != 0:
         raise RemoteProtocolError("AQ-RANGE-1", "RANGES does not hold gaps and lengths in pairs")
@@ -206,7 +188,7 @@ def decode_ack_ranges(contents: bytes) -> tuple[Range, ...]:
 
 
 def encode_ack_nack_lengths(lengths: Iterable[int]) -> bytes:
-    """ACK_NACK_UNRELIABLE's RANGES: ack, nack, ack… lengths (AQ-RANGE-3), as a varbytes."""
+    """Encode ACK_NACK_UNRELIABLE's RANGES: ack, nack, ack… lengths (AQ-RANGE-3)."""
     parts: list[bytes] = []
     total = 0
     for length in lengths:
@@ -221,7 +203,7 @@ def encode_ack_nack_lengths(lengths: Iterable[int]) -> bytes:
 
 
 def decode_ack_nack_lengths(contents: bytes) -> tuple[int, ...]:
-    """The lengths in the contents of ACK_NACK_UNRELIABLE's RANGES: ack, nack, ack and so on."""
+    """Return the lengths in the contents of ACK_NACK_UNRELIABLE's RANGES: ack, nack, ack…"""
     lengths = _decode_varints(contents)
     total = 0
     for at, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""The incremental parser of one stream's or datagram's frames, and the order it holds them to."""
+"""The incremental parser of one stream or datagram, which also checks the order of frames."""
 
 from collections import deque
 from collections.abc import Callable
@@ -60,17 +60,17 @@ _UNKNOWN: Final = -1
 # they would cost far more memory than they have bytes.
 _SMALL_PIECE: Final = 1024
 _WHOLE_PIECE: Final = 64
-"""A chunk that is all of a piece is kept as it is, unless its object is larger than it."""
+"""A chunk that is a whole piece is kept as it is, unless it is smaller than its object."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParserLimits:
-    """What a peer may make the parser hold, in bytes unless said otherwise."""
+    """Limits of what a peer can make the parser hold, in bytes unless stated otherwise."""
 
     max_message: int
     """The size of a message: its header data, attachments and payload together."""
     max_headers: int
-    """Each single header data."""
+    """The size of each header data."""
     max_attachments: int
     """How many attachments one message may have."""
     max_version: int = 64
@@ -78,7 +78,7 @@ class ParserLimits:
 
 
 class SequenceParser:
-    """Turns the bytes of one stream or datagram, however they are cut, into frames.
+    """Parses the bytes of one stream or datagram, in chunks of any size, into frames.
 
     Between two calls it rests between frames, or inside one: then it knows the tag, perhaps the
     varint after it, the varbytes that are complete, and the pieces of the one that is not.
@@ -121,7 +121,7 @@ class SequenceParser:
         self._scratch = b""
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream, or the datagram."""
+        """Add the next bytes of the stream, or the datagram."""
         if self._pos == len(self._chunk) and not self._chunks:
             self._chunk = data
             self._pos = 0
@@ -132,7 +132,7 @@ class SequenceParser:
 
     @property
     def held(self) -> int:
-        """How many bytes it keeps that have not left it as part of a frame."""
+        """Bytes that are kept and were not returned as part of a frame yet."""
         held = len(self._chunk) - self._pos + len(self._scratch) + self._collected
         if self._chunks is not None:
             for chunk in self._chunks:
@@ -153,7 +153,7 @@ class SequenceParser:
             raise RemoteProtocolError("AQ-SEQ-5", "it ended without a frame")
 
     def next(self) -> Frame | MessageRun | None:
-        """The next frame, or all plain messages in a row that lie complete in one chunk.
+        """Return the next frame, or all consecutive plain messages that are complete in one chunk.
 
         None if more bytes are needed.
         """
@@ -177,7 +177,7 @@ class SequenceParser:
         if self._chunks:
             self._chunk = self._chunks.popleft()
         else:
-            # An idle stream must not cost what an active one needs.
+            # Free the buffers: an idle stream must not cost as much memory as an active one.
             self._chunk = b""
             self._chunks = None
         self._pos = 0
@@ -248,7 +248,7 @@ class SequenceParser:
         return run
 
     def _take_run(self) -> MessageRun | None:
-        """The plain messages that lie complete from here on in the chunk; None if there is none."""
+        """Return the plain messages that are complete in the rest of the chunk, or None."""
         try:
             number, _ = decode_varint(self._chunk, self._pos + 1, len(self._chunk))
         except (Incomplete, RemoteProtocolError):
@@ -261,7 +261,7 @@ class SequenceParser:
         return run
 
     def _extend_run(self, run: MessageRun) -> None:
-        """Add to run the plain messages next in the chunk, as long as their numbers go on.
+        """Add the next plain messages in the chunk to run, while their numbers are consecutive.
 
         This is where most of the time goes when there are many small messages. As all but the
         low 7 bits of the number stay the same for up to 128 messages, so does their head, and
@@ -311,21 +311,21 @@ class SequenceParser:
                     break
                 number = (high + 1) << 7
         except (IndexError, Incomplete, RemoteProtocolError):
-            # A head that is cut off or broken: it is read again, from its tag, in the other way.
+            # The head is incomplete or invalid: parse it again from its tag, field by field.
             pass
         self._pos = pos
         run.payloads += payloads
         run.size += sum(map(len, payloads))
 
     def _await_payload(self, number: int, size: int) -> None:
-        """Go on as if the head of a plain message had been taken part by part."""
+        """Set the state that parsing the head of a plain message field by field would leave."""
         self._tag = _MESSAGE
         self._number = number
         self._contents = [b"", b""]
         self._length = size
 
     def _match_preamble(self) -> bool:
-        """Compare byte by byte, so that the first wrong one is the last one taken (AQ-FRAME-3)."""
+        """Compare byte by byte, so that the parser stops at the first wrong byte (AQ-FRAME-3)."""
         while self._preamble_matched < len(PREAMBLE):
             if not self._has_bytes():
                 return False
@@ -336,7 +336,7 @@ class SequenceParser:
         return True
 
     def _take_varint(self) -> int:
-        """The next varint, or _UNKNOWN if it is not complete."""
+        """Return the next varint, or _UNKNOWN if it is incomplete."""
         pos = self._pos
         if pos < len(self._chunk) and not self._scratch:
             byte = self._chunk[pos]
@@ -359,7 +359,7 @@ class SequenceParser:
         return _UNKNOWN
 
     def _take_varbytes(self) -> bytes | None:
-        """The contents of the next varbytes, or None if they are not complete."""
+        """Return the contents of the next varbytes, or None if they are incomplete."""
         if self._length == _UNKNOWN:
             length = self._take_varint()
             if length == _UNKNOWN:
@@ -401,7 +401,7 @@ class SequenceParser:
             pieces.append(bytearray(memoryview(chunk)[start:stop]))
 
     def _check_length(self, length: int) -> None:
-        """Refuse a varbytes by its length alone, before its bytes come."""
+        """Reject a varbytes by its length, before its contents arrive."""
         tag = self._tag
         limits = self._limits
         if tag == _MESSAGE:

@@ -1,9 +1,9 @@
-"""What remotes may hold of an endpoint: what arrived counts, for whom it came from."""
+"""The memory budget of incoming messages: arrived bytes count against their remote."""
 
 from __future__ import annotations
 
 from aqueduct.ipc.core.config import Config
-from aqueduct.ipc.core.incoming import Incoming
+from aqueduct.ipc.core.incoming import IncomingTransfer
 from aqueduct.ipc.core.pdu import Code, DataAck, HeaderAck
 from tests.ipc.cores import DATA, ID, Core
 
@@ -64,10 +64,10 @@ def test_one_remote_holds_at_most_half_of_the_messages() -> None:
     core = Core(max_receives=8)
     for at in range(1, 8):
         core.hear(core.header(0, b"", number(at)), remote="greedy")
-    assert core.exchange.leftovers()["receivings"] == 4
+    assert core.exchange.leftovers()["incoming"] == 4
     for name in ("one", "two"):
         core.hear(core.header(0, b"", name.encode().ljust(16)), remote=name)
-    assert core.exchange.leftovers()["receivings"] == 6
+    assert core.exchange.leftovers()["incoming"] == 6
     assert core.exchange.statistics.crowded_out == 3
 
 
@@ -138,16 +138,16 @@ def test_transfers_that_cannot_all_be_held_finish_one_after_the_other() -> None:
 def test_looking_for_room_costs_the_same_however_many_transfers_there_are() -> None:
     """A PDU that finds no room looks at a few transfers, and the next PDU at the next ones."""
     looked = 0
-    original = Incoming.is_behind
+    original = IncomingTransfer.is_behind
 
-    def counted(self: Incoming, now: float, timeout: float) -> bool:
+    def counted(self: IncomingTransfer, now: float, timeout: float) -> bool:
         nonlocal looked
         looked += 1
         return original(self, now, timeout)
 
     core = Core(max_receives=4_000)
     assert announce(core, 4_000, MIB) == 4_000
-    Incoming.is_behind = counted  # type: ignore[method-assign]
+    IncomingTransfer.is_behind = counted  # type: ignore[method-assign]
     try:
         for at in range(100):
             assert core.hear(core.header(0, b"", number(10_000 + at))) == []
@@ -159,7 +159,7 @@ def test_looking_for_room_costs_the_same_however_many_transfers_there_are() -> N
         assert len(core.arrived()) == 100
         assert looked <= 100 * 8
     finally:
-        Incoming.is_behind = original  # type: ignore[method-assign]
+        IncomingTransfer.is_behind = original  # type: ignore[method-assign]
 
 
 def test_remotes_that_hold_nothing_are_forgotten() -> None:
@@ -167,7 +167,7 @@ def test_remotes_that_hold_nothing_are_forgotten() -> None:
     for at in range(1, 1_001):
         core.hear(core.header(0, b"", number(at)), remote=at)
         core.exchange.take(number(at))
-    assert len(core.exchange._inbox._room._accounts) <= 10
+    assert len(core.exchange._receiver._budget._accounts) <= 10
 
 
 def test_the_default_leaves_room_for_several_of_the_largest_messages() -> None:

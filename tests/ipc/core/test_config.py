@@ -1,4 +1,4 @@
-"""The limits and delays of an endpoint, and which of them cannot be."""
+"""The limits and delays of an endpoint, and their validation."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from aqueduct.ipc.core.pdu import MAX_INT32
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    """IPC-CONF-3; nobody can negotiate them, since nobody can change them."""
+    """IPC-CONF-3: they are fixed, so they are not negotiated."""
     config = Config()
     assert config.max_message == 16 * 1024 * 1024
     assert (config.owner_id_lifetime, config.receive_timeout, config.ack_timeout) == (6, 6, 5)

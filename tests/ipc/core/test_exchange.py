@@ -1,4 +1,4 @@
-"""Two endpoints and the network between them, and what anybody may do to one."""
+"""Two endpoints and the network between them, and hostile input to one."""
 
 from random import Random
 
@@ -228,7 +228,7 @@ def check_bounds(core: Core, heard: int) -> None:
     said: list[Pdu] = core.said()
     assert len(said) <= heard
     held = core.exchange.leftovers()
-    assert held.get("receivings", 0) <= 2
+    assert held.get("incoming", 0) <= 2
     assert 0 <= held.get("bytes received", 0) <= 65_536
     assert core.exchange.processed <= 3 + 2
 

@@ -1,10 +1,16 @@
-"""One message on its way in."""
+"""One incoming transfer."""
 
 import tracemalloc
 
 import pytest
 
-from aqueduct.ipc.core.incoming import TRANSITIONS, Account, Incoming, Input, State
+from aqueduct.ipc.core.incoming import (
+    TRANSITIONS,
+    IncomingInput,
+    IncomingState,
+    IncomingTransfer,
+    RemoteAccount,
+)
 from aqueduct.ipc.core.pdu import DataAck, HeaderAck
 from aqueduct.protocol.timers import NEVER
 from tests.ipc.cores import ID, THEM, WRONG
@@ -12,14 +18,20 @@ from tests.ipc.cores import ID, THEM, WRONG
 woken: list[float] = []
 
 
-def incoming(length: int) -> Incoming:
-    return Incoming(ID, THEM, WRONG, length, 470, Account(), 0.0, lambda _, now: woken.append(now))
+def incoming(length: int) -> IncomingTransfer:
+    return IncomingTransfer(
+        ID, THEM, WRONG, length, 470, RemoteAccount(), 0.0, lambda _, now: woken.append(now)
+    )
 
 
 def test_pieces_make_a_whole_in_their_order() -> None:
     message = incoming(5)
     seen = [(message.add(each), message.state) for each in (b"ab", b"cd", b"e")]
-    assert seen == [(False, State.RECEIVING), (False, State.RECEIVING), (True, State.WHOLE)]
+    assert seen == [
+        (False, IncomingState.RECEIVING),
+        (False, IncomingState.RECEIVING),
+        (True, IncomingState.WHOLE),
+    ]
     assert message.payload() == b"abcde"
 
 
@@ -78,18 +90,21 @@ def test_the_answer_is_to_the_piece_that_came_last() -> None:
 
 
 def test_what_ends_lets_go_of_its_pieces() -> None:
-    for end in (Incoming.abort, Incoming.time_out, Incoming.reset):
+    for end in (IncomingTransfer.abort, IncomingTransfer.time_out, IncomingTransfer.reset):
         message = incoming(9)
         message.add(b"a")
         message.deadline = 3.0
         end(message)
-        assert message.state is State.ABORTED
+        assert message.state is IncomingState.ABORTED
         assert message.deadline == NEVER
         assert message.payload() == b""
 
 
 def test_a_message_is_taken_or_refused_once() -> None:
-    for end, state in ((Incoming.take, State.PROCESSED), (Incoming.refuse, State.ABORTED)):
+    for end, state in (
+        (IncomingTransfer.take, IncomingState.PROCESSED),
+        (IncomingTransfer.refuse, IncomingState.ABORTED),
+    ):
         message = incoming(0)
         message.add(b"")
         end(message)
@@ -98,12 +113,16 @@ def test_a_message_is_taken_or_refused_once() -> None:
             message.take()
 
 
-def test_it_wakes_whom_it_was_told_to() -> None:
+def test_a_timer_wakes_the_transfer() -> None:
     incoming(1).handle_timer(4.5)
     assert woken.pop() == 4.5
 
 
 def test_every_state_can_be_reached_and_every_end_is_one() -> None:
-    assert {state for state, _ in TRANSITIONS} == {State.BEGUN, State.RECEIVING, State.WHOLE}
-    assert {*TRANSITIONS.values(), State.BEGUN} == set(State)
-    assert {cause for _, cause in TRANSITIONS} == set(Input)
+    assert {state for state, _ in TRANSITIONS} == {
+        IncomingState.BEGUN,
+        IncomingState.RECEIVING,
+        IncomingState.WHOLE,
+    }
+    assert {*TRANSITIONS.values(), IncomingState.BEGUN} == set(IncomingState)
+    assert {cause for _, cause in TRANSITIONS} == set(IncomingInput)

@@ -1,8 +1,14 @@
-"""One message on its way out."""
+"""One outgoing transfer."""
 
 import pytest
 
-from aqueduct.ipc.core.outgoing import MAX_CORRECTIONS, TRANSITIONS, Input, Outgoing, State
+from aqueduct.ipc.core.outgoing import (
+    MAX_CORRECTIONS,
+    TRANSITIONS,
+    OutgoingInput,
+    OutgoingState,
+    OutgoingTransfer,
+)
 from aqueduct.ipc.core.pdu import Code, Data, Header, decode
 from aqueduct.protocol.timers import NEVER
 from tests.ipc.cores import ID, THEM, WRONG
@@ -15,13 +21,13 @@ FRESH = b"another message."
 woken: list[float] = []
 
 
-def outgoing(payload: bytes, *, piece: int = 4, guessed: bool = False) -> Outgoing:
-    message = Outgoing(ID, THEM, payload, piece, 5.0, lambda _, now: woken.append(now))
+def outgoing(payload: bytes, *, piece: int = 4, guessed: bool = False) -> OutgoingTransfer:
+    message = OutgoingTransfer(ID, THEM, payload, piece, 5.0, lambda _, now: woken.append(now))
     message.start(WRONG if guessed else OWNER, guessed, piece, 5.0)
     return message
 
 
-def pdu(message: Outgoing) -> object:
+def pdu(message: OutgoingTransfer) -> object:
     head, data = message.current()
     return decode(head + data)
 
@@ -43,10 +49,10 @@ def test_a_message_is_cut_into_a_header_and_data(payload: bytes, pieces: list[by
     for number, piece in enumerate(pieces[1:], 1):
         assert message.current_size == len(pieces[number - 1])
         assert not message.advance(9.0)
-        assert message.state is State.DATA
+        assert message.state is OutgoingState.DATA
         assert pdu(message) == Data(ID, OWNER, number, piece)
     assert message.advance(9.0)
-    assert message.state is State.DELIVERED
+    assert message.state is OutgoingState.DELIVERED
     assert message.ended
     assert message.payload == b""
 
@@ -74,7 +80,7 @@ def test_a_message_is_exposed_once_its_last_pdu_was_sent() -> None:
 
 
 def test_a_message_to_a_random_id_is_not_exposed() -> None:
-    """IPC-ID-4, and IPC-ID-3: nobody owns a random id."""
+    """IPC-ID-4, and IPC-ID-3: no endpoint owns a random id."""
     message = outgoing(b"abcd", guessed=True)
     message.current()
     assert not message.exposed
@@ -93,7 +99,7 @@ def test_an_exposed_message_follows_only_the_same_incarnation() -> None:
     assert pdu(message) == Header(ID, RENEWED, 4, b"abcd")
 
 
-def test_a_message_that_is_not_exposed_follows_anybody() -> None:
+def test_a_message_that_is_not_exposed_follows_any_owner() -> None:
     """IPC-ID-4."""
     message = outgoing(b"abcdefgh")
     message.current()
@@ -127,7 +133,7 @@ def test_corrections_are_hurried_only_so_often() -> None:
     hurried = 0
     for number in range(10):
         message.redirect(bytes((number,)) * 16)
-        hurried += message.may_hurry
+        hurried += message.may_retransmit_now
     assert hurried == MAX_CORRECTIONS == 4
 
 
@@ -153,23 +159,27 @@ def test_nothing_aborts_an_empty_message() -> None:
 def test_every_way_to_fail_has_its_code() -> None:
     message = outgoing(b"a")
     message.refuse(3)
-    assert (message.state, message.code) == (State.FAILED, 3)
+    assert (message.state, message.code) == (OutgoingState.FAILED, 3)
     message = outgoing(b"a")
     message.time_out()
-    assert (message.state, message.code) == (State.FAILED, Code.SEND_TIMEOUT)
+    assert (message.state, message.code) == (OutgoingState.FAILED, Code.SEND_TIMEOUT)
     message = outgoing(b"a")
     message.reset(Code.SHUTDOWN)
-    assert (message.state, message.code) == (State.FAILED, Code.SHUTDOWN)
+    assert (message.state, message.code) == (OutgoingState.FAILED, Code.SHUTDOWN)
     with pytest.raises(KeyError):
         message.time_out()
 
 
-def test_it_wakes_whom_it_was_told_to() -> None:
+def test_a_timer_wakes_the_transfer() -> None:
     outgoing(b"").handle_timer(4.5)
     assert woken.pop() == 4.5
 
 
 def test_every_state_can_be_reached_and_every_end_is_one() -> None:
-    assert {state for state, _ in TRANSITIONS} == {State.WAITING, State.HEADER, State.DATA}
-    assert {*TRANSITIONS.values(), State.WAITING} == set(State)
-    assert {cause for _, cause in TRANSITIONS} == set(Input)
+    assert {state for state, _ in TRANSITIONS} == {
+        OutgoingState.WAITING,
+        OutgoingState.HEADER,
+        OutgoingState.DATA,
+    }
+    assert {*TRANSITIONS.values(), OutgoingState.WAITING} == set(OutgoingState)
+    assert {cause for _, cause in TRANSITIONS} == set(OutgoingInput)

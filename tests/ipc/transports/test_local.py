@@ -25,10 +25,10 @@ async def test_without_a_name_one_is_made() -> None:
         assert first.address != second.address
 
 
-async def test_a_name_that_nobody_has_is_told() -> None:
+async def test_an_unregistered_name_is_reported() -> None:
     quick = ipc.Config(ack_timeout=0.1, receive_timeout=0.1)
     async with ipc.Endpoint("local://", config=quick) as endpoint:
-        with pytest.raises(SendTimeout, match="nobody in this process"):
+        with pytest.raises(SendTimeout, match="no endpoint of this process"):
             await endpoint.send("local://nobody", b"x")
         with pytest.raises(ConnectError, match="cannot send to"):
             await endpoint.send("udp://127.0.0.1:1", b"x")
@@ -40,7 +40,7 @@ def test_one_that_was_forgotten_with_its_loop_does_not_keep_its_name() -> None:
 
     async def remember() -> None:
         async with ipc.Endpoint("local://") as endpoint:
-            with pytest.raises(SendTimeout, match="nobody in this process"):
+            with pytest.raises(SendTimeout, match="no endpoint of this process"):
                 await endpoint.send("local://Forgotten", b"x", timeout=0.05)
 
     async def have() -> None:

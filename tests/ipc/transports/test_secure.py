@@ -1,4 +1,4 @@
-"""Whom a connection believes, and what it says to whoever is not believed."""
+"""Verification of certificates, and the errors for untrusted ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def refused(start: Start, server: ServerTLS, trust: Trust, host: str = "12
     ((_, error),) = client.errors
     assert isinstance(error, TLSError)
     assert ended.reason == str(error)
-    await until(lambda: not listening.transport.accepted)
+    await until(lambda: not listening.accepted)
     assert (await client.send(f"tls://{host}:{port}", b"again")).code == Code.APPLICATION
     return str(error)
 
@@ -96,7 +96,7 @@ async def test_a_client_without_tls_1_3_is_refused(start: Start) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError):
         await dial(server.address, context)
-    await until(lambda: not server.transport.accepted)
+    await until(lambda: not server.accepted)
 
 
 async def test_a_server_that_does_not_speak_tls_is_refused(start: Start) -> None:

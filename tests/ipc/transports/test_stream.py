@@ -1,4 +1,4 @@
-"""One connection: what ends it, and what it does about peers that do not read."""
+"""One connection: what closes it, and back pressure of peers that do not read."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ async def test_half_a_frame_does_not_keep_a_connection(start: Start) -> None:
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
     with await dial(server.address, by_hand()) as stranger:
         stranger.sendall(b"\x01\x00\x00\x01\x00")
-        await until(lambda: server.transport.accepted)
+        await until(lambda: server.accepted)
         with contextlib.suppress(OSError):
             for _ in range(100):
                 stranger.sendall(b"x")
                 await asyncio.sleep(0.01)
-                if not server.transport.accepted:
+                if not server.accepted:
                     break
-        assert not server.transport.accepted
+        assert not server.accepted
     assert server.calls == []
 
 
@@ -55,7 +55,7 @@ async def test_a_frame_against_the_rules_ends_the_connection(
         stranger.sendall(frame_head(len(QUESTION)) + QUESTION + sent)
         assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
         assert await asyncio.to_thread(stranger.recv, 1) == b""
-        await until(lambda: not server.transport.accepted)
+        await until(lambda: not server.accepted)
     assert server.calls == [1]
     assert rule in server.troubles[0][1]
 
@@ -67,7 +67,7 @@ async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
         stranger.sendall(frame_head(len(QUESTION)) + QUESTION + frame_head(1) + b"\xff")
         assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
         assert await asyncio.to_thread(stranger.recv, 1) == b""
-        await until(lambda: not server.transport.accepted)
+        await until(lambda: not server.accepted)
     assert "IPC-TCP-2" in server.troubles[0][1]
 
 
@@ -75,14 +75,14 @@ async def test_pdus_that_move_no_message_on_do_not_keep_a_connection(start: Star
     """IPC-TCP-6."""
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
     with await dial(server.address, by_hand()) as stranger:
-        await until(lambda: server.transport.accepted)
+        await until(lambda: server.accepted)
         with contextlib.suppress(OSError):
             for _ in range(500):
                 stranger.sendall(frame_head(len(QUESTION)) + QUESTION)
                 await asyncio.sleep(0.01)
-                if not server.transport.accepted:
+                if not server.accepted:
                     break
-        assert not server.transport.accepted
+        assert not server.accepted
 
 
 async def test_pdus_that_are_never_whole_share_one_bounded_buffer(start: Start) -> None:
@@ -93,12 +93,12 @@ async def test_pdus_that_are_never_whole_share_one_bounded_buffer(start: Start) 
     strangers = [await dial(server.address, by_hand()) for _ in range(4)]
     for stranger in strangers:
         await asyncio.to_thread(stranger.sendall, frame_head(900_000) + bytes(800_000))
-    await until(lambda: server.transport.accepted == 2)
+    await until(lambda: server.accepted == 2)
     assert 0 < server.transport._partial <= 1024 * 1024
     assert (await client.send(server.address, bytes(2_000_000))).code == Code.SUCCESS
     for stranger in strangers:
         stranger.close()
-    await until(lambda: server.transport.accepted == 1)
+    await until(lambda: server.accepted == 1)
     assert server.transport._partial == 0
 
 
@@ -117,14 +117,14 @@ async def test_a_peer_that_does_not_read_costs_a_bounded_buffer(start: Start) ->
         assert codes <= {Code.SEND_TIMEOUT}
         stream = connection._transport
         assert stream is None or stream.get_write_buffer_size() < FULL + 4 * 1024 * 1024
-        await until(lambda: not server.transport.accepted)
+        await until(lambda: not server.accepted)
     assert server.exchange.leftovers() == {}
 
 
 async def test_peers_that_do_not_read_share_one_bounded_buffer(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """IPC-TCP-9: past it they are not answered, and those who read are."""
+    """IPC-TCP-9: above it acks are dropped for peers that do not read, and only for those."""
     most = 500_000
     monkeypatch.setattr(tcp, "_MAX_UNSENT", most)
     server, client = await start(HERE), await start()
@@ -144,7 +144,7 @@ async def test_peers_that_do_not_read_share_one_bounded_buffer(
     assert (await client.send(server.address, b"hello")).code == Code.SUCCESS
     for stranger in strangers:
         stranger.close()
-    await until(lambda: server.transport.accepted == 1)
+    await until(lambda: server.accepted == 1)
     assert server.transport._unsent == 0
 
 
@@ -173,15 +173,15 @@ async def test_a_pdu_counts_as_gone_only_when_the_buffer_has_room(start: Start) 
     remote = await client.transport.locate(server.address)
     ends = [client.start(remote, bytes(200_000)) for _ in range(100)]
     await until(lambda: connection.is_busy)
-    held = list(connection._sendings)
+    held = list(connection._transfers)
     attempts = [sending.attempts for sending in held]
     assert held
     await asyncio.sleep(0.4)  # twice the longest backoff
     assert [sending.attempts for sending in held] == attempts
-    assert connection._sendings[: len(held)] == held
+    assert connection._transfers[: len(held)] == held
     accepted._transport.resume_reading()
     assert {end.code for end in await asyncio.gather(*ends)} == {Code.SUCCESS}
-    assert connection._sendings == []
+    assert connection._transfers == []
 
 
 async def test_a_connection_sends_small_things_at_once_and_notices_the_dead(start: Start) -> None:

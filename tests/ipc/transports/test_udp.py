@@ -12,7 +12,7 @@ import uvloop
 from aqueduct import ipc
 from aqueduct.errors import ConnectError
 from aqueduct.ipc.core.events import Heard, Transmit
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.udp import open_udp
 
 
@@ -27,7 +27,7 @@ class Ear:
         self.pdus += pdus
         return Heard.USELESS
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
+    def handle_sent(self, sendings: Sequence[OutgoingTransfer]) -> None:
         raise AssertionError("UDP does not say so")
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
@@ -75,7 +75,7 @@ async def test_another_host_than_this_one_is_warned_of() -> None:
     await transport.close()
 
 
-async def test_it_tells_whether_nobody_is_there() -> None:
+async def test_diagnose_reports_a_closed_port() -> None:
     """IPC-UDP-5."""
     ear = Ear()
     transport = await open_udp("udp://127.0.0.1:0", Ear())
@@ -151,7 +151,7 @@ async def test_what_a_name_means_is_asked_again_after_a_minute(
 
 
 @pytest.mark.parametrize("listens", ["udp://127.0.0.1:0", "udp://[::1]:0"])
-async def test_where_an_endpoint_listens_at_all_addresses_nobody_sends(listens: str) -> None:
+async def test_an_unspecified_address_is_no_destination(listens: str) -> None:
     """IPC-UDP-3."""
     transport = await open_udp(listens, Ear())
     with pytest.raises(ConnectError, match="send to one of them"):

@@ -207,7 +207,7 @@ def _a_message_is_given_up_for_no_reason(record: Record) -> None:
 
 @breaks("nothing left")
 def _something_is_held(record: Record) -> None:
-    record.leftovers["ann"] = {"sendings": 1}
+    record.leftovers["ann"] = {"outgoing": 1}
 
 
 @breaks("nothing left")

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import ConnectionEnded
 from aqueduct.transport.quic.costs import Unacknowledged, least_head
 from aqueduct.transport.quic.engine import Engine
@@ -28,9 +28,9 @@ class FakeQuic:
         self.pings += 1
 
 
-def unacknowledged(side: Side, **limits: Any) -> tuple[FakeQuic, Connection, Unacknowledged]:
+def unacknowledged(side: Side, **limits: Any) -> tuple[FakeQuic, ConnectionCore, Unacknowledged]:
     quic = FakeQuic()
-    core = Connection(side, Config(**limits))
+    core = ConnectionCore(side, Config(**limits))
     return quic, core, Unacknowledged(core, cast(Engine, quic))
 
 

@@ -9,7 +9,7 @@ import pytest
 from qh3._hazmat import pull_quic_header
 
 from aqueduct.errors import CloseCode
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, End, PeerHeaders, ReceiverEnded, SenderEnded
 from aqueduct.security import Trust
 from aqueduct.testing.faults import Faults
@@ -20,6 +20,7 @@ from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicOptions, destination
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import TICKETS_PER_SERVER, ClientTickets, ServerTickets
 from aqueduct.wire.chanid import ENTRYPOINT, Side
+from tests.protocol.wires import credit
 from tests.transport.quic.early import (
     DELAY,
     INITIAL,
@@ -307,10 +308,11 @@ def test_the_initial_limits_hold_whatever_the_server_stated_before(world: World)
     """AQ-EARLY-4."""
     pair = world.back()
     assert (
-        pair.client.core.credit(ENTRYPOINT) == pair.client.core.config.initial_limits.channel_window
+        credit(pair.client.core, ENTRYPOINT)
+        == pair.client.core.config.initial_limits.channel_window
     )
     pair.run(1)
-    assert pair.client.core.credit(ENTRYPOINT) == pair.server.core.config.limits.channel_window
+    assert credit(pair.client.core, ENTRYPOINT) == pair.server.core.config.limits.channel_window
 
 
 # -- the same packets again ------------------------------------------------------------------------
@@ -323,7 +325,7 @@ class Stage:
         tls, _ = certificates()
         options = QuicOptions(max_packet=1_452)
         settings = settings_for_path(server_settings(tls, options), options, ADDRESSES[0])
-        self.core = Connection(Side.SERVER)
+        self.core = ConnectionCore(Side.SERVER)
         self.quic = Engine(
             configuration=settings,
             original_destination_connection_id=destination_id(packets[0]),

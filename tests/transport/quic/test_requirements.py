@@ -5,7 +5,7 @@ from qh3.quic.connection import QuicConnection
 from qh3.quic.events import ConnectionTerminated
 
 from aqueduct.errors import CloseCode
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import make_authority, make_certificate
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings
@@ -31,7 +31,7 @@ def test_a_peer_that_takes_no_datagrams_is_turned_away() -> None:
         configuration=server_settings(tls, QuicOptions()),
         original_destination_connection_id=client.original_destination_connection_id,
     )
-    server = Bridge(Connection(Side.SERVER), engine)
+    server = Bridge(ConnectionCore(Side.SERVER), engine)
     here, there = ("127.0.0.1", 1), ("127.0.0.1", 2)
     client.connect(there, 0.0)
     for turn in range(10):

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
 from aqueduct.testing.clock import Clock
 from aqueduct.testing.faults import Faults
@@ -65,7 +65,7 @@ class NoHandshake(Exception):
 class TappedCore:
     """A core as its bridge sees it, with everything that passes told to the watcher."""
 
-    def __init__(self, core: Connection, side: Side, network: RealQuic) -> None:
+    def __init__(self, core: ConnectionCore, side: Side, network: RealQuic) -> None:
         self._core = core
         self._side = side
         self._network = network
@@ -193,7 +193,7 @@ class RealQuic:
             idle_timeout=OPTIONS.idle_timeout, keep_alive=None, max_packet=size
         )
         self._taps = [
-            cast(Connection, TappedCore(cast(Connection, core), side, self))
+            cast(ConnectionCore, TappedCore(cast(ConnectionCore, core), side, self))
             for side, core in zip(Side, cores, strict=True)
         ]
         _, trust = certificates()

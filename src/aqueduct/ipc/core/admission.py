@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 
 from aqueduct.ipc.core.config import Config
-from aqueduct.ipc.core.incoming import Account, Incoming, State
+from aqueduct.ipc.core.incoming import IncomingState, IncomingTransfer, RemoteAccount
 
 _LOOKS = 8
 """Transfers to examine when room is short: a constant cost per PDU. The next PDU examines the next
@@ -19,10 +19,10 @@ ones."""
 _FEW = 64
 
 
-class Room:
+class ReceiveBudget:
     """The budget of all incoming messages (IPC-FLOW-2, IPC-FLOW-8)."""
 
-    def __init__(self, config: Config, displace: Callable[[Incoming], None]) -> None:
+    def __init__(self, config: Config, displace: Callable[[IncomingTransfer], None]) -> None:
         """``displace``: abort a transfer and `release` it, to make room for another."""
         self.count = 0
         self.held = 0
@@ -31,13 +31,13 @@ class Room:
         self._most_reserved = min(config.max_message, config.max_received // 2)
         self._timeout = config.receive_timeout
         self._displace = displace
-        self._accounts: dict[Hashable, Account] = {}
+        self._accounts: dict[Hashable, RemoteAccount] = {}
         self._most_accounts = config.max_remotes
         # Transfers that are not whole: by age, and in the order in which to examine them.
-        self._partial: OrderedDict[bytes, Incoming] = OrderedDict()
-        self._ring: deque[Incoming] = deque()
+        self._partial: OrderedDict[bytes, IncomingTransfer] = OrderedDict()
+        self._ring: deque[IncomingTransfer] = deque()
 
-    def admit(self, remote: Hashable, size: int, now: float) -> Account | None:
+    def admit(self, remote: Hashable, size: int, now: float) -> RemoteAccount | None:
         """Count a message that begins with a piece of this size; None if there is no room for it.
 
         Then `begin` it unless that is all of it, and `release` it in the end.
@@ -56,77 +56,77 @@ class Room:
         account.held += size
         return account
 
-    def begin(self, receiving: Incoming) -> None:
+    def begin(self, transfer: IncomingTransfer) -> None:
         """Register a message whose first piece is not all of it."""
-        self._partial[receiving.message_id] = receiving
-        self._ring.append(receiving)
+        self._partial[transfer.message_id] = transfer
+        self._ring.append(transfer)
         if len(self._ring) > 2 * len(self._partial) + _FEW:
             self._ring = deque(self._partial.values())
 
-    def add(self, receiving: Incoming, size: int, now: float) -> bool:
+    def add(self, transfer: IncomingTransfer, size: int, now: float) -> bool:
         """Count another piece of a message; False if there is no room for it."""
-        account = receiving.account
+        account = transfer.account
         if account.held + size > self._max_held - self.held - self._most_reserved:
-            if not self._fits_at_last(account, size, receiving, now):
+            if not self._fits_at_last(account, size, transfer, now):
                 return False
         self.held += size
         account.held += size
         return True
 
-    def complete(self, receiving: Incoming) -> None:
+    def complete(self, transfer: IncomingTransfer) -> None:
         """Record that a registered message is complete."""
-        self._partial.pop(receiving.message_id, None)
+        self._partial.pop(transfer.message_id, None)
 
-    def release(self, receiving: Incoming) -> None:
+    def release(self, transfer: IncomingTransfer) -> None:
         """Release a message that was taken, rejected or aborted."""
-        arrived = receiving.length - receiving.missing
+        arrived = transfer.length - transfer.missing
         self.count -= 1
         self.held -= arrived
-        account = receiving.account
+        account = transfer.account
         account.count -= 1
         account.held -= arrived
         if self._partial:
-            self._partial.pop(receiving.message_id, None)
+            self._partial.pop(transfer.message_id, None)
 
-    def _open(self, remote: Hashable) -> Account:
+    def _open(self, remote: Hashable) -> RemoteAccount:
         """Create the account of a new remote."""
         if len(self._accounts) >= self._most_accounts:
             self._sweep()
-        account = self._accounts[remote] = Account()
+        account = self._accounts[remote] = RemoteAccount()
         return account
 
-    def _admits_at_last(self, account: Account, size: int, now: float) -> bool:
+    def _admits_at_last(self, account: RemoteAccount, size: int, now: float) -> bool:
         while account.count >= self._max_count - self.count:  # IPC-FLOW-8
             if not self._make_room(None, now):
                 return False
         return self._fits_at_last(account, size, None, now)
 
     def _fits_at_last(
-        self, account: Account, size: int, receiving: Incoming | None, now: float
+        self, account: RemoteAccount, size: int, transfer: IncomingTransfer | None, now: float
     ) -> bool:
-        while not self._fits(account, size, receiving):
-            if not self._make_room(receiving, now):
+        while not self._fits(account, size, transfer):
+            if not self._make_room(transfer, now):
                 return False
         return True
 
-    def _fits(self, account: Account, size: int, receiving: Incoming | None) -> bool:
+    def _fits(self, account: RemoteAccount, size: int, transfer: IncomingTransfer | None) -> bool:
         free = self._max_held - self.held
         if self._partial:
             first = next(iter(self._partial.values()))
-            if first is receiving:
+            if first is transfer:
                 return size <= free
             if size > free - min(first.missing, self._most_reserved):  # IPC-FLOW-9
                 return False
         return size <= free and (account.held == 0 or account.held + size <= free)  # IPC-FLOW-8
 
-    def _make_room(self, receiving: Incoming | None, now: float) -> bool:
+    def _make_room(self, transfer: IncomingTransfer | None, now: float) -> bool:
         """Displace a transfer that is behind; examine at most `_LOOKS`, skip the given one."""
         ring = self._ring
         for _ in range(min(_LOOKS, len(ring))):
             other = ring.popleft()
-            if other.state is not State.RECEIVING:
+            if other.state is not IncomingState.RECEIVING:
                 continue
-            if other is not receiving and other.is_behind(now, self._timeout):  # IPC-FLOW-9
+            if other is not transfer and other.is_behind(now, self._timeout):  # IPC-FLOW-9
                 self._displace(other)
                 return True
             ring.append(other)

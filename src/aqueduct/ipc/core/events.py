@@ -1,4 +1,4 @@
-"""What the core of an endpoint takes and gives besides PDUs: chance, transmits, events, counts."""
+"""Inputs and outputs of the core besides PDUs: randomness, transmits, events, counters."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 
 
-class Chance(Protocol):
-    """Where ids and backoffs come from; ``random.Random`` is one."""
+class Randomness(Protocol):
+    """The source of ids and backoffs; ``random.Random`` implements it."""
 
     def randbytes(self, n: int, /) -> bytes:
-        """Bytes nobody can guess."""
+        """Return ``n`` unpredictable bytes."""
 
     def uniform(self, a: float, b: float, /) -> float:
-        """A number between two others."""
+        """Return a random number between ``a`` and ``b``."""
 
 
 class Heard(IntEnum):
@@ -32,17 +32,17 @@ class Heard(IntEnum):
 
 
 class Transmit(NamedTuple):
-    """A PDU to send, in two parts so that data need not be copied."""
+    """A PDU to send, in two parts so that the data is not copied."""
 
     remote: Hashable
     head: bytes
     data: bytes | memoryview
-    sending: Outgoing | None
-    """Whose PDU it is, for `Exchange.handle_sent`; None for an answer."""
+    transfer: OutgoingTransfer | None
+    """The transfer of the PDU, for `Exchange.handle_sent`; None for an ack."""
 
 
 class Arrived(NamedTuple):
-    """A message is whole; answer with `Exchange.take` or `Exchange.refuse`."""
+    """A message is complete; answer with `Exchange.take` or `Exchange.refuse`."""
 
     message_id: bytes
     remote: Hashable
@@ -50,17 +50,17 @@ class Arrived(NamedTuple):
 
 
 class Withdrawn(NamedTuple):
-    """The sender has given up a message that had arrived, and it can no longer be taken.
+    """The sender aborted a message that had arrived, and it can no longer be taken.
 
-    It counts against the limits until it is answered all the same: what the application does with
-    it may take time and room.
+    It counts against the limits until `Exchange.take` or `Exchange.refuse`, because the application
+    may still be using it.
     """
 
     message_id: bytes
 
 
 class Ended(NamedTuple):
-    """A send has ended: delivered, or not, and then perhaps ``exposed``: it may have arrived."""
+    """A send ended. If it failed, ``exposed`` says whether the message may have arrived."""
 
     message_id: bytes
     remote: Hashable
@@ -74,31 +74,31 @@ Event: TypeAlias = Arrived | Withdrawn | Ended
 
 @dataclass(slots=True)
 class Statistics:
-    """Counts since the endpoint began."""
+    """Counters since the endpoint was opened."""
 
     sent: int = 0
     """Messages that were delivered."""
     failed: int = 0
-    """Messages that were not, or not for certain."""
+    """Messages that were not delivered, or not for certain."""
     received: int = 0
     """Messages that the application took."""
     refused: int = 0
-    """Messages that the application could not make use of."""
+    """Messages that the application refused."""
     aborted: int = 0
-    """Messages that began to arrive and then did not: given up by their sender or out of time."""
+    """Messages that arrived in part, and whose sender aborted them or timed out."""
     displaced: int = 0
     """The aborted transfers that were too slow and were displaced by others."""
     duplicates: int = 0
-    """PDUs that came again, and were answered once more."""
+    """PDUs that arrived again, and were acknowledged again."""
     retries: int = 0
-    """PDUs sent again for want of an answer."""
+    """PDUs that were retransmitted without an ack."""
     misdirected: int = 0
-    """PDUs for an owner id that this endpoint does not have, or no longer."""
+    """PDUs for an owner id that this endpoint does not have."""
     crowded_out: int = 0
     """PDUs rejected because of a limit; their senders retry."""
     malformed: int = 0
     """PDUs that broke a rule and were dropped."""
     ignored: int = 0
-    """PDUs that came too late, too early or for nobody."""
+    """PDUs that match no transfer, or not its current state."""
     pdus_sent: int = 0
     pdus_received: int = 0

@@ -1,12 +1,11 @@
-"""All messages of one endpoint, in and out: PDUs and times go in, PDUs and events come out.
+"""The core of an endpoint: PDUs and the time go in, PDUs and events come out.
 
-Pure: it knows no socket and no clock. A *remote* is whatever the transport uses as an address.
+Pure: it uses no socket and no clock. A *remote* is the transport's address of another endpoint.
 
-What the ids are for
-    Whoever sends must know the receiver's owner id, and learns it by sending with a wrong one. An
-    endpoint that starts anew has a new id, so what was meant for its predecessor does not reach
-    it by accident; and processed messages are remembered until no retry of them can come, so that
-    nothing is taken twice. See docs/spec, page 8.
+Theory of operation. A sender must know the receiver's owner id, and learns it by sending with a
+wrong one. A restarted endpoint has a new id, so it does not accept messages for its predecessor.
+The ids of processed messages are kept until no retry of them can arrive: nothing is delivered
+twice. See docs/spec, page 8.
 """
 
 from __future__ import annotations
@@ -15,76 +14,78 @@ from collections.abc import Hashable, Sequence
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
 from aqueduct.ipc.core.config import MIN_PDU, Config
-from aqueduct.ipc.core.events import Chance, Event, Heard, Statistics, Transmit
-from aqueduct.ipc.core.inbox import Inbox
-from aqueduct.ipc.core.outbox import Outbox
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.events import Event, Heard, Randomness, Statistics, Transmit
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import OVERHEAD, Code, DataAck, Header, HeaderAck, decode
+from aqueduct.ipc.core.receiving import TransferReceiver
+from aqueduct.ipc.core.sending import TransferSender
 from aqueduct.protocol.timers import Timers
 
 
 class Exchange:
     """The core of an endpoint.
 
-    ``handle_*`` says what happened, ``send``, ``cancel``, ``take``, ``refuse`` and ``close`` what
-    is wanted; ``poll_*`` and ``next_timer`` tell what to do about it.
+    ``handle_*`` are inputs; ``send``, ``cancel``, ``take``, ``refuse`` and ``close`` are commands;
+    ``poll_*`` and ``next_timer`` are outputs.
     """
 
     def __init__(
-        self, config: Config, chance: Chance, now: float, *, reports_sent: bool = False
+        self, config: Config, randomness: Randomness, now: float, *, reports_sent: bool = False
     ) -> None:
-        """``reports_sent``: the transport says when a PDU has gone, by `handle_sent`."""
+        """``reports_sent``: the transport calls `handle_sent` when a PDU was sent."""
         self.config = config
         self.statistics = Statistics()
         self._timers = Timers()
-        self._inbox = Inbox(config, chance, self._timers, self.statistics, now)
-        self._outbox = Outbox(config, chance, self._timers, self.statistics, reports_sent)
+        self._receiver = TransferReceiver(config, randomness, self._timers, self.statistics, now)
+        self._sender = TransferSender(
+            config, randomness, self._timers, self.statistics, reports_sent
+        )
         self._closed = False
 
     # Commands
 
     def send(self, remote: Hashable, payload: bytes, now: float) -> bytes:
-        """Send a message, and return its id; an `Ended` tells later what became of it."""
+        """Send a message and return its id; an `Ended` event reports its result."""
         if self._closed:
             raise LocalProtocolError("the endpoint is closed")
-        return self._outbox.send(remote, payload, now)
+        return self._sender.send(remote, payload, now)
 
     def cancel(self, message_id: bytes, now: float, code: int = Code.RESET) -> None:
-        """Give a message up; nothing happens if it has ended."""
-        self._outbox.cancel(message_id, code, now)
+        """Abort a transfer; no-op if it has ended."""
+        self._sender.cancel(message_id, code, now)
 
     def take(self, message_id: bytes) -> bool:
-        """The application has the message: tell its sender. False if it was withdrawn."""
-        return self._inbox.take(message_id)
+        """Acknowledge a message that the application took; return False if it was withdrawn."""
+        return self._receiver.take(message_id)
 
     def refuse(self, message_id: bytes) -> None:
-        """The application cannot make use of the message: tell its sender."""
-        self._inbox.refuse(message_id)
+        """Refuse a message on behalf of the application."""
+        self._receiver.refuse(message_id)
 
     def holds(self, message_id: bytes) -> bool:
-        """Whether a message that arrived can still be taken."""
-        return self._inbox.holds(message_id)
+        """Return whether a message that arrived can still be taken."""
+        return self._receiver.holds(message_id)
 
     def resize(self, max_pdu: int) -> None:
-        """Send and take PDUs of another size from now on; transfers under way keep theirs."""
+        """Change the PDU size of new transfers in both directions."""
         if max_pdu < MIN_PDU:
             raise LocalProtocolError(f"a PDU of {max_pdu} bytes; max_pdu is at least {MIN_PDU}")
-        self._inbox.max_data = self._outbox.max_data = max_pdu - OVERHEAD
+        self._receiver.max_data = self._sender.max_data = max_pdu - OVERHEAD
 
     def change_owner(self, now: float) -> None:
-        """Take a new owner id before its time."""
-        self._inbox.change_owner(now)
+        """Change the owner id before it expires."""
+        self._receiver.change_owner(now)
 
     def stop_sending(self, now: float) -> None:
-        """End all sends with SHUTDOWN; what has arrived can still be taken."""
-        self._outbox.close(now)
+        """Fail all sends with SHUTDOWN; messages that arrived can still be taken."""
+        self._sender.close(now)
 
     def close(self, now: float) -> None:
-        """End everything: sends fail with SHUTDOWN, messages not taken are refused."""
+        """Fail all sends with SHUTDOWN, and refuse messages that were not taken."""
         if not self._closed:
             self._closed = True
-            self._outbox.close(now)
-            self._inbox.close()
+            self._sender.close(now)
+            self._receiver.close()
 
     # Inputs
 
@@ -100,7 +101,7 @@ class Exchange:
         return Heard.USEFUL if _useless(counts) - useless < len(pdus) else Heard.USELESS
 
     def handle_pdu(self, pdu: bytes, remote: Hashable, now: float) -> None:
-        """A PDU came from a remote."""
+        """Process a PDU from a remote."""
         self.statistics.pdus_received += 1
         try:
             value = decode(pdu)
@@ -108,73 +109,73 @@ class Exchange:
             self.statistics.malformed += 1  # IPC-PDU-9
             return
         if isinstance(value, HeaderAck):
-            self._outbox.handle_header_ack(value, remote, now)
+            self._sender.handle_header_ack(value, remote, now)
         elif isinstance(value, Header):
-            self._inbox.handle_header(value, remote, now)
+            self._receiver.handle_header(value, remote, now)
         elif isinstance(value, DataAck):
-            self._outbox.handle_data_ack(value, remote, now)
+            self._sender.handle_data_ack(value, remote, now)
         else:
-            self._inbox.handle_data(value, remote, now)
+            self._receiver.handle_data(value, remote, now)
 
-    def handle_sent(self, sending: Outgoing, now: float) -> None:
-        """A PDU that `poll_transmits` gave has gone, or could not go."""
-        self._outbox.handle_sent(sending, now)
+    def handle_sent(self, transfer: OutgoingTransfer, now: float) -> None:
+        """Process that a PDU of a transfer was sent, or could not be."""
+        self._sender.handle_sent(transfer, now)
 
     def handle_timer(self, now: float) -> None:
-        """The time that `next_timer` told has come, or another."""
-        if now >= self._inbox.owner_until:
-            self._inbox.change_owner(now)
+        """Run the timers that are due."""
+        if now >= self._receiver.owner_until:
+            self._receiver.change_owner(now)
         for sleeper in self._timers.due(now):
             sleeper.handle_timer(now)
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """The transport could not reach a remote just now; the next try may."""
-        self._outbox.handle_trouble(remote, why)
+        """Record why the transport could not reach a remote; retries go on."""
+        self._sender.handle_trouble(remote, why)
 
     def handle_unreachable(self, remote: Hashable, why: str, now: float) -> None:
-        """The transport will not reach a remote however often it tries: fail what goes there."""
-        self._outbox.handle_unreachable(remote, why, now)
+        """Fail the transfers to a remote that no retry can reach."""
+        self._sender.handle_unreachable(remote, why, now)
 
     # Outputs
 
     def poll_transmits(self) -> list[Transmit]:
-        """The PDUs to send now, in order."""
-        transmits = self._inbox.transmits + self._outbox.transmits
+        """Return the PDUs to send now, in order."""
+        transmits = self._receiver.transmits + self._sender.transmits
         if transmits:
-            self._inbox.transmits.clear()
-            self._outbox.transmits.clear()
+            self._receiver.transmits.clear()
+            self._sender.transmits.clear()
             self.statistics.pdus_sent += len(transmits)
         return transmits
 
     def poll_events(self) -> list[Event]:
-        """What the application should know, in order."""
-        events: list[Event] = [*self._inbox.arrived, *self._outbox.ended]
+        """Return the events for the application, in order."""
+        events: list[Event] = [*self._receiver.arrived, *self._sender.ended]
         if events:
-            self._inbox.arrived.clear()
-            self._outbox.ended.clear()
+            self._receiver.arrived.clear()
+            self._sender.ended.clear()
         return events
 
     def next_timer(self) -> float:
-        """When `handle_timer` should be called."""
+        """Return when to call `handle_timer`."""
         first = self._timers.next()
-        until = self._inbox.owner_until
+        until = self._receiver.owner_until
         return until if first is None else min(first, until)
 
-    # What it holds
+    # State
 
     @property
     def owner(self) -> bytes:
-        """The owner id of now."""
-        return self._inbox.owner
+        """The current owner id."""
+        return self._receiver.owner
 
     @property
     def processed(self) -> int:
         """How many processed ids are remembered."""
-        return self._inbox.processed
+        return self._receiver.processed
 
     def leftovers(self) -> dict[str, int]:
-        """What is still held, by kind: nothing but remembered ids once all messages have ended."""
-        held = self._inbox.leftovers() | self._outbox.leftovers()
+        """Return what is held, by kind; empty once all transfers have ended."""
+        held = self._receiver.leftovers() | self._sender.leftovers()
         return {kind: count for kind, count in held.items() if count}
 
 

@@ -1,4 +1,4 @@
-"""PDUs on a stream of bytes: a byte for the type, four for the length, and the PDU (IPC-TCP-1)."""
+"""Framing of PDUs on a byte stream: one byte type, four bytes length, the PDU (IPC-TCP-1)."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import struct
 from aqueduct.errors import RemoteProtocolError
 
 PDU_TYPE = 0x01
-"""The only type there is."""
+"""The only frame type."""
 HEAD_SIZE = 5
 
 _HEAD = struct.Struct(">BI")
 
 
 def frame_head(size: int) -> bytes:
-    """What goes before a PDU of this size."""
+    """Return the frame header of a PDU of this size."""
     return _HEAD.pack(PDU_TYPE, size)
 
 
 class Deframer:
-    """Finds the PDUs in the bytes of one connection, however these were cut."""
+    """Splits the bytes of one connection, in chunks of any size, into PDUs."""
 
     __slots__ = ("_held", "_largest", "_needed", "_pdus", "_pieces")
 
     def __init__(self, largest: int) -> None:
         self._largest = largest
         self._pdus: list[bytes] = []
-        # What came of a frame that is not whole, and how much it takes to go on. Pieces are joined
-        # only then, so that a frame in many pieces is not copied for each.
+        # The pieces of an incomplete frame, and the bytes needed to continue. They are joined only
+        # then, so that a frame in many pieces is copied once.
         self._pieces: list[bytes] = []
         self._held = 0
         self._needed = HEAD_SIZE
 
     @property
     def held(self) -> int:
-        """How many bytes of a frame that is not whole are kept."""
+        """The bytes of an incomplete frame that are kept."""
         return self._held
 
     def handle_data(self, data: bytes | memoryview) -> None:
-        """Bytes came; raises `RemoteProtocolError` at a frame that is against the rules.
+        """Add bytes; raise `RemoteProtocolError` for an invalid frame.
 
-        What was whole before it can still be had from `poll_pdus`; nothing may be given any more.
+        `poll_pdus` still returns the PDUs before that frame; add no more bytes after it.
         """
         if self._held:
             self._held += len(data)
@@ -70,7 +70,7 @@ class Deframer:
             self._pieces.append(bytes(data[start:]))
 
     def poll_pdus(self) -> list[bytes]:
-        """The PDUs that are whole, in order."""
+        """Return the complete PDUs, in order."""
         pdus = self._pdus
         self._pdus = []
         return pdus

@@ -1,8 +1,7 @@
-"""The receiving of one message: its pieces in order, each answered, until it is whole and taken.
+"""One incoming transfer: its pieces in order, each acknowledged, until it is complete and taken.
 
-The last PDU of a message is acknowledged when the application has taken the message, so that a
-sender which was told of success was told the truth. Only this file assigns the state of a
-receiving.
+The last PDU is acknowledged when the application has taken the message: success at the sender means
+that the message was delivered. Only this file assigns the state of an incoming transfer.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from aqueduct.ipc.core.pdu import data_ack, header_ack
 from aqueduct.protocol.timers import NEVER
 
 SMALL = 4_096
-"""Pieces below this are put together as they come: each for itself would take far more memory."""
+"""Bytes. Smaller pieces are joined as they arrive: as objects they would take far more memory."""
 
 
-class State(Enum):
-    """Where a receiving stands."""
+class IncomingState(Enum):
+    """The state of an incoming transfer."""
 
     __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
 
@@ -29,8 +28,8 @@ class State(Enum):
     ABORTED = auto()
 
 
-class Input(Enum):
-    """What can happen to a receiving."""
+class IncomingInput(Enum):
+    """An input that may change the state of an incoming transfer."""
 
     __hash__ = object.__hash__
 
@@ -44,21 +43,21 @@ class Input(Enum):
 
 
 TRANSITIONS = {
-    (State.BEGUN, Input.PIECE): State.RECEIVING,
-    (State.BEGUN, Input.LAST_PIECE): State.WHOLE,
-    (State.RECEIVING, Input.PIECE): State.RECEIVING,
-    (State.RECEIVING, Input.LAST_PIECE): State.WHOLE,
-    (State.RECEIVING, Input.ABORT): State.ABORTED,
-    (State.RECEIVING, Input.TIMER): State.ABORTED,
-    (State.RECEIVING, Input.RESET): State.ABORTED,
-    (State.WHOLE, Input.TAKEN): State.PROCESSED,
-    (State.WHOLE, Input.REFUSED): State.ABORTED,
-    (State.WHOLE, Input.ABORT): State.ABORTED,
+    (IncomingState.BEGUN, IncomingInput.PIECE): IncomingState.RECEIVING,
+    (IncomingState.BEGUN, IncomingInput.LAST_PIECE): IncomingState.WHOLE,
+    (IncomingState.RECEIVING, IncomingInput.PIECE): IncomingState.RECEIVING,
+    (IncomingState.RECEIVING, IncomingInput.LAST_PIECE): IncomingState.WHOLE,
+    (IncomingState.RECEIVING, IncomingInput.ABORT): IncomingState.ABORTED,
+    (IncomingState.RECEIVING, IncomingInput.TIMER): IncomingState.ABORTED,
+    (IncomingState.RECEIVING, IncomingInput.RESET): IncomingState.ABORTED,
+    (IncomingState.WHOLE, IncomingInput.TAKEN): IncomingState.PROCESSED,
+    (IncomingState.WHOLE, IncomingInput.REFUSED): IncomingState.ABORTED,
+    (IncomingState.WHOLE, IncomingInput.ABORT): IncomingState.ABORTED,
 }
 
 
-class Account:
-    """What one remote holds: messages that were not taken, and their bytes that have arrived."""
+class RemoteAccount:
+    """The memory of one remote: its messages that were not taken, and their arrived bytes."""
 
     __slots__ = ("count", "held")
 
@@ -67,8 +66,8 @@ class Account:
         self.held = 0
 
 
-class Incoming:
-    """One message on its way in."""
+class IncomingTransfer:
+    """One incoming message."""
 
     __slots__ = (
         "_on_timer",
@@ -94,25 +93,25 @@ class Incoming:
         owner: bytes,
         length: int,
         max_data: int,
-        account: Account,
+        account: RemoteAccount,
         now: float,
-        on_timer: Callable[[Incoming, float], None],
+        on_timer: Callable[[IncomingTransfer, float], None],
     ) -> None:
         self._on_timer = on_timer
         self.account = account
-        """The account it counts against: that of the remote its HEADER came from."""
+        """The account of the remote that sent the HEADER."""
         self.begun = now
         self.message_id = message_id
         self.remote = remote
-        """Where its last PDU came from, and where the ack goes."""
+        """The source of its last PDU, and the destination of the ack."""
         self.owner = owner
-        """The endpoint's owner id when it began; a later one does not matter (IPC-RECV-9)."""
+        """The endpoint's owner id when it started; later ones do not apply (IPC-RECV-9)."""
         self.length = length
         self.max_data = max_data
-        """The most data in a PDU when it began; a later limit does not matter (IPC-RECV-10)."""
+        """The most data per PDU when it started; later limits do not apply (IPC-RECV-10)."""
         self.expected = 0
         """The number of the next PDU; the HEADER is 0."""
-        self.state = State.BEGUN
+        self.state = IncomingState.BEGUN
         self._pieces: list[bytes | bytearray] = []
         self.missing = length
         """Bytes that have not arrived."""
@@ -120,7 +119,7 @@ class Incoming:
         self.wake_at = NEVER
 
     def handle_timer(self, now: float) -> None:
-        """The time to wake has come."""
+        """Act on the wake-up."""
         self._on_timer(self, now)
 
     @property
@@ -133,7 +132,7 @@ class Incoming:
         return (now - self.begun - timeout / 4) * self.length > timeout * self.arrived
 
     def add(self, data: bytes) -> bool:
-        """Take the data of the expected PDU; returns whether the message is whole."""
+        """Add the data of the expected PDU; return whether the message is complete."""
         if len(data) > self.missing:
             data = data[: self.missing]  # IPC-RECV-1
         self.missing -= len(data)
@@ -145,24 +144,24 @@ class Incoming:
             self._pieces.append(bytearray(data))
         self.expected += 1
         whole = self.missing == 0
-        self._move(Input.LAST_PIECE if whole else Input.PIECE)
+        self._move(IncomingInput.LAST_PIECE if whole else IncomingInput.PIECE)
         return whole
 
     def last_ack(self, code: int = 0) -> bytes:
-        """The answer to the PDU that was added last."""
+        """Return the ack of the last PDU that was added."""
         if self.expected <= 1:
             return header_ack(self.message_id, code)
         return data_ack(self.message_id, self.expected - 1, code)
 
     def notice(self) -> bytes:
-        """The answer to a duplicate of the last PDU: it is whole, and waits to be taken.
+        """Return the ack for a duplicate of the last PDU: complete, but not taken yet.
 
-        It numbers a PDU past the last, which whoever does not know of notices ignores.
+        It has the number after the last PDU, so senders that do not know notices ignore it.
         """
         return data_ack(self.message_id, self.expected, 0)
 
     def payload(self) -> bytes:
-        """The whole message; afterwards it is no longer held here."""
+        """Return the complete message, and release it."""
         pieces = self._pieces
         self._pieces = []
         if len(pieces) == 1 and isinstance(pieces[0], bytes):
@@ -170,29 +169,29 @@ class Incoming:
         return b"".join(pieces)
 
     def take(self) -> None:
-        """The application has taken it."""
-        self._end(Input.TAKEN)
+        """End the transfer: the application took the message."""
+        self._end(IncomingInput.TAKEN)
 
     def refuse(self) -> None:
-        """The application could not make use of it."""
-        self._end(Input.REFUSED)
+        """End the transfer: the application refused the message."""
+        self._end(IncomingInput.REFUSED)
 
     def abort(self) -> None:
-        """The sender gave it up."""
-        self._end(Input.ABORT)
+        """End the transfer: the sender aborted it."""
+        self._end(IncomingInput.ABORT)
 
     def time_out(self) -> None:
-        """The receive data timer elapsed."""
-        self._end(Input.TIMER)
+        """End the transfer: the receive data timer elapsed."""
+        self._end(IncomingInput.TIMER)
 
     def reset(self) -> None:
-        """This side gives it up."""
-        self._end(Input.RESET)
+        """End the transfer: this side aborts it."""
+        self._end(IncomingInput.RESET)
 
-    def _end(self, cause: Input) -> None:
+    def _end(self, cause: IncomingInput) -> None:
         self._move(cause)
         self._pieces = []
         self.deadline = NEVER
 
-    def _move(self, cause: Input) -> None:
+    def _move(self, cause: IncomingInput) -> None:
         self.state = TRANSITIONS[self.state, cause]

@@ -1,8 +1,8 @@
-"""The sending of one message: stop-and-wait, one PDU under way at a time.
+"""One outgoing transfer: stop-and-wait, one PDU in flight at a time.
 
-A message is cut into pieces. The first travels in a HEADER, the others in DATA PDUs, and each is
-sent again and again until it is acknowledged or the time for it is over. Only this file assigns the
-state of a sending.
+A message is split into pieces. The first is sent in a HEADER, the others in DATA PDUs; each is
+retransmitted until it is acknowledged or its deadline has passed. Only this file assigns the state
+of an outgoing transfer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from aqueduct.ipc.core.pdu import INCARNATION, Code, data_head, header_head
 from aqueduct.protocol.timers import NEVER
 
 MAX_CORRECTIONS = 4
-"""Answers that make a message go out again at once; after them it waits for its backoff, so that a
-peer which always finds fault costs no more than one which never answers (IPC-SEND-16)."""
+"""Corrections after which a message is retransmitted at once; further ones wait for the backoff, so
+that a peer that always corrects costs no more than one that never answers (IPC-SEND-16)."""
 
 
-class State(Enum):
-    """Where a sending stands."""
+class OutgoingState(Enum):
+    """The state of an outgoing transfer."""
 
     __hash__ = object.__hash__  # Enum's own is slow, and each transition needs it
 
@@ -30,8 +30,8 @@ class State(Enum):
     FAILED = auto()
 
 
-class Input(Enum):
-    """What can happen to a sending."""
+class OutgoingInput(Enum):
+    """An input that may change the state of an outgoing transfer."""
 
     __hash__ = object.__hash__
 
@@ -45,25 +45,25 @@ class Input(Enum):
 
 
 TRANSITIONS = {
-    (State.WAITING, Input.START): State.HEADER,
-    (State.WAITING, Input.TIMED_OUT): State.FAILED,
-    (State.WAITING, Input.RESET): State.FAILED,
-    (State.HEADER, Input.CORRECTED): State.HEADER,
-    (State.HEADER, Input.ACKED): State.DATA,
-    (State.HEADER, Input.LAST_ACKED): State.DELIVERED,
-    (State.HEADER, Input.REFUSED): State.FAILED,
-    (State.HEADER, Input.TIMED_OUT): State.FAILED,
-    (State.HEADER, Input.RESET): State.FAILED,
-    (State.DATA, Input.ACKED): State.DATA,
-    (State.DATA, Input.LAST_ACKED): State.DELIVERED,
-    (State.DATA, Input.REFUSED): State.FAILED,
-    (State.DATA, Input.TIMED_OUT): State.FAILED,
-    (State.DATA, Input.RESET): State.FAILED,
+    (OutgoingState.WAITING, OutgoingInput.START): OutgoingState.HEADER,
+    (OutgoingState.WAITING, OutgoingInput.TIMED_OUT): OutgoingState.FAILED,
+    (OutgoingState.WAITING, OutgoingInput.RESET): OutgoingState.FAILED,
+    (OutgoingState.HEADER, OutgoingInput.CORRECTED): OutgoingState.HEADER,
+    (OutgoingState.HEADER, OutgoingInput.ACKED): OutgoingState.DATA,
+    (OutgoingState.HEADER, OutgoingInput.LAST_ACKED): OutgoingState.DELIVERED,
+    (OutgoingState.HEADER, OutgoingInput.REFUSED): OutgoingState.FAILED,
+    (OutgoingState.HEADER, OutgoingInput.TIMED_OUT): OutgoingState.FAILED,
+    (OutgoingState.HEADER, OutgoingInput.RESET): OutgoingState.FAILED,
+    (OutgoingState.DATA, OutgoingInput.ACKED): OutgoingState.DATA,
+    (OutgoingState.DATA, OutgoingInput.LAST_ACKED): OutgoingState.DELIVERED,
+    (OutgoingState.DATA, OutgoingInput.REFUSED): OutgoingState.FAILED,
+    (OutgoingState.DATA, OutgoingInput.TIMED_OUT): OutgoingState.FAILED,
+    (OutgoingState.DATA, OutgoingInput.RESET): OutgoingState.FAILED,
 }
 
 
-class Outgoing:
-    """One message on its way out."""
+class OutgoingTransfer:
+    """One outgoing message."""
 
     __slots__ = (
         "_on_timer",
@@ -94,61 +94,61 @@ class Outgoing:
         payload: bytes,
         piece: int,
         deadline: float,
-        on_timer: Callable[[Outgoing, float], None],
+        on_timer: Callable[[OutgoingTransfer, float], None],
     ) -> None:
         self._on_timer = on_timer
         self.message_id = message_id
-        """What the application knows it by."""
+        """The id that the application knows."""
         self.wire_id = message_id
-        """What its PDUs name it: another id once it was cut anew."""
+        """The id in its PDUs: another one after `refragment`."""
         self.remote = remote
         self.payload = payload
         self.piece = piece
-        """The most data in a PDU."""
-        self.state = State.WAITING
+        """The most data per PDU."""
+        self.state = OutgoingState.WAITING
         self.destination = b""
         self.guessed = False
-        """Whether the destination id is a random one, which nobody can own."""
+        """Whether the destination id is random, so that no endpoint owns it."""
         self.exposed = False
-        """Whether somebody may have got all of it: then nobody else may be sent it (IPC-ID-4)."""
+        """Whether a receiver may have all of it: then no other may be sent it (IPC-ID-4)."""
         self.held = False
-        """Whether the receiver said that it has all of it, and only waits for its application."""
+        """Whether the receiver has all of it, and waits for its application."""
         self.index = 0
-        """Of the PDU whose ack is pending; 0 is the HEADER."""
+        """The index of the PDU whose ack is pending; 0 is the HEADER."""
         self.attempts = 0
-        """How often the PDU at that index was sent, as it is now."""
+        """How often that PDU was sent in its current form."""
         self.corrections = 0
         self.charge = 0
-        """The data it has under way, while it has."""
+        """Bytes that it counts in the congestion window, or 0."""
         self.deadline = deadline
-        """When the receive ack timer elapses; no id is followed after it (IPC-ID-5)."""
+        """When the receive ack timer elapses; no correction is applied after it (IPC-ID-5)."""
         self.retry_at = NEVER
         self.wake_at = NEVER
         self.code: int = Code.SUCCESS
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to it."""
-        return self.state is State.DELIVERED or self.state is State.FAILED
+        """Whether the transfer has ended."""
+        return self.state is OutgoingState.DELIVERED or self.state is OutgoingState.FAILED
 
     def handle_timer(self, now: float) -> None:
-        """The time to wake has come."""
+        """Act on the wake-up."""
         self._on_timer(self, now)
 
     def start(self, destination: bytes, guessed: bool, piece: int, deadline: float) -> None:
-        """Begin with the HEADER."""
-        self._move(Input.START)
+        """Start with the HEADER."""
+        self._move(OutgoingInput.START)
         self.piece = piece
         self.destination = destination
         self.guessed = guessed
         self.deadline = deadline
 
     def current(self) -> tuple[bytes, bytes | memoryview]:
-        """The PDU at the current index: everything up to its data, and its data (IPC-SEND-2)."""
+        """Return the PDU at the current index, as its head and its data (IPC-SEND-2)."""
         self.attempts += 1
         payload = self.payload
         piece = self.piece
-        if self.state is State.DATA:
+        if self.state is OutgoingState.DATA:
             start = self.index * piece
             if start + piece >= len(payload):
                 self.exposed = True
@@ -163,7 +163,7 @@ class Outgoing:
 
     @property
     def current_size(self) -> int:
-        """How much data the PDU at the current index carries."""
+        """The bytes of data in the PDU at the current index."""
         return min(self.piece, len(self.payload) - self.index * self.piece)
 
     @property
@@ -172,8 +172,8 @@ class Outgoing:
         return (self.index + 1) * self.piece >= len(self.payload)
 
     def abort(self) -> list[bytes]:
-        """What makes a receiver give the message up at once (IPC-SEND-14, IPC-SEND-15)."""
-        if self.state is State.DATA:
+        """Return the PDUs that abort the transfer at the receiver (IPC-SEND-14, IPC-SEND-15)."""
+        if self.state is OutgoingState.DATA:
             return [data_head(self.wire_id, self.destination, self.index)]
         if not self.payload:
             return []
@@ -183,7 +183,7 @@ class Outgoing:
         ]
 
     def redirect(self, owner: bytes) -> bool:
-        """Go on with another destination id; False if that might deliver it twice (IPC-ID-4)."""
+        """Change the destination id; return False if that might deliver it twice (IPC-ID-4)."""
         if self.exposed and owner[:INCARNATION] != self.destination[:INCARNATION]:
             return False
         self._correct()
@@ -192,12 +192,12 @@ class Outgoing:
         return True
 
     def refragment(self, piece: int, fresh_id: bytes) -> bool:
-        """Go on with smaller PDUs; False if the receiver might mistake them (IPC-SEND-10).
+        """Continue with smaller PDUs; return False if the receiver might misread them.
 
-        No answer tells which HEADER it answers. The larger one may have been accepted after all,
-        by a receiver that has since changed its mind, and then what follows would be put in the
-        wrong place. So the message goes on under another id, unless somebody may have got all of
-        it: then it keeps its id, lest it be taken twice, and is cut once only.
+        IPC-SEND-10: an ack does not say which HEADER it answers. The receiver may have accepted the
+        larger one before it changed its limit, and would then put what follows in the wrong place.
+        So the message continues under another id, unless a receiver may have all of it: then it
+        keeps its id, to prevent a second delivery, and is split only once.
         """
         whole = len(self.payload) <= self.piece
         if self.exposed and not whole:
@@ -209,16 +209,16 @@ class Outgoing:
         return True
 
     @property
-    def may_hurry(self) -> bool:
-        """Whether a corrected message goes out again at once."""
+    def may_retransmit_now(self) -> bool:
+        """Whether a corrected message is retransmitted at once."""
         return self.corrections <= MAX_CORRECTIONS
 
     def advance(self, deadline: float) -> bool:
-        """The current PDU was acknowledged; returns whether it was the last (IPC-SEND-12)."""
+        """Process the ack of the current PDU; return whether it was the last (IPC-SEND-12)."""
         if self.is_last:
-            self._end(Input.LAST_ACKED, Code.SUCCESS)
+            self._end(OutgoingInput.LAST_ACKED, Code.SUCCESS)
             return True
-        self._move(Input.ACKED)
+        self._move(OutgoingInput.ACKED)
         self.index += 1
         self.attempts = 0
         self.deadline = deadline
@@ -226,28 +226,28 @@ class Outgoing:
         return False
 
     def refuse(self, code: int) -> None:
-        """The peer answered with an error code, or with one that makes going on unsafe."""
-        self._end(Input.REFUSED, code)
+        """Fail the transfer: the peer answered with an error, or continuing is unsafe."""
+        self._end(OutgoingInput.REFUSED, code)
 
     def time_out(self) -> None:
-        """The receive ack timer elapsed."""
-        self._end(Input.TIMED_OUT, Code.SEND_TIMEOUT)
+        """Fail the transfer: the receive ack timer elapsed."""
+        self._end(OutgoingInput.TIMED_OUT, Code.SEND_TIMEOUT)
 
     def reset(self, code: int) -> None:
-        """This side gives it up."""
-        self._end(Input.RESET, code)
+        """Fail the transfer: this side aborts it."""
+        self._end(OutgoingInput.RESET, code)
 
     def _correct(self) -> None:
-        self._move(Input.CORRECTED)
+        self._move(OutgoingInput.CORRECTED)
         self.corrections += 1
         self.attempts = 0
         self.held = False
 
-    def _end(self, cause: Input, code: int) -> None:
+    def _end(self, cause: OutgoingInput, code: int) -> None:
         self._move(cause)
         self.code = code
         self.retry_at = NEVER
         self.payload = b""
 
-    def _move(self, cause: Input) -> None:
+    def _move(self, cause: OutgoingInput) -> None:
         self.state = TRANSITIONS[self.state, cause]

@@ -1,4 +1,4 @@
-"""The four PDUs of ScalableIPC: bytes to values and back, strictly."""
+"""The four PDUs of ScalableIPC, with a strict encoder and decoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aqueduct.errors import RemoteProtocolError
 VERSION = 0x10
 ID_SIZE = 16
 INCARNATION = 8
-"""Bytes at the start of an owner id that stay the same until the endpoint's end (IPC-ID-2)."""
+"""Bytes at the start of an owner id that an endpoint never changes (IPC-ID-2)."""
 MAX_ACK = 512
 """An ack PDU over this is discarded (IPC-PDU-7)."""
 MAX_INT32 = 2**31 - 1
@@ -26,7 +26,7 @@ _NO_ID = bytes(ID_SIZE)
 
 PREFIX_SIZE = _PREFIX.size
 OVERHEAD = _TRANSFER.size
-"""What a HEADER or DATA PDU holds besides its data."""
+"""Bytes of a HEADER or DATA PDU without its data."""
 
 
 class Opcode(IntEnum):
@@ -39,10 +39,10 @@ class Opcode(IntEnum):
 
 
 class Code(IntEnum):
-    """What became of a PDU or a message; the negative ones never reach the wire (IPC-PDU-6).
+    """The result of a PDU or a message; negative codes are never sent (IPC-PDU-6).
 
-    ``ABORTED_BY_SENDER`` only has a name: no send ends with it, and a receiver that a message was
-    withdrawn from answers with ``PROCESSING_ERROR``.
+    ``ABORTED_BY_SENDER`` is reserved: no send ends with it, and a receiver acknowledges an aborted
+    message with ``PROCESSING_ERROR``.
     """
 
     SUCCESS = 0
@@ -61,7 +61,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Announces a message, and carries its beginning or all of it."""
+    """Announces a message, and carries its first piece or all of it."""
 
     message_id: bytes
     destination: bytes
@@ -69,13 +69,13 @@ class Header:
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """The PDU as bytes."""
+        """Return the PDU as bytes."""
         return header_head(self.message_id, self.destination, self.length) + self.payload
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Carries the next piece of a message; sequence numbers begin at 1."""
+    """Carries the next piece of a message; sequence numbers start at 1."""
 
     message_id: bytes
     destination: bytes
@@ -83,7 +83,7 @@ class Data:
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """The PDU as bytes."""
+        """Return the PDU as bytes."""
         return data_head(self.message_id, self.destination, self.sequence) + self.payload
 
 
@@ -96,7 +96,7 @@ class HeaderAck:
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """The PDU as bytes."""
+        """Return the PDU as bytes."""
         return header_ack(self.message_id, self.code) + self.payload
 
 
@@ -110,7 +110,7 @@ class DataAck:
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """The PDU as bytes."""
+        """Return the PDU as bytes."""
         return data_ack(self.message_id, self.sequence, self.code) + self.payload
 
 
@@ -118,27 +118,27 @@ Pdu: TypeAlias = Header | Data | HeaderAck | DataAck
 
 
 def header_head(message_id: bytes, destination: bytes, length: int) -> bytes:
-    """A HEADER up to its data, which need not be copied behind it."""
+    """Return a HEADER without its data, which need not be copied."""
     return _TRANSFER.pack(Opcode.HEADER, VERSION, message_id, destination, length)
 
 
 def data_head(message_id: bytes, destination: bytes, sequence: int) -> bytes:
-    """A DATA up to its data."""
+    """Return a DATA without its data."""
     return _TRANSFER.pack(Opcode.DATA, VERSION, message_id, destination, sequence)
 
 
 def header_ack(message_id: bytes, code: int = 0) -> bytes:
-    """A HEADER_ACK that says no more than its code, as almost all do."""
+    """Return a HEADER_ACK without payload, as most have none."""
     return _HEADER_ACK.pack(Opcode.HEADER_ACK, VERSION, message_id, code)
 
 
 def data_ack(message_id: bytes, sequence: int, code: int = 0) -> bytes:
-    """The same for a DATA."""
+    """Return a DATA_ACK without payload."""
     return _DATA_ACK.pack(Opcode.DATA_ACK, VERSION, message_id, sequence, code)
 
 
 def decode(pdu: bytes) -> Pdu:
-    """The value of a PDU; raises `RemoteProtocolError` with the rule that it breaks."""
+    """Decode a PDU; raise `RemoteProtocolError` with the rule that it breaks."""
     if len(pdu) < PREFIX_SIZE:
         raise RemoteProtocolError("IPC-PDU-2", f"{len(pdu)} bytes are no PDU")
     opcode = pdu[0]
@@ -200,15 +200,15 @@ def _check_code(code: int) -> None:
 
 
 def encode_size(size: int) -> bytes:
-    """What an ack with PDU_TOO_LARGE carries (IPC-PDU-8)."""
+    """Return the payload of an ack with PDU_TOO_LARGE (IPC-PDU-8)."""
     return _SIZE.pack(size)
 
 
 def decode_size(payload: bytes) -> int | None:
-    """The size in an ack with PDU_TOO_LARGE; None if there is none."""
+    """Return the size in an ack with PDU_TOO_LARGE, or None."""
     return int(_SIZE.unpack(payload)[0]) if len(payload) == _SIZE.size else None
 
 
 def decode_owner(payload: bytes) -> bytes | None:
-    """The owner id in an ack with INVALID_DESTINATION; None if there is none (IPC-PDU-8)."""
+    """Return the owner id in an ack with INVALID_DESTINATION, or None (IPC-PDU-8)."""
     return payload if len(payload) == ID_SIZE and payload != _NO_ID else None

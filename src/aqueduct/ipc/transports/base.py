@@ -1,4 +1,4 @@
-"""What an endpoint asks of a transport, and what a transport tells an endpoint."""
+"""The interface between an endpoint and its transport of PDUs."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Protocol
 
 from aqueduct.errors import TLSError
 from aqueduct.ipc.core.events import Heard, Transmit
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 
 
-class Transport(Protocol):
-    """Carries PDUs to remotes and back, as well as it can; the core makes up for the rest."""
+class PduTransport(Protocol):
+    """Carries PDUs between this endpoint and remotes, best effort; the core retransmits."""
 
     address: str
-    """What others send to, such as ``udp://127.0.0.1:5000``."""
+    """The address that others send to, such as ``udp://127.0.0.1:5000``."""
     max_pdu: int
-    """The largest PDU it carries."""
+    """The largest PDU, in bytes."""
     window: int
-    """How many bytes may be under way to one remote before something would be lost."""
+    """Bytes in flight to one remote above which PDUs would be lost."""
     id_trust: float | None
-    """How long an owner id may be used without asking; None for what the configuration says."""
+    """Seconds for which an owner id is valid without a new handshake; None for the configured."""
     reports_sent: bool
-    """Whether it tells by `Listener.handle_sent` when a PDU has gone."""
+    """Whether it calls `PduListener.handle_sent` when a PDU was sent."""
 
     async def locate(self, address: str) -> Hashable:
-        """The remote that an address means; raises `ConnectError` for one that means none."""
+        """Return the remote of an address; raise `ConnectError` if it has none."""
 
     def name(self, remote: Hashable) -> str:
-        """A remote as people write it."""
+        """Return the address of a remote."""
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Send PDUs; never waits and never raises for a remote's sake."""
+        """Send PDUs without waiting; errors of a remote are not raised."""
 
     def diagnose(self, remote: Hashable) -> str:
-        """Why a remote may not have answered, as far as one can tell now; "" for no idea."""
+        """Return why a remote may not have answered, or "" if unknown."""
 
     async def close(self) -> None:
-        """Let go of everything, after what was sent has gone as far as it can."""
+        """Send what is buffered as far as possible, and release everything."""
 
 
-class Listener(Protocol):
-    """Who is told what a transport hears: an endpoint."""
+class PduListener(Protocol):
+    """What a transport calls: the endpoint."""
 
     def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
         """Handle PDUs from a remote; return whether they were useful."""
 
-    def handle_sent(self, sendings: Sequence[Outgoing]) -> None:
-        """PDUs of these have gone, or could not go."""
+    def handle_sent(self, transfers: Sequence[OutgoingTransfer]) -> None:
+        """Process that PDUs of these transfers were sent, or could not be."""
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """A remote could not be reached just now, or is no longer there."""
+        """Record why a remote could not be reached, or was lost; retries go on."""
 
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
-        """A remote will not be reached however often one tries."""
+        """Fail the transfers to a remote that no retry can reach."""

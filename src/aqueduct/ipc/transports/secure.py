@@ -1,4 +1,4 @@
-"""TLS 1.3 without a socket: whom to believe, what to show, and one end of a connection.
+"""TLS 1.3 without a socket: the contexts of both sides, and one end of a connection.
 
 A client always verifies: the chain and the name where it trusts authorities, the certificate itself
 where it has a fingerprint (IPC-TCP-4).
@@ -18,7 +18,7 @@ from aqueduct.errors import TLSError
 from aqueduct.security import ServerTLS, Trust, check
 
 SLICE = 128 * 1024
-"""What goes through TLS at once: its buffers grow to the most that they ever held, and stay."""
+"""Bytes that go through TLS at once: its buffers grow to their maximum and never shrink."""
 
 _NOT_ITS_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _NOT_ITS_TIME = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
@@ -26,11 +26,11 @@ _VERSIONS = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "UNSUPPORTED_VERSION")
 
 
 def server_context(pair: ServerTLS) -> ssl.SSLContext:
-    """For the side that shows a certificate."""
+    """Return the context of the side that presents a certificate."""
     check(pair)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # connections live long, and nobody resumes one
+    context.num_tickets = 0  # connections live long, and none is resumed
     with _readable(pair.key.rstrip() + b"\n" + pair.certificate) as path:
         try:
             context.load_cert_chain(path)
@@ -40,7 +40,10 @@ def server_context(pair: ServerTLS) -> ssl.SSLContext:
 
 
 def client_context(trust: Trust) -> ssl.SSLContext:
-    """For the side that verifies. With a fingerprint, `Session` does it after the handshake."""
+    """Return the context of the side that verifies.
+
+    With a fingerprint, `TlsSession` verifies after the handshake.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if trust.pinned is not None:
@@ -56,15 +59,15 @@ def client_context(trust: Trust) -> ssl.SSLContext:
     return context
 
 
-class Session:
-    """One end of a TLS connection: ciphertext in, plaintext out, and the other way round."""
+class TlsSession:
+    """One end of a TLS connection: it decrypts input and encrypts output."""
 
     __slots__ = ("_incoming", "_outgoing", "_pinned", "_tls", "established")
 
     def __init__(
         self, context: ssl.SSLContext, host: str | None = None, pinned: str | None = None
     ) -> None:
-        """``host``: whom a client wants to reach; a server has none."""
+        """``host``: the name that a client verifies; a server has none."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(
@@ -72,18 +75,18 @@ class Session:
         )
         self._pinned = pinned
         self.established = False
-        """Whether the peer is who it should be, so that PDUs may go."""
+        """Whether the peer is verified, so that PDUs can be sent."""
 
     def handle_ciphertext(self, data: bytes | memoryview) -> None:
-        """Bytes came from the network: no more than `SLICE`, before what they say is read."""
+        """Add bytes from the network: at most `SLICE` between two reads."""
         self._incoming.write(data)
 
     def poll_ciphertext(self) -> bytes:
-        """What has to go out to the network."""
+        """Return the bytes to send to the network."""
         return self._outgoing.read()
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake; whether it is done. Raises `TLSError` or ``ssl.SSLError``."""
+        """Continue the handshake; return whether it is done. Raise `TLSError` or `ssl.SSLError`."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -100,11 +103,11 @@ class Session:
         return True
 
     def read_into(self, room: memoryview) -> tuple[int, bool]:
-        """Fill a buffer with plaintext; how much there was, and whether the peer has closed."""
+        """Fill a buffer with plaintext; return its length, and whether the peer has closed."""
         at = 0
         try:
             while at < len(room):
-                # Typeshed knows neither what it returns with a buffer nor that a view is one.
+                # Typeshed lacks the return type with a buffer, and does not accept a view as one.
                 view = cast(bytearray, room[at:])
                 got = cast(int, self._tls.read(len(view), view))
                 if not got:
@@ -115,7 +118,7 @@ class Session:
         return at, False
 
     def encrypt(self, data: bytes) -> list[bytes]:
-        """The ciphertext of all this, in pieces."""
+        """Return the ciphertext of data, in pieces."""
         if len(data) <= SLICE:
             self._write(data)
             return [self._outgoing.read()]
@@ -132,13 +135,13 @@ class Session:
             written += self._tls.write(memoryview(data)[written:])
 
     def close(self) -> None:
-        """Tell the peer that nothing more will come."""
+        """Send close_notify."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
 
 
 def refusal(name: str, error: Exception) -> TLSError:
-    """Why a peer is not talked to, and what to do about it."""
+    """Return the error for a peer that failed the handshake, with advice."""
     if isinstance(error, TLSError):
         return TLSError(f"{name} is not trusted: {error}")
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -156,9 +159,9 @@ def refusal(name: str, error: Exception) -> TLSError:
 
 @contextlib.contextmanager
 def _readable(text: bytes) -> Iterator[str]:
-    """A path to read something secret from: OpenSSL takes nothing else.
+    """Yield a path with secret contents, since OpenSSL reads keys from paths only.
 
-    In memory where the system can; else in a file for the owner alone, gone right after.
+    The file is in memory where the system allows it, else a temporary one with mode 0600.
     """
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         handle = os.memfd_create("certificate", os.MFD_CLOEXEC)

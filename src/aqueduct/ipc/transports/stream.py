@@ -1,4 +1,4 @@
-"""One TCP connection under TLS, as the event loop drives it: PDUs in, PDUs out."""
+"""One TCP connection with TLS on asyncio: PDUs in, PDUs out."""
 
 from __future__ import annotations
 
@@ -12,89 +12,91 @@ from typing import Protocol, cast
 from aqueduct.errors import ProtocolError, RemoteProtocolError, TLSError
 from aqueduct.ipc.core.events import Heard, Transmit
 from aqueduct.ipc.core.framing import Deframer, frame_head
-from aqueduct.ipc.core.outgoing import Outgoing
-from aqueduct.ipc.transports.secure import SLICE, Session
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
+from aqueduct.ipc.transports.secure import SLICE, TlsSession
 
 BUFFER = 256 * 1024
-"""What is read at once, and kept of a plaintext; one for all connections of a transport."""
+"""Bytes read at once, and decrypted at once; one buffer each for all connections."""
 HIGH_WATER = 512 * 1024
-"""Bytes not yet taken by the kernel, past which a PDU does not count as gone (IPC-TCP-9)."""
+"""Unsent bytes above which a PDU does not count as sent (IPC-TCP-9)."""
 LOW_WATER = 128 * 1024
 FULL = 8 * 1024 * 1024
-"""Bytes not yet taken by the kernel, past which PDUs are lost: the peer reads too little."""
+"""Unsent bytes above which PDUs are dropped: the peer reads too slowly."""
 
 _UNSENT = 256 * 1024
-"""What the kernel takes ahead of the network; more would only wait there, and be sent again."""
+"""Bytes that the kernel buffers ahead of the network; more would only wait and be retried."""
 _DEAD_AFTER = 2.5
-"""A host that confirms nothing for so many seconds is gone; else the kernel tries for minutes. Half
-of the usual ack timeout, so that a message has time left for another connection."""
+"""Seconds without a TCP ack after which the kernel drops the connection, not minutes. Half of the
+default ack timeout, so that a message has time left for another connection."""
 
 
-class Owner(Protocol):
-    """Who is told what happens to a connection."""
+class ConnectionOwner(Protocol):
+    """What a connection calls: the transport."""
 
     def buffers(self) -> tuple[memoryview, memoryview]:
-        """Room for ciphertext and for plaintext, used until the call that asked returns."""
+        """Return the buffers for ciphertext and plaintext, valid until the caller returns."""
 
-    def handle_made(self, connection: Connection) -> bool:
-        """TCP is up; False to have none of it."""
+    def handle_made(self, connection: TlsConnection) -> bool:
+        """Process that TCP is connected; return False to reject the connection."""
 
-    def handle_up(self, connection: Connection) -> None:
-        """TLS is up, and the peer is who it should be."""
+    def handle_up(self, connection: TlsConnection) -> None:
+        """Process that the TLS handshake is done and the peer is verified."""
 
-    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> Heard:
+    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> Heard:
         """Handle PDUs; return whether they were useful."""
 
     def handle_kept(self, more: int) -> None:
         """Account for ``more`` bytes of incomplete PDUs; negative when they are released."""
 
-    def handle_sent(self, sendings: list[Outgoing]) -> None:
-        """PDUs have gone, or could not go."""
+    def handle_sent(self, transfers: list[OutgoingTransfer]) -> None:
+        """Process that PDUs were sent, or could not be."""
 
     def handle_unsent(self, more: int) -> None:
-        """So many more bytes, or fewer, are not yet taken by the kernel."""
+        """Account for ``more`` unsent bytes; negative when the kernel took them."""
 
-    def handle_lost(self, connection: Connection, error: Exception | None) -> None:
-        """It is over; None if the peer closed it."""
+    def handle_lost(self, connection: TlsConnection, error: Exception | None) -> None:
+        """Process the end of a connection; ``error`` is None if the peer closed it."""
 
 
-class Connection(asyncio.BufferedProtocol):
-    """A connection, accepted or opened; the handshake begins by itself."""
+class TlsConnection(asyncio.BufferedProtocol):
+    """A connection, accepted or opened; it starts the handshake itself."""
 
-    def __init__(self, owner: Owner, session: Session, largest: int, remote: Hashable) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, session: TlsSession, largest: int, remote: Hashable
+    ) -> None:
         self.remote = remote
         self.peer = ("", 0)
-        """Where it comes from or goes to."""
+        """The IP address and port of the peer."""
         self.used_at = 0.0
-        """When it last advanced a message in either direction, or when it began."""
+        """When it last advanced a message in either direction, or was opened."""
         self.proven = False
         """Whether it ever advanced a message."""
         self.kept = 0
         """Bytes of an incomplete PDU."""
         self.heard = False
-        """Whether a PDU ever came over it."""
+        """Whether a PDU ever arrived on it."""
         self.unsent = 0
-        """Bytes that the kernel had not yet taken when it was last looked at."""
+        """Unsent bytes at the last count."""
         self.lost = asyncio.get_running_loop().create_future()
-        """Done when nothing is left of it."""
+        """Done when the connection is closed."""
         self._owner = owner
         self._session = session
         self._frames = Deframer(largest)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes | memoryview] = []
-        self._sendings: list[Outgoing] = []
+        self._transfers: list[OutgoingTransfer] = []
         self._paused = False
         self._error: Exception | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether PDUs may go."""
+        """Whether PDUs can be sent."""
         return self._session.established and self._transport is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether what it is given now is lost."""
+        """Whether PDUs are dropped now."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return True
@@ -102,30 +104,30 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether it ends once everything has gone."""
+        """Whether it closes once everything is sent."""
         return self._transport is None or self._transport.is_closing()
 
     @property
     def is_busy(self) -> bool:
-        """Whether something waits to go out."""
+        """Whether writing is paused by back pressure."""
         return self._paused
 
     # Sending
 
     def add(self, transmit: Transmit) -> bool:
-        """Take a PDU for the next `flush`; whether it is the first."""
-        _, head, data, sending = transmit
+        """Add a PDU to the next `flush`; return whether it is the first."""
+        _, head, data, transfer = transmit
         parts = self._parts
         first = not parts
         parts.append(frame_head(len(head) + len(data)) + head)
         if data:
             parts.append(data)
-        if sending is not None:
-            self._sendings.append(sending)
+        if transfer is not None:
+            self._transfers.append(transfer)
         return first
 
-    def flush(self) -> list[Outgoing]:
-        """Write what was added, in one go; returns those whose PDUs have gone."""
+    def flush(self) -> list[OutgoingTransfer]:
+        """Write what was added at once; return the transfers whose PDUs were sent."""
         data = b"".join(self._parts)
         self._parts.clear()
         transport = self._transport
@@ -141,14 +143,14 @@ class Connection(asyncio.BufferedProtocol):
             self.count_unsent()
         if self._paused:
             return []
-        sendings = self._sendings
-        if sendings:
-            self._sendings = []
+        transfers = self._transfers
+        if transfers:
+            self._transfers = []
             self._use()
-        return sendings
+        return transfers
 
     def count_unsent(self) -> int:
-        """How many bytes the kernel has not yet taken; the difference is told to the owner."""
+        """Return the unsent bytes, and report the difference to the owner."""
         transport = self._transport
         unsent = 0 if transport is None else transport.get_write_buffer_size()
         if unsent != self.unsent:
@@ -157,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         return unsent
 
     def close(self) -> None:
-        """End it after what was written."""
+        """Close the connection after what was written."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             if self._session.established:
@@ -166,18 +168,18 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What the event loop tells
+    # Calls of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """TCP is up: begin the handshake."""
+        """Start the handshake."""
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
         name = stream.get_extra_info("peername")
-        if name:  # it may have gone before it was looked at
+        if name:  # the peer may have closed it already
             self.peer = name[:2]
         self.used_at = self._loop.time()
         if not self._owner.handle_made(self):
@@ -188,11 +190,11 @@ class Connection(asyncio.BufferedProtocol):
         self._shake_hands(stream)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read to."""
+        """Return the buffer to read into."""
         return self._owner.buffers()[0]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Ciphertext came."""
+        """Decrypt and process ciphertext."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -212,17 +214,17 @@ class Connection(asyncio.BufferedProtocol):
             self._end(transport)
 
     def pause_writing(self) -> None:
-        """The peer reads less than is sent."""
+        """Record back pressure: the peer reads too slowly."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Record the end of back pressure."""
         self._paused = False
         self._use()
         self._report()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Process the end of the connection."""
         self._transport = None
         self._paused = False
         self._parts.clear()
@@ -234,10 +236,10 @@ class Connection(asyncio.BufferedProtocol):
         self._report()
 
     def _report(self) -> None:
-        if self._sendings:
-            sendings = self._sendings
-            self._sendings = []
-            self._owner.handle_sent(sendings)
+        if self._transfers:
+            transfers = self._transfers
+            self._transfers = []
+            self._owner.handle_sent(transfers)
 
     def _shake_hands(self, transport: asyncio.Transport) -> bool:
         try:
@@ -255,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         return done
 
     def _read(self, room: memoryview) -> bool:
-        """Decrypt what is there; whether the peer has closed."""
+        """Decrypt what arrived; return whether the peer has closed."""
         got = len(room)
         closed = False
         while got == len(room) and not closed:
@@ -290,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.handle_kept(more)
 
     def _end(self, transport: asyncio.Transport) -> None:
-        """Close it for a peer that has closed or broken a rule, and need not be waited for."""
+        """Close the connection without waiting for a peer that closed it or broke a rule."""
         if transport.get_write_buffer_size():
             transport.abort()
         else:
@@ -298,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _tune(sock: socket.socket) -> None:
-    """Send small things at once, let little wait where it cannot be counted, notice the dead."""
+    """Disable Nagle, bound the kernel's send buffer, and detect dead peers early."""
     options = (
         ("TCP_NODELAY", 1),
         ("TCP_NOTSENT_LOWAT", _UNSENT),

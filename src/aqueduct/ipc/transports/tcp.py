@@ -1,8 +1,8 @@
-"""ScalableIPC between hosts: PDUs over TCP with TLS, on connections that nobody has to know of.
+"""The transport between hosts: PDUs over TCP with TLS, on connections that it manages itself.
 
 A connection is opened when there is something to send, carries all messages for its remote and the
-answers to them, is opened again after it was lost, and closed when nothing has used it for a while.
-Whoever connected is answered over its connection: it need not listen.
+acks of them, is opened again after it was lost, and closed when it is idle. Replies to a remote
+that connected use its connection: it need not listen.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from aqueduct.errors import ConnectError, TLSError
 from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import Heard, Transmit
-from aqueduct.ipc.core.outgoing import Outgoing
-from aqueduct.ipc.transports.base import Listener
-from aqueduct.ipc.transports.secure import Session, client_context, refusal, server_context
-from aqueduct.ipc.transports.stream import BUFFER, FULL, Connection
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
+from aqueduct.ipc.transports.base import PduListener
+from aqueduct.ipc.transports.secure import TlsSession, client_context, refusal, server_context
+from aqueduct.ipc.transports.stream import BUFFER, FULL, TlsConnection
 from aqueduct.security import ServerTLS, Trust
 from aqueduct.settings import MIB, declare, seconds, whole
 
@@ -29,20 +29,19 @@ SCHEME = "tls://"
 MAX_PDU = 256 * 1024
 WINDOW = 4 * 1024 * 1024
 ID_TRUST = 3_600.0
-"""As long as a connection is up its peer is the same; when it is lost, `handle_trouble` says so."""
+"""Seconds. A connected peer does not change; `handle_trouble` reports when it is lost."""
 
 _MIN_FRAME = 1024 * 1024
-"""Frames up to this are read whatever ``max_pdu`` is, so that a sender which does not know it can
-be told instead of cut off (IPC-RECV-5)."""
+"""Frames up to this are read whatever ``max_pdu`` is, so that a sender that does not know it gets
+an error instead of a closed connection (IPC-RECV-5)."""
 _PAUSE = 0.05
-"""Between two attempts to reach a remote, however many messages wait for it."""
+"""Seconds between two attempts to connect to a remote, however many messages wait."""
 _LINGER = 1.0
-"""How long closing waits for what was written."""
+"""Seconds that closing waits for buffered data to be sent."""
 _BACKLOG = 1_024
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 _MAX_UNSENT = 64 * 1024 * 1024
-"""Bytes not yet taken by the kernel, of all connections together, past which acks to peers that do
-not read are lost."""
+"""Unsent bytes over all connections, above which acks to peers that do not read are dropped."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +88,21 @@ class TcpLimits:
 declare(TcpLimits)
 
 
-class _Line:
-    """The way to one remote: a connection, an attempt at one, or the memory of a failure."""
+class _Route:
+    """The route to one remote: a connection, an attempt to connect, or a recent failure."""
 
     __slots__ = ("connection", "not_before", "remote", "task", "waiting", "waiting_size")
 
     def __init__(self, remote: Hashable) -> None:
         self.remote = remote
-        self.connection: Connection | None = None
+        self.connection: TlsConnection | None = None
         self.task: asyncio.Task[None] | None = None
         self.waiting: list[Transmit] = []
         self.waiting_size = 0
         self.not_before = 0.0
 
     def take_waiting(self) -> list[Transmit]:
-        """What was to be sent as soon as there is a connection."""
+        """Remove and return the PDUs that wait for the connection."""
         waiting = self.waiting
         self.waiting = []
         self.waiting_size = 0
@@ -112,14 +111,14 @@ class _Line:
 
 async def open_tls(
     address: str,
-    listener: Listener,
+    listener: PduListener,
     *,
     max_pdu: int = MAX_PDU,
     tls: ServerTLS | None = None,
     trust: Trust | None = None,
     limits: TcpLimits | None = None,
 ) -> TlsTransport:
-    """Listen at ``tls://host:port`` if there is a certificate to show; else only connect."""
+    """Listen at ``tls://host:port`` if there is a certificate; else only connect."""
     transport = TlsTransport(listener, max_pdu, trust or Trust(), limits or TcpLimits())
     if tls is not None:
         _, host, port = parse(address)
@@ -130,7 +129,9 @@ async def open_tls(
 class TlsTransport:
     """Carries PDUs over TCP with TLS."""
 
-    def __init__(self, listener: Listener, max_pdu: int, trust: Trust, limits: TcpLimits) -> None:
+    def __init__(
+        self, listener: PduListener, max_pdu: int, trust: Trust, limits: TcpLimits
+    ) -> None:
         self.address = SCHEME
         self.max_pdu = max_pdu
         self.window = WINDOW
@@ -144,15 +145,15 @@ class TlsTransport:
         self._pinned = trust.pinned
         self._server: asyncio.Server | None = None
         self._server_context: ssl.SSLContext | None = None
-        self._lines: dict[Hashable, _Line] = {}
-        # All that have a socket; those that this side opens and that are not yet up; those that it
-        # has accepted, with the timer that ends a handshake; those that carry PDUs.
-        self._alive: dict[Connection, None] = {}
-        self._rising: dict[Connection, asyncio.Future[None]] = {}
-        self._accepted: dict[Connection, asyncio.TimerHandle] = {}
+        self._routes: dict[Hashable, _Route] = {}
+        # All with a socket; those that this side is opening; those that it has accepted, with the
+        # timer that bounds the handshake; those that carry PDUs.
+        self._alive: dict[TlsConnection, None] = {}
+        self._rising: dict[TlsConnection, asyncio.Future[None]] = {}
+        self._accepted: dict[TlsConnection, asyncio.TimerHandle] = {}
         self._per_address: dict[str, int] = {}
         self._partial = 0
-        self._up: dict[Hashable, Connection] = {}
+        self._up: dict[Hashable, TlsConnection] = {}
         self._numbers = itertools.count(1)
         self._unsent = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -161,16 +162,6 @@ class TlsTransport:
 
     def __repr__(self) -> str:
         return f"<TlsTransport {self.address}: {len(self._up)} connections>"
-
-    @property
-    def accepted(self) -> int:
-        """How many connections were accepted and are there."""
-        return len(self._accepted)
-
-    @property
-    def opened(self) -> int:
-        """How many connections this side has opened, or is opening."""
-        return sum(1 for line in self._lines.values() if line.connection or line.task)
 
     async def listen(self, host: str, port: int, tls: ServerTLS) -> None:
         """Accept connections."""
@@ -191,7 +182,7 @@ class TlsTransport:
         self.address = unparse("tls", host, number)
 
     async def locate(self, address: str) -> Hashable:
-        """The remote that an address means, or the accepted connection that a name means."""
+        """Return the remote of an address, or of an accepted connection's name."""
         where, hash_sign, number = address.partition("#")
         scheme, host, port = parse(where)
         if scheme != "tls" or not host or not port:
@@ -208,20 +199,20 @@ class TlsTransport:
         return ("tls", host, port, int(number))
 
     def name(self, remote: Hashable) -> str:
-        """A remote as people write it; one that connected to us ends in the number it came as."""
+        """Return the address of a remote; an accepted one ends in the number of its connection."""
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         _, host, port, *number = remote
         return unparse("tls", host, port) + "".join(f"#{each}" for each in number)
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Send PDUs; those of one turn for one remote are written at once."""
+        """Send PDUs; all for one remote are written at once."""
         if self._closing:
             return
-        gone: list[Outgoing] = []
+        gone: list[OutgoingTransfer] = []
         troubles: dict[Hashable, str] = {}
-        touched: list[Connection] = []
+        touched: list[TlsConnection] = []
         remote: Hashable = None
-        connection: Connection | None = None
+        connection: TlsConnection | None = None
         full = False
         crowded = self._is_crowded()
         for transmit in transmits:
@@ -231,13 +222,13 @@ class TlsTransport:
                 full = connection is not None and connection.is_full
             if connection is None:
                 why = self._send_later(transmit)
-                if why is not None and transmit.sending is not None:
+                if why is not None and transmit.transfer is not None:
                     troubles[remote] = why
-                    gone.append(transmit.sending)
-            elif full or (crowded and transmit.sending is None and connection.unsent):
-                # The acks are lost, as the network may lose them; the others are sent again later.
-                if transmit.sending is not None:
-                    gone.append(transmit.sending)
+                    gone.append(transmit.transfer)
+            elif full or (crowded and transmit.transfer is None and connection.unsent):
+                # Acks are dropped, as a network may drop them; the others are retried later.
+                if transmit.transfer is not None:
+                    gone.append(transmit.transfer)
             elif connection.add(transmit):
                 touched.append(connection)
         for each in touched:
@@ -249,17 +240,17 @@ class TlsTransport:
             self._listener.handle_sent(gone)
 
     def diagnose(self, remote: Hashable) -> str:
-        """Nothing that `handle_trouble` was not told."""
+        """Return "": `handle_trouble` was called with all that is known."""
         return ""
 
     async def close(self) -> None:
-        """Close all connections, after what was written has gone or a second is over."""
+        """Close all connections, once buffered data is sent or after one second."""
         self._closing = True
         if self._server is not None:
             self._server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        tasks = [route.task for route in self._routes.values() if route.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -279,37 +270,40 @@ class TlsTransport:
     # Connections that this side opens
 
     def _send_later(self, transmit: Transmit) -> str | None:
-        """Send a PDU when there is a connection for it; why not, or "" if known (IPC-TCP-7)."""
-        sending = transmit.sending
-        if sending is None or sending.ended:
-            return None  # no connection is opened for an ack, or to withdraw something
+        """Send a PDU once there is a connection (IPC-TCP-7).
+
+        Return None if it waits, else why not; "" if the listener knows the reason already.
+        """
+        transfer = transmit.transfer
+        if transfer is None or transfer.ended:
+            return None  # no connection is opened for an ack or an abort
         remote = transmit.remote
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         if len(remote) > 3:
-            # Nobody can open it again but whoever did, and then it has another name (IPC-TCP-5).
+            # Only the peer can open it again, and then it has another name (IPC-TCP-5).
             gone = TLSError(f"{self.name(remote)} is gone with its connection; it may come again")
             self._loop.call_soon(self._listener.handle_unreachable, remote, gone)
             return ""
-        line = self._lines.get(remote)
-        if line is None:
+        route = self._routes.get(remote)
+        if route is None:
             if not self._make_room():
                 return f"all {self._limits.max_connections} connections are in use"
-            line = self._lines[remote] = _Line(remote)
+            route = self._routes[remote] = _Route(remote)
         size = len(transmit.head) + len(transmit.data)
-        if self._loop.time() < line.not_before or line.waiting_size + size > FULL:
+        if self._loop.time() < route.not_before or route.waiting_size + size > FULL:
             return ""
-        line.waiting.append(transmit)
-        line.waiting_size += size
-        if line.task is None:
-            line.task = self._loop.create_task(self._open(line))
+        route.waiting.append(transmit)
+        route.waiting_size += size
+        if route.task is None:
+            route.task = self._loop.create_task(self._open(route))
         return None
 
-    async def _open(self, line: _Line) -> None:
-        """One attempt to connect; when it is up, `handle_up` goes on."""
-        name = self.name(line.remote)
+    async def _open(self, route: _Route) -> None:
+        """Try once to connect; `handle_up` continues when the handshake is done."""
+        name = self.name(route.remote)
         error: TLSError | None = None
         try:
-            await self._connect(line)
+            await self._connect(route)
         except TimeoutError:
             trouble = f"{name} did not answer within {self._limits.handshake_timeout:g} s"
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
@@ -322,22 +316,22 @@ class TlsTransport:
             trouble = f"cannot reach {name}: {_reason(problem)}"
         else:
             return
-        line.task = None
-        line.not_before = self._loop.time() + _PAUSE
+        route.task = None
+        route.not_before = self._loop.time() + _PAUSE
         self._sweep_later()
-        waiting = line.take_waiting()
+        waiting = route.take_waiting()
         if error is not None:
-            self._listener.handle_unreachable(line.remote, error)
+            self._listener.handle_unreachable(route.remote, error)
         else:
-            self._listener.handle_trouble(line.remote, trouble)
-        self._listener.handle_sent([each.sending for each in waiting if each.sending])
+            self._listener.handle_trouble(route.remote, trouble)
+        self._listener.handle_sent([each.transfer for each in waiting if each.transfer])
 
-    async def _connect(self, line: _Line) -> None:
-        """TCP and TLS, within the time for both."""
-        assert isinstance(line.remote, tuple)
-        _, host, port = line.remote
-        session = Session(self._client, host, self._pinned)
-        connection = Connection(self, session, self._largest, line.remote)
+    async def _connect(self, route: _Route) -> None:
+        """Connect TCP and TLS within ``handshake_timeout``."""
+        assert isinstance(route.remote, tuple)
+        _, host, port = route.remote
+        session = TlsSession(self._client, host, self._pinned)
+        connection = TlsConnection(self, session, self._largest, route.remote)
         up = self._rising[connection] = self._loop.create_future()
         try:
             async with asyncio.timeout(self._limits.handshake_timeout):
@@ -350,27 +344,27 @@ class TlsTransport:
             self._rising.pop(connection, None)
 
     def _make_room(self) -> bool:
-        """Room for one more opened connection, if need be that of the one idle for longest."""
-        if len(self._lines) < self._limits.max_connections:
+        """Make room for one more opened connection; close the one idle for longest if needed."""
+        if len(self._routes) < self._limits.max_connections:
             return True
         idle = [
-            line
-            for line in self._lines.values()
-            if line.task is None and not (line.connection and line.connection.is_busy)
+            route
+            for route in self._routes.values()
+            if route.task is None and not (route.connection and route.connection.is_busy)
         ]
         if not idle:
             return False
-        oldest = min(idle, key=lambda line: line.connection.used_at if line.connection else 0.0)
-        del self._lines[oldest.remote]
+        oldest = min(idle, key=lambda route: route.connection.used_at if route.connection else 0.0)
+        del self._routes[oldest.remote]
         if oldest.connection is not None:
             self._drop(oldest.connection, "its connection made room for another")
         return True
 
     # Connections that others open
 
-    def _accept(self) -> Connection:
+    def _accept(self) -> TlsConnection:
         assert self._server_context is not None, "only a listening socket accepts"
-        return Connection(self, Session(self._server_context), self._largest, None)
+        return TlsConnection(self, TlsSession(self._server_context), self._largest, None)
 
     def _give_way(self, host: str) -> bool:
         """Close the least useful accepted connection for a new one, unless all are in use.
@@ -391,14 +385,14 @@ class TlsTransport:
         self._end(least, "a new connection replaced it: too many connections")
         return True
 
-    # What connections tell
+    # Calls of connections
 
     def buffers(self) -> tuple[memoryview, memoryview]:
-        """Room for ciphertext and for plaintext."""
+        """Return the buffers for ciphertext and plaintext."""
         return self._buffers
 
-    def handle_made(self, connection: Connection) -> bool:
-        """TCP is up; False if there are too many."""
+    def handle_made(self, connection: TlsConnection) -> bool:
+        """Process that TCP is connected; return False if there are too many connections."""
         if self._closing:
             return False
         if connection not in self._rising:
@@ -415,23 +409,25 @@ class TlsTransport:
         self._alive[connection] = None
         return True
 
-    def handle_up(self, connection: Connection) -> None:
-        """TLS is up, and the peer is who it should be."""
+    def handle_up(self, connection: TlsConnection) -> None:
+        """Process that the TLS handshake is done and the peer is verified."""
         self._up[connection.remote] = connection
         self._sweep_later()
         timer = self._accepted.get(connection)
         if timer is not None:
             timer.cancel()
             return
-        line = self._lines[connection.remote]
-        line.connection = connection
-        line.task = None
+        route = self._routes[connection.remote]
+        route.connection = connection
+        route.task = None
         up = self._rising[connection]
         if not up.done():
             up.set_result(None)
-        self.send([each for each in line.take_waiting() if each.sending and not each.sending.ended])
+        self.send(
+            [each for each in route.take_waiting() if each.transfer and not each.transfer.ended]
+        )
 
-    def handle_pdus(self, connection: Connection, pdus: list[bytes]) -> Heard:
+    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> Heard:
         """Handle PDUs; return whether they were useful."""
         if self._closing:
             return Heard.USELESS
@@ -446,23 +442,23 @@ class TlsTransport:
                 least = min(keeping, key=lambda each: (each.proven, each.used_at))
                 self._end(least, "too many bytes of incomplete PDUs")  # IPC-TCP-10
 
-    def handle_sent(self, sendings: list[Outgoing]) -> None:
-        """PDUs have gone, or could not go."""
+    def handle_sent(self, transfers: list[OutgoingTransfer]) -> None:
+        """Process that PDUs were sent, or could not be."""
         if not self._closing:
-            self._listener.handle_sent(sendings)
+            self._listener.handle_sent(transfers)
 
     def handle_unsent(self, more: int) -> None:
-        """So many more bytes, or fewer, are not yet taken by the kernel."""
+        """Account for ``more`` unsent bytes; negative when the kernel took them."""
         self._unsent += more
 
     def _is_crowded(self) -> bool:
-        """Whether what waits to go out is too much; what has gone since is seen only if so."""
+        """Return whether too much is unsent; count again only if the last count says so."""
         if self._unsent <= _MAX_UNSENT:
             return False
         return sum(connection.count_unsent() for connection in self._alive) > _MAX_UNSENT
 
-    def handle_lost(self, connection: Connection, error: Exception | None) -> None:
-        """A connection is over."""
+    def handle_lost(self, connection: TlsConnection, error: Exception | None) -> None:
+        """Process the end of a connection."""
         self._alive.pop(connection, None)
         self._leave(connection)
         up = self._rising.get(connection)
@@ -472,20 +468,20 @@ class TlsTransport:
             reason = _reason(error) if error else "closed by the other side"
             self._forget(connection, f"the connection was lost: {reason}")
 
-    def _drop(self, connection: Connection, why: str) -> None:
-        """End a connection that is not in use."""
+    def _drop(self, connection: TlsConnection, why: str) -> None:
+        """Close a connection that is idle."""
         if self._up.get(connection.remote) is connection:
             self._forget(connection, why)
         connection.close()
 
-    def _end(self, connection: Connection, why: str) -> None:
+    def _end(self, connection: TlsConnection, why: str) -> None:
         """Close a connection immediately, to free its resources for others."""
         self._leave(connection)
         if self._up.get(connection.remote) is connection:
             self._forget(connection, why)
         connection.abort()
 
-    def _leave(self, connection: Connection) -> None:
+    def _leave(self, connection: TlsConnection) -> None:
         """Remove an accepted connection from the counts."""
         timer = self._accepted.pop(connection, None)
         if timer is not None:
@@ -497,24 +493,24 @@ class TlsTransport:
             else:
                 del self._per_address[host]
 
-    def _forget(self, connection: Connection, why: str) -> None:
+    def _forget(self, connection: TlsConnection, why: str) -> None:
         del self._up[connection.remote]
-        line = self._lines.get(connection.remote)
-        if line is not None and line.connection is connection:
-            line.connection = None
-            # One that never said a word may well be lost again at once.
-            line.not_before = 0.0 if connection.heard else self._loop.time() + _PAUSE
+        route = self._routes.get(connection.remote)
+        if route is not None and route.connection is connection:
+            route.connection = None
+            # A connection that never carried a PDU may be lost again at once: pause.
+            route.not_before = 0.0 if connection.heard else self._loop.time() + _PAUSE
         if not self._closing:
             self._listener.handle_trouble(connection.remote, why)  # IPC-TCP-8
 
-    # What is not used
+    # Idle connections
 
     def _sweep_later(self) -> None:
         if self._sweeper is None and not self._closing:
             self._sweeper = self._loop.call_later(self._limits.idle_timeout / 4, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what was idle for too long, and end what could not be closed since last time."""
+        """Close idle connections, and abort those that did not close since the last sweep."""
         self._sweeper = None
         now = self._loop.time()
         for connection in list(self._alive):
@@ -522,10 +518,10 @@ class TlsTransport:
                 connection.abort()
             elif connection.is_up and connection.used_at + self._limits.idle_timeout <= now:
                 self._drop(connection, f"idle for {self._limits.idle_timeout:g} s")
-        for line in list(self._lines.values()):
-            if line.task is None and line.connection is None and line.not_before <= now:
-                del self._lines[line.remote]
-        if self._alive or self._lines:
+        for route in list(self._routes.values()):
+            if route.task is None and route.connection is None and route.not_before <= now:
+                del self._routes[route.remote]
+        if self._alive or self._routes:
             self._sweep_later()
 
 

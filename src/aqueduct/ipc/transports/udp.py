@@ -1,4 +1,4 @@
-"""PDUs as UDP datagrams, one each, between processes of one host (IPC-UDP-1)."""
+"""The transport over UDP between processes of one host: one PDU per datagram (IPC-UDP-1)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from math import inf
 from aqueduct.errors import ConnectError
 from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import Transmit
-from aqueduct.ipc.transports.base import Listener
+from aqueduct.ipc.transports.base import PduListener
 from aqueduct.transport.address import Address
 from aqueduct.transport.udp import Packet, UdpSocket
 
 MAX_PDU = 60_000
-"""A datagram holds 65,507 bytes at most; a little less fits its buffers better (IPC-UDP-4)."""
+"""Bytes. A datagram holds at most 65,507; fewer use socket buffers better (IPC-UDP-4)."""
 _BATCHES = 64
-"""Reads in one turn, so that the rest of the program gets its turn too."""
+"""Reads per turn of the event loop, so that other tasks are not starved."""
 _MAX_UNSENT = 16_384
-"""PDUs kept while the socket is full; more are lost, as datagrams are."""
+"""PDUs buffered while the socket is full; further ones are dropped."""
 _MAX_LOCATED = 4_096
 _NAME_AGE = 60.0
-"""Seconds for which a name of a host means what it was last looked up to mean."""
+"""Seconds for which the address of a host name is cached."""
 _DIAGNOSIS_AGE = 1.0
-"""Seconds for which it is good, as many messages may fail for one reason."""
+"""Seconds for which a diagnosis is cached, since many messages may fail for one reason."""
 _NOTHING = bytes(4)
 
 
 class UdpTransport:
-    """A UDP socket, mostly on loopback: the one that receives is the one that sends (IPC-UDP-3)."""
+    """A UDP socket, usually on loopback, that both sends and receives (IPC-UDP-3)."""
 
     id_trust: float | None = None
     reports_sent = False
     max_pdu = MAX_PDU
 
-    def __init__(self, sock: socket.socket, listener: Listener) -> None:
+    def __init__(self, sock: socket.socket, listener: PduListener) -> None:
         self._socket = UdpSocket(sock)
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -52,12 +52,12 @@ class UdpTransport:
         self._located: dict[str, tuple[Address, float]] = {}
         host, port = sock.getsockname()[:2]
         self.address = unparse("udp", host, port)
-        # The other side has the same kernel, and most likely a buffer of the same size.
+        # The peer runs on the same kernel, most likely with a buffer of the same size.
         self.window = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         self._loop.add_reader(sock.fileno(), self._readable)
 
     async def locate(self, address: str) -> Hashable:
-        """The IP address and port of an address."""
+        """Return the IP address and port of an address."""
         found, until = self._located.get(address, (None, 0.0))
         if found is None or self._loop.time() >= until:
             place = parse(address)
@@ -79,12 +79,12 @@ class UdpTransport:
         return found
 
     def name(self, remote: Hashable) -> str:
-        """A remote as ``udp://host:port``."""
+        """Return a remote as ``udp://host:port``."""
         assert isinstance(remote, tuple)
         return unparse("udp", remote[0], remote[1])
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Send PDUs; those that find the socket full wait, up to a number."""
+        """Send PDUs; buffer a limited number while the socket is full."""
         packets: list[Packet] = [
             (head + data if data else head, remote)  # type: ignore[misc]  # an Address
             for remote, head, data, _ in transmits
@@ -98,11 +98,11 @@ class UdpTransport:
             self._loop.add_writer(self._socket.socket.fileno(), self._writable)
 
     def diagnose(self, remote: Hashable) -> str:
-        """Ask the kernel whether anybody has a remote's port (IPC-UDP-5).
+        """Ask the kernel whether a remote's port is open (IPC-UDP-5).
 
-        A socket of its own is told so, for a datagram that means nothing to whoever is there. The
-        endpoint's own would have to be asked for errors all the time, and uvloop stops reading from
-        a socket that has one.
+        A separate socket sends an empty datagram and reads the ICMP error. The endpoint's own
+        socket would have to be polled for errors all the time, and uvloop stops reading from a
+        socket with a pending error.
         """
         assert isinstance(remote, tuple)
         now = self._loop.time()
@@ -112,7 +112,7 @@ class UdpTransport:
         return self._diagnosis
 
     async def close(self) -> None:
-        """Close the socket; what it had taken goes."""
+        """Close the socket; the kernel sends what it has taken."""
         fileno = self._socket.socket.fileno()
         if fileno >= 0:
             self._loop.remove_reader(fileno)
@@ -130,12 +130,12 @@ class UdpTransport:
             else:
                 pdus = [data[at : at + size] for at in range(0, len(data), size)]
                 self._listener.handle_pdus(pdus, remote)
-            # Much cheaper than a read that finds nothing.
+            # Much cheaper than a read of an empty socket.
             if not self._has_more():
                 return
 
     def _has_more(self) -> bool:
-        """Whether there is another datagram; an empty one may be found in the next turn."""
+        """Return whether another datagram is queued; an empty one is found in the next turn."""
         fileno = self._socket.socket.fileno()
         if fileno < 0:
             return False
@@ -148,8 +148,8 @@ class UdpTransport:
             self._loop.remove_writer(self._socket.socket.fileno())
 
 
-async def open_udp(address: str, listener: Listener) -> UdpTransport:
-    """Bind a socket; to loopback unless another host is named, which is warned of (IPC-UDP-2)."""
+async def open_udp(address: str, listener: PduListener) -> UdpTransport:
+    """Bind a socket, by default to loopback; warn about other addresses (IPC-UDP-2)."""
     place = parse(address)
     loop = asyncio.get_running_loop()
     host = place.host or "127.0.0.1"
@@ -174,7 +174,7 @@ async def open_udp(address: str, listener: Listener) -> UdpTransport:
 
 
 async def _resolve(host: str, port: int, family: int) -> tuple[Address, bool]:
-    """Where that is, and whether it was said in numbers."""
+    """Return the address of a host, and whether the host is an IP address."""
     fixed = True
     try:
         found = socket.getaddrinfo(
@@ -191,7 +191,7 @@ async def _resolve(host: str, port: int, family: int) -> tuple[Address, bool]:
 
 
 def _probe(family: int, remote: tuple[str, int]) -> str:
-    """What the kernel says of a datagram to a remote, if that is bad."""
+    """Return the kernel's error for a datagram to a remote, or ""."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         try:

@@ -9,7 +9,7 @@ from aqueduct.errors import AqueductError, WouldBlock
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.ipc.core.outgoing import Outgoing
+from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.testing.clock import Clock, seeded
 from aqueduct.testing.ipc.network import Network
 from aqueduct.testing.ipc.plan import Plan, draw_max_pdu, draw_size
@@ -84,9 +84,9 @@ class Peer:
     def begin(self, _: object = None) -> None:
         """Start, with nothing of what was before but the name."""
         self.life += 1
-        chance = seeded(self._seed, f"{self.name}/{self.life}")
+        randomness = seeded(self._seed, f"{self.name}/{self.life}")
         now = self._clock.now
-        self.exchange = Exchange(self.config, chance, now, reports_sent=self._reports_sent)
+        self.exchange = Exchange(self.config, randomness, now, reports_sent=self._reports_sent)
         self._record.append(
             Began(now, self.name, self.life, self.config, self._reports_sent),
         )
@@ -227,7 +227,7 @@ class Peer:
 
     def _note_held(self, exchange: Exchange) -> None:
         held = exchange.leftovers()
-        count = held.get("receivings", 0) + held.get("withdrawn", 0)
+        count = held.get("incoming", 0) + held.get("withdrawn", 0)
         size = held.get("bytes received", 0)
         most = self._most_held.get((self.name, self.life), (0, 0))
         self._most_held[self.name, self.life] = max(count, most[0]), max(size, most[1])
@@ -269,7 +269,7 @@ class Peer:
             delay = 0.0 if self.draining else self._plan.report_delay * self._random.random()
             self._clock.after(delay, self._report, (self.life, sending))
 
-    def _report(self, what: tuple[int, Outgoing]) -> None:
+    def _report(self, what: tuple[int, OutgoingTransfer]) -> None:
         life, sending = what
         if self.exchange is not None and self.life == life:
             now = self._clock.now

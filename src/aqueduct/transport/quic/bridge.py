@@ -25,7 +25,7 @@ from qh3.quic.events import (
 
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, TransportObserver
 from aqueduct.transport.quic.costs import (
@@ -82,7 +82,7 @@ FAULTS = (QuicConnectionError, ValueError, AssertionError)
 class Bridge:
     """One connection: a protocol core and the QUIC connection below it."""
 
-    def __init__(self, core: Connection, quic: Engine) -> None:
+    def __init__(self, core: ConnectionCore, quic: Engine) -> None:
         self.core = core
         self.quic = quic
         self.connected = False

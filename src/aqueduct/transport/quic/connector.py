@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from aqueduct.errors import HostUnreachable
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import Trust
 from aqueduct.transport.address import Address, Route, resolve, split_address
 from aqueduct.transport.quic.bridge import Bridge
@@ -39,7 +39,7 @@ class QuicConnector:
             routes.sort(key=lambda route: not tickets.knows(self.host, route[1], self._trust))
         return routes
 
-    def open(self, route: Route, core: Connection) -> QuicTransport:
+    def open(self, route: Route, core: ConnectionCore) -> QuicTransport:
         """Open a socket and a QUIC connection on it."""
         family, where = route
         endpoint = _open_endpoint(family, where, self._options)

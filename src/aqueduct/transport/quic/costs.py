@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.wire.chanid import Side
 
@@ -46,7 +46,7 @@ class Unacknowledged:
         "recount_at",
     )
 
-    def __init__(self, core: Connection, quic: Engine) -> None:
+    def __init__(self, core: ConnectionCore, quic: Engine) -> None:
         self._core = core
         self._quic = quic
         self.changes = 0
@@ -110,7 +110,7 @@ class Unseen:
 
     __slots__ = ("_core", "_quic", "_unseen", "on_estimate", "seen")
 
-    def __init__(self, core: Connection, quic: Engine) -> None:
+    def __init__(self, core: ConnectionCore, quic: Engine) -> None:
         self._core = core
         self._quic = quic
         self.seen = 0

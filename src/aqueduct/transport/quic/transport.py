@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from aqueduct.errors import CloseCode
-from aqueduct.protocol.connection import Connection
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address
 from aqueduct.transport.base import TransportObserver, TransportOwner
 from aqueduct.transport.quic.bridge import Bridge
@@ -31,7 +31,7 @@ class QuicTransport:
         self.endpoint = endpoint
         self.bridge = bridge
         self.peer = peer
-        self.core: Connection = bridge.core
+        self.core: ConnectionCore = bridge.core
         self.loop = endpoint.loop
         self.owner: TransportOwner | None = None
         self.ids: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""Sending: messages, acks and times in, PDUs and outcomes out."""
+"""Sending: messages, acks and times in, PDUs and results out."""
 
 import time
 from itertools import pairwise
@@ -165,7 +165,7 @@ def test_a_message_to_a_stranger_goes_to_a_random_id() -> None:
     assert one.destination != two.destination
 
 
-def test_a_message_to_somebody_heard_of_lately_goes_to_its_id() -> None:
+def test_a_message_to_a_recently_heard_remote_goes_to_its_id() -> None:
     """IPC-ID-3."""
     core = familiar()
     message_id = core.send(b"hello")
@@ -334,7 +334,7 @@ def test_a_data_ack_counts_only_for_the_data_that_is_pending() -> None:
 
 @pytest.mark.parametrize("code", [1, 3, 4, 6, 0x7FFF])
 def test_an_error_code_ends_a_send(code: int) -> None:
-    """IPC-SEND-8, IPC-PDU-6: also a code that nobody has named; nothing more is sent."""
+    """IPC-SEND-8, IPC-PDU-6: also an unassigned code; nothing more is sent."""
     core = familiar()
     message_id = core.send(b"hello")
     core.said()
@@ -402,7 +402,7 @@ def test_a_message_that_a_predecessor_may_have_taken_is_not_sent_to_its_successo
 
 
 def test_a_message_of_several_pdus_finds_the_successor() -> None:
-    """IPC-ID-4: nobody can have all of it."""
+    """IPC-ID-4: no receiver can have all of it."""
     core = familiar()
     message_id = core.send(FULL + b"y")
     core.said()
@@ -579,7 +579,7 @@ def test_sends_to_an_unreachable_remote_end_and_others_do_not() -> None:
         THEM,
         "certificate has expired",
     )
-    assert core.exchange.leftovers()["sendings"] == 1
+    assert core.exchange.leftovers()["outgoing"] == 1
 
 
 # Limits
@@ -619,7 +619,7 @@ def test_a_remote_that_has_much_under_way_does_not_hold_up_others() -> None:
     assert [pdu.message_id for pdu in core.said()] == [message_id]
 
 
-def test_who_waits_for_room_is_given_up_when_nobody_answers() -> None:
+def test_a_queued_transfer_times_out_when_the_remote_is_silent() -> None:
     """IPC-FLOW-3."""
     core = familiar(window=1)
     sent = [core.send(FULL) for _ in range(100)]
@@ -631,7 +631,7 @@ def test_who_waits_for_room_is_given_up_when_nobody_answers() -> None:
     assert core.exchange.leftovers() == {}
 
 
-def test_who_waits_for_room_has_time_while_others_are_answered() -> None:
+def test_a_queued_transfer_does_not_time_out_while_others_are_answered() -> None:
     """IPC-FLOW-3."""
     core = familiar(window=1)
     large = core.send(FULL * 50)

@@ -50,7 +50,7 @@ def test_the_last_pdu_is_acked_when_the_message_is_taken() -> None:
     assert core.exchange.statistics.received == 1
 
 
-def test_who_sends_the_last_pdu_again_is_told_that_the_message_waits_to_be_taken() -> None:
+def test_a_duplicate_of_the_last_pdu_is_answered_with_a_notice() -> None:
     """IPC-RECV-20: the number is one that no PDU of the message has."""
     core = Core()
     header = core.header(5, b"hello")
@@ -359,7 +359,7 @@ def test_acks_go_to_where_the_latest_pdu_came_from() -> None:
     assert core.said_to() == [(HeaderAck(OTHER), "now")]
 
 
-def test_nobody_waits_for_an_ack_to_go() -> None:
+def test_an_ack_is_not_reported_as_sent() -> None:
     """IPC-RECV-17."""
     core = Core(reports_sent=True)
     core.hear(core.header(DATA + 1, FULL))
@@ -404,7 +404,7 @@ def test_a_piece_past_the_bytes_that_arrived_is_not_answered() -> None:
     assert core.hear(core.header(65_536, bytes(3_600), WRONG), remote="three") == []
     assert core.exchange.statistics.crowded_out == 1
     assert core.hear(core.header(65_536, bytes(3_536), WRONG), remote="three") == [HeaderAck(WRONG)]
-    assert core.exchange.leftovers() == {"receivings": 3, "bytes received": 65_536}
+    assert core.exchange.leftovers() == {"incoming": 3, "bytes received": 65_536}
     assert core.hear(core.data(1, b"x", WRONG), remote="three") == []
     core.take()
     assert core.hear(core.data(1, b"x", WRONG), remote="three") == [DataAck(WRONG, 1)]

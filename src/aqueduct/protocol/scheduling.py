@@ -1,10 +1,11 @@
-"""Whose turn it is when the connection window has room.
+"""The order in which blocked senders are woken when the connection window has room.
 
-Theory of operation. Senders that wait for the connection window are told oldest first, and one that
-does not fit is passed over: what fills the window may be what nobody takes, and then it would keep
-everybody waiting. But where small messages always find room a large one never would. So the oldest
-that was passed over is waited for in turn: for one spell of patience the others go ahead, for the
-next they wait with it, and so on until it fits or gives up.
+Theory of operation. Senders that wait for the connection window are woken oldest first, and one
+whose message does not fit is passed over: the window may be full of messages that the peer's
+application never takes, and waiting would block every channel (head-of-line blocking). But where
+small messages always fit, a large one would starve. So time alternates for the oldest sender that
+was passed over: for one timeout the others go first, for the next they wait for it, and so on until
+it fits or gives up.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from aqueduct.protocol.flow import Window
 from aqueduct.protocol.timers import NEVER, Timers
 
 
-class Turns:
-    """The senders that wait for room in the connection window."""
+class BlockedSenders:
+    """The senders that wait for room in the connection window, oldest first."""
 
     __slots__ = (
         "_oldest",
-        "_patience",
         "_since",
         "_smallest",
         "_spares",
+        "_timeout",
         "_timers",
         "_window",
         "sizes",
         "wake_at",
     )
 
-    def __init__(self, window: Window, timers: Timers, patience: float) -> None:
+    def __init__(self, window: Window, timers: Timers, timeout: float) -> None:
         self._window = window
         self._timers = timers
-        self._patience = patience
+        self._timeout = timeout
         self.sizes: dict[int, int] = {}
-        """What each channel waits to send, oldest first."""
+        """The size of the message that each channel waits to send, oldest first."""
         self._spares: dict[int, int] = {}
-        """The part of that in the reserve of the channel, if any."""
+        """The part of it in the reserve of the channel, if any."""
         self._smallest = 0
         """Lower bound of what a sender needs of the shared window; it avoids most full scans."""
         self._oldest = -1
@@ -44,7 +45,7 @@ class Turns:
         self.wake_at = NEVER
 
     def wait(self, channel: int, size: int, spare: int = 0) -> None:
-        """A message of this size waits; one that waited before keeps its place."""
+        """Add a sender with a message of this size, or change its size and keep its place."""
         shared = size - spare
         self._smallest = min(self._smallest, shared) if self.sizes else shared
         self.sizes[channel] = size
@@ -54,12 +55,18 @@ class Turns:
             self._spares.pop(channel, None)
 
     def leave(self, channel: int) -> None:
-        """It waits no more."""
+        """Remove a sender."""
         self.sizes.pop(channel, None)
         self._spares.pop(channel, None)
 
+    def clear(self) -> None:
+        """Remove all senders at the end of the connection."""
+        self.sizes.clear()
+        self._spares.clear()
+        self._oldest = -1
+
     def next(self, now: float) -> list[int]:
-        """The channels whose message fits now and whose turn it is; each fits by itself."""
+        """Return the channels to wake now; the message of each fits by itself."""
         window = self._window
         spares = self._spares
         if self._smallest > 0 and not window.fits(self._smallest):
@@ -71,7 +78,7 @@ class Turns:
                 fitting.append(channel)
             elif oldest < 0:
                 oldest = channel
-                if self._is_waited_for(channel, now):
+                if self._has_priority(channel, now):
                     return fitting
         if oldest < 0:
             self._oldest = -1
@@ -82,14 +89,15 @@ class Turns:
             self._smallest = min(self.sizes.values(), default=0)
         return fitting
 
-    def _is_waited_for(self, channel: int, now: float) -> bool:
-        if channel != self._oldest or now >= self._since + 2 * self._patience:
+    def _has_priority(self, channel: int, now: float) -> bool:
+        """Return whether the others wait for a sender whose message does not fit."""
+        if channel != self._oldest or now >= self._since + 2 * self._timeout:
             self._oldest = channel
             self._since = now
-        waits = now >= self._since + self._patience
+        waits = now >= self._since + self._timeout
         if len(self.sizes) > 1:
-            self._timers.wake(self, self._since + (2 if waits else 1) * self._patience)
+            self._timers.wake(self, self._since + (2 if waits else 1) * self._timeout)
         return waits
 
     def handle_timer(self, now: float) -> None:
-        """Time to look again, which whoever polls the connection's events does anyway."""
+        """No-op: waking is enough, because `poll_events` re-evaluates the queue."""

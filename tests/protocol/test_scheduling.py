@@ -1,4 +1,4 @@
-"""Whose turn it is when the connection window has room."""
+"""The order in which blocked senders are woken."""
 
 from dataclasses import replace
 
@@ -8,48 +8,48 @@ from aqueduct.errors import WouldBlock
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import Writable
 from aqueduct.protocol.flow import Window
+from aqueduct.protocol.scheduling import BlockedSenders
 from aqueduct.protocol.timers import Timers
-from aqueduct.protocol.turns import Turns
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import Dequeued
 from tests.protocol.wires import GIVE_RECEIVER, WIDE, RawPeer, client_core
 
-PATIENCE = Config().starvation_timeout
+TIMEOUT = Config().starvation_timeout
 
 
-def line(limit: int, outstanding: int, **sizes: int) -> tuple[Turns, Window, Timers]:
+def line(limit: int, outstanding: int, **sizes: int) -> tuple[BlockedSenders, Window, Timers]:
     """Channels named by a letter and its number in it, that wait to send so much."""
     window, timers = Window(limit), Timers()
     window.outstanding = outstanding
-    turns = Turns(window, timers, PATIENCE)
+    blocked = BlockedSenders(window, timers, TIMEOUT)
     for name, size in sizes.items():
-        turns.wait(int(name[1:]), size)
-    return turns, window, timers
+        blocked.wait(int(name[1:]), size)
+    return blocked, window, timers
 
 
 def test_what_does_not_fit_is_passed_over() -> None:
-    turns, _, _ = line(100, 50, c1=80, c2=30, c3=60, c4=50)
-    assert turns.next(0.0) == [2, 4]
+    blocked, _, _ = line(100, 50, c1=80, c2=30, c3=60, c4=50)
+    assert blocked.next(0.0) == [2, 4]
 
 
 def test_what_was_passed_over_is_waited_for_and_passed_over_again() -> None:
-    turns, window, timers = line(100, 50, c1=80, c2=30)
-    assert turns.next(7.0) == [2]
-    assert timers.next() == 7.0 + PATIENCE
-    assert turns.next(7.0 + 0.9 * PATIENCE) == [2]
-    timers.due(7.0 + PATIENCE)
-    assert turns.next(7.0 + PATIENCE) == []
-    assert timers.next() == 7.0 + 2 * PATIENCE
-    assert turns.next(7.0 + 1.9 * PATIENCE) == []
-    assert turns.next(7.0 + 2 * PATIENCE) == [2]
-    assert turns.next(7.0 + 3 * PATIENCE) == []
+    blocked, window, timers = line(100, 50, c1=80, c2=30)
+    assert blocked.next(7.0) == [2]
+    assert timers.next() == 7.0 + TIMEOUT
+    assert blocked.next(7.0 + 0.9 * TIMEOUT) == [2]
+    timers.due(7.0 + TIMEOUT)
+    assert blocked.next(7.0 + TIMEOUT) == []
+    assert timers.next() == 7.0 + 2 * TIMEOUT
+    assert blocked.next(7.0 + 1.9 * TIMEOUT) == []
+    assert blocked.next(7.0 + 2 * TIMEOUT) == [2]
+    assert blocked.next(7.0 + 3 * TIMEOUT) == []
     window.outstanding = 20
-    assert turns.next(7.0 + 3 * PATIENCE) == [1, 2]
+    assert blocked.next(7.0 + 3 * TIMEOUT) == [1, 2]
 
 
-def test_nobody_is_woken_for_one_that_waits_alone() -> None:
-    turns, _, timers = line(100, 50, c1=80)
-    assert turns.next(0.0) == []
+def test_a_sender_that_waits_alone_needs_no_timer() -> None:
+    blocked, _, timers = line(100, 50, c1=80)
+    assert blocked.next(0.0) == []
     assert timers.next() is None
 
 
@@ -57,32 +57,32 @@ def test_what_is_in_the_reserve_of_its_channel_does_not_wait_for_the_window() ->
     """AQ-FLOW-10."""
     window = Window(100, reserve=20, pool=30)
     window.add(120, 20)
-    turns = Turns(window, Timers(), PATIENCE)
-    turns.wait(1, 50)
-    turns.wait(2, 20, 20)
-    assert turns.next(0.0) == []  # 10 bytes of it would count
+    blocked = BlockedSenders(window, Timers(), TIMEOUT)
+    blocked.wait(1, 50)
+    blocked.wait(2, 20, 20)
+    assert blocked.next(0.0) == []  # 10 bytes of it would count
     window.remove(20, 20)
-    assert turns.next(0.0) == [2]
-    turns.wait(2, 20)
-    assert turns.next(0.0) == []
-    turns.leave(2)
+    assert blocked.next(0.0) == [2]
+    blocked.wait(2, 20)
+    assert blocked.next(0.0) == []
+    blocked.leave(2)
     window.remove(50, 0)
-    assert turns.next(0.0) == [1]
+    assert blocked.next(0.0) == [1]
 
 
 def test_one_that_left_is_not_waited_for() -> None:
-    turns, _, _ = line(100, 50, c1=80, c3=70, c2=30)
-    assert turns.next(0.0) == [2]
-    turns.leave(1)
-    assert turns.next(PATIENCE) == [2]  # now behind the third, since this moment
-    assert turns.next(2 * PATIENCE) == []
+    blocked, _, _ = line(100, 50, c1=80, c3=70, c2=30)
+    assert blocked.next(0.0) == [2]
+    blocked.leave(1)
+    assert blocked.next(TIMEOUT) == [2]  # now behind the third, since this moment
+    assert blocked.next(2 * TIMEOUT) == []
 
 
 def test_a_smaller_one_that_comes_later_is_seen() -> None:
-    turns, _, _ = line(100, 50, c1=80, c2=70)
-    assert turns.next(0.0) == []
-    turns.wait(3, 50)
-    assert turns.next(0.0) == [3]
+    blocked, _, _ = line(100, 50, c1=80, c2=70)
+    assert blocked.next(0.0) == []
+    blocked.wait(3, 50)
+    assert blocked.next(0.0) == [3]
 
 
 def blocked() -> tuple[RawPeer, int, int]:
@@ -115,24 +115,24 @@ def test_a_large_message_gets_its_turn_among_small_ones() -> None:
     assert (seen, peer.events()) == ([Writable(small)], [Writable(small)])
     with pytest.raises(WouldBlock):
         peer.core.send(small, b"x" * 22, peer.now)
-    peer.wait(1.1 * PATIENCE)
+    peer.wait(1.1 * TIMEOUT)
     peer.more(answers, Dequeued(29))
     assert peer.events() == []
     peer.more(stream, Dequeued(46))
     assert peer.events() == [Writable(large), Writable(small)]
 
 
-def test_who_waits_in_vain_is_passed_again_when_the_time_is_over() -> None:
+def test_a_blocked_sender_is_passed_over_again_after_the_timeout() -> None:
     peer, _, small = blocked()
     peer.wait(0.0)
     stream = peer.routed(ENTRYPOINT, Dequeued(11))
     assert peer.events() == [Writable(small)]
-    peer.wait(1.1 * PATIENCE)
+    peer.wait(1.1 * TIMEOUT)
     with pytest.raises(WouldBlock):
         peer.core.send(small, b"x" * 22, peer.now)
     peer.more(stream, Dequeued(10))
     assert peer.events() == []
-    peer.wait(PATIENCE)
+    peer.wait(TIMEOUT)
     assert peer.events() == [Writable(small)]
 
 
