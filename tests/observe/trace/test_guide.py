@@ -12,7 +12,7 @@ import pyarrow as pa
 from aqueduct.observe.trace.kinds import FRAME_NAMES, Kind
 from aqueduct.observe.trace.schema import SCHEMA, SCHEMA_VERSION
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "trace.md"
 TEXT = PAGE.read_text()
 TYPES = {
     pa.string(): "string",
