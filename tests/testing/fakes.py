@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 
 from aqueduct.protocol.actions import Action
 from aqueduct.testing.clock import Clock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.quic import FakeQuic
+from aqueduct.testing.recorder import RecordObserver
 from aqueduct.wire.chanid import Side
 
 
@@ -58,18 +60,14 @@ class FakeCore:
         return self.timer
 
 
-class Silence:
-    """A watcher that does not care."""
+class DeafObserver(RecordObserver):
+    """A recorder that ignores data: fake cores do not send frames."""
 
-    def stream_written(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
-    def stream_arrived(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
-    def reset_sent(self, side: Side, stream: int, code: int) -> None: ...
-    def reset_arrived(self, side: Side, stream: int, code: int) -> None: ...
-    def datagram_sent(self, side: Side, serial: int, data: bytes) -> None: ...
-    def datagram_arrived(self, side: Side, serial: int, data: bytes) -> None: ...
-    def rtt_told(self, side: Side, rtt: float) -> None: ...
-    def connection_closed(self, side: Side, code: int, reason: str) -> None: ...
-    def connection_lost(self, side: Side, code: int, reason: str, by_peer: bool) -> None: ...
+    def stream_written(self, stream: int, data: bytes, fin: bool) -> None: ...
+    def stream_read(self, stream: int, data: bytes, fin: bool) -> None: ...
+    def datagram_written(self, data: bytes) -> None: ...
+    def datagram_read(self, data: bytes) -> None: ...
+    def reset_read(self, stream: int, code: int) -> None: ...
 
 
 class FakeWorld:
@@ -84,7 +82,7 @@ class FakeWorld:
             Random(seed),
             faults,
             (self.client, self.server),
-            Silence(),
+            [DeafObserver(side, self.clock, [], count()) for side in Side],
             lambda side: None,
         )
 

@@ -49,6 +49,7 @@ class Connection(Line, Generic[T]):
         self, driver: Driver, kind: Any, peer: Address, trace: Trace | None = None
     ) -> None:
         super().__init__(driver, handle_for)
+        self._trace = trace
         if trace is not None:
             self._record(trace)
         driver.owner = self
@@ -139,9 +140,9 @@ class Connection(Line, Generic[T]):
             if not self.driver.bridge.is_closed():
                 self._close_now(code, reason)
             self._stop()
-            if self._owns_trace and self.tap is not None:
+            if self._owns_trace:
                 self._owns_trace = False
-                await self.tap.release()
+                await close_trace(self._trace)
 
     def _close_now(self, code: CloseCode, reason: str) -> None:
         """Nobody waits any more: the task was cancelled, or the peer is silent."""
@@ -269,12 +270,12 @@ class Connection(Line, Generic[T]):
             self._turns.wake_all()
 
     def _record(self, trace: Trace) -> None:
-        from aqueduct.observe.trace.tap import Tap
+        from aqueduct.observe.trace.observer import TraceObserver
 
         bridge = self.driver.bridge
         # The client chose it, and the server learned it from the first packet: both know it.
         name = bridge.quic.original_destination_connection_id
-        self.tap = bridge.tap = Tap(trace, name, self.core.side)
+        self.observer = bridge.observer = TraceObserver(trace, name, self.core.side)
 
     def _stop(self) -> None:
         self.driver.endpoint.forget(self.driver)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
@@ -13,6 +13,7 @@ from aqueduct.errors import (
     ForkedConnectionError,
     WouldBlock,
 )
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import Attach, Sent
 from aqueduct.protocol.connection import Connection as Core
 from aqueduct.protocol.events import (
@@ -34,9 +35,6 @@ from aqueduct.wire.chanid import sender_of
 from aqueduct.wire.frames import Attachment
 from aqueduct.wire.frames import Message as WireMessage
 from aqueduct.wire.primitives import Headers as Pairs
-
-if TYPE_CHECKING:
-    from aqueduct.observe.trace.tap import Tap
 
 Port = NetworkSendPort | NetworkReceivePort
 
@@ -73,8 +71,8 @@ class Line:
         self.ended: ConnectionEnded | None = None
         self.is_forked = False
         self.peer_headers: Pairs | None = None
-        self.tap: Tap | None = None
-        """Records what happens here, if somebody wants a trace."""
+        self.observer: Observer | None = None
+        """Hears what happens on this connection, if it is observed."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
         """What the application gets to hold of a half: itself, or its blocking twin."""
 
@@ -104,9 +102,9 @@ class Line:
         if len({half._origin for half in moving}) < len(moving):
             raise EncodeError("a message cannot hold a half twice, nor both halves of a channel")
         sent = self.core.send_message(channel, payload, self.time, headers=headers, attach=attach)
-        if self.tap is not None:
+        if self.observer is not None:
             modes = [one.mode.value for one in attach]
-            self.tap.born(channel, sent.number, sent.reliable, sent.channels, modes)
+            self.observer.channels_born(channel, sent.number, sent.reliable, sent.channels, modes)
         for half, made in zip(moving, sent.channels, strict=True):
             half.move(self, made)
         return sent
@@ -186,8 +184,8 @@ class Line:
     def handle_events(self, events: list[Event]) -> None:
         """What the core learned."""
         self.time = self.driver.now()
-        if self.tap is not None:
-            self.tap.saw(events, self.ports)
+        if self.observer is not None:
+            self.observer.events_raised(events, self.ports)
         for event in events:
             if isinstance(event, PeerHeaders):
                 self.peer_headers = event.headers

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Protocol
 
 from qh3.quic.connection import QuicConnectionError
 from qh3.quic.events import (
@@ -26,6 +25,7 @@ from qh3.quic.events import (
 )
 
 from aqueduct.errors import CloseCode
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import Connection
 from aqueduct.transport.quic.engine import MAX_WITHHELD, PACING_GRAIN, Engine
@@ -93,28 +93,6 @@ FAULTS = (QuicConnectionError, ValueError, AssertionError)
 """What qh3 raises when it has a fault of its own; it cannot go on after that."""
 
 
-class Tap(Protocol):
-    """Hears all that passes between the core and QUIC; streams by QUIC's own numbers."""
-
-    def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
-        """The core wrote to a stream."""
-
-    def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
-        """Bytes of a stream arrived."""
-
-    def datagram_written(self, data: bytes) -> None:
-        """The core sent a datagram."""
-
-    def datagram_read(self, data: bytes) -> None:
-        """A datagram arrived."""
-
-    def reset_written(self, stream: int, code: int) -> None:
-        """The core reset a stream."""
-
-    def reset_read(self, stream: int, code: int) -> None:
-        """The peer reset a stream."""
-
-
 class Write:
     """Data for a stream of the core, and how much of it QUIC has."""
 
@@ -139,7 +117,7 @@ class Bridge:
         self.fresh_ids: list[bytes] = []
         """Connection ids to be routed here, since the last look."""
         self.retired_ids: list[bytes] = []
-        self.tap: Tap | None = None
+        self.observer: Observer | None = None
         self.before_end: Callable[[], None] | None = None
         """Called just before the core learns that the peer is gone."""
         self.when_connected: Callable[[], None] | None = None
@@ -559,8 +537,8 @@ class Bridge:
             else:
                 part = memoryview(write.data)[write.sent : write.sent + room]
                 quic.send_stream_data(stream, part, whole and write.fin)
-            if self.tap is not None and not write.sent:
-                self.tap.stream_written(stream, write.data, write.fin)
+            if self.observer is not None and not write.sent:
+                self.observer.stream_written(stream, write.data, write.fin)
         if not whole:
             write.sent += room
             return room
@@ -574,8 +552,8 @@ class Bridge:
     def _send_datagram(self, data: bytes) -> None:
         if self.connected:
             self.quic.send_datagram_frame(data)
-            if self.tap is not None:
-                self.tap.datagram_written(data)
+            if self.observer is not None:
+                self.observer.datagram_written(data)
 
     def _reset(self, action: ResetStream) -> None:
         """Reset a stream; its waiting writes are skipped when they are next in the queue."""
@@ -589,8 +567,8 @@ class Bridge:
             # Before the handshake is done qh3 may have to restart, and then loses resets but keeps
             # writes; so resets wait for the handshake.
             self._resets.append((stream, action.code))
-            if self.tap is not None and stream not in self._unwanted:
-                self.tap.reset_written(stream, action.code)
+            if self.observer is not None and stream not in self._unwanted:
+                self.observer.reset_written(stream, action.code)
 
     def _reset_now(self, stream: int, code: int) -> None:
         if stream in self._unwanted:
@@ -607,7 +585,7 @@ class Bridge:
             self.quic.close(error_code=closing.code, reason_phrase=shortened(closing.reason))
 
     def _read_events(self, now: float) -> None:
-        quic, core, tap, finished = self.quic, self.core, self.tap, self._finished
+        quic, core, observer, finished = self.quic, self.core, self.observer, self._finished
         while (event := quic.next_event()) is not None:
             if type(event) is StreamDataReceived:
                 stream = event.stream_id
@@ -619,16 +597,16 @@ class Bridge:
                         self._debts.news += 1
                     if self._is_early:
                         self._seen += len(event.data) + least_head(stream)
-                    if tap is not None:
-                        tap.stream_read(stream, event.data, event.end_stream)
+                    if observer is not None:
+                        observer.stream_read(stream, event.data, event.end_stream)
                     core.handle_stream_data(stream, event.data, event.end_stream, now)
                 else:
                     core.handle_bidirectional_stream(now)
             elif type(event) is DatagramFrameReceived:
                 if self._is_early:
                     self._seen += len(event.data) + 1
-                if tap is not None:
-                    tap.datagram_read(event.data)
+                if observer is not None:
+                    observer.datagram_read(event.data)
                 core.handle_datagram(event.data, now)
             else:
                 self._handle_rare(event, now)
@@ -647,8 +625,8 @@ class Bridge:
             self._debts.news += 1
             if self._is_early:
                 self._seen += least_head(event.stream_id) + _RESET_OVERHEAD
-            if self.tap is not None:
-                self.tap.reset_read(event.stream_id, event.error_code)
+            if self.observer is not None:
+                self.observer.reset_read(event.stream_id, event.error_code)
             core.handle_stream_reset(event.stream_id, event.error_code, now)
         elif isinstance(event, StopSendingReceived):
             self._unwanted.add(event.stream_id)
