@@ -15,15 +15,15 @@ from aqueduct.observe.trace import Trace
 from aqueduct.observe.trace.observer import TraceObserver
 from aqueduct.testing.quic import stream_id
 from aqueduct.testing.record import (
-    Called,
+    CommandCalled,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
+    MessageSent,
+    MessageTaken,
     Record,
-    Saw,
-    Sent,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import Side
 from tests.observe.contract import (
@@ -111,14 +111,14 @@ class RecordCandidate:
                 yield "stream_finished", stream
             else:
                 yield "stream_reset", stream, entry.reset
-        elif isinstance(entry, Sent):
+        elif isinstance(entry, MessageSent):
             for attached in entry.attached:
                 yield "channel_born", attached.channel, entry.channel, entry.number
-        elif isinstance(entry, Took):
+        elif isinstance(entry, MessageTaken):
             yield from taken_facts(entry.channel, [entry.message])
-        elif isinstance(entry, Saw):
+        elif isinstance(entry, EventRaised):
             yield from event_facts(entry.event)
-        elif isinstance(entry, Called) and entry.verb == "close":
+        elif isinstance(entry, CommandCalled) and entry.verb == "close":
             yield "channel_ended", entry.channel, "closed"
 
 

@@ -6,7 +6,7 @@ from itertools import count
 from random import Random
 
 from aqueduct.protocol.actions import Action
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.quic import FakeQuic
 from aqueduct.testing.recorder import RecordObserver
@@ -74,7 +74,7 @@ class FakeWorld:
     """Two fake cores and a network between them."""
 
     def __init__(self, faults: Faults, seed: int = 0) -> None:
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.client = FakeCore()
         self.server = FakeCore()
         self.network = FakeQuic(

@@ -13,17 +13,17 @@ from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import Delivered, End, ReceiverEnded, SenderEnded, Undelivered
 from aqueduct.testing.checkers import CHECKERS, Violation, check
 from aqueduct.testing.record import (
-    Broke,
-    Called,
+    CommandCalled,
     ConnectionClosed,
+    CoreFault,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
+    MessageTaken,
     Record,
-    Saw,
+    SendFailed,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
@@ -62,14 +62,14 @@ def arrived(kind: type, channel: int = ENTRYPOINT) -> Wanted:
 
 def saw(kind: type, channel: int = ENTRYPOINT) -> Wanted:
     return lambda entry: (
-        isinstance(entry, Saw)
+        isinstance(entry, EventRaised)
         and type(entry.event) is kind
         and getattr(entry.event, "channel", None) == channel
     )
 
 
 def took(number: int) -> Wanted:
-    return lambda entry: isinstance(entry, Took) and entry.message.number == number
+    return lambda entry: isinstance(entry, MessageTaken) and entry.message.number == number
 
 
 def where(record: Record, wanted: Wanted, skip: int = 0) -> int:
@@ -102,7 +102,7 @@ def change_event(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
     def doctor(record: Record) -> None:
         at = where(record, wanted, skip)
         entry = record.entries[at]
-        assert isinstance(entry, Saw)
+        assert isinstance(entry, EventRaised)
         record.entries[at] = replace(entry, event=replace(entry.event, **fields))
 
     return doctor
@@ -188,9 +188,9 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     (
         "lost is out of reach",
         scenes.a_loss_that_spreads,
-        lambda record: add(Took(0.26, Side.SERVER, ENTRYPOINT, _message_on(record, ENTRYPOINT)))(
-            record
-        ),
+        lambda record: add(
+            MessageTaken(0.26, Side.SERVER, ENTRYPOINT, _message_on(record, ENTRYPOINT))
+        )(record),
     ),
     (
         "right lineage",
@@ -202,12 +202,12 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     (
         "no block with room",
         scenes.three_messages,
-        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
+        add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
     ),
     (
         "room is told",
         scenes.three_messages,
-        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
+        add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
     ),
     ("credit is honest", scenes.three_messages, drop(sent(Dequeued))),
     ("credit of the connection", scenes.a_burst, set_limits),
@@ -251,7 +251,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ("cancel resets", scenes.a_cancel, drop(sent(CancelSender, CHILD))),
     ("close has a cause", scenes.three_messages, drop(arrived(FinishSender))),
     ("nothing leaks", scenes.a_queue_dropped_unread, drop(sent(CloseReceiver, CHILD))),
-    ("cores keep their promise", scenes.three_messages, add(Broke(0.2, Side.CLIENT, "broke"))),
+    ("cores keep their promise", scenes.three_messages, add(CoreFault(0.2, Side.CLIENT, "broke"))),
     (
         "nobody objects",
         scenes.three_messages,
@@ -271,7 +271,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     (
         "errors have reasons",
         scenes.three_messages,
-        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "ChannelClosed", 1, 0, False)),
+        add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "ChannelClosed", 1, 0, False)),
     ),
     ("everything ends", scenes.three_messages, leave_something),
 ]
@@ -330,5 +330,5 @@ def test_a_cancel_leaves_no_stream_alive() -> None:
 
 def test_a_close_by_the_application_is_a_cause() -> None:
     record = scenes.a_queue_dropped_unread()
-    drop(lambda entry: isinstance(entry, Called) and entry.verb == "close")(record)
+    drop(lambda entry: isinstance(entry, CommandCalled) and entry.verb == "close")(record)
     assert "close has a cause" in {violation.checker for violation in check(record)}

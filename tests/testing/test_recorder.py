@@ -1,7 +1,7 @@
 """Tests of the recorder: which frames it records, and when it counts them as arrived."""
 
-from aqueduct.testing.clock import Clock
-from aqueduct.testing.record import Broke, Entry, FrameArrived, FrameSent, StreamEnded
+from aqueduct.testing.clock import VirtualClock
+from aqueduct.testing.record import CoreFault, Entry, FrameArrived, FrameSent, StreamEnded
 from aqueduct.testing.recorder import observe_pair
 from aqueduct.wire.frames import ConnectionHeaders, Frame, Message, RouteTo, Version
 
@@ -10,7 +10,7 @@ class Listener:
     """The observers of both sides, and what they recorded."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.entries: list[Entry] = []
         self.client, self.server = observe_pair(self.clock, self.entries)
 
@@ -94,4 +94,4 @@ def test_bytes_that_are_no_frames_are_recorded_as_a_fault() -> None:
     listener = Listener()
     listener.client.stream_written(6, b"\x77", True)
     (fault, _) = listener.entries
-    assert isinstance(fault, Broke)
+    assert isinstance(fault, CoreFault)

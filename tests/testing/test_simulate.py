@@ -6,12 +6,13 @@ import pytest
 
 from aqueduct.testing import simulate as command
 from aqueduct.testing.checkers import Violation
-from aqueduct.testing.simulation import Outcome
+from aqueduct.testing.record import Record
+from aqueduct.testing.simulation import RunOutcome
 from aqueduct.testing.simulation import simulate as real_simulate
 from aqueduct.testing.story import tell
 
 
-def fail(seed: int) -> Outcome:
+def fail(seed: int) -> RunOutcome[Record]:
     outcome = real_simulate(seed)
     if seed == 2:
         outcome.violations.append(Violation("at most once", "was taken twice"))

@@ -11,7 +11,7 @@ def test_a_run_is_brought_to_its_end_and_checked() -> None:
     assert outcome.record.drained
     assert outcome.record.leftovers == ([], [])
     assert outcome.violations == []
-    assert outcome.messages > 0
+    assert outcome.counts["messages"] > 0
 
 
 def test_a_caller_may_choose_the_network() -> None:

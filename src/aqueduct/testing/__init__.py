@@ -6,29 +6,29 @@ promises of the protocol a recorded run broke.
 """
 
 from aqueduct.testing.checkers import CHECKERS, Violation, check
-from aqueduct.testing.clock import Clock, seeded
-from aqueduct.testing.endpoint import CoreBroke, Endpoint
+from aqueduct.testing.clock import StuckTimer, VirtualClock, seeded
+from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint
 from aqueduct.testing.faults import CALM, Faults
 from aqueduct.testing.pair import Pair
-from aqueduct.testing.quic import FakeQuic, TimerDoesNotMove
+from aqueduct.testing.quic import FakeQuic
 from aqueduct.testing.record import Record
-from aqueduct.testing.simulation import Outcome, Simulation
+from aqueduct.testing.simulation import RunOutcome, Simulation
 from aqueduct.testing.story import story_hash, tell
 
 __all__ = [
     "CALM",
     "CHECKERS",
-    "Clock",
-    "CoreBroke",
-    "Endpoint",
+    "CoreFailed",
     "FakeQuic",
     "Faults",
-    "Outcome",
     "Pair",
     "Record",
+    "RunOutcome",
+    "SimulatedEndpoint",
     "Simulation",
-    "TimerDoesNotMove",
+    "StuckTimer",
     "Violation",
+    "VirtualClock",
     "check",
     "seeded",
     "story_hash",

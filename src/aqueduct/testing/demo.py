@@ -17,11 +17,12 @@ from aqueduct.observe.trace.picture import DELIVERED, DROPPED, LOST, NACKED, OPE
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import End
-from aqueduct.testing.checkers import Facts
+from aqueduct.testing.checkers import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
 from aqueduct.testing.faults import Faults
-from aqueduct.testing.plan import Plan
-from aqueduct.testing.simulation import Outcome, Simulation
+from aqueduct.testing.plan import WorkloadPlan
+from aqueduct.testing.record import Record
+from aqueduct.testing.simulation import RunOutcome, Simulation
 from aqueduct.testing.story import story_hash, tell
 from aqueduct.wire.chanid import describe
 
@@ -36,7 +37,7 @@ FAULTS = Faults(
     delay=0.02, jitter=0.15, loss=0.25, recovery=0.2, split=0.3, merge=0.3, lateness=0.001
 )
 
-PLAN = Plan(
+PLAN = WorkloadPlan(
     duration=0.8,
     turn=0.03,
     operations=3,
@@ -75,7 +76,7 @@ def fate_of(message: MessageFacts) -> str:
     return NACKED if message.nacked < NEVER else OPEN
 
 
-def is_interesting(facts: Facts) -> bool:
+def is_interesting(facts: RunFacts) -> bool:
     """Whether a run shows all there is: modes, depth, a loss that spreads, and every fate."""
     channels = list(facts.channels.values())
     fates = {fate_of(message) for channel in channels for message in channel.messages}
@@ -91,13 +92,13 @@ def _depth(channel: ChannelFacts) -> int:
     return 0 if channel.parent is None else 1 + _depth(channel.parent)
 
 
-def play(seed: int) -> tuple[Outcome, Facts]:
+def play(seed: int) -> tuple[RunOutcome[Record], RunFacts]:
     """Run one seed of the demonstration."""
     outcome = Simulation(seed, plan=PLAN, faults=FAULTS).run()
-    return outcome, Facts(outcome.record)
+    return outcome, RunFacts(outcome.record)
 
 
-def find_interesting(start: int = 0) -> tuple[Outcome, Facts]:
+def find_interesting(start: int = 0) -> tuple[RunOutcome[Record], RunFacts]:
     """The first run, from a seed on, that shows all there is."""
     for seed in count(start):
         outcome, facts = play(seed)
@@ -109,7 +110,7 @@ def find_interesting(start: int = 0) -> tuple[Outcome, Facts]:
 class Picture:
     """Draws the tree of channels, each under the message that carried it."""
 
-    def __init__(self, facts: Facts, *, ascii_only: bool) -> None:
+    def __init__(self, facts: RunFacts, *, ascii_only: bool) -> None:
         self._facts = facts
         self._marks = Marks(ascii_only=ascii_only)
 
@@ -164,7 +165,7 @@ def _ending(channel: ChannelFacts) -> str:
     return "open" if end is None else end.how.value
 
 
-def show(outcome: Outcome, facts: Facts, console: Console) -> None:
+def show(outcome: RunOutcome[Record], facts: RunFacts, console: Console) -> None:
     """Print the picture of a run, its legend and its verdict."""
     picture = Picture(facts, ascii_only=console.options.ascii_only)
     lost = sum(channel.lost for channel in facts.channels.values())
@@ -174,9 +175,10 @@ def show(outcome: Outcome, facts: Facts, console: Console) -> None:
     console.print()
     console.print(picture.legend(), end="")
     console.print(
-        f"\n{outcome.messages} messages on {len(facts.channels)} channels, {lost} of them lost in "
-        f"transit; {FAULTS.loss:.0%} of all packets lost, {outcome.virtual_time:.1f} s of virtual "
-        f"time; seed {outcome.seed}, story {story_hash(tell(outcome.record))}.",
+        f"\n{outcome.counts['messages']} messages on {len(facts.channels)} channels, {lost} of "
+        f"them lost in transit; {FAULTS.loss:.0%} of all packets lost, "
+        f"{outcome.virtual_time:.1f} s of virtual time; seed {outcome.seed}, "
+        f"story {story_hash(tell(outcome.record))}.",
         highlight=False,
     )
     if outcome.violations:

@@ -8,18 +8,17 @@ from typing import TypeVar
 
 from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.connection import Attach, Connection, Give, Mode
-from aqueduct.protocol.connection import Sent as SentMessage
+from aqueduct.protocol.connection import Attach, Connection, Give, Mode, Sent
 from aqueduct.protocol.events import Event
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.record import (
     NO_CHANNEL,
     AttachedChannel,
-    Broke,
-    Called,
+    CommandCalled,
+    CoreFault,
     Entry,
-    NotSent,
-    Sent,
+    MessageSent,
+    SendFailed,
 )
 from aqueduct.wire.frames import Message, MessageRun
 from aqueduct.wire.primitives import Headers, headers_size
@@ -30,7 +29,7 @@ SURELY_A_DATAGRAM = 600
 """A plain message of this size fits a datagram whatever else is in it."""
 
 
-class CoreBroke(Exception):
+class CoreFailed(AqueductError):
     """A core raised an undocumented error."""
 
 
@@ -46,7 +45,7 @@ class SendCounter:
         return {"sent": self.sent}
 
 
-class Endpoint:
+class SimulatedEndpoint:
     """Gives commands to a core at the clock's time, and gathers its events.
 
     The methods are those of the core without ``now``. What they queue is sent by the next
@@ -54,7 +53,11 @@ class Endpoint:
     """
 
     def __init__(
-        self, core: Connection, clock: Clock, entries: list[Entry], observers: Sequence[Observer]
+        self,
+        core: Connection,
+        clock: VirtualClock,
+        entries: list[Entry],
+        observers: Sequence[Observer],
     ) -> None:
         self.side = core.side
         self.core = core
@@ -88,7 +91,7 @@ class Endpoint:
         )
         self._count(channel)
         self._entries.append(
-            Sent(self._clock.now, self.side, channel, number, reliable, payload, (), ())
+            MessageSent(self._clock.now, self.side, channel, number, reliable, payload, (), ())
         )
         self.gather()
         return number
@@ -100,7 +103,7 @@ class Endpoint:
         *,
         headers: Headers = (),
         attach: Sequence[Attach] = (),
-    ) -> SentMessage:
+    ) -> Sent:
         """Send a message with headers, or with channels attached to it."""
         sent = self._sending(
             channel,
@@ -126,7 +129,7 @@ class Endpoint:
             for made, each in zip(sent.channels, attach, strict=True)
         )
         self._entries.append(
-            Sent(
+            MessageSent(
                 self._clock.now,
                 self.side,
                 channel,
@@ -176,7 +179,7 @@ class Endpoint:
         for observer in self._observers:
             observer.messages_taken(channel, messages)
         if len(messages) > limit:
-            self._entries.append(Broke(now, self.side, f"take gave {len(messages)} of {limit}"))
+            self._entries.append(CoreFault(now, self.side, f"take gave {len(messages)} of {limit}"))
         return messages
 
     def close_connection(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
@@ -211,7 +214,7 @@ class Endpoint:
         self, verb: str, channel: int, command: Callable[[float], None], detail: str = ""
     ) -> None:
         now = self._clock.now
-        self._entries.append(Called(now, self.side, verb, channel, detail))
+        self._entries.append(CommandCalled(now, self.side, verb, channel, detail))
         self._guard(verb, lambda: command(now))
         self.gather()
 
@@ -226,9 +229,11 @@ class Endpoint:
         now = self._clock.now
         try:
             return self._guard("send", lambda: command(now))
+        except CoreFailed:
+            raise
         except AqueductError as error:
             self._entries.append(
-                NotSent(
+                SendFailed(
                     now,
                     self.side,
                     channel,
@@ -248,11 +253,11 @@ class Endpoint:
             raise
         except Exception as error:
             self.broke(verb, error)
-            raise CoreBroke(verb) from error
+            raise CoreFailed(verb) from error
 
     def broke(self, verb: str, error: Exception) -> None:
         """Record an undocumented error of the core, with the line that raised it."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         text = f"{verb} raised {type(error).__name__}: {error} ({place})"
-        self._entries.append(Broke(self._clock.now, self.side, text))
+        self._entries.append(CoreFault(self._clock.now, self.side, text))

@@ -20,8 +20,8 @@ from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Connection
 from aqueduct.protocol.events import Event, PeerHeaders
 from aqueduct.testing.checkers import EVERYTHING_ENDS, Violation, check
-from aqueduct.testing.clock import Clock, seeded
-from aqueduct.testing.endpoint import Endpoint
+from aqueduct.testing.clock import VirtualClock, seeded
+from aqueduct.testing.endpoint import SimulatedEndpoint
 from aqueduct.testing.faults import CALM, Faults
 from aqueduct.testing.quic import FakeQuic
 from aqueduct.testing.record import FrameSent, Record
@@ -56,7 +56,7 @@ class Pair:
         if faults is None:
             faults = Faults(delay=delay, jitter=jitter, loss=loss)
         configs = (client or Config(), server or Config())
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.record = Record(
             limits=(configs[0].limits, configs[1].limits),
             first_limits=configs[0].initial_limits,
@@ -69,7 +69,9 @@ class Pair:
             Connection(Side.SERVER, configs[1]),
         )
         self.client, self.server = (
-            Endpoint(core, self.clock, entries, (self.recorders[core.side], *observers[core.side]))
+            SimulatedEndpoint(
+                core, self.clock, entries, (self.recorders[core.side], *observers[core.side])
+            )
             for core in cores
         )
         self.endpoints = (self.client, self.server)

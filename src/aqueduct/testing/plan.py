@@ -10,7 +10,7 @@ from aqueduct.protocol.connection import Mode
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkloadPlan:
     """The habits of both applications in one run; weights are relative, the rest probabilities."""
 
     duration: float
@@ -57,13 +57,13 @@ class Plan:
     configs: tuple[Config, Config]
 
 
-def draw_plan(random: Random) -> Plan:
+def draw_plan(random: Random) -> WorkloadPlan:
     """Choose the habits for one run; in many, whole features are off so that others dominate."""
     duration = random.choice((0.05, 0.3, 1.0, 3.0))
     turns = random.randint(20, 100)
     fate = random.random()
     moment = random.uniform(0.0, duration)
-    return Plan(
+    return WorkloadPlan(
         duration=duration,
         turn=duration / turns,
         operations=random.randint(2, 8),

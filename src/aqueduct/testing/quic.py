@@ -20,7 +20,7 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import StuckTimer, VirtualClock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.recorder import RecordObserver
 from aqueduct.wire.chanid import Side
@@ -40,10 +40,6 @@ class Core(Protocol):
     def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None: ...
     def poll_actions(self) -> list[Action]: ...
     def next_timer(self) -> float | None: ...
-
-
-class TimerDoesNotMove(Exception):
-    """A core set its timer to the same instant again and again, so that it would spin forever."""
 
 
 class _Stream:
@@ -77,7 +73,7 @@ class FakeQuic:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: VirtualClock,
         random: Random,
         faults: Faults,
         cores: Sequence[Core],
@@ -301,7 +297,7 @@ class FakeQuic:
         turns = turns + 1 if instant == now else 1
         self._instant[side] = (now, turns)
         if turns > TURNS_AT_ONE_INSTANT:
-            raise TimerDoesNotMove(f"the {side.name.lower()}'s timer stays at {now:.6f}")
+            raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
 
     def _tell_rtt(self, side: Side) -> None:
         if self.random.random() < RTT_CHANCE:

@@ -68,7 +68,7 @@ class StreamEnded:
 
 
 @dataclass(slots=True)
-class RttTold:
+class RttMeasured:
     """A core was told the round-trip time; its deadlines for datagrams follow it."""
 
     time: float
@@ -77,7 +77,7 @@ class RttTold:
 
 
 @dataclass(slots=True)
-class Sent:
+class MessageSent:
     """The application sent a message; ``attached`` names the channels made for it."""
 
     time: float
@@ -100,7 +100,7 @@ class AttachedChannel:
 
 
 @dataclass(slots=True)
-class NotSent:
+class SendFailed:
     """The application tried to send, and got an error instead."""
 
     time: float
@@ -116,7 +116,7 @@ class NotSent:
 
 
 @dataclass(slots=True)
-class Called:
+class CommandCalled:
     """The application gave a command other than to send or to take."""
 
     time: float
@@ -127,7 +127,7 @@ class Called:
 
 
 @dataclass(slots=True)
-class Took:
+class MessageTaken:
     """The application took one message from a receiver's queue."""
 
     time: float
@@ -137,7 +137,7 @@ class Took:
 
 
 @dataclass(slots=True)
-class Saw:
+class EventRaised:
     """The application got an event."""
 
     time: float
@@ -156,7 +156,7 @@ class ConnectionClosed:
 
 
 @dataclass(slots=True)
-class ConnectionLost:
+class ConnectionGone:
     """A core was told that the connection is gone."""
 
     time: float
@@ -167,7 +167,7 @@ class ConnectionLost:
 
 
 @dataclass(slots=True)
-class Broke:
+class CoreFault:
     """A core raised what it may not raise, or wrote what no one can read."""
 
     time: float
@@ -179,15 +179,15 @@ Entry: TypeAlias = (
     FrameSent
     | FrameArrived
     | StreamEnded
-    | RttTold
-    | Sent
-    | NotSent
-    | Called
-    | Took
-    | Saw
+    | RttMeasured
+    | MessageSent
+    | SendFailed
+    | CommandCalled
+    | MessageTaken
+    | EventRaised
     | ConnectionClosed
-    | ConnectionLost
-    | Broke
+    | ConnectionGone
+    | CoreFault
 )
 
 

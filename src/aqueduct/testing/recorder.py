@@ -9,19 +9,19 @@ from itertools import count
 from aqueduct.errors import RemoteProtocolError
 from aqueduct.observe.base import PortCounters
 from aqueduct.protocol.events import Event
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.record import (
     NO_CHANNEL,
-    Broke,
     ConnectionClosed,
-    ConnectionLost,
+    ConnectionGone,
+    CoreFault,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    RttTold,
-    Saw,
+    MessageTaken,
+    RttMeasured,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
@@ -63,7 +63,7 @@ class RecordObserver:
     """
 
     def __init__(
-        self, side: Side, clock: Clock, entries: list[Entry], serials: Iterator[int]
+        self, side: Side, clock: VirtualClock, entries: list[Entry], serials: Iterator[int]
     ) -> None:
         self.side = side
         self.peer: RecordObserver = self
@@ -122,23 +122,23 @@ class RecordObserver:
         channels: Sequence[int],
         modes: Sequence[str],
     ) -> None:
-        """No-op: the `Sent` entry of the application names the channels."""
+        """No-op: the `MessageSent` entry of the application names the channels."""
 
     def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
         now = self._clock.now
         for item in batch:
             for message in item.messages() if isinstance(item, MessageRun) else (item,):
-                self._entries.append(Took(now, self.side, channel, message))
+                self._entries.append(MessageTaken(now, self.side, channel, message))
 
     def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
         """No-op: a simulated application takes everything itself."""
 
     def receiver_closed(self, channel: int) -> None:
-        """No-op: the `Called` entry of the application says so."""
+        """No-op: the `CommandCalled` entry of the application says so."""
 
     def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
         for event in events:
-            self._entries.append(Saw(self._clock.now, self.side, event))
+            self._entries.append(EventRaised(self._clock.now, self.side, event))
 
     # For the simulated network
 
@@ -151,7 +151,7 @@ class RecordObserver:
 
     def rtt_measured(self, rtt: float) -> None:
         """Note that the core was told the round-trip time."""
-        self._entries.append(RttTold(self._clock.now, self.side, rtt))
+        self._entries.append(RttMeasured(self._clock.now, self.side, rtt))
 
     def connection_closed(self, code: int, reason: str) -> None:
         """Note that the core closed the connection."""
@@ -159,7 +159,7 @@ class RecordObserver:
 
     def connection_lost(self, code: int, reason: str, by_peer: bool) -> None:
         """Note that the core was told of the end of the connection."""
-        self._entries.append(ConnectionLost(self._clock.now, self.side, code, reason, by_peer))
+        self._entries.append(ConnectionGone(self._clock.now, self.side, code, reason, by_peer))
 
     # Frames
 
@@ -180,7 +180,7 @@ class RecordObserver:
                 parser.finish()
         except RemoteProtocolError as error:
             text = f"wrote unreadable bytes: {error}"
-            self._entries.append(Broke(self._clock.now, self.side, text))
+            self._entries.append(CoreFault(self._clock.now, self.side, text))
 
     def _note_run(self, transfer: _Transfer, run: MessageRun, end: int) -> None:
         messages = list(run.messages())
@@ -215,7 +215,9 @@ class RecordObserver:
                 self.release_held()
 
 
-def observe_pair(clock: Clock, entries: list[Entry]) -> tuple[RecordObserver, RecordObserver]:
+def observe_pair(
+    clock: VirtualClock, entries: list[Entry]
+) -> tuple[RecordObserver, RecordObserver]:
     """Return the observers of the client and the server of one connection."""
     serials = count()
     client = RecordObserver(Side.CLIENT, clock, entries, serials)

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from aqueduct.testing import ipc
-from aqueduct.testing.checkers import Violation
-from aqueduct.testing.simulation import simulate
+from aqueduct.testing.simulation import RunOutcome, simulate
 from aqueduct.testing.story import story_hash, tell
 
 COMMAND = "python -m aqueduct.testing.simulate"
@@ -37,22 +36,10 @@ The same seed gives the same run, bit for bit; the hash under a story proves it.
 Exit code 1 means that a promise of the protocol was broken."""
 
 
-class Outcome(Protocol):
-    """What came of a run of any protocol."""
-
-    record: Any
-    violations: list[Violation]
-    virtual_time: float
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How much happened, by what it is."""
-
-
 class Simulated(NamedTuple):
     """A protocol that can be simulated."""
 
-    simulate: Callable[[int], Outcome]
+    simulate: Callable[[int], RunOutcome[Any]]
     tell: Callable[[Any], Iterator[str]]
 
 
@@ -74,7 +61,7 @@ class SeedResult:
 
 
 @dataclass
-class Summary:
+class SeedSummary:
     """What came of many runs."""
 
     seeds: int = 0
@@ -151,9 +138,9 @@ def judge(
     stop_at_first: bool,
     quiet: bool,
     protocol: str = CHANNELS,
-) -> Summary:
+) -> SeedSummary:
     """Run many seeds, with a progress line where somebody watches."""
-    summary = Summary()
+    summary = SeedSummary()
     start = time.monotonic()
     console = Console(stderr=True)
     watched = console.is_terminal and not quiet
@@ -175,7 +162,7 @@ def judge(
     return summary
 
 
-def report(summary: Summary, console: Console, protocol: str = CHANNELS) -> None:
+def report(summary: SeedSummary, console: Console, protocol: str = CHANNELS) -> None:
     """Say in words what came of many runs."""
     which = "" if protocol == CHANNELS else f" --protocol {protocol}"
     for seed, violations in list(summary.failed.items())[:SHOWN_SEEDS]:

@@ -16,20 +16,20 @@ from aqueduct.protocol.events import (
 )
 from aqueduct.testing.record import (
     NO_CHANNEL,
-    Broke,
-    Called,
+    CommandCalled,
     ConnectionClosed,
-    ConnectionLost,
+    ConnectionGone,
+    CoreFault,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
+    MessageSent,
+    MessageTaken,
     Record,
-    RttTold,
-    Saw,
-    Sent,
+    RttMeasured,
+    SendFailed,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.frames import (
@@ -72,11 +72,11 @@ def _tell_entry(entry: Entry) -> str:
     if isinstance(entry, StreamEnded):
         end = "finished" if entry.reset is None else f"reset with code {entry.reset}"
         return f">> s{entry.stream} is {end}"
-    if isinstance(entry, RttTold):
+    if isinstance(entry, RttMeasured):
         return f"<< the round-trip time is {entry.rtt * 1000:.1f} ms"
-    if isinstance(entry, Saw):
+    if isinstance(entry, EventRaised):
         return f"!  {_tell_event(entry.event)}"
-    if isinstance(entry, Sent):
+    if isinstance(entry, MessageSent):
         kind = "message" if entry.reliable else "datagram message"
         made = "".join(f" +{describe(each.channel)}" for each in entry.attached)
         headers = f", {len(entry.headers)} headers" if entry.headers else ""
@@ -84,21 +84,21 @@ def _tell_entry(entry: Entry) -> str:
         return (
             f"   sends {kind} {entry.number} on {describe(entry.channel)}: {size} B{headers}{made}"
         )
-    if isinstance(entry, NotSent):
+    if isinstance(entry, SendFailed):
         return f"   cannot send on {describe(entry.channel)}: {entry.error}"
-    if isinstance(entry, Took):
+    if isinstance(entry, MessageTaken):
         message = entry.message
         got = "".join(f" +{describe(each.channel)}" for each in message.attachments)
         size = len(message.payload)
         return f"   takes message {message.number} from {describe(entry.channel)}: {size} B{got}"
-    if isinstance(entry, Called):
+    if isinstance(entry, CommandCalled):
         where = "" if entry.channel == NO_CHANNEL else f" {describe(entry.channel)}"
         return f"   {entry.verb}{where} {entry.detail}".rstrip()
     if isinstance(entry, ConnectionClosed):
         return f">> closes the connection, code {entry.code} {entry.reason}"
-    if isinstance(entry, ConnectionLost):
+    if isinstance(entry, ConnectionGone):
         return f"<< the connection is lost, code {entry.code} {entry.reason}"
-    assert isinstance(entry, Broke)
+    assert isinstance(entry, CoreFault)
     return f"✗  {entry.text}"
 
 

@@ -17,8 +17,8 @@ from aqueduct.protocol.events import (
     SenderEnded,
     Writable,
 )
-from aqueduct.testing.endpoint import Endpoint
-from aqueduct.testing.plan import Plan
+from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint
+from aqueduct.testing.plan import WorkloadPlan
 from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
 from aqueduct.wire.frames import Message
 from aqueduct.wire.primitives import Headers
@@ -51,7 +51,7 @@ class ReceiverHandle:
 
 
 @dataclass(slots=True)
-class Budget:
+class WorkloadBudget:
     """What both applications of a run may still make."""
 
     channels: int
@@ -61,7 +61,13 @@ class Budget:
 class Application:
     """One side's application. It holds handles, and uses them as its plan and its seed say."""
 
-    def __init__(self, endpoint: Endpoint, plan: Plan, random: Random, budget: Budget) -> None:
+    def __init__(
+        self,
+        endpoint: SimulatedEndpoint,
+        plan: WorkloadPlan,
+        random: Random,
+        budget: WorkloadBudget,
+    ) -> None:
         self.endpoint = endpoint
         self.plan = plan
         self.random = random
@@ -69,7 +75,7 @@ class Application:
         self.senders: dict[int, SenderHandle] = {}
         self.receivers: dict[int, ReceiverHandle] = {}
         self.on_client: Callable[[], None] | None = None
-        """Called at the server when the client's headers have come."""
+        """Called at the server when the headers of the client arrived."""
         self.over = False
         self.draining = False
         self._serial = 0
@@ -252,6 +258,8 @@ class Application:
             return None
         except (MessageTooLarge, LocalProtocolError):
             return None
+        except CoreFailed:
+            raise
         except AqueductError:
             # Whether the core was right to refuse is for the checkers to say.
             handle.open = False

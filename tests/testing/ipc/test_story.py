@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aqueduct.testing.ipc import simulate, tell
-from aqueduct.testing.ipc.record import Broke, Record
+from aqueduct.testing.ipc.record import IpcFault, IpcRecord
 from tests.testing.ipc.quiet import quiet_run
 
 
@@ -25,7 +25,7 @@ def test_a_story_names_time_life_and_what_happened() -> None:
 
 
 def test_a_broken_core_is_told() -> None:
-    record = Record(entries=[Broke(1.5, "core", 0, "KeyError: 7")])
+    record = IpcRecord(entries=[IpcFault(1.5, "core", 0, "KeyError: 7")])
     assert list(tell(record)) == ["   1.500000 core/0 ✗  KeyError: 7"]
 
 

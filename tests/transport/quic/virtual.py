@@ -20,11 +20,12 @@ from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteSt
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Connection
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import StuckTimer, VirtualClock
 from aqueduct.testing.faults import Faults
-from aqueduct.testing.quic import Core, TimerDoesNotMove, stream_id
+from aqueduct.testing.quic import Core, stream_id
+from aqueduct.testing.record import Record
 from aqueduct.testing.recorder import RecordObserver
-from aqueduct.testing.simulation import Outcome, Simulation
+from aqueduct.testing.simulation import RunOutcome, Simulation
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.endpoint import (
     QuicOptions,
@@ -148,7 +149,7 @@ class RealQuic:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: VirtualClock,
         random: Random,
         faults: Faults,
         cores: Sequence[Core],
@@ -300,7 +301,7 @@ class RealQuic:
         turns = turns + 1 if instant == now else 1
         self._instant[side] = (now, turns)
         if turns > TURNS_AT_ONE_INSTANT:
-            raise TimerDoesNotMove(f"the {side.name.lower()}'s timer stays at {now:.6f}")
+            raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
 
     def _settle(self, side: Side) -> None:
         self._after_input(side)
@@ -398,11 +399,11 @@ class Parity(Simulation):
         assert isinstance(network, RealQuic)
         self.network = network
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome[Record]:
         """Shake hands, then play the run to its end and check it."""
         faults = self.network.faults
         self.pair.calm()
         self.network.shake_hands()
         self.network.faults = faults
-        with patch("aqueduct.testing.simulation.PATIENCE", 300.0):
+        with patch("aqueduct.testing.simulation.DRAIN_TIMEOUT", 300.0):
             return super().run()

@@ -8,20 +8,20 @@ from dataclasses import replace
 from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import End, SenderEnded, Writable
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import ACK_DELAY, EPSILON, FORGET_INTERVAL, SURELY_A_DATAGRAM
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
 from aqueduct.testing.record import (
-    Called,
+    CommandCalled,
     ConnectionClosed,
-    ConnectionLost,
+    ConnectionGone,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
-    Saw,
-    Sent,
-    Took,
+    MessageSent,
+    MessageTaken,
+    SendFailed,
 )
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
@@ -36,7 +36,7 @@ from aqueduct.wire.frames import (
 class _Purse:
     """What one side has sent and not been told is taken, as that side can know it."""
 
-    def __init__(self, facts: Facts, side: Side) -> None:
+    def __init__(self, facts: RunFacts, side: Side) -> None:
         self.facts = facts
         self.side = side
         self.channels: dict[int, int] = {}
@@ -96,7 +96,7 @@ class _Purse:
 
 
 @checker
-def within_the_windows(facts: Facts) -> Iterator[Violation]:
+def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
     """Bytes on the wire stay within the channel's and the connection's window (AQ-FLOW-2).
 
     Seen from the sender: what it sent, less what it has been told is taken, nacked or moot. One
@@ -116,7 +116,7 @@ def within_the_windows(facts: Facts) -> Iterator[Violation]:
                     entry.side.other,
                     entry.sent.channel,
                 )
-        elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
+        elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
             purses[entry.side].release_all(entry.event.channel)
 
 
@@ -166,7 +166,7 @@ def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
 class _Ledger:
     """Both sides' purses, and the messages that are accepted but not on the wire yet."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: RunFacts) -> None:
         self.facts = facts
         self.purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
         # By side, channel and number in its space: when it was sent, and its size.
@@ -177,7 +177,7 @@ class _Ledger:
 
     def see(self, entry: Entry) -> None:
         """Follow what an entry does to the room of either side."""
-        if isinstance(entry, Sent):
+        if isinstance(entry, MessageSent):
             message = self.facts.channels[entry.channel].space(entry.reliable)[entry.number]
             key = (entry.channel, entry.number, entry.reliable)
             self.waiting[entry.side][key] = (entry.time, message.size)
@@ -194,7 +194,7 @@ class _Ledger:
             # Whether a core that held both first saw the end of a channel or its loss, is its own.
             if channel is None or not channel.lost:
                 self.purses[entry.side].arrived(entry)
-        elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
+        elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
             self._end(entry.side, entry.event, entry.time)
 
     def _end(self, side: Side, event: SenderEnded, time: float) -> None:
@@ -209,7 +209,7 @@ class _Ledger:
             self.written_off[side].append((time + FORGET_INTERVAL + 2 * self.slack, held))
         purse.release_all(event.channel)
 
-    def room(self, refused: NotSent, time: float) -> str | None:
+    def room(self, refused: SendFailed, time: float) -> str | None:
         """Why a message that was refused would fit at a time; None if it would not."""
         purse = self.purses[refused.side]
         limits = purse.limits(time)
@@ -238,12 +238,12 @@ class _Ledger:
 
 
 @checker
-def no_block_with_room(facts: Facts) -> Iterator[Violation]:
+def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
     """A send that would block has no room: it needs a stream and does not fit a window."""
     ledger = _Ledger(facts)
     for entry in facts.record.entries:
         ledger.see(entry)
-        if not isinstance(entry, NotSent) or entry.error != "WouldBlock" or entry.attached:
+        if not isinstance(entry, SendFailed) or entry.error != "WouldBlock" or entry.attached:
             # How large a message with channels would be depends on ids that were never given.
             continue
         channel = facts.channels.get(entry.channel)
@@ -263,13 +263,13 @@ def no_block_with_room(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def room_is_told(facts: Facts) -> Iterator[Violation]:
+def room_is_told(facts: RunFacts) -> Iterator[Violation]:
     """A sender that would block gets Writable the moment its message fits.
 
     Where several wait, who is first is the core's choice; so only one that waits alone is judged.
     """
     ledger = _Ledger(facts)
-    blocked: tuple[dict[int, NotSent], dict[int, NotSent]] = ({}, {})
+    blocked: tuple[dict[int, SendFailed], dict[int, SendFailed]] = ({}, {})
     now = 0.0
     for entry in facts.record.entries:
         if entry.time > now:
@@ -277,22 +277,22 @@ def room_is_told(facts: Facts) -> Iterator[Violation]:
                 yield from _judge_wait(ledger, waiting, now)
             now = entry.time
         ledger.see(entry)
-        if isinstance(entry, NotSent):
+        if isinstance(entry, SendFailed):
             if entry.error == "WouldBlock":
                 blocked[entry.side][entry.channel] = entry
-        elif isinstance(entry, Sent | Called):
+        elif isinstance(entry, MessageSent | CommandCalled):
             blocked[entry.side].pop(entry.channel, None)
-        elif isinstance(entry, Saw):
+        elif isinstance(entry, EventRaised):
             if isinstance(entry.event, SenderEnded | Writable):
                 blocked[entry.side].pop(entry.event.channel, None)
         elif isinstance(entry, FrameArrived):
             if isinstance(entry.sent.frame, CloseReceiver | ForgetChannel):
                 blocked[entry.side].pop(entry.sent.channel, None)
-        elif isinstance(entry, ConnectionClosed | ConnectionLost):
+        elif isinstance(entry, ConnectionClosed | ConnectionGone):
             blocked[entry.side].clear()
 
 
-def _judge_wait(ledger: _Ledger, waiting: dict[int, NotSent], now: float) -> Iterator[Violation]:
+def _judge_wait(ledger: _Ledger, waiting: dict[int, SendFailed], now: float) -> Iterator[Violation]:
     if len(waiting) != 1:
         return
     ((channel, refused),) = waiting.items()
@@ -305,7 +305,7 @@ def _judge_wait(ledger: _Ledger, waiting: dict[int, NotSent], now: float) -> Ite
 
 
 @checker
-def credit_is_honest(facts: Facts) -> Iterator[Violation]:
+def credit_is_honest(facts: RunFacts) -> Iterator[Violation]:
     """DEQUEUED reports what the application took: never more, and all of it soon (AQ-FLOW-4).
 
     At once when a quarter of the window has been taken, and within the ack delay when the queue
@@ -315,7 +315,7 @@ def credit_is_honest(facts: Facts) -> Iterator[Violation]:
         yield from _follow_receiver(facts, channel)
 
 
-def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]:
+def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
     side = channel.receiver
     quarter = facts.record.limits[side].channel_window / 4
     patience = ACK_DELAY + facts.record.lateness + EPSILON
@@ -340,7 +340,7 @@ def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]
         if isinstance(entry, FrameArrived) and entry.side == side:
             if isinstance(entry.sent.frame, Message):
                 queued += 1
-        elif isinstance(entry, Took):
+        elif isinstance(entry, MessageTaken):
             queued -= 1
             taken += entry.message.size
         elif isinstance(entry, FrameSent) and isinstance(entry.frame, Dequeued):
@@ -370,7 +370,7 @@ def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]
 
 
 @checker
-def credit_of_the_connection(facts: Facts) -> Iterator[Violation]:
+def credit_of_the_connection(facts: RunFacts) -> Iterator[Violation]:
     """What is taken but not reported, over all channels, stays below a quarter of the window."""
     owed: tuple[dict[int, int], dict[int, int]] = ({}, {})
     now = 0.0
@@ -379,7 +379,7 @@ def credit_of_the_connection(facts: Facts) -> Iterator[Violation]:
             for side in Side:
                 yield from _judge_debt(facts, side, owed[side], now)
             now = entry.time
-        if isinstance(entry, Took):
+        if isinstance(entry, MessageTaken):
             of = owed[entry.side]
             of[entry.channel] = of.get(entry.channel, 0) + entry.message.size
         elif isinstance(entry, FrameSent):
@@ -390,7 +390,9 @@ def credit_of_the_connection(facts: Facts) -> Iterator[Violation]:
                 owed[entry.side].pop(entry.channel, None)
 
 
-def _judge_debt(facts: Facts, side: Side, owed: dict[int, int], now: float) -> Iterator[Violation]:
+def _judge_debt(
+    facts: RunFacts, side: Side, owed: dict[int, int], now: float
+) -> Iterator[Violation]:
     window = facts.record.limits[side].connection_window
     if sum(owed.values()) * 4 < window or facts.gone[side] <= now:
         return

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from aqueduct.protocol.events import End
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
 
 
 @checker
-def intact_content(facts: Facts) -> Iterator[Violation]:
+def intact_content(facts: RunFacts) -> Iterator[Violation]:
     """A message is taken with the payload, headers and channels it was sent with."""
     for channel in facts.channels.values():
         for took, message in channel.takes:
@@ -27,7 +27,7 @@ def intact_content(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def at_most_once(facts: Facts) -> Iterator[Violation]:
+def at_most_once(facts: RunFacts) -> Iterator[Violation]:
     """No message is taken twice, in whatever mode (AQ-SEND-2)."""
     for channel in facts.channels.values():
         for message in channel.messages:
@@ -36,7 +36,7 @@ def at_most_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def ordered_delivery(facts: Facts) -> Iterator[Violation]:
+def ordered_delivery(facts: RunFacts) -> Iterator[Violation]:
     """An ORDERED channel gives its messages from the first on, without a gap, in order."""
     for channel in facts.channels.values():
         if channel.mode != "ORDERED":
@@ -55,7 +55,7 @@ def ordered_delivery(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def finished_means_all(facts: Facts) -> Iterator[Violation]:
+def finished_means_all(facts: RunFacts) -> Iterator[Violation]:
     """A receiver that ends FINISHED has given every message that was not nacked as a datagram."""
     for channel in facts.channels.values():
         end = channel.receiver_end
@@ -75,7 +75,7 @@ def finished_means_all(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_after_nack(facts: Facts) -> Iterator[Violation]:
+def nothing_after_nack(facts: RunFacts) -> Iterator[Violation]:
     """A message that was nacked is never given to the application, early or late (AQ-UNREL-3)."""
     for channel in facts.channels.values():
         for message in channel.messages:
@@ -84,7 +84,7 @@ def nothing_after_nack(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def taken_before_end(facts: Facts) -> Iterator[Violation]:
+def taken_before_end(facts: RunFacts) -> Iterator[Violation]:
     """Nothing is taken from a receiver after it ended or was closed."""
     for channel in facts.channels.values():
         over = min([channel.close_called, *(time for time, _ in channel.receiver_ends)])
@@ -101,7 +101,7 @@ def taken_before_end(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def taken_after_arrival(facts: Facts) -> Iterator[Violation]:
+def taken_after_arrival(facts: RunFacts) -> Iterator[Violation]:
     """What is taken has arrived, through a handle the application has."""
     for channel in facts.channels.values():
         for took, message in channel.takes:

@@ -15,9 +15,9 @@ from aqueduct.protocol.events import (
     Writable,
 )
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
-from aqueduct.testing.record import Broke, ConnectionClosed, NotSent, Saw
+from aqueduct.testing.record import ConnectionClosed, CoreFault, EventRaised, SendFailed
 from aqueduct.wire.chanid import Side
 
 POLITE = (CloseCode.NO_ERROR, CloseCode.REFUSED)
@@ -28,15 +28,15 @@ EVERYTHING_ENDS = "everything ends"
 
 
 @checker
-def cores_keep_their_promise(facts: Facts) -> Iterator[Violation]:
+def cores_keep_their_promise(facts: RunFacts) -> Iterator[Violation]:
     """A core raises nothing but what it says it raises, and writes only what can be read."""
     for entry in facts.record.entries:
-        if isinstance(entry, Broke):
+        if isinstance(entry, CoreFault):
             yield Violation("cores keep their promise", entry.text, entry.time, entry.side)
 
 
 @checker
-def nobody_objects(facts: Facts) -> Iterator[Violation]:
+def nobody_objects(facts: RunFacts) -> Iterator[Violation]:
     """Both ends are ours: neither may accuse the other of breaking a rule."""
     for entry in facts.record.entries:
         if isinstance(entry, ConnectionClosed) and entry.code not in POLITE:
@@ -49,10 +49,10 @@ def nobody_objects(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_is_strange(facts: Facts) -> Iterator[Violation]:
+def nothing_is_strange(facts: RunFacts) -> Iterator[Violation]:
     """No frame and no event is about a channel or message that does not exist."""
     for entry, text in facts.strange:
-        subject = entry.event if isinstance(entry, Saw) else entry
+        subject = entry.event if isinstance(entry, EventRaised) else entry
         channel = getattr(subject, "channel", None)
         yield Violation(
             "nothing is strange",
@@ -64,12 +64,12 @@ def nothing_is_strange(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def events_follow_handles(facts: Facts) -> Iterator[Violation]:
+def events_follow_handles(facts: RunFacts) -> Iterator[Violation]:
     """An application hears only of halves it has, and nothing of one after its end."""
     for channel in facts.channels.values():
         over = [False, False]
         for entry in channel.entries:
-            if not isinstance(entry, Saw):
+            if not isinstance(entry, EventRaised):
                 continue
             of_sender = isinstance(entry.event, SenderEnded | Delivered | Undelivered | Writable)
             side = channel.sender if of_sender else channel.receiver
@@ -96,7 +96,7 @@ def events_follow_handles(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def ends_have_reasons(facts: Facts) -> Iterator[Violation]:
+def ends_have_reasons(facts: RunFacts) -> Iterator[Violation]:
     """A half ends the way somebody ended it."""
     for channel in facts.channels.values():
         ends: list[tuple[float, SenderEnded | ReceiverEnded]] = [
@@ -117,7 +117,7 @@ def ends_have_reasons(facts: Facts) -> Iterator[Violation]:
 
 
 def _problem_of(
-    facts: Facts, channel: ChannelFacts, event: SenderEnded | ReceiverEnded, time: float
+    facts: RunFacts, channel: ChannelFacts, event: SenderEnded | ReceiverEnded, time: float
 ) -> str | None:
     how = event.how
     is_sender = isinstance(event, SenderEnded)
@@ -139,11 +139,11 @@ def _problem_of(
 
 
 @checker
-def errors_have_reasons(facts: Facts) -> Iterator[Violation]:
+def errors_have_reasons(facts: RunFacts) -> Iterator[Violation]:
     """A sender that its application holds and has not ended takes messages within the limits."""
     for channel in facts.channels.values():
         for entry in channel.entries:
-            if not isinstance(entry, NotSent):
+            if not isinstance(entry, SendFailed):
                 continue
             problem = _problem_of_error(facts, channel, entry)
             if problem:
@@ -156,7 +156,7 @@ def errors_have_reasons(facts: Facts) -> Iterator[Violation]:
                 )
 
 
-def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> str | None:
+def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed) -> str | None:
     limits = facts.record.limits[channel.receiver]
     if entry.error == "WouldBlock":
         return None
@@ -181,7 +181,7 @@ def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> st
 
 
 @checker
-def everything_ends(facts: Facts) -> Iterator[Violation]:
+def everything_ends(facts: RunFacts) -> Iterator[Violation]:
     """Once the faults are off, all halves end within the time given, and the cores hold nothing."""
     if not facts.record.drained:
         yield Violation(EVERYTHING_ENDS, "the run did not come to rest", facts.end)

@@ -28,18 +28,18 @@ from aqueduct.testing.checkers.subjects import (
 )
 from aqueduct.testing.record import (
     NO_CHANNEL,
-    Called,
+    CommandCalled,
     ConnectionClosed,
-    ConnectionLost,
+    ConnectionGone,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
+    MessageSent,
+    MessageTaken,
     Record,
-    RttTold,
-    Saw,
-    Sent,
+    RttMeasured,
+    SendFailed,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
@@ -54,7 +54,7 @@ from aqueduct.wire.frames import (
 )
 
 
-class Facts:
+class RunFacts:
     """Everything the checkers share, computed once."""
 
     def __init__(self, record: Record) -> None:
@@ -80,19 +80,19 @@ class Facts:
                 self._frame_sent(entry)  # type: ignore[arg-type]
             elif kind is FrameArrived:
                 self._frame_arrived(entry)  # type: ignore[arg-type]
-            elif kind is Saw:
+            elif kind is EventRaised:
                 self._saw(entry)  # type: ignore[arg-type]
-            elif kind is Sent:
+            elif kind is MessageSent:
                 self._sent(entry)  # type: ignore[arg-type]
-            elif kind is Took:
+            elif kind is MessageTaken:
                 self._took(entry)  # type: ignore[arg-type]
-            elif isinstance(entry, Called):
+            elif isinstance(entry, CommandCalled):
                 self._called(entry)
-            elif isinstance(entry, ConnectionClosed | ConnectionLost):
+            elif isinstance(entry, ConnectionClosed | ConnectionGone):
                 self.gone[entry.side] = min(self.gone[entry.side], entry.time)
-            elif isinstance(entry, NotSent):
+            elif isinstance(entry, SendFailed):
                 self._of(entry.channel, entry)
-            elif isinstance(entry, RttTold):
+            elif isinstance(entry, RttMeasured):
                 self.rtts[entry.side].append((entry.time, entry.rtt))
             elif isinstance(entry, StreamEnded):
                 stream = self._stream(entry.side, entry.stream)
@@ -126,7 +126,7 @@ class Facts:
             facts.entries.append(entry)
         return facts
 
-    def _sent(self, sent: Sent) -> None:
+    def _sent(self, sent: MessageSent) -> None:
         facts = self._of(sent.channel, sent)
         if facts is None:
             return
@@ -146,7 +146,7 @@ class Facts:
             else:
                 made.receiver_held = sent.time
 
-    def _took(self, took: Took) -> None:
+    def _took(self, took: MessageTaken) -> None:
         facts = self._of(took.channel, took)
         if facts is None:
             return
@@ -173,7 +173,7 @@ class Facts:
                 return message
         return None
 
-    def _called(self, called: Called) -> None:
+    def _called(self, called: CommandCalled) -> None:
         if called.channel == NO_CHANNEL:
             if called.verb == "accept":
                 self.listening[called.side] = called.time
@@ -190,7 +190,7 @@ class Facts:
         elif called.verb == "close":
             facts.close_called = min(facts.close_called, called.time)
 
-    def _saw(self, saw: Saw) -> None:
+    def _saw(self, saw: EventRaised) -> None:
         event: Event = saw.event
         if not isinstance(
             event, Delivered | Undelivered | SenderEnded | ReceiverEnded | Readable | Writable

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from aqueduct.protocol.events import Delivered, End, Undelivered
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
-from aqueduct.testing.record import Saw
+from aqueduct.testing.record import EventRaised
 
 
 @checker
-def one_fate(facts: Facts) -> Iterator[Violation]:
+def one_fate(facts: RunFacts) -> Iterator[Violation]:
     """A message is reported once at most, as delivered or undelivered, before its sender ends."""
     for channel in facts.channels.values():
         for message in channel.messages:
@@ -22,7 +22,7 @@ def one_fate(facts: Facts) -> Iterator[Violation]:
             continue
         ended = False
         for entry in channel.entries:
-            if not isinstance(entry, Saw):
+            if not isinstance(entry, EventRaised):
                 continue
             if entry.event is channel.sender_end:
                 ended = True
@@ -37,7 +37,7 @@ def one_fate(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def both_ends_agree(facts: Facts) -> Iterator[Violation]:
+def both_ends_agree(facts: RunFacts) -> Iterator[Violation]:
     """What was taken is delivered; what is not delivered when the sender ends is never taken."""
     for channel in facts.channels.values():
         end = channel.sender_end
@@ -51,7 +51,7 @@ def both_ends_agree(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def delivered_is_earned(facts: Facts) -> Iterator[Violation]:
+def delivered_is_earned(facts: RunFacts) -> Iterator[Violation]:
     """Delivered means: acked, and its channel known to be within the peer application's reach."""
     for channel in facts.channels.values():
         reachable = _reachable_since(channel)
@@ -68,7 +68,7 @@ def delivered_is_earned(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def undelivered_is_earned(facts: Facts) -> Iterator[Violation]:
+def undelivered_is_earned(facts: RunFacts) -> Iterator[Violation]:
     """Undelivered means: nacked, or its channel lost, before it was reported so (AQ-NACK-1)."""
     for channel in facts.channels.values():
         for message in channel.messages:
@@ -79,7 +79,7 @@ def undelivered_is_earned(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def fates_are_complete(facts: Facts) -> Iterator[Violation]:
+def fates_are_complete(facts: RunFacts) -> Iterator[Violation]:
     """When a sender ends, each message known to be acked and within reach has been reported."""
     for channel in facts.channels.values():
         end = channel.sender_end

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
@@ -15,7 +15,7 @@ LINEAGE_SHOWN = 16
 
 
 @checker
-def lost_is_told(facts: Facts) -> Iterator[Violation]:
+def lost_is_told(facts: RunFacts) -> Iterator[Violation]:
     """The creator's half of a lost channel ends LOST the moment that can be known (AQ-LIN-3).
 
     Unless it had ended before: closed by its own application, or ended by what the peer's core
@@ -45,7 +45,7 @@ def lost_is_told(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def only_lost_is_told(facts: Facts) -> Iterator[Violation]:
+def only_lost_is_told(facts: RunFacts) -> Iterator[Violation]:
     """A half ends LOST only if its lineage was lost, and only at the creator (AQ-LIN-3)."""
     for channel in facts.channels.values():
         for side in (channel.sender, channel.receiver):
@@ -59,7 +59,7 @@ def only_lost_is_told(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def lost_is_out_of_reach(facts: Facts) -> Iterator[Violation]:
+def lost_is_out_of_reach(facts: RunFacts) -> Iterator[Violation]:
     """The peer's application never gets a handle to a lost channel."""
     for channel in facts.channels.values():
         if not channel.lost:
@@ -70,7 +70,7 @@ def lost_is_out_of_reach(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def right_lineage(facts: Facts) -> Iterator[Violation]:
+def right_lineage(facts: RunFacts) -> Iterator[Violation]:
     """LOST names the channels above, nearest first, up to the one whose message was lost."""
     for channel in facts.channels.values():
         for time, event in _ends(channel, channel.creator):
@@ -95,7 +95,7 @@ def _possible_lineages(channel: ChannelFacts, time: float) -> list[tuple[int, ..
 
 
 @checker
-def lost_is_forgotten(facts: Facts) -> Iterator[Violation]:
+def lost_is_forgotten(facts: RunFacts) -> Iterator[Violation]:
     """The creator of a lost channel tells a peer that may know of it to forget it (AQ-LIN-4).
 
     That is at once if a ROUTE_TO for it ever went or came, and else when one comes (AQ-ROUTE-3).

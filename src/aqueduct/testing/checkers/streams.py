@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aqueduct.errors import StreamCode
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, StreamFacts
 from aqueduct.testing.record import NO_CHANNEL, FrameArrived, FrameSent
@@ -33,7 +33,7 @@ BY_RECEIVER = (AckReliable, AckNackUnreliable, Dequeued, CloseReceiver)
 
 
 @checker
-def right_side(facts: Facts) -> Iterator[Violation]:
+def right_side(facts: RunFacts) -> Iterator[Violation]:
     """A frame comes from the side of the channel that may send it (AQ-FRAME-18)."""
     for channel in facts.channels.values():
         for sent in channel.entries:
@@ -56,7 +56,7 @@ def right_side(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def version_first(facts: Facts) -> Iterator[Violation]:
+def version_first(facts: RunFacts) -> Iterator[Violation]:
     """Until ACK_VERSION has come every stream and datagram begins with VERSION (AQ-VERSION-1)."""
     acked = [False, False]
     begun: set[tuple[Side, int]] = set()
@@ -78,7 +78,7 @@ def version_first(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def greetings_are_exchanged(facts: Facts) -> Iterator[Violation]:
+def greetings_are_exchanged(facts: RunFacts) -> Iterator[Violation]:
     """VERSION is answered at once, and each side states its connection headers once, if ever."""
     for side in Side:
         heard = answered = NEVER
@@ -105,7 +105,7 @@ def greetings_are_exchanged(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def right_stream(facts: Facts) -> Iterator[Violation]:
+def right_stream(facts: RunFacts) -> Iterator[Violation]:
     """Each stream is one of the kinds there are, and says nothing after its end (AQ-STREAM-3)."""
     for stream in facts.streams.values():
         problem = _problem_of(facts, stream)
@@ -119,7 +119,7 @@ def right_stream(facts: Facts) -> Iterator[Violation]:
             )
 
 
-def _problem_of(facts: Facts, stream: StreamFacts) -> str | None:
+def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
     frames = stream.routed
     kinds = {type(frame) for frame in frames}
     if stream.reset is not None and stream.reset not in tuple(StreamCode):
@@ -160,7 +160,7 @@ def _problem_of(facts: Facts, stream: StreamFacts) -> str | None:
 
 
 @checker
-def one_control_stream(facts: Facts) -> Iterator[Violation]:
+def one_control_stream(facts: RunFacts) -> Iterator[Violation]:
     """A half speaks in order: on one control stream, and ORDERED messages on one stream too."""
     groups = (
         ("acks and reports", BY_RECEIVER),
@@ -193,7 +193,7 @@ def _one_stream(
 
 
 @checker
-def silence_after_the_last_word(facts: Facts) -> Iterator[Violation]:
+def silence_after_the_last_word(facts: RunFacts) -> Iterator[Violation]:
     """After FINISH_SENDER, CANCEL_SENDER or CLOSE_RECEIVER that half says no more (AQ-FINISH-3).
 
     Nor does a half that was told to be forgotten (AQ-FORGET-1). FORGET_CHANNEL is the creator's,
@@ -232,7 +232,7 @@ def silence_after_the_last_word(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def finish_counts_right(facts: Facts) -> Iterator[Violation]:
+def finish_counts_right(facts: RunFacts) -> Iterator[Violation]:
     """FINISH_SENDER states how many messages went in streams, and all datagrams were announced."""
     for channel in facts.channels.values():
         announced = 0
@@ -255,7 +255,7 @@ def finish_counts_right(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def cancel_resets(facts: Facts) -> Iterator[Violation]:
+def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
     """A cancel takes back what can be: CANCEL_SENDER goes out and message streams are reset."""
     for channel in facts.channels.values():
         called = channel.cancel_called
@@ -286,7 +286,7 @@ def cancel_resets(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def close_has_a_cause(facts: Facts) -> Iterator[Violation]:
+def close_has_a_cause(facts: RunFacts) -> Iterator[Violation]:
     """CLOSE_RECEIVER follows a close, a cancel, or a finish with all received and decided."""
     for channel in facts.channels.values():
         closed = channel.close_written
@@ -317,7 +317,7 @@ def close_has_a_cause(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_leaks(facts: Facts) -> Iterator[Violation]:
+def nothing_leaks(facts: RunFacts) -> Iterator[Violation]:
     """Halves in messages that were dropped unread are ended for the application, at once."""
     for channel in facts.channels.values():
         carrier = channel.carrier

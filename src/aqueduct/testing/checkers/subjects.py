@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from aqueduct.protocol.events import ReceiverEnded, SenderEnded
 from aqueduct.testing.record import (
     NO_CHANNEL,
-    Called,
+    CommandCalled,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
-    Saw,
-    Sent,
-    Took,
+    MessageSent,
+    MessageTaken,
+    SendFailed,
 )
 from aqueduct.wire.chanid import Side, creator_of, is_oneshot, sender_of
 from aqueduct.wire.frames import Frame, Message, RouteTo
@@ -21,7 +21,9 @@ from aqueduct.wire.primitives import headers_size, varint_size
 
 NEVER = float("inf")
 
-ChannelEntry = FrameSent | FrameArrived | Sent | NotSent | Called | Took | Saw
+ChannelEntry = (
+    FrameSent | FrameArrived | MessageSent | SendFailed | CommandCalled | MessageTaken | EventRaised
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +31,7 @@ class MessageFacts:
     """One message, from ``send`` to its fate. A time is when it happened; NEVER if it did not."""
 
     channel: ChannelFacts
-    sent: Sent
+    sent: MessageSent
     written: float = NEVER
     """It was put on the wire."""
     arrived: float = NEVER
@@ -72,7 +74,7 @@ class ChannelFacts:
     mode: str = "ORDERED"
     reliable: dict[int, MessageFacts] = field(default_factory=dict)
     unreliable: dict[int, MessageFacts] = field(default_factory=dict)
-    takes: list[tuple[Took, MessageFacts | None]] = field(default_factory=list)
+    takes: list[tuple[MessageTaken, MessageFacts | None]] = field(default_factory=list)
     entries: list[ChannelEntry] = field(default_factory=list)
     sender_held: float = NEVER
     """Since when the sending application has the sender."""

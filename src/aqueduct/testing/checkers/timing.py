@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import (
     ACK_DELAY,
     ACK_EVERY,
@@ -30,7 +30,7 @@ from aqueduct.wire.frames import (
 
 
 @checker
-def acks_in_time(facts: Facts) -> Iterator[Violation]:
+def acks_in_time(facts: RunFacts) -> Iterator[Violation]:
     """A message that came in a stream is acked within 10 ms, and before the receiver closes."""
     patience = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
@@ -58,7 +58,7 @@ def acks_in_time(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def acks_under_load(facts: Facts) -> Iterator[Violation]:
+def acks_under_load(facts: RunFacts) -> Iterator[Violation]:
     """No more than 64 messages wait for their ack once their instant is over (AQ-ACK-1)."""
     for channel in facts.channels.values():
         waiting = 0
@@ -85,7 +85,7 @@ def acks_under_load(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def acks_are_true(facts: Facts) -> Iterator[Violation]:
+def acks_are_true(facts: RunFacts) -> Iterator[Violation]:
     """Only what has arrived is acked, and no number is decided before it was announced."""
     for channel in facts.channels.values():
         for message in channel.messages:
@@ -122,7 +122,7 @@ def _follow_announcements(channel: ChannelFacts) -> Iterator[Violation]:
 
 
 @checker
-def nacks_in_time(facts: Facts) -> Iterator[Violation]:
+def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
     """A datagram gets its time to arrive, by the round-trip time; then it is decided."""
     slack = DEADLINE_GRAIN + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
@@ -173,7 +173,7 @@ def _announcements(channel: ChannelFacts) -> list[float]:
 
 
 @checker
-def announcements_in_time(facts: Facts) -> Iterator[Violation]:
+def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
     """SENT_UNRELIABLE follows a datagram within 25 ms, and counts no more than was sent."""
     patience = ANNOUNCE_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
@@ -212,7 +212,7 @@ def announcements_in_time(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def forgets_are_rare(facts: Facts) -> Iterator[Violation]:
+def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
     """FORGET_CHANNEL is not repeated for one channel within a second (AQ-FORGET-2)."""
     for channel in facts.channels.values():
         last = -NEVER
@@ -230,7 +230,7 @@ def forgets_are_rare(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def routes_are_answered(facts: Facts) -> Iterator[Violation]:
+def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
     """Who hears of a channel by ROUTE_TO before its carrier came answers with one within 10 ms."""
     patience = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():

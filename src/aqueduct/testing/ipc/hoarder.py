@@ -11,8 +11,8 @@ from random import Random
 
 from aqueduct.errors import RemoteProtocolError
 from aqueduct.ipc.core.pdu import ID_SIZE, Code, Data, Header, HeaderAck, decode, decode_owner
-from aqueduct.testing.clock import Clock
-from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.clock import VirtualClock
+from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.peer import Peer
 
 NAMES = tuple(f"hoarder {number}" for number in range(6))
@@ -27,7 +27,12 @@ class Hoarder:
     """Occupies as much of an endpoint's budget as it can, with few bytes."""
 
     def __init__(
-        self, rate: float, unit: float, random: Random, clock: Clock, network: Network
+        self,
+        rate: float,
+        unit: float,
+        random: Random,
+        clock: VirtualClock,
+        network: DatagramNetwork,
     ) -> None:
         self.begins = True
         """Whether it begins new messages; those that have begun go on all the same."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.faults import Faults
 
 Receiver = Callable[[str, bytes], object]
 Tap = Callable[[str, str, bytes], object]
 
 
-class Network:
+class DatagramNetwork:
     """Carries datagrams between names; what is under way to one arrives whoever answers to it."""
 
-    def __init__(self, clock: Clock, random: Random, faults: Faults) -> None:
+    def __init__(self, clock: VirtualClock, random: Random, faults: Faults) -> None:
         self.faults = faults
         self.receivers: dict[str, Receiver] = {}
         self.tap: Tap | None = None

@@ -10,36 +10,32 @@ from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import Outgoing
-from aqueduct.testing.clock import Clock, seeded
-from aqueduct.testing.ipc.network import Network
-from aqueduct.testing.ipc.plan import Plan, draw_max_pdu, draw_size
+from aqueduct.testing.clock import StuckTimer, VirtualClock, seeded
+from aqueduct.testing.ipc.network import DatagramNetwork
+from aqueduct.testing.ipc.plan import IpcPlan, draw_max_pdu, draw_size
 from aqueduct.testing.ipc.record import (
-    Began,
     Cancelled,
-    Finished,
-    NotSent,
-    Owned,
+    IpcArrived,
+    IpcEnded,
+    IpcRecord,
+    IpcRefused,
+    IpcSendFailed,
+    IpcSent,
+    IpcTaken,
+    IpcWithdrawn,
+    LifeStarted,
+    LifeStopped,
+    OwnerIdChanged,
     PduArrived,
     PduSent,
-    Record,
-    Refused,
     Reported,
     Resized,
-    Sent,
-    Stopped,
-    Took,
     Troubled,
-    Whole,
-    Withdrawn,
 )
 
 SOON = 0.2
 """The part of a unit within which one thing follows another that is to follow it."""
 RESIZED_AGAIN = 0.7
-
-
-class TimerDoesNotMove(Exception):
-    """A core wants to be woken at a time that is over, however often it is."""
 
 
 class Peer:
@@ -50,10 +46,10 @@ class Peer:
         seed: int,
         place: int,
         name: str,
-        plan: Plan,
-        clock: Clock,
-        network: Network,
-        record: Record,
+        plan: IpcPlan,
+        clock: VirtualClock,
+        network: DatagramNetwork,
+        record: IpcRecord,
     ) -> None:
         self.name = name
         self.life = 0
@@ -88,7 +84,7 @@ class Peer:
         now = self._clock.now
         self.exchange = Exchange(self.config, chance, now, reports_sent=self._reports_sent)
         self._record.append(
-            Began(now, self.name, self.life, self.config, self._reports_sent),
+            LifeStarted(now, self.name, self.life, self.config, self._reports_sent),
         )
         self._max_pdu = self.config.max_pdu
         self._timer = None
@@ -120,7 +116,7 @@ class Peer:
     def _note_stop(self, how: str) -> None:
         assert self.exchange is not None
         counts = self.exchange.statistics
-        self._record.append(Stopped(self._clock.now, self.name, self.life, how, counts))
+        self._record.append(LifeStopped(self._clock.now, self.name, self.life, how, counts))
 
     # What the application does
 
@@ -134,11 +130,11 @@ class Peer:
         try:
             message = exchange.send(remote, payload, now)
         except WouldBlock as error:
-            self._record.append(NotSent(now, self.name, self.life, str(error)))
+            self._record.append(IpcSendFailed(now, self.name, self.life, str(error)))
             return
         self.open_sends.add(message)
         self._record.append(
-            Sent(now, self.name, self.life, message, remote, payload, must_arrive),
+            IpcSent(now, self.name, self.life, message, remote, payload, must_arrive),
         )
         if not must_arrive and self._random.random() < self._plan.cancel:
             when = self._plan.unit * self._random.random() ** 2
@@ -199,16 +195,16 @@ class Peer:
         message = arrived.message_id
         if not self.draining and self._random.random() < self._plan.refuse:
             if exchange.holds(message):
-                self._record.append(Refused(now, self.name, life, message))
+                self._record.append(IpcRefused(now, self.name, life, message))
             exchange.refuse(message)
         elif exchange.take(message):
             source = str(arrived.remote)
-            self._record.append(Took(now, self.name, life, message, source, arrived.payload))
+            self._record.append(IpcTaken(now, self.name, life, message, source, arrived.payload))
             if self._random.random() < self._plan.crash_after_take:
                 soon = SOON * self._plan.unit * self._random.random()
                 self._clock.after(soon, self.crash, life)
         else:
-            self._record.append(Withdrawn(now, self.name, life, message))
+            self._record.append(IpcWithdrawn(now, self.name, life, message))
         self.turn_over()
 
     # What the network and the clock do
@@ -240,10 +236,10 @@ class Peer:
         now = self._clock.now
         if exchange.owner != self._owner:
             self._owner = exchange.owner
-            self._record.append(Owned(now, self.name, self.life, self._owner))
+            self._record.append(OwnerIdChanged(now, self.name, self.life, self._owner))
         for event in exchange.poll_events():
             if isinstance(event, Arrived):
-                self._record.append(Whole(now, self.name, self.life, event.message_id))
+                self._record.append(IpcArrived(now, self.name, self.life, event.message_id))
                 eager = self.draining or self._random.random() < self._plan.eager
                 delay = 0.0 if eager else self._plan.take_delay * self._random.expovariate(1.0)
                 self.untaken += 1
@@ -251,7 +247,7 @@ class Peer:
             elif isinstance(event, Ended):  # one that is withdrawn is let go when it is decided on
                 self.open_sends.discard(event.message_id)
                 self._record.append(
-                    Finished(now, self.name, self.life, event.message_id, event.code, event.exposed)
+                    IpcEnded(now, self.name, self.life, event.message_id, event.code, event.exposed)
                 )
         self._transmit(exchange, now)
         self._set_timer(exchange)
@@ -301,5 +297,5 @@ class Peer:
         ):
             exchange.handle_timer(now)
             if exchange.next_timer() <= now:
-                raise TimerDoesNotMove(f"the timer stays at {now:.6f}")
+                raise StuckTimer(f"the timer stays at {now:.6f}")
         self.turn_over()

@@ -12,7 +12,7 @@ NAMES = ("ann", "bob", "cat", "dan")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class IpcPlan:
     """The habits of all applications in one run; weights are relative, the rest probabilities."""
 
     unit: float
@@ -53,14 +53,14 @@ class Plan:
     reports_sent: tuple[bool, ...]
 
 
-def draw_plan(random: Random) -> Plan:
+def draw_plan(random: Random) -> IpcPlan:
     """Choose the habits for one run; in many, whole features are off so that others dominate."""
     unit = random.choice((0.2, 0.6, 2.0))
     duration = unit * random.choice((2, 4, 8))
     count = random.choice((2, 2, 2, 3, 4))
     large = random.random() < 0.15
     reports = random.choice((0.0, 0.0, 0.5, 1.0))
-    plan = Plan(
+    plan = IpcPlan(
         unit=unit,
         duration=duration,
         turn=duration / random.randint(8, 30),

@@ -14,7 +14,7 @@ from aqueduct.ipc.core.events import Statistics
 
 
 @dataclass(slots=True)
-class Began:
+class LifeStarted:
     """An endpoint started."""
 
     time: float
@@ -25,7 +25,7 @@ class Began:
 
 
 @dataclass(slots=True)
-class Stopped:
+class LifeStopped:
     """An endpoint crashed, or said goodbye first, or the run was over; these were its counts."""
 
     time: float
@@ -36,7 +36,7 @@ class Stopped:
 
 
 @dataclass(slots=True)
-class Owned:
+class OwnerIdChanged:
     """An endpoint has another owner id."""
 
     time: float
@@ -46,7 +46,7 @@ class Owned:
 
 
 @dataclass(slots=True)
-class Sent:
+class IpcSent:
     """The application sent a message."""
 
     time: float
@@ -60,7 +60,7 @@ class Sent:
 
 
 @dataclass(slots=True)
-class NotSent:
+class IpcSendFailed:
     """The application tried to send, and got an error instead."""
 
     time: float
@@ -80,7 +80,7 @@ class Cancelled:
 
 
 @dataclass(slots=True)
-class Finished:
+class IpcEnded:
     """The application was told what became of its message."""
 
     time: float
@@ -92,7 +92,7 @@ class Finished:
 
 
 @dataclass(slots=True)
-class Whole:
+class IpcArrived:
     """The application was told that a message arrived."""
 
     time: float
@@ -102,7 +102,7 @@ class Whole:
 
 
 @dataclass(slots=True)
-class Took:
+class IpcTaken:
     """The application took a message, and with it the duty to act on it."""
 
     time: float
@@ -114,7 +114,7 @@ class Took:
 
 
 @dataclass(slots=True)
-class Refused:
+class IpcRefused:
     """The application could not make use of a message."""
 
     time: float
@@ -124,7 +124,7 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Withdrawn:
+class IpcWithdrawn:
     """The application came too late to take a message."""
 
     time: float
@@ -187,7 +187,7 @@ class PduArrived:
 
 
 @dataclass(slots=True)
-class Broke:
+class IpcFault:
     """A core raised what it may not raise, or its timer did not move."""
 
     time: float
@@ -197,28 +197,28 @@ class Broke:
 
 
 Entry: TypeAlias = (
-    Began
-    | Stopped
-    | Owned
-    | Sent
-    | NotSent
+    LifeStarted
+    | LifeStopped
+    | OwnerIdChanged
+    | IpcSent
+    | IpcSendFailed
     | Cancelled
-    | Finished
-    | Whole
-    | Took
-    | Refused
-    | Withdrawn
+    | IpcEnded
+    | IpcArrived
+    | IpcTaken
+    | IpcRefused
+    | IpcWithdrawn
     | Resized
     | Troubled
     | PduSent
     | Reported
     | PduArrived
-    | Broke
+    | IpcFault
 )
 
 
 @dataclass
-class Record:
+class IpcRecord:
     """One run: its entries in order, and what a checker must know beside them."""
 
     lateness: float = 0.0

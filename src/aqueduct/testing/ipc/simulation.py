@@ -6,21 +6,21 @@ then a message from each to the next has to arrive, as if nothing had ever been 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
-from aqueduct.testing.checkers.base import Violation
-from aqueduct.testing.clock import Clock, seeded
+from aqueduct.testing.clock import VirtualClock, seeded
 from aqueduct.testing.faults import CALM, Faults, draw_faults
 from aqueduct.testing.ipc.checkers import check
 from aqueduct.testing.ipc.hoarder import Hoarder
-from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.peer import Peer
-from aqueduct.testing.ipc.plan import NAMES, Plan, draw_plan
-from aqueduct.testing.ipc.record import Began, Broke, Record, Sent
+from aqueduct.testing.ipc.plan import NAMES, IpcPlan, draw_plan
+from aqueduct.testing.ipc.record import IpcFault, IpcRecord, IpcSent, LifeStarted
 from aqueduct.testing.ipc.stranger import Stranger
+from aqueduct.testing.simulation import RunOutcome
 
-PATIENCE = 60
+DRAIN_TIMEOUT = 60
 """Units of virtual time in which everything must have ended once the faults are off."""
 FAREWELL = 1_200
 """The size of the last messages: some PDUs, at least when these are small."""
@@ -28,35 +28,18 @@ ROUND_TRIP = 0.02
 """Part of a unit that a round trip takes in peace."""
 
 
-@dataclass
-class Outcome:
-    """What came of a run."""
-
-    seed: int
-    record: Record
-    violations: list[Violation]
-    messages: int
-    restarts: int
-    virtual_time: float
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How much happened."""
-        return {"messages": self.messages, "restarts": self.restarts}
-
-
-class Simulation:
+class IpcSimulation:
     """A run that is set up by its seed, as far as the caller does not say how it is to be."""
 
     def __init__(
-        self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None
+        self, seed: int, *, plan: IpcPlan | None = None, faults: Faults | None = None
     ) -> None:
         self.seed = seed
         self.plan = plan or draw_plan(seeded(seed, "ipc plan"))
         faults = faults or draw_stalls(seeded(seed, "ipc faults"), self.plan)
-        self.clock = Clock()
-        self.record = Record(lateness=faults.lateness if faults.late_timer else 0.0)
-        self.network = Network(self.clock, seeded(seed, "ipc network"), faults)
+        self.clock = VirtualClock()
+        self.record = IpcRecord(lateness=faults.lateness if faults.late_timer else 0.0)
+        self.network = DatagramNetwork(self.clock, seeded(seed, "ipc network"), faults)
         self.network.deaf = self.plan.deaf
         self.peers = [
             Peer(seed, place, name, self.plan, self.clock, self.network, self.record)
@@ -82,7 +65,7 @@ class Simulation:
         for peer in self.peers:
             peer.on_drop = self._tell_of_drop
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome[IpcRecord]:
         """Play the run to its end and check it."""
         clock = self.clock
         record = self.record
@@ -95,16 +78,20 @@ class Simulation:
             self._make_peace()
         except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
             text = f"{type(error).__name__}: {error}"
-            record.entries.append(Broke(clock.now, "core", 0, text))
+            record.entries.append(IpcFault(clock.now, "core", 0, text))
         for peer in self.peers:
             peer.end()
-        return Outcome(
+        return RunOutcome(
             self.seed,
             record,
             check(record),
-            messages=sum(type(entry) is Sent for entry in record.entries),
-            restarts=sum(type(entry) is Began and entry.life > 1 for entry in record.entries),
-            virtual_time=clock.now,
+            {
+                "messages": sum(type(entry) is IpcSent for entry in record.entries),
+                "restarts": sum(
+                    type(entry) is LifeStarted and entry.life > 1 for entry in record.entries
+                ),
+            },
+            clock.now,
         )
 
     def _make_peace(self) -> None:
@@ -117,7 +104,7 @@ class Simulation:
         for peer in self.peers:
             peer.draining = True
         clock.run(faults.delay + faults.jitter)
-        for _ in range(PATIENCE):
+        for _ in range(DRAIN_TIMEOUT):
             clock.run(unit)
             if not any(
                 peer.open_sends or peer.untaken or peer.exchange is None for peer in self.peers
@@ -173,7 +160,7 @@ class Simulation:
                 peer.turn_over()
 
 
-def draw_stalls(random: Random, plan: Plan) -> Faults:
+def draw_stalls(random: Random, plan: IpcPlan) -> Faults:
     """Choose a network; in some runs processes stand still as long as they should be patient."""
     faults = draw_faults(random, plan.duration)
     if random.random() < 0.2:
@@ -181,6 +168,6 @@ def draw_stalls(random: Random, plan: Plan) -> Faults:
     return faults
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int) -> RunOutcome[IpcRecord]:
     """Run one seed."""
-    return Simulation(seed).run()
+    return IpcSimulation(seed).run()

@@ -21,9 +21,9 @@ from aqueduct.ipc.core.pdu import (
     decode,
     decode_owner,
 )
-from aqueduct.testing.clock import Clock
-from aqueduct.testing.ipc.network import Network
-from aqueduct.testing.ipc.record import Record, Sent
+from aqueduct.testing.clock import VirtualClock
+from aqueduct.testing.ipc.network import DatagramNetwork
+from aqueduct.testing.ipc.record import IpcRecord, IpcSent
 
 STRANGER = "eve"
 FIRST_PIECE = 40
@@ -34,7 +34,12 @@ class Stranger:
     """Hears every datagram, and adds its own."""
 
     def __init__(
-        self, chance: float, random: Random, clock: Clock, network: Network, record: Record
+        self,
+        chance: float,
+        random: Random,
+        clock: VirtualClock,
+        network: DatagramNetwork,
+        record: IpcRecord,
     ) -> None:
         self.quiet = False
         self._chance = chance
@@ -129,7 +134,7 @@ class Stranger:
         payload = self._messages.pop(message, None)
         if payload is None:
             return
-        self._record.append(Sent(self._clock.now, STRANGER, 1, message, source, payload))
+        self._record.append(IpcSent(self._clock.now, STRANGER, 1, message, source, payload))
         excess = self._random.randbytes(EXCESS)
         first = payload[:FIRST_PIECE]
         rest = payload[FIRST_PIECE:]

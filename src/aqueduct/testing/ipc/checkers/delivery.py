@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import EPSILON, PEER_RESTARTED, SUCCESS, Facts
+from aqueduct.testing.ipc.checkers.facts import EPSILON, PEER_RESTARTED, SUCCESS, IpcFacts
 
 
 @checker
-def nothing_from_nowhere(facts: Facts) -> Iterator[Violation]:
+def nothing_from_nowhere(facts: IpcFacts) -> Iterator[Violation]:
     """What is taken was sent, to the one who took it."""
     for took in facts.strange_takes:
         text = f"{took.who} took {len(took.payload)} bytes that nobody sent"
@@ -22,7 +22,7 @@ def nothing_from_nowhere(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def intact_content(facts: Facts) -> Iterator[Violation]:
+def intact_content(facts: IpcFacts) -> Iterator[Violation]:
     """A message is taken with the bytes it was sent with."""
     for message in facts.messages.values():
         for took in message.takes:
@@ -32,7 +32,7 @@ def intact_content(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def at_most_once(facts: Facts) -> Iterator[Violation]:
+def at_most_once(facts: IpcFacts) -> Iterator[Violation]:
     """No message is taken twice, by whatever lives of the receiver, whatever became of its send."""
     for message in facts.messages.values():
         if len(message.takes) > 1:
@@ -42,7 +42,7 @@ def at_most_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def success_means_taken(facts: Facts) -> Iterator[Violation]:
+def success_means_taken(facts: IpcFacts) -> Iterator[Violation]:
     """Who is told of success is told the truth, and not before it is true."""
     for message in facts.messages.values():
         end = message.end
@@ -55,7 +55,7 @@ def success_means_taken(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def refused_means_failed(facts: Facts) -> Iterator[Violation]:
+def refused_means_failed(facts: IpcFacts) -> Iterator[Violation]:
     """The send of a message that was refused does not succeed, and nobody takes it."""
     for message in facts.messages.values():
         if not message.refusals:
@@ -69,7 +69,7 @@ def refused_means_failed(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def not_exposed_means_not_taken(facts: Facts) -> Iterator[Violation]:
+def not_exposed_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
     """A send that failed without having been exposed can be sent anew: nobody has it."""
     for message in facts.messages.values():
         end = message.end
@@ -79,7 +79,7 @@ def not_exposed_means_not_taken(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def aborted_means_not_taken(facts: Facts) -> Iterator[Violation]:
+def aborted_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
     """A message whose abort came while it waited to be taken is not taken."""
     for message in facts.messages.values():
         for took in message.takes:
@@ -94,7 +94,7 @@ def aborted_means_not_taken(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def peace_means_success(facts: Facts) -> Iterator[Violation]:
+def peace_means_success(facts: IpcFacts) -> Iterator[Violation]:
     """A message sent when nothing is wrong any more arrives."""
     for message in facts.messages.values():
         end = message.end
@@ -106,7 +106,7 @@ def peace_means_success(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def restarted_means_restarted(facts: Facts) -> Iterator[Violation]:
+def restarted_means_restarted(facts: IpcFacts) -> Iterator[Violation]:
     """PEER_RESTARTED is said only of a remote that has had another life."""
     for message in facts.messages.values():
         end = message.end

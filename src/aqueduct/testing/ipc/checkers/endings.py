@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import APPLICATION, EPSILON, RESET, Facts
+from aqueduct.testing.ipc.checkers.facts import APPLICATION, EPSILON, RESET, IpcFacts
 
 
 @checker
-def nothing_breaks(facts: Facts) -> Iterator[Violation]:
+def nothing_breaks(facts: IpcFacts) -> Iterator[Violation]:
     """A core raises nothing but what is documented, and its timer moves."""
     for broke in facts.broken:
         yield Violation("nothing breaks", broke.text, broke.time)
 
 
 @checker
-def every_send_ends_once(facts: Facts) -> Iterator[Violation]:
+def every_send_ends_once(facts: IpcFacts) -> Iterator[Violation]:
     """A send ends exactly once, unless its endpoint crashes first; then not at all."""
     for end in facts.strange_ends:
         text = f"{end.who}/{end.life} was told of a message that it did not send"
@@ -36,7 +36,7 @@ def every_send_ends_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def cancelled_at_once(facts: Facts) -> Iterator[Violation]:
+def cancelled_at_once(facts: IpcFacts) -> Iterator[Violation]:
     """A send that is cancelled before it ended ends at that moment."""
     for message in facts.messages.values():
         end = message.end
@@ -48,7 +48,7 @@ def cancelled_at_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def unreachable_at_once(facts: Facts) -> Iterator[Violation]:
+def unreachable_at_once(facts: IpcFacts) -> Iterator[Violation]:
     """What goes to a remote that cannot be reached ends when that is known, and not otherwise."""
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -63,7 +63,7 @@ def unreachable_at_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_left(facts: Facts) -> Iterator[Violation]:
+def nothing_left(facts: IpcFacts) -> Iterator[Violation]:
     """When all messages have ended, nothing of them is held; a while later no id is remembered."""
     if not facts.record.drained:
         return
@@ -77,7 +77,7 @@ def nothing_left(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def holds_what_it_may(facts: Facts) -> Iterator[Violation]:
+def holds_what_it_may(facts: IpcFacts) -> Iterator[Violation]:
     """An endpoint never holds more messages or bytes than its limits say."""
     for (who, number), (count, size) in facts.record.most_held.items():
         config = facts.lives[who, number].config
@@ -91,7 +91,7 @@ def holds_what_it_may(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def counts_are_right(facts: Facts) -> Iterator[Violation]:
+def counts_are_right(facts: IpcFacts) -> Iterator[Violation]:
     """An endpoint's statistics are what happened."""
     for (who, number), life in facts.lives.items():
         if life.stopped is None:

@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 
 from aqueduct.ipc.core.config import Config
 from aqueduct.testing.ipc.record import (
-    Began,
-    Broke,
     Cancelled,
-    Finished,
-    Owned,
+    IpcArrived,
+    IpcEnded,
+    IpcFault,
+    IpcRecord,
+    IpcRefused,
+    IpcSent,
+    IpcTaken,
+    LifeStarted,
+    LifeStopped,
+    OwnerIdChanged,
     PduArrived,
     PduSent,
-    Record,
-    Refused,
     Reported,
     Resized,
-    Sent,
-    Stopped,
-    Took,
     Troubled,
-    Whole,
 )
 
 DATA: Final = 1
@@ -85,13 +85,13 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class MessageFacts:
+class IpcMessageFacts:
     """One message."""
 
-    sent: Sent
-    ends: list[Finished] = field(default_factory=list)
-    takes: list[Took] = field(default_factory=list)
-    refusals: list[Refused] = field(default_factory=list)
+    sent: IpcSent
+    ends: list[IpcEnded] = field(default_factory=list)
+    takes: list[IpcTaken] = field(default_factory=list)
+    refusals: list[IpcRefused] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     """Without those that only abort it."""
     aborts: list[Pass] = field(default_factory=list)
@@ -100,7 +100,7 @@ class MessageFacts:
     cancelled: float = NEVER
 
     @property
-    def end(self) -> Finished | None:
+    def end(self) -> IpcEnded | None:
         """What its sender was told; None if it was not, or has crashed."""
         return self.ends[0] if self.ends else None
 
@@ -113,7 +113,7 @@ class LifeFacts:
     reports_sent: bool
     limits: list[tuple[float, int]]
     """The sizes of PDUs it was set to, and when."""
-    stopped: Stopped | None = None
+    stopped: LifeStopped | None = None
     owners: list[tuple[float, bytes]] = field(default_factory=list)
     heard: dict[str, list[float]] = field(default_factory=dict)
     """When acks came, by source."""
@@ -144,62 +144,62 @@ class LifeFacts:
         return max(sizes)
 
 
-class Facts:
+class IpcFacts:
     """A record, sorted by what it is about."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: IpcRecord) -> None:
         self.record = record
         self.lives: dict[Life, LifeFacts] = {}
-        self.messages: dict[bytes, MessageFacts] = {}
-        self.strange_takes: list[Took] = []
+        self.messages: dict[bytes, IpcMessageFacts] = {}
+        self.strange_takes: list[IpcTaken] = []
         """Takes of what nobody sent."""
-        self.strange_ends: list[Finished] = []
+        self.strange_ends: list[IpcEnded] = []
         self.large_acks: list[PduSent] = []
-        self.broken: list[Broke] = []
+        self.broken: list[IpcFault] = []
         self.owner_ids: dict[bytes, Life] = {}
-        self._tags: dict[bytes, MessageFacts] = {}
+        self._tags: dict[bytes, IpcMessageFacts] = {}
         # A message may travel under another id than the one its application knows.
-        self._by_wire_id: dict[bytes, MessageFacts] = {}
+        self._by_wire_id: dict[bytes, IpcMessageFacts] = {}
         handlers = {
-            Began: self._began,
-            Stopped: self._stopped,
-            Owned: self._owned,
-            Sent: self._sent,
+            LifeStarted: self._began,
+            LifeStopped: self._stopped,
+            OwnerIdChanged: self._owned,
+            IpcSent: self._sent,
             Cancelled: self._cancelled,
-            Finished: self._finished,
-            Whole: self._whole,
-            Took: self._took,
-            Refused: self._refused,
+            IpcEnded: self._finished,
+            IpcArrived: self._whole,
+            IpcTaken: self._took,
+            IpcRefused: self._refused,
             Resized: self._resized,
             Troubled: self._troubled,
             PduSent: self._pdu_sent,
             PduArrived: self._pdu_arrived,
             Reported: self._reported,
-            Broke: self.broken.append,
+            IpcFault: self.broken.append,
         }
         for entry in record.entries:
             handler = handlers.get(type(entry))
             if handler is not None:
                 handler(entry)  # type: ignore[operator]
 
-    def life_of(self, message: MessageFacts) -> LifeFacts | None:
+    def life_of(self, message: IpcMessageFacts) -> LifeFacts | None:
         """The life that sent a message; None for a stranger's."""
         return self.lives.get((message.sent.who, message.sent.life))
 
-    def _began(self, entry: Began) -> None:
+    def _began(self, entry: LifeStarted) -> None:
         limits = [(entry.time, entry.config.max_pdu)]
         life = LifeFacts(entry.config, entry.reports_sent, limits)
         self.lives[entry.who, entry.life] = life
 
-    def _stopped(self, entry: Stopped) -> None:
+    def _stopped(self, entry: LifeStopped) -> None:
         self.lives[entry.who, entry.life].stopped = entry
 
-    def _owned(self, entry: Owned) -> None:
+    def _owned(self, entry: OwnerIdChanged) -> None:
         self.lives[entry.who, entry.life].owners.append((entry.time, entry.owner))
         self.owner_ids[entry.owner] = (entry.who, entry.life)
 
-    def _sent(self, entry: Sent) -> None:
-        message = MessageFacts(entry)
+    def _sent(self, entry: IpcSent) -> None:
+        message = IpcMessageFacts(entry)
         self.messages[entry.message] = message
         self._by_wire_id[entry.message] = message
         if len(entry.payload) >= TAG_SIZE:
@@ -208,7 +208,7 @@ class Facts:
     def _cancelled(self, entry: Cancelled) -> None:
         self.messages[entry.message].cancelled = entry.time
 
-    def _finished(self, entry: Finished) -> None:
+    def _finished(self, entry: IpcEnded) -> None:
         life = self.lives[entry.who, entry.life]
         if entry.code == SUCCESS:
             life.sent += 1
@@ -220,10 +220,10 @@ class Facts:
         else:
             message.ends.append(entry)
 
-    def _whole(self, entry: Whole) -> None:
+    def _whole(self, entry: IpcArrived) -> None:
         self.lives[entry.who, entry.life].whole[entry.message] = entry.time
 
-    def _took(self, entry: Took) -> None:
+    def _took(self, entry: IpcTaken) -> None:
         self.lives[entry.who, entry.life].taken += 1
         message = self._by_wire_id.get(entry.message) or self._tags.get(entry.payload[:TAG_SIZE])
         if message is None:
@@ -231,7 +231,7 @@ class Facts:
         else:
             message.takes.append(entry)
 
-    def _refused(self, entry: Refused) -> None:
+    def _refused(self, entry: IpcRefused) -> None:
         self.lives[entry.who, entry.life].refused += 1
         message = self._by_wire_id.get(entry.message)
         if message is not None:

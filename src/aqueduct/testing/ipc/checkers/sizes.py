@@ -11,14 +11,14 @@ from aqueduct.testing.ipc.checkers.facts import (
     HEAD,
     MAX_ACK,
     NEVER,
-    Facts,
+    IpcFacts,
     Life,
     stated_size,
 )
 
 
 @checker
-def pdus_within_the_limit(facts: Facts) -> Iterator[Violation]:
+def pdus_within_the_limit(facts: IpcFacts) -> Iterator[Violation]:
     """A message travels in PDUs of the size its endpoint was set to when it began."""
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -32,7 +32,7 @@ def pdus_within_the_limit(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
+def pdus_as_large_as_told(facts: IpcFacts) -> Iterator[Violation]:
     """Once a receiver said how large a PDU may be, none larger is sent to it."""
     told: dict[tuple[Life, str], tuple[float, int]] = {}
     for message in facts.messages.values():
@@ -69,7 +69,7 @@ def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def acks_are_small(facts: Facts) -> Iterator[Violation]:
+def acks_are_small(facts: IpcFacts) -> Iterator[Violation]:
     """An ack has 512 bytes at most."""
     for entry in facts.large_acks:
         text = f"{entry.who} sent an ack of {len(entry.pdu)} bytes, over {MAX_ACK}"

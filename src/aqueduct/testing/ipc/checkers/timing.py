@@ -17,16 +17,16 @@ from aqueduct.testing.ipc.checkers.facts import (
     PDU_TOO_LARGE,
     SEND_TIMEOUT,
     SUCCESS,
-    Facts,
+    IpcFacts,
+    IpcMessageFacts,
     LifeFacts,
-    MessageFacts,
 )
 
 CORRECTIONS = (INVALID_DESTINATION, PDU_TOO_LARGE)
 
 
 @checker
-def retries_in_time(facts: Facts) -> Iterator[Violation]:
+def retries_in_time(facts: IpcFacts) -> Iterator[Violation]:
     """A PDU goes again no sooner than the least backoff after it went, nor later than the most."""
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -56,7 +56,7 @@ def retries_in_time(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def the_held_are_left_alone(facts: Facts) -> Iterator[Violation]:
+def the_held_are_left_alone(facts: IpcFacts) -> Iterator[Violation]:
     """A receiver that said it has all of a message, and waits, is asked for it only rarely."""
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -72,7 +72,7 @@ def the_held_are_left_alone(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def as_patient_as_configured(facts: Facts) -> Iterator[Violation]:
+def as_patient_as_configured(facts: IpcFacts) -> Iterator[Violation]:
     """A send is given up when one PDU had no answer for the ack timeout: not sooner, not later."""
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -102,9 +102,9 @@ def as_patient_as_configured(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nobody_waits_for_nothing(facts: Facts) -> Iterator[Violation]:
+def nobody_waits_for_nothing(facts: IpcFacts) -> Iterator[Violation]:
     """A message waits for its turn only while others are under way to the same remote."""
-    groups: dict[tuple[str, int, str], list[MessageFacts]] = {}
+    groups: dict[tuple[str, int, str], list[IpcMessageFacts]] = {}
     for message in facts.messages.values():
         sent = message.sent
         groups.setdefault((sent.who, sent.life, sent.remote), []).append(message)
@@ -129,7 +129,7 @@ def nobody_waits_for_nothing(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def ids_are_asked_for(facts: Facts) -> Iterator[Violation]:
+def ids_are_asked_for(facts: IpcFacts) -> Iterator[Violation]:
     """A message begins with an id that the remote has only soon after an answer from there."""
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -152,7 +152,7 @@ def ids_are_asked_for(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def wrong_ids_are_corrected(facts: Facts) -> Iterator[Violation]:
+def wrong_ids_are_corrected(facts: IpcFacts) -> Iterator[Violation]:
     """What follows an answer with the right owner id goes to that id, or the send is over."""
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -180,7 +180,7 @@ def wrong_ids_are_corrected(facts: Facts) -> Iterator[Violation]:
                     break
 
 
-def _first_passes(message: MessageFacts) -> dict[int, float]:
+def _first_passes(message: IpcMessageFacts) -> dict[int, float]:
     """When each PDU of a message first left."""
     firsts: dict[int, float] = {}
     for each in message.passes:
@@ -188,7 +188,7 @@ def _first_passes(message: MessageFacts) -> dict[int, float]:
     return firsts
 
 
-def _notices(message: MessageFacts) -> list[float]:
+def _notices(message: IpcMessageFacts) -> list[float]:
     """When its receiver said that it has all of the message: of a PDU past the one under way."""
     return [
         answer.time
@@ -202,7 +202,7 @@ def _notices(message: MessageFacts) -> list[float]:
     ]
 
 
-def _end_time(message: MessageFacts, life: LifeFacts) -> float:
+def _end_time(message: IpcMessageFacts, life: LifeFacts) -> float:
     """When a send ended, or its endpoint did."""
     if message.ends:
         return message.ends[0].time
