@@ -1,4 +1,4 @@
-"""Plays one simulated run and draws what became of each channel and each message."""
+"""Runs one simulation and draws the fate of each channel and each message."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.plan import WorkloadPlan
 from aqueduct.testing.record import Record
 from aqueduct.testing.simulation import RunOutcome, Simulation
-from aqueduct.testing.story import story_hash, tell
+from aqueduct.testing.transcript import transcript, transcript_hash
 from aqueduct.wire.chanid import describe
 
 COMMAND = "python -m aqueduct.testing.demo"
 
 EXAMPLES = f"""\
 examples:
-  {COMMAND}               the first run that shows everything
-  {COMMAND} --seed 12     this very run"""
+  {COMMAND}               the first run that shows every feature
+  {COMMAND} --seed 12     this run"""
 
 FAULTS = Faults(
     delay=0.02, jitter=0.15, loss=0.25, recovery=0.2, split=0.3, merge=0.3, lateness=0.001
@@ -66,7 +66,7 @@ PLAN = WorkloadPlan(
 
 
 def fate_of(message: MessageFacts) -> str:
-    """What became of a message in the end."""
+    """Return the fate of a message at the end of the run."""
     if message.channel.lost:
         return LOST
     if message.taken < NEVER:
@@ -77,7 +77,7 @@ def fate_of(message: MessageFacts) -> str:
 
 
 def is_interesting(facts: RunFacts) -> bool:
-    """Whether a run shows all there is: modes, depth, a loss that spreads, and every fate."""
+    """Return whether a run shows all modes, all fates, nested channels and a cascading loss."""
     channels = list(facts.channels.values())
     fates = {fate_of(message) for channel in channels for message in channel.messages}
     modes = {channel.mode for channel in channels if channel.messages}
@@ -99,7 +99,7 @@ def play(seed: int) -> tuple[RunOutcome[Record], RunFacts]:
 
 
 def find_interesting(start: int = 0) -> tuple[RunOutcome[Record], RunFacts]:
-    """The first run, from a seed on, that shows all there is."""
+    """Return the first run from seed ``start`` on that is interesting."""
     for seed in count(start):
         outcome, facts = play(seed)
         if is_interesting(facts):
@@ -115,7 +115,7 @@ class Picture:
         self._marks = Marks(ascii_only=ascii_only)
 
     def tree(self) -> Tree:
-        """The whole of it, from the entrypoint down."""
+        """Return the tree of all channels below the entrypoint."""
         entrypoint = self._facts.channels[0]
         root = Tree(self._label(entrypoint))
         nodes = {entrypoint.channel: root}
@@ -126,7 +126,7 @@ class Picture:
         return root
 
     def legend(self) -> Text:
-        """What the marks mean, and how often each occurs."""
+        """Return the meaning and the count of each mark that occurs."""
         fates = Counter(
             fate_of(message)
             for channel in self._facts.channels.values()
@@ -166,7 +166,7 @@ def _ending(channel: ChannelFacts) -> str:
 
 
 def show(outcome: RunOutcome[Record], facts: RunFacts, console: Console) -> None:
-    """Print the picture of a run, its legend and its verdict."""
+    """Print the tree of a run, its legend and its violations."""
     picture = Picture(facts, ascii_only=console.options.ascii_only)
     lost = sum(channel.lost for channel in facts.channels.values())
     console.print("Every channel under the message that carried it, and each message's fate:")
@@ -178,7 +178,7 @@ def show(outcome: RunOutcome[Record], facts: RunFacts, console: Console) -> None
         f"\n{outcome.counts['messages']} messages on {len(facts.channels)} channels, {lost} of "
         f"them lost in transit; {FAULTS.loss:.0%} of all packets lost, "
         f"{outcome.virtual_time:.1f} s of virtual time; seed {outcome.seed}, "
-        f"story {story_hash(tell(outcome.record))}.",
+        f"transcript {transcript_hash(transcript(outcome.record))}.",
         highlight=False,
     )
     if outcome.violations:
@@ -189,7 +189,7 @@ def show(outcome: RunOutcome[Record], facts: RunFacts, console: Console) -> None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog=COMMAND,
         description=__doc__,
@@ -210,7 +210,7 @@ if __name__ == "__main__":
     try:
         code = main()
     except BrokenPipeError:
-        # Somebody read enough; what is still buffered has nowhere to go.
+        # The reader closed the pipe: discard what is still buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)

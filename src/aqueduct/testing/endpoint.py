@@ -26,7 +26,7 @@ from aqueduct.wire.primitives import Headers, headers_size
 Result = TypeVar("Result")
 
 SURELY_A_DATAGRAM = 600
-"""A plain message of this size fits a datagram whatever else is in it."""
+"""A plain message of this size always fits a datagram."""
 
 
 class CoreFailed(AqueductError):
@@ -144,7 +144,7 @@ class SimulatedEndpoint:
         return sent
 
     def set_mode(self, channel: int, mode: Mode) -> None:
-        """Choose how a sender sends, before its first message."""
+        """Set the mode of a sender, before its first message."""
         self._modes[channel] = mode
         self._call("set mode", channel, lambda now: self.core.set_mode(channel, mode), mode.name)
 

@@ -25,12 +25,12 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.recorder import RecordObserver
 from aqueduct.wire.chanid import Side
 
-RTT_CHANCE = 0.05
+RTT_PROBABILITY = 0.05
 TURNS_AT_ONE_INSTANT = 1000
 
 
 class Core(Protocol):
-    """The part of ``Connection`` that a transport drives."""
+    """The methods of a core that a transport calls."""
 
     def handle_stream_data(self, stream: int, data: bytes, fin: bool, now: float) -> None: ...
     def handle_stream_reset(self, stream: int, code: int, now: float) -> None: ...
@@ -54,7 +54,7 @@ class _Stream:
         # (when it arrives, data, fin)
         self.pieces: deque[tuple[float, bytes, bool]] = deque()
         self.scheduled = False
-        # Set by a reset: when it arrives, behind the pieces that still do.
+        # Set by a reset: when it arrives, behind the remaining pieces.
         self.stop: float | None = None
         self.code = 0
 
@@ -99,11 +99,11 @@ class FakeQuic:
         self._instant = [(-1.0, 0), (-1.0, 0)]
 
     def is_alive(self, side: Side) -> bool:
-        """Whether this side still has a connection."""
+        """Return whether this side still has a connection."""
         return self._alive[side]
 
     def flush(self, side: Side) -> None:
-        """Put on the network what the core of ``side`` wants to send, and set its timer."""
+        """Send what the core of ``side`` queued, and set its timer."""
         core = self._cores[side]
         for action in core.poll_actions():
             if not self._alive[side]:
@@ -189,7 +189,7 @@ class FakeQuic:
             for observer in self._observers[side]:
                 observer.stream_read(stream.id, data, fin)
             self.spoken_to = side
-            self._tell_rtt(side)
+            self._report_rtt(side)
             self._cores[side].handle_stream_data(stream.id, data, fin, now)
             self._settle(side)
         elif stream.stop is not None and not pieces:
@@ -209,7 +209,7 @@ class FakeQuic:
         if stream is None or stream.stop is not None:
             # The whole stream has arrived, or it was never opened: there is nothing to reset.
             return
-        # QUIC may have sent any part of the rest already, even all of it.
+        # QUIC may have sent any part of the remaining pieces before the reset.
         keep = self.random.randint(0, len(stream.pieces))
         while len(stream.pieces) > keep:
             stream.pieces.pop()
@@ -299,8 +299,8 @@ class FakeQuic:
         if turns > TURNS_AT_ONE_INSTANT:
             raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
 
-    def _tell_rtt(self, side: Side) -> None:
-        if self.random.random() < RTT_CHANCE:
+    def _report_rtt(self, side: Side) -> None:
+        if self.random.random() < RTT_PROBABILITY:
             faults = self.faults
             rtt = 2 * faults.delay + faults.jitter * (0.5 + self.random.random())
             rtt = max(rtt, 0.0001)

@@ -81,7 +81,7 @@ class Simulation:
             record.drained = pair.run_until_idle(DRAIN_TIMEOUT)
         except CoreFailed:
             pass
-        except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
+        except Exception as error:  # noqa: BLE001 - any error is a violation
             pair.endpoints[pair.network.spoken_to].broke("an input", error)
         record.leftovers = (pair.client.core.leftovers(), pair.server.core.leftovers())
         sent = [entry for entry in record.entries if isinstance(entry, MessageSent)]

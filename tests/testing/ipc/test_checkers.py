@@ -85,12 +85,12 @@ def test_a_clean_run_breaks_no_promise() -> None:
     assert sum(isinstance(entry, IpcTaken) for entry in record.entries) > 4
 
 
-@breaks("nothing from nowhere")
+@breaks("taken was sent")
 def _an_unknown_message_is_taken(record: IpcRecord) -> None:
     record.entries.append(IpcTaken(9.0, "bob", 1, b"?" * 16, "ann", b"from nowhere"))
 
 
-@breaks("nothing from nowhere")
+@breaks("taken was sent")
 def _a_message_is_taken_by_another(record: IpcRecord) -> None:
     took = last(record, IpcTaken)
     took.who = "ann" if took.who == "bob" else "bob"
@@ -145,7 +145,7 @@ def _an_abort_is_ignored(record: IpcRecord) -> None:
     after(record, whole, PduArrived(whole.time + 0.5, took.who, took.life, took.remote, abort))
 
 
-@breaks("peace means success")
+@breaks("success without faults")
 def _a_message_fails_for_no_reason(record: IpcRecord) -> None:
     of_message(record, IpcEnded, farewell(record).message).code = Code.SEND_TIMEOUT
 
@@ -155,7 +155,7 @@ def _a_restart_is_made_up(record: IpcRecord) -> None:
     last(record, IpcEnded).code = Code.PEER_RESTARTED
 
 
-@breaks("nothing breaks")
+@breaks("only documented errors")
 def _a_core_raises(record: IpcRecord) -> None:
     record.entries.append(IpcFault(1.0, "core", 0, "KeyError: 7"))
 
@@ -215,22 +215,22 @@ def _something_is_remembered(record: IpcRecord) -> None:
     record.processed["bob"] = 2
 
 
-@breaks("holds what it may")
+@breaks("within the limits")
 def _too_many_messages_are_held(record: IpcRecord) -> None:
     record.most_held["ann", 1] = (16_385, 0)
 
 
-@breaks("holds what it may")
+@breaks("within the limits")
 def _too_many_bytes_are_held(record: IpcRecord) -> None:
     record.most_held["ann", 1] = (0, 1 << 40)
 
 
-@breaks("counts are right")
+@breaks("statistics are right")
 def _a_message_is_not_counted(record: IpcRecord) -> None:
     last(record, LifeStopped).statistics.sent -= 1
 
 
-@breaks("counts are right")
+@breaks("statistics are right")
 def _a_refusal_is_made_up(record: IpcRecord) -> None:
     last(record, LifeStopped).statistics.refused += 1
 
@@ -281,7 +281,7 @@ def _a_pdu_is_not_repeated(record: IpcRecord) -> None:
     last(record, IpcEnded).time += 0.5
 
 
-@breaks("the held are left alone")
+@breaks("held backoff")
 def _a_receiver_that_has_the_message_is_asked_soon(record: IpcRecord) -> None:
     sent = farewell(record)
     final = passes(record, sent)[-1]
@@ -291,33 +291,33 @@ def _a_receiver_that_has_the_message_is_asked_soon(record: IpcRecord) -> None:
     after(record, final, told, replace(final, time=final.time + 0.1))
 
 
-@breaks("as patient as configured")
+@breaks("ack timeout as configured")
 def _a_send_is_given_up_soon(record: IpcRecord) -> None:
     last(record, IpcEnded).code = Code.SEND_TIMEOUT
 
 
-@breaks("as patient as configured")
+@breaks("ack timeout as configured")
 def _a_send_is_given_up_late(record: IpcRecord) -> None:
     last(record, IpcEnded).time += 1.5
 
 
-@breaks("as patient as configured")
+@breaks("ack timeout as configured")
 def _a_message_waits_too_long(record: IpcRecord) -> None:
     farewell(record).time -= 1.5
 
 
-@breaks("nobody waits for nothing")
+@breaks("no idle queueing")
 def _a_message_waits_for_its_turn_alone(record: IpcRecord) -> None:
     farewell(record).time -= 0.1
 
 
-@breaks("ids are asked for")
+@breaks("owner ids are fresh")
 def _an_id_is_trusted_for_long(record: IpcRecord) -> None:
     first, second = passes(record, farewell(record))[:2]
     first.pdu = first.pdu[:22] + second.pdu[22:38] + first.pdu[38:]
 
 
-@breaks("ids are asked for")
+@breaks("owner ids are fresh")
 def _an_id_is_trusted_in_trouble(record: IpcRecord) -> None:
     _an_id_is_trusted_for_long(record)
     sent = farewell(record)

@@ -55,9 +55,9 @@ def test_the_deaf_hear_nothing_for_a_while() -> None:
     assert arrivals(Faults(delay=0.0), deaf=(("ann", 0.0, 1.0),)) == EACH
 
 
-def test_a_tap_hears_what_is_lost_too() -> None:
+def test_a_listener_hears_what_is_lost_too() -> None:
     network = DatagramNetwork(VirtualClock(), Random(1), Faults(loss=1.0))
     heard: list[tuple[str, str, bytes]] = []
-    network.tap = lambda source, remote, datagram: heard.append((source, remote, datagram))
+    network.on_datagram = lambda source, remote, datagram: heard.append((source, remote, datagram))
     network.carry("ann", "bob", b"lost")
     assert heard == [("ann", "bob", b"lost")]

@@ -37,4 +37,4 @@ def test_a_message_with_too_much_in_its_pdus_is_received_as_long_as_it_said() ->
 
 
 def test_nobody_meddles_unless_asked_to() -> None:
-    assert quiet_run().network.tap is None
+    assert quiet_run().network.on_datagram is None

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from aqueduct.errors import RemoteProtocolError
 from aqueduct.observe.base import PortCounters
-from aqueduct.observe.trace.batch import Connection, frame_code, signed
+from aqueduct.observe.trace.batch import ConnectionKey, frame_code, signed
 from aqueduct.observe.trace.kinds import FIN, FRAME_CODES, FRAME_SHIFT, NULL, Kind, space
 from aqueduct.observe.trace.scan import Found, PlainMessages, RichMessage, Scanner
 from aqueduct.observe.trace.writer import Trace, logger
@@ -155,7 +155,7 @@ class TraceObserver:
         self.trace = trace
         self.broken = False
         self._clock = clock
-        self._connection: Connection = (connection.hex(), side.name.lower())
+        self._connection: ConnectionKey = (connection.hex(), side.name.lower())
         self._written: dict[int, Scanner] = {}
         self._read: dict[int, Scanner] = {}
         self._held = 0

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from aqueduct.observe.charts import COLOURS, Chart, LineSeries, html_page, html_table
 from aqueduct.observe.trace.picture import LEGEND
-from aqueduct.observe.trace.read import ChannelStory
-from aqueduct.observe.trace.tell import Story, ends_of, tell_row
+from aqueduct.observe.trace.read import ChannelHistory
+from aqueduct.observe.trace.text import TraceSummary, ends_of, format_row
 
 MAX_CHANNELS = 60
 """Channels whose frames are drawn, at most."""
@@ -42,32 +42,32 @@ details { margin: .4rem 0 } summary { cursor: pointer }
 
 def page(table: pa.Table, title: str) -> str:
     """Return the trace as one HTML page."""
-    story = Story(table)
+    summary = TraceSummary(table)
     parts = [
-        _summary(table, story),
+        _summary(table, summary),
         "<h2>What became of the messages</h2>",
-        _fates(story.counts),
+        _fates(summary.counts),
         "<h2>Messages per second</h2>",
         _rates(table),
         "<h2>Channels, each under the message that carried it</h2>",
-        *_tree(story),
+        *_tree(summary),
         "<h2>Frames</h2>",
-        *_sequences(table, story),
+        *_sequences(table, summary),
     ]
     return html_page(title, parts, _STYLE)
 
 
-def _summary(table: pa.Table, story: Story) -> str:
+def _summary(table: pa.Table, summary: TraceSummary) -> str:
     dropped = pc.sum(table.filter(pc.equal(table["kind"], "rows_dropped"))["value"]).as_py() or 0
     edges = pc.min_max(table["wall"]).as_py()
     seconds = (edges["max"] - edges["min"]).total_seconds() if edges["min"] else 0.0
-    connections = len({one.connection for one in story.channels})
-    size = pc.sum(story.messages["size"]).as_py() or 0
+    connections = len({one.connection for one in summary.channels})
+    size = pc.sum(summary.messages["size"]).as_py() or 0
     rows = [
         ("from", f"{edges['min']:%Y-%m-%d %H:%M:%S} UTC, {seconds:.3f} s" if edges["min"] else ""),
         ("connections", f"{connections:,}"),
-        ("channels", f"{len(story.channels):,}"),
-        ("messages", f"{story.messages.num_rows:,}, {size:,} bytes"),
+        ("channels", f"{len(summary.channels):,}"),
+        ("messages", f"{summary.messages.num_rows:,}, {size:,} bytes"),
         ("rows", f"{table.num_rows:,}" + (f", and {dropped:,} dropped" if dropped else "")),
     ]
     return html_table((), rows)
@@ -119,17 +119,17 @@ def _rates(table: pa.Table) -> str:
     return Chart("Messages per second", "seconds", "messages/s", lines).svg()
 
 
-def _tree(story: Story) -> Iterator[str]:
-    children: dict[tuple[str, int | None], list[ChannelStory]] = {}
-    known = {(one.connection, one.channel) for one in story.channels}
-    for one in story.channels:
+def _tree(summary: TraceSummary) -> Iterator[str]:
+    children: dict[tuple[str, int | None], list[ChannelHistory]] = {}
+    known = {(one.connection, one.channel) for one in summary.channels}
+    for one in summary.channels:
         above = one.carrier if (one.connection, one.carrier) in known else None
         children.setdefault((one.connection, above), []).append(one)
     shown = 0
-    for connection in dict.fromkeys(one.connection for one in story.channels):
+    for connection in dict.fromkeys(one.connection for one in summary.channels):
         yield f"<details open><summary>connection {escape(connection)}</summary>"
         # The peer controls the depth, so this uses a stack instead of recursion.
-        waiting: list[str | ChannelStory] = ["</ul></details>"]
+        waiting: list[str | ChannelHistory] = ["</ul></details>"]
         waiting.extend(reversed(children.get((connection, None), [])))
         waiting.append('<ul class="tree">')
         while waiting:
@@ -140,7 +140,7 @@ def _tree(story: Story) -> Iterator[str]:
             shown += 1
             if shown > MAX_TREE:
                 continue
-            yield f"<li>{_channel(story, item)}"
+            yield f"<li>{_channel(summary, item)}"
             below = children.get((connection, item.channel), [])
             waiting.append("</li>")
             if below:
@@ -151,14 +151,14 @@ def _tree(story: Story) -> Iterator[str]:
         yield f'<p class="note">{shown - MAX_TREE:,} more channels are not shown.</p>'
 
 
-def _channel(story: Story, one: ChannelStory) -> str:
+def _channel(summary: TraceSummary, one: ChannelHistory) -> str:
     sender, receiver = ends_of(one.channel)
-    fate = story.carrier_fate(one)
+    fate = summary.carrier_fate(one)
     carried = ""
     if one.carrier_message is not None:
         carried = f"in {one.carrier_message} {_marks([fate]) if fate else ''} "
     mode = f"{one.mode}, " if one.mode else ""
-    fates = _marks(story.fates.get((one.connection, one.channel), []))
+    fates = _marks(summary.fates.get((one.connection, one.channel), []))
     return (
         f'{carried}<span class="name">{escape(one.name)}</span> '
         f"{sender} → {receiver}, {escape(mode + one.ending)} {fates}"
@@ -190,8 +190,8 @@ class Arrow:
     received: Any = None
 
 
-def _sequences(table: pa.Table, story: Story) -> Iterator[str]:
-    wanted = story.channels[:MAX_CHANNELS]
+def _sequences(table: pa.Table, summary: TraceSummary) -> Iterator[str]:
+    wanted = summary.channels[:MAX_CHANNELS]
     for one in wanted:
         rows = table.filter(
             pc.and_(
@@ -209,8 +209,8 @@ def _sequences(table: pa.Table, story: Story) -> Iterator[str]:
         if more > 0 or len(arrows) > MAX_FRAMES:
             yield '<p class="note">The rest is not drawn.</p>'
         yield "</details>"
-    if len(story.channels) > len(wanted):
-        rest = len(story.channels) - len(wanted)
+    if len(summary.channels) > len(wanted):
+        rest = len(summary.channels) - len(wanted)
         yield f'<p class="note">The frames of {rest:,} more channels are not drawn.</p>'
 
 
@@ -257,7 +257,7 @@ def match_frames(rows: Sequence[dict[str, Any]]) -> list[Arrow]:
             else:
                 arrow.received = row["wall"]
             shown = {**row, "message": message, "size": None if row["count"] > 1 else row["size"]}
-            arrow.label = tell_row({**shown, "channel_name": None}).lstrip("<> ")
+            arrow.label = format_row({**shown, "channel_name": None}).lstrip("<> ")
     return _join(arrows)
 
 

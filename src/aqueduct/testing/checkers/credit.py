@@ -1,4 +1,4 @@
-"""Flow control: nobody sends more than the other is willing to hold, and credit comes back."""
+"""Flow control: a sender stays within the windows of the peer, and the peer returns credit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from aqueduct.wire.frames import (
 
 
 class _Purse:
-    """What one side has sent and not been told is taken, as that side can know it."""
+    """The bytes that one side has outstanding, as far as that side can know."""
 
     def __init__(self, facts: RunFacts, side: Side) -> None:
         self.facts = facts
@@ -56,7 +56,7 @@ class _Purse:
         self.total += size
 
     def release(self, channel: int, size: int) -> bool:
-        """Take bytes back; False if there were not so many."""
+        """Subtract bytes; return False if fewer were outstanding."""
         if channel in self.over:
             return True
         self.channels[channel] = self.channels.get(channel, 0) - size
@@ -80,7 +80,7 @@ class _Purse:
         self.decided[channel] = number
 
     def arrived(self, arrived: FrameArrived) -> bool:
-        """Learn what credit a frame gives back; False if it gives back too much."""
+        """Apply the credit in a frame; return False if it is more than is outstanding."""
         frame = arrived.sent.frame
         channel = arrived.sent.channel
         if isinstance(frame, Dequeued):
@@ -89,7 +89,7 @@ class _Purse:
             self.decide(channel, frame)
         elif isinstance(frame, CloseReceiver | ForgetChannel):
             facts = self.facts.channels.get(channel)
-            # A frame about a channel this side receives on is no credit for it.
+            # A frame about a channel that this side receives on carries no credit.
             if facts is not None and facts.sender == self.side:
                 self.release_all(channel)
         return True
@@ -125,7 +125,7 @@ def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation
     limits = purse.limits(sent.time)
     on_channel = purse.channels.get(sent.channel, 0)
     problems = []
-    # An empty message takes no room; in one turn it may leave behind a larger one sent after it.
+    # An empty message needs no credit; a larger one sent later may leave before it in a turn.
     if size and on_channel > 0 and on_channel + size > limits.channel_window:
         problems.append(f"{on_channel} + {size} bytes exceed the channel's {limits.channel_window}")
     if size:
@@ -133,7 +133,7 @@ def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation
         changed = {**purse.channels, sent.channel: on_channel + size}
         after = _shared(limits, changed.values())
         if before > limits.connection_window:
-            # One message is larger than the window. It may have overtaken this one within a turn,
+            # One message exceeds the window. It may have overtaken this one within a turn,
             # and use a reserve that this one had.
             wide = replace(limits, reserve_window=limits.reserve_window + limits.channel_reserve)
             before = _shared(wide, purse.channels.values())
@@ -157,14 +157,14 @@ def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation
 
 
 def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
-    """Bytes that count against the connection window: not those in reserves (AQ-FLOW-10)."""
+    """Return the bytes that count against the connection window, without reserves (AQ-FLOW-10)."""
     each = list(outstanding)
     reserved = sum(min(size, limits.channel_reserve) for size in each)
     return sum(each) - min(reserved, limits.reserve_window)
 
 
 class _Ledger:
-    """Both sides' purses, and the messages that are accepted but not on the wire yet."""
+    """The credit of both sides, and the messages that are accepted but not on the wire yet."""
 
     def __init__(self, facts: RunFacts) -> None:
         self.facts = facts
@@ -176,7 +176,7 @@ class _Ledger:
         self.slack = facts.record.lateness + EPSILON
 
     def see(self, entry: Entry) -> None:
-        """Follow what an entry does to the room of either side."""
+        """Apply an entry to the credit of both sides."""
         if isinstance(entry, MessageSent):
             message = self.facts.channels[entry.channel].space(entry.reliable)[entry.number]
             key = (entry.channel, entry.number, entry.reliable)
@@ -191,7 +191,7 @@ class _Ledger:
                 purse.add(entry.channel, entry.frame.size)
         elif isinstance(entry, FrameArrived):
             channel = self.facts.channels.get(entry.sent.channel)
-            # Whether a core that held both first saw the end of a channel or its loss, is its own.
+            # A core that had received both may have handled the end of a channel or its loss first.
             if channel is None or not channel.lost:
                 self.purses[entry.side].arrived(entry)
         elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
@@ -203,21 +203,21 @@ class _Ledger:
         unsent = sum(kept.pop(key)[1] for key in mine)
         purse = self.purses[side]
         if event.how is End.LOST:
-            # The peer may hold these until FORGET_CHANNEL has surely come (AQ-FLOW-8); how late a
+            # The peer may hold these until FORGET_CHANNEL must have arrived (AQ-FLOW-8); how late a
             # timer of this run may be, and how it rounds, is the core's.
             held = purse.channels.get(event.channel, 0) + unsent
             self.written_off[side].append((time + FORGET_INTERVAL + 2 * self.slack, held))
         purse.release_all(event.channel)
 
     def room(self, refused: SendFailed, time: float) -> str | None:
-        """Why a message that was refused would fit at a time; None if it would not."""
+        """Return why a message that would block fits at a time, or None if it does not."""
         purse = self.purses[refused.side]
         limits = purse.limits(time)
         channels = {refused.channel: 0, **purse.channels}
         lost = [size for until, size in self.written_off[refused.side] if time <= until]
         for (channel, _, reliable), (sent, size) in self.waiting[refused.side].items():
-            # A datagram that did not leave in its turn was dropped, and gave its room back; that
-            # of a cancelled sender may keep it until the peer has answered the cancel.
+            # A datagram that did not leave in its turn was dropped and returned its credit; that
+            # of a cancelled sender may keep it until the peer answers the cancel.
             cancelled = self.facts.channels[channel].cancel_called <= time
             if reliable or sent == time or cancelled:
                 channels[channel] = channels.get(channel, 0) + size
@@ -227,7 +227,7 @@ class _Ledger:
             return None
         channels[refused.channel] += refused.size
         after = _shared(limits, [*channels.values(), *lost])
-        # One that costs nothing may wait behind a full window; one in its reserve may not.
+        # An empty message may wait behind a full window; one within the reserve may not.
         costs = after > total or not refused.size
         if total > 0 and after > limits.connection_window and costs:
             return None
@@ -239,12 +239,12 @@ class _Ledger:
 
 @checker
 def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
-    """A send that would block has no room: it needs a stream and does not fit a window."""
+    """A send raises WouldBlock only if it needs a stream and does not fit a window."""
     ledger = _Ledger(facts)
     for entry in facts.record.entries:
         ledger.see(entry)
         if not isinstance(entry, SendFailed) or entry.error != "WouldBlock" or entry.attached:
-            # How large a message with channels would be depends on ids that were never given.
+            # The size of a message with attachments depends on ids that were never assigned.
             continue
         channel = facts.channels.get(entry.channel)
         small = entry.size <= SURELY_A_DATAGRAM
@@ -263,8 +263,8 @@ def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
 
 
 @checker
-def room_is_told(facts: RunFacts) -> Iterator[Violation]:
-    """A sender that would block gets Writable the moment its message fits.
+def writable_when_room(facts: RunFacts) -> Iterator[Violation]:
+    """A sender that was blocked gets Writable at the instant when its message fits.
 
     Where several wait, who is first is the core's choice; so only one that waits alone is judged.
     """
@@ -300,13 +300,17 @@ def _judge_wait(ledger: _Ledger, waiting: dict[int, SendFailed], now: float) -> 
     if room:
         del waiting[channel]
         yield Violation(
-            "room is told", f"waits without being told of room: {room}", now, refused.side, channel
+            "writable when room",
+            f"waits without being told of room: {room}",
+            now,
+            refused.side,
+            channel,
         )
 
 
 @checker
-def credit_is_honest(facts: RunFacts) -> Iterator[Violation]:
-    """DEQUEUED reports what the application took: never more, and all of it soon (AQ-FLOW-4).
+def credit_is_exact(facts: RunFacts) -> Iterator[Violation]:
+    """DEQUEUED reports what the application took: never more, and all of it in time (AQ-FLOW-4).
 
     At once when a quarter of the window has been taken, and within the ack delay when the queue
     has run empty.
@@ -330,7 +334,7 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
         due = min(quarter_due, empty_due)
         if entry.time > due:
             yield Violation(
-                "credit is honest",
+                "credit is exact",
                 f"{taken - reported} bytes taken were not reported by {due:.6f}",
                 entry.time,
                 side,
@@ -347,7 +351,7 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
             reported += entry.frame.num_bytes
             if reported > taken:
                 yield Violation(
-                    "credit is honest",
+                    "credit is exact",
                     f"DEQUEUED reports {reported} bytes, but {taken} were taken",
                     entry.time,
                     side,
@@ -356,12 +360,12 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
                 return
         owed = taken - reported
         quarter_due = min(quarter_due, entry.time + EPSILON) if owed >= quarter > 0 else NEVER
-        # A queue that is filled again may let the report wait for more.
+        # If the queue fills again, the report may wait for more.
         empty_due = min(empty_due, entry.time + patience) if owed and queued <= 0 else NEVER
     due = min(quarter_due, empty_due)
     if due < min(over, facts.end) and taken != reported:
         yield Violation(
-            "credit is honest",
+            "credit is exact",
             f"{taken - reported} bytes taken were never reported",
             due,
             side,
@@ -371,7 +375,7 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
 
 @checker
 def credit_of_the_connection(facts: RunFacts) -> Iterator[Violation]:
-    """What is taken but not reported, over all channels, stays below a quarter of the window."""
+    """The bytes taken but not reported over all channels stay below a quarter of the window."""
     owed: tuple[dict[int, int], dict[int, int]] = ({}, {})
     now = 0.0
     for entry in facts.record.entries:

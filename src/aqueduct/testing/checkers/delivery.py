@@ -1,4 +1,4 @@
-"""What a mode promises: messages in order, once, or decided; and always as they were sent."""
+"""Delivery: each message is taken at most once, intact, and in the order of its mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def intact_content(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def at_most_once(facts: RunFacts) -> Iterator[Violation]:
-    """No message is taken twice, in whatever mode (AQ-SEND-2)."""
+    """No message is taken twice, in any mode (AQ-SEND-2)."""
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.takes > 1:
@@ -37,7 +37,7 @@ def at_most_once(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def ordered_delivery(facts: RunFacts) -> Iterator[Violation]:
-    """An ORDERED channel gives its messages from the first on, without a gap, in order."""
+    """An ORDERED channel delivers its messages in order and without gaps."""
     for channel in facts.channels.values():
         if channel.mode != "ORDERED":
             continue
@@ -56,7 +56,7 @@ def ordered_delivery(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def finished_means_all(facts: RunFacts) -> Iterator[Violation]:
-    """A receiver that ends FINISHED has given every message that was not nacked as a datagram."""
+    """A receiver that ends FINISHED delivered every message but nacked datagrams."""
     for channel in facts.channels.values():
         end = channel.receiver_end
         if end is None or end.how is not End.FINISHED:
@@ -76,7 +76,7 @@ def finished_means_all(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def nothing_after_nack(facts: RunFacts) -> Iterator[Violation]:
-    """A message that was nacked is never given to the application, early or late (AQ-UNREL-3)."""
+    """A message that was nacked is never taken, neither before nor after the nack (AQ-UNREL-3)."""
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.taken < NEVER and message.nacked < NEVER:
@@ -102,7 +102,7 @@ def taken_before_end(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def taken_after_arrival(facts: RunFacts) -> Iterator[Violation]:
-    """What is taken has arrived, through a handle the application has."""
+    """A message is taken after it arrived, from a receiver that the application has."""
     for channel in facts.channels.values():
         for took, message in channel.takes:
             if took.time < channel.receiver_held or (

@@ -1,4 +1,4 @@
-"""Everything ends, once, for a reason; nothing is left; and neither side objects to the other."""
+"""Endings: each half ends once and for a reason, and nothing stays allocated."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ POLITE = (CloseCode.NO_ERROR, CloseCode.REFUSED)
 
 
 EVERYTHING_ENDS = "everything ends"
-"""The name of the one checker that can only judge a run that is over."""
+"""The name of the checker that applies only to a run that is over."""
 
 
 @checker
-def cores_keep_their_promise(facts: RunFacts) -> Iterator[Violation]:
-    """A core raises nothing but what it says it raises, and writes only what can be read."""
+def only_documented_errors(facts: RunFacts) -> Iterator[Violation]:
+    """A core raises only documented errors, and writes only bytes that can be parsed."""
     for entry in facts.record.entries:
         if isinstance(entry, CoreFault):
-            yield Violation("cores keep their promise", entry.text, entry.time, entry.side)
+            yield Violation("only documented errors", entry.text, entry.time, entry.side)
 
 
 @checker
-def nobody_objects(facts: RunFacts) -> Iterator[Violation]:
-    """Both ends are ours: neither may accuse the other of breaking a rule."""
+def no_protocol_errors(facts: RunFacts) -> Iterator[Violation]:
+    """Neither side closes the connection with a protocol error: both are ours."""
     for entry in facts.record.entries:
         if isinstance(entry, ConnectionClosed) and entry.code not in POLITE:
             yield Violation(
-                "nobody objects",
+                "no protocol errors",
                 f"closed the connection with code {entry.code}: {entry.reason}",
                 entry.time,
                 entry.side,
@@ -49,13 +49,13 @@ def nobody_objects(facts: RunFacts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_is_strange(facts: RunFacts) -> Iterator[Violation]:
-    """No frame and no event is about a channel or message that does not exist."""
+def only_known_channels(facts: RunFacts) -> Iterator[Violation]:
+    """No frame and no event names a channel or message that does not exist."""
     for entry, text in facts.strange:
         subject = entry.event if isinstance(entry, EventRaised) else entry
         channel = getattr(subject, "channel", None)
         yield Violation(
-            "nothing is strange",
+            "only known channels",
             f"{type(subject).__name__} {text}",
             entry.time,
             entry.side,
@@ -65,7 +65,7 @@ def nothing_is_strange(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def events_follow_handles(facts: RunFacts) -> Iterator[Violation]:
-    """An application hears only of halves it has, and nothing of one after its end."""
+    """An application gets events only about halves it has, and none after the end of a half."""
     for channel in facts.channels.values():
         over = [False, False]
         for entry in channel.entries:
@@ -97,7 +97,7 @@ def events_follow_handles(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def ends_have_reasons(facts: RunFacts) -> Iterator[Violation]:
-    """A half ends the way somebody ended it."""
+    """A half ends as one of the applications, or the connection, ended it."""
     for channel in facts.channels.values():
         ends: list[tuple[float, SenderEnded | ReceiverEnded]] = [
             *channel.sender_ends,
@@ -140,7 +140,7 @@ def _problem_of(
 
 @checker
 def errors_have_reasons(facts: RunFacts) -> Iterator[Violation]:
-    """A sender that its application holds and has not ended takes messages within the limits."""
+    """An open sender accepts messages within the limits; an error has a documented cause."""
     for channel in facts.channels.values():
         for entry in channel.entries:
             if not isinstance(entry, SendFailed):
@@ -166,7 +166,7 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
             return "nobody had closed it"
         return None
     if entry.error == "ReceiverClosed":
-        # The end of a pending channel is told when its lineage is known, not before.
+        # The end of a pending channel is reported once its lineage is known.
         return "the receiver was open" if channel.close_arrived > entry.time else None
     if entry.error == "MessageTooLarge":
         smallest = min(facts.record.first_limits.max_message, limits.max_message)
@@ -182,7 +182,7 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
 
 @checker
 def everything_ends(facts: RunFacts) -> Iterator[Violation]:
-    """Once the faults are off, all halves end within the time given, and the cores hold nothing."""
+    """After the faults stop, all halves end within the timeout, and the cores hold nothing."""
     if not facts.record.drained:
         yield Violation(EVERYTHING_ENDS, "the run did not come to rest", facts.end)
     for side, left in zip(Side, facts.record.leftovers, strict=True):

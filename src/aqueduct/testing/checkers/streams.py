@@ -1,4 +1,4 @@
-"""What the wire may carry: which side says what, on which kind of stream, and in which order."""
+"""Frames on the wire: which side sends which frame, on which stream, in which order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def right_side(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def version_first(facts: RunFacts) -> Iterator[Violation]:
-    """Until ACK_VERSION has come every stream and datagram begins with VERSION (AQ-VERSION-1)."""
+    """Until ACK_VERSION arrives, each stream and datagram starts with VERSION (AQ-VERSION-1)."""
     acked = [False, False]
     begun: set[tuple[Side, int]] = set()
     for entry in facts.record.entries:
@@ -78,8 +78,8 @@ def version_first(facts: RunFacts) -> Iterator[Violation]:
 
 
 @checker
-def greetings_are_exchanged(facts: RunFacts) -> Iterator[Violation]:
-    """VERSION is answered at once, and each side states its connection headers once, if ever."""
+def handshake_is_complete(facts: RunFacts) -> Iterator[Violation]:
+    """VERSION is answered at once, and each side sends its connection headers at most once."""
     for side in Side:
         heard = answered = NEVER
         stated = 0
@@ -92,12 +92,12 @@ def greetings_are_exchanged(facts: RunFacts) -> Iterator[Violation]:
                 if isinstance(entry.sent.frame, Version):
                     heard = min(heard, entry.time)
         if answered > heard + EPSILON and facts.alive(side, heard + EPSILON):
-            yield Violation("greetings are exchanged", "VERSION was not answered", heard, side)
+            yield Violation("handshake is complete", "VERSION was not answered", heard, side)
         ready = 0.0 if side == Side.CLIENT else facts.listening[side]
         wanted = 1 if facts.alive(side, ready) else stated
         if stated > 1 or stated < wanted:
             yield Violation(
-                "greetings are exchanged",
+                "handshake is complete",
                 f"CONNECTION_HEADERS were sent {stated} times",
                 ready,
                 side,
@@ -106,7 +106,7 @@ def greetings_are_exchanged(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def right_stream(facts: RunFacts) -> Iterator[Violation]:
-    """Each stream is one of the kinds there are, and says nothing after its end (AQ-STREAM-3)."""
+    """Each stream is of a defined kind, and carries no frame after its end (AQ-STREAM-3)."""
     for stream in facts.streams.values():
         problem = _problem_of(facts, stream)
         if problem:
@@ -161,7 +161,7 @@ def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
 
 @checker
 def one_control_stream(facts: RunFacts) -> Iterator[Violation]:
-    """A half speaks in order: on one control stream, and ORDERED messages on one stream too."""
+    """A half uses one control stream, and one stream for ORDERED messages."""
     groups = (
         ("acks and reports", BY_RECEIVER),
         ("announcements and the finish", (SentUnreliable, FinishSender)),
@@ -193,8 +193,8 @@ def _one_stream(
 
 
 @checker
-def silence_after_the_last_word(facts: RunFacts) -> Iterator[Violation]:
-    """After FINISH_SENDER, CANCEL_SENDER or CLOSE_RECEIVER that half says no more (AQ-FINISH-3).
+def no_frames_after_the_end(facts: RunFacts) -> Iterator[Violation]:
+    """A half sends no frame after FINISH_SENDER, CANCEL_SENDER or CLOSE_RECEIVER (AQ-FINISH-3).
 
     Nor does a half that was told to be forgotten (AQ-FORGET-1). FORGET_CHANNEL is the creator's,
     not the half's, and may still come.
@@ -206,7 +206,7 @@ def silence_after_the_last_word(facts: RunFacts) -> Iterator[Violation]:
                 continue
             if entry.side != channel.creator and entry.time > channel.forget_arrived:
                 yield Violation(
-                    "silence after the last word",
+                    "no frames after the end",
                     f"{type(entry.frame).__name__} follows FORGET_CHANNEL",
                     entry.time,
                     entry.side,
@@ -220,7 +220,7 @@ def silence_after_the_last_word(facts: RunFacts) -> Iterator[Violation]:
                 same_turn = entry.in_datagram and entry.time == word.time
                 if not (same_turn and isinstance(word.frame, FinishSender)):
                     yield Violation(
-                        "silence after the last word",
+                        "no frames after the end",
                         f"{type(entry.frame).__name__} follows {type(word.frame).__name__}",
                         entry.time,
                         entry.side,
@@ -233,7 +233,7 @@ def silence_after_the_last_word(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def finish_counts_right(facts: RunFacts) -> Iterator[Violation]:
-    """FINISH_SENDER states how many messages went in streams, and all datagrams were announced."""
+    """FINISH_SENDER has the number of messages sent in streams; all datagrams are announced."""
     for channel in facts.channels.values():
         announced = 0
         for entry in channel.entries:
@@ -256,7 +256,7 @@ def finish_counts_right(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
-    """A cancel takes back what can be: CANCEL_SENDER goes out and message streams are reset."""
+    """A cancel sends CANCEL_SENDER and resets the streams of messages."""
     for channel in facts.channels.values():
         called = channel.cancel_called
         effective = called < min(channel.finish_asked, channel.sender_gone)
@@ -317,12 +317,12 @@ def close_has_a_cause(facts: RunFacts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_leaks(facts: RunFacts) -> Iterator[Violation]:
-    """Halves in messages that were dropped unread are ended for the application, at once."""
+def dropped_halves_are_ended(facts: RunFacts) -> Iterator[Violation]:
+    """The core ends the halves in messages that it drops unread, at once."""
     for channel in facts.channels.values():
         carrier = channel.carrier
         if carrier is None or channel.lost or carrier.acked == NEVER:
-            # The creator of a lost channel ends it at both ends.
+            # The creator of a lost channel ends both halves.
             continue
         dropped = channel.dropped
         side = channel.creator.other
@@ -333,11 +333,11 @@ def nothing_leaks(facts: RunFacts) -> Iterator[Violation]:
         else:
             ended = min(channel.cancel_written, channel.forget_arrived, channel.close_arrived)
         if channel.mode == "UNRELIABLE":
-            # A receiver first waits for the announcement of the datagrams it owes an ack for.
+            # A receiver first waits for the announcement of datagrams that it must still ack.
             ended = min(ended, dropped)
         if ended > dropped + EPSILON:
             yield Violation(
-                "nothing leaks",
+                "dropped halves are ended",
                 "came in a message that was dropped, and was left open",
                 dropped,
                 side,

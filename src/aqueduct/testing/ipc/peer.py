@@ -1,4 +1,4 @@
-"""One endpoint of a run through all its lives, and the application that uses it."""
+"""A simulated endpoint across its restarts, and the application that uses it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from aqueduct.testing.ipc.record import (
 )
 
 SOON = 0.2
-"""The part of a unit within which one thing follows another that is to follow it."""
+"""The fraction of a unit within which a follow-up action happens."""
 RESIZED_AGAIN = 0.7
 
 
 class Peer:
-    """A name on the network, the endpoint that answers to it now, and its application."""
+    """A name on the network, the endpoint that owns it now, and its application."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Peer:
         self.draining = False
         self.open_sends: set[bytes] = set()
         self.untaken = 0
-        """Messages that the application is yet to take or to refuse."""
+        """Messages that the application has neither taken nor refused."""
         self.on_drop: Callable[[str, str], None] = lambda source, name: None
-        """Told when a datagram came to nobody."""
+        """Called when a datagram arrives while no endpoint runs."""
         self.config: Config = plan.configs[place]
         self._seed = seed
         self._plan = plan
@@ -78,11 +78,11 @@ class Peer:
     # Lives
 
     def begin(self, _: object = None) -> None:
-        """Start, with nothing of what was before but the name."""
+        """Start an endpoint without any state of the previous one."""
         self.life += 1
-        chance = seeded(self._seed, f"{self.name}/{self.life}")
+        rng = seeded(self._seed, f"{self.name}/{self.life}")
         now = self._clock.now
-        self.exchange = Exchange(self.config, chance, now, reports_sent=self._reports_sent)
+        self.exchange = Exchange(self.config, rng, now, reports_sent=self._reports_sent)
         self._record.append(
             LifeStarted(now, self.name, self.life, self.config, self._reports_sent),
         )
@@ -91,19 +91,19 @@ class Peer:
         self.turn_over()
 
     def crash(self, life: int) -> None:
-        """Be gone at once, with everything that was held."""
+        """Stop at once and lose all state."""
         if self.exchange is not None and self.life == life and not self.draining:
             self._stop("crashed")
 
     def goodbye(self) -> None:
-        """Close, and be gone when that has been said."""
+        """Close the endpoint, send what that causes, and stop."""
         if self.exchange is not None:
             self.exchange.close(self._clock.now)
             self.turn_over()
             self._stop("closed")
 
     def end(self) -> None:
-        """The run is over."""
+        """Record the final statistics: the run is over."""
         if self.exchange is not None:
             self._note_stop("ended")
 
@@ -121,7 +121,7 @@ class Peer:
     # What the application does
 
     def send(self, remote: str, size: int, *, must_arrive: bool = False) -> None:
-        """Send a message that no other is like."""
+        """Send a message with a unique random payload."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -141,7 +141,7 @@ class Peer:
             self._clock.after(when, self._cancel, (self.life, message))
 
     def send_something(self, remotes: list[str]) -> int:
-        """Send some messages to one of the others; returns how many."""
+        """Send some messages to one of the remotes; return how many."""
         remote = self._random.choice(remotes)
         count = self._random.randint(1, self._plan.burst)
         for _ in range(count):
@@ -149,12 +149,12 @@ class Peer:
         return count
 
     def change_owner(self) -> None:
-        """Take a new owner id."""
+        """Change to a new owner id."""
         if self.exchange is not None:
             self.exchange.change_owner(self._clock.now)
 
     def resize(self, life: int) -> None:
-        """Choose another size of PDUs, and perhaps soon another one."""
+        """Change the maximum PDU size, and perhaps soon again."""
         if self.exchange is not None and self.life == life and not self.draining:
             self._max_pdu = draw_max_pdu(self._random, self._large)
             self.exchange.resize(self._max_pdu)
@@ -164,13 +164,13 @@ class Peer:
                 self._clock.after(soon, self.resize, life)
 
     def trouble(self, remote: str) -> None:
-        """The transport did not reach a remote."""
+        """Report a temporary transport error for a remote."""
         if self.exchange is not None:
             self.exchange.handle_trouble(remote, "nobody is there")
             self._record.append(Troubled(self._clock.now, self.name, self.life, remote))
 
     def despair(self, remote: str) -> None:
-        """The transport will not reach a remote."""
+        """Report that a remote is unreachable for good."""
         if self.exchange is not None:
             now = self._clock.now
             self._record.append(Troubled(now, self.name, self.life, remote, hopeless=True))
@@ -185,7 +185,7 @@ class Peer:
         self.turn_over()
 
     def _decide(self, what: tuple[int, Arrived]) -> None:
-        """Take a message, or refuse it."""
+        """Take or refuse a message."""
         life, arrived = what
         self.untaken -= 1
         exchange = self.exchange
@@ -210,7 +210,7 @@ class Peer:
     # What the network and the clock do
 
     def receive(self, source: str, datagram: bytes) -> None:
-        """A datagram has come."""
+        """Handle a datagram from the network."""
         exchange = self.exchange
         if exchange is None:
             self.on_drop(source, self.name)
@@ -229,7 +229,7 @@ class Peer:
         self._most_held[self.name, self.life] = max(count, most[0]), max(size, most[1])
 
     def turn_over(self) -> None:
-        """Do what the core wants after anything happened to it."""
+        """Poll the core after any input: events, PDUs to send, timer."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -244,7 +244,7 @@ class Peer:
                 delay = 0.0 if eager else self._plan.take_delay * self._random.expovariate(1.0)
                 self.untaken += 1
                 self._clock.after(delay, self._decide, (self.life, event))
-            elif isinstance(event, Ended):  # one that is withdrawn is let go when it is decided on
+            elif isinstance(event, Ended):  # a withdrawn message ends in _decide
                 self.open_sends.discard(event.message_id)
                 self._record.append(
                     IpcEnded(now, self.name, self.life, event.message_id, event.code, event.exposed)

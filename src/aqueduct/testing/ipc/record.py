@@ -1,7 +1,7 @@
-"""What happened in a run of endpoints, in order: what each application did, and each datagram.
+"""The record of a run of endpoints: what each application did, and each datagram, in order.
 
-A *life* of an endpoint is the time between its start and its crash; the next one has the same name
-and nothing else in common with it. Stories and checkers read a record; neither looks inside a core.
+A *life* of an endpoint is the time between its start and its stop; the next one has the same name
+and no other state. Transcripts and checkers use the record only, never the state of a core.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LifeStarted:
 
 @dataclass(slots=True)
 class LifeStopped:
-    """An endpoint crashed, or said goodbye first, or the run was over; these were its counts."""
+    """An endpoint crashed or closed, or the run ended; these were its statistics."""
 
     time: float
     who: str
@@ -37,7 +37,7 @@ class LifeStopped:
 
 @dataclass(slots=True)
 class OwnerIdChanged:
-    """An endpoint has another owner id."""
+    """An endpoint changed its owner id."""
 
     time: float
     who: str
@@ -56,12 +56,12 @@ class IpcSent:
     remote: str
     payload: bytes
     must_arrive: bool = False
-    """Whether nothing was wrong any more when it was sent."""
+    """Whether it was sent after the faults stopped."""
 
 
 @dataclass(slots=True)
 class IpcSendFailed:
-    """The application tried to send, and got an error instead."""
+    """The application tried to send, and got an error."""
 
     time: float
     who: str
@@ -71,7 +71,7 @@ class IpcSendFailed:
 
 @dataclass(slots=True)
 class Cancelled:
-    """The application gave a message up."""
+    """The application cancelled a message."""
 
     time: float
     who: str
@@ -81,7 +81,7 @@ class Cancelled:
 
 @dataclass(slots=True)
 class IpcEnded:
-    """The application was told what became of its message."""
+    """The application learned how its send ended."""
 
     time: float
     who: str
@@ -93,7 +93,7 @@ class IpcEnded:
 
 @dataclass(slots=True)
 class IpcArrived:
-    """The application was told that a message arrived."""
+    """A message arrived completely and waits for the application."""
 
     time: float
     who: str
@@ -103,7 +103,7 @@ class IpcArrived:
 
 @dataclass(slots=True)
 class IpcTaken:
-    """The application took a message, and with it the duty to act on it."""
+    """The application took a message, and is responsible for it from then on."""
 
     time: float
     who: str
@@ -115,7 +115,7 @@ class IpcTaken:
 
 @dataclass(slots=True)
 class IpcRefused:
-    """The application could not make use of a message."""
+    """The application refused a message."""
 
     time: float
     who: str
@@ -125,7 +125,7 @@ class IpcRefused:
 
 @dataclass(slots=True)
 class IpcWithdrawn:
-    """The application came too late to take a message."""
+    """The application tried to take a message that was withdrawn."""
 
     time: float
     who: str
@@ -135,7 +135,7 @@ class IpcWithdrawn:
 
 @dataclass(slots=True)
 class Resized:
-    """The application chose another size of PDUs."""
+    """The application changed the maximum PDU size."""
 
     time: float
     who: str
@@ -145,7 +145,7 @@ class Resized:
 
 @dataclass(slots=True)
 class Troubled:
-    """The transport told that a remote could not be reached just now, or cannot be at all."""
+    """The transport reported a remote as unreachable, temporarily or for good."""
 
     time: float
     who: str
@@ -156,7 +156,7 @@ class Troubled:
 
 @dataclass(slots=True)
 class PduSent:
-    """A core gave a PDU to the network, which may lose it."""
+    """A core sent a PDU, which the network may lose."""
 
     time: float
     who: str
@@ -167,7 +167,7 @@ class PduSent:
 
 @dataclass(slots=True)
 class Reported:
-    """The transport told that a PDU of a message had gone."""
+    """The transport reported that a PDU of a message was sent."""
 
     time: float
     who: str
@@ -177,7 +177,7 @@ class Reported:
 
 @dataclass(slots=True)
 class PduArrived:
-    """A core was given a PDU."""
+    """A core received a PDU."""
 
     time: float
     who: str
@@ -188,7 +188,7 @@ class PduArrived:
 
 @dataclass(slots=True)
 class IpcFault:
-    """A core raised what it may not raise, or its timer did not move."""
+    """A core raised an undocumented error, or its timer was stuck."""
 
     time: float
     who: str
@@ -219,15 +219,15 @@ Entry: TypeAlias = (
 
 @dataclass
 class IpcRecord:
-    """One run: its entries in order, and what a checker must know beside them."""
+    """One run: its entries in order, and the parameters that checkers need."""
 
     lateness: float = 0.0
-    """How late a timer of this run may have been."""
+    """The maximum lateness of a timer in this run."""
 
     entries: list[Entry] = field(default_factory=list)
 
     drained: bool = False
-    """Whether the run was brought to its end: faults off, and time to spare."""
+    """Whether the run was drained: the faults were off, and everything had time to end."""
 
     leftovers: dict[str, dict[str, int]] = field(default_factory=dict)
     """What each endpoint still held when all messages should have ended."""
@@ -236,4 +236,4 @@ class IpcRecord:
     """For each life, the maximum of untaken messages and of their bytes."""
 
     processed: dict[str, int] = field(default_factory=dict)
-    """How many ids each still remembered when it should have forgotten all."""
+    """The processed ids that each endpoint remembered when all should have expired."""

@@ -1,7 +1,7 @@
-"""One run from one seed: endpoints that come and go on a bad network, then peace, then the verdict.
+"""One run from one seed: endpoints that crash on a faulty network, a drain without faults, a check.
 
-Peace has three parts. Everything under way has to end; what was processed has to be forgotten; and
-then a message from each to the next has to arrive, as if nothing had ever been wrong.
+The drain has three parts: all transfers end, the ids of processed messages expire, and a message
+from each endpoint to the next arrives.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from aqueduct.testing.ipc.stranger import Stranger
 from aqueduct.testing.simulation import RunOutcome
 
 DRAIN_TIMEOUT = 60
-"""Units of virtual time in which everything must have ended once the faults are off."""
+"""Units of virtual time after the faults stop within which everything must have ended."""
 FAREWELL = 1_200
-"""The size of the last messages: some PDUs, at least when these are small."""
+"""The size of the last messages: several PDUs if these are small."""
 ROUND_TRIP = 0.02
-"""Part of a unit that a round trip takes in peace."""
+"""The round-trip time after the faults stop, as a fraction of a unit."""
 
 
 class IpcSimulation:
-    """A run that is set up by its seed, as far as the caller does not say how it is to be."""
+    """A run whose plan and faults are drawn from its seed unless the caller gives them."""
 
     def __init__(
         self, seed: int, *, plan: IpcPlan | None = None, faults: Faults | None = None
@@ -63,10 +63,10 @@ class IpcSimulation:
         self._left = self.plan.messages
         self._verbs, self._weights = zip(*self.plan.weights, strict=True)
         for peer in self.peers:
-            peer.on_drop = self._tell_of_drop
+            peer.on_drop = self._report_drop
 
     def run(self) -> RunOutcome[IpcRecord]:
-        """Play the run to its end and check it."""
+        """Run the simulation to its end and check it."""
         clock = self.clock
         record = self.record
         try:
@@ -75,8 +75,8 @@ class IpcSimulation:
                 clock.after(self.plan.turn * self._random.random(), self._turn, peer)
             self.hoarder.start(self.peers)
             clock.run(self.plan.duration)
-            self._make_peace()
-        except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
+            self._drain()
+        except Exception as error:  # noqa: BLE001 - any error is a violation
             text = f"{type(error).__name__}: {error}"
             record.entries.append(IpcFault(clock.now, "core", 0, text))
         for peer in self.peers:
@@ -94,7 +94,7 @@ class IpcSimulation:
             clock.now,
         )
 
-    def _make_peace(self) -> None:
+    def _drain(self) -> None:
         clock = self.clock
         unit = self.plan.unit
         faults = self.network.faults
@@ -125,7 +125,7 @@ class IpcSimulation:
         self.record.drained = True
 
     def _time_to_forget(self) -> float:
-        """Until a transfer that its sender has given up is over, and then forgotten."""
+        """Return the time until an abandoned transfer times out and its id expires."""
         longest = max(2 * peer.config.owner_id_lifetime for peer in self.peers)
         return longest + 2 * max(peer.config.receive_timeout for peer in self.peers) + 1e-6
 
@@ -152,8 +152,8 @@ class IpcSimulation:
         peer.turn_over()
         self.clock.after(self.plan.turn * self._random.expovariate(1.0), self._turn, peer)
 
-    def _tell_of_drop(self, source: str, remote: str) -> None:
-        """Some transports know at once when nobody is there."""
+    def _report_drop(self, source: str, remote: str) -> None:
+        """Report to some senders that the remote is down, as some transports do."""
         for peer in self.peers:
             if peer.name == source and self._random.random() < 0.3:
                 peer.trouble(remote)
@@ -161,7 +161,7 @@ class IpcSimulation:
 
 
 def draw_stalls(random: Random, plan: IpcPlan) -> Faults:
-    """Choose a network; in some runs processes stand still as long as they should be patient."""
+    """Draw the faults; in some runs timers are late by up to a whole timeout."""
     faults = draw_faults(random, plan.duration)
     if random.random() < 0.2:
         faults = replace(faults, late_timer=0.3, lateness=plan.unit * random.choice((0.3, 1.0)))

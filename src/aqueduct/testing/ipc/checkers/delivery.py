@@ -1,4 +1,4 @@
-"""What becomes of messages: each is taken once at most, as it was sent, and success means taken."""
+"""Delivery: a message is taken at most once, intact, and success means that it was taken."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from aqueduct.testing.ipc.checkers.facts import EPSILON, PEER_RESTARTED, SUCCESS
 
 
 @checker
-def nothing_from_nowhere(facts: IpcFacts) -> Iterator[Violation]:
-    """What is taken was sent, to the one who took it."""
+def taken_was_sent(facts: IpcFacts) -> Iterator[Violation]:
+    """A message that is taken was sent, to the endpoint that took it."""
     for took in facts.strange_takes:
         text = f"{took.who} took {len(took.payload)} bytes that nobody sent"
-        yield Violation("nothing from nowhere", text, took.time)
+        yield Violation("taken was sent", text, took.time)
     for message in facts.messages.values():
         for took in message.takes:
             if took.who != message.sent.remote:
-                yield about(message, "nothing from nowhere", f"was taken by {took.who}", took.time)
+                yield about(message, "taken was sent", f"was taken by {took.who}", took.time)
 
 
 @checker
@@ -33,7 +33,7 @@ def intact_content(facts: IpcFacts) -> Iterator[Violation]:
 
 @checker
 def at_most_once(facts: IpcFacts) -> Iterator[Violation]:
-    """No message is taken twice, by whatever lives of the receiver, whatever became of its send."""
+    """No message is taken twice, not even by two lives, however its send ended."""
     for message in facts.messages.values():
         if len(message.takes) > 1:
             lives = ", ".join(f"{took.who}/{took.life}" for took in message.takes)
@@ -43,7 +43,7 @@ def at_most_once(facts: IpcFacts) -> Iterator[Violation]:
 
 @checker
 def success_means_taken(facts: IpcFacts) -> Iterator[Violation]:
-    """Who is told of success is told the truth, and not before it is true."""
+    """A send succeeds only after its message was taken."""
     for message in facts.messages.values():
         end = message.end
         if end is None or end.code != SUCCESS:
@@ -56,7 +56,7 @@ def success_means_taken(facts: IpcFacts) -> Iterator[Violation]:
 
 @checker
 def refused_means_failed(facts: IpcFacts) -> Iterator[Violation]:
-    """The send of a message that was refused does not succeed, and nobody takes it."""
+    """The send of a refused message fails, and the message is not taken."""
     for message in facts.messages.values():
         if not message.refusals:
             continue
@@ -70,7 +70,7 @@ def refused_means_failed(facts: IpcFacts) -> Iterator[Violation]:
 
 @checker
 def not_exposed_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
-    """A send that failed without having been exposed can be sent anew: nobody has it."""
+    """A send that failed as not exposed was not taken, so it can be retried."""
     for message in facts.messages.values():
         end = message.end
         if end is not None and end.code != SUCCESS and not end.exposed and message.takes:
@@ -80,7 +80,7 @@ def not_exposed_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
 
 @checker
 def aborted_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
-    """A message whose abort came while it waited to be taken is not taken."""
+    """A message whose abort arrived while it waited is not taken."""
     for message in facts.messages.values():
         for took in message.takes:
             life = facts.lives[took.who, took.life]
@@ -94,20 +94,20 @@ def aborted_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
 
 
 @checker
-def peace_means_success(facts: IpcFacts) -> Iterator[Violation]:
-    """A message sent when nothing is wrong any more arrives."""
+def success_without_faults(facts: IpcFacts) -> Iterator[Violation]:
+    """A message sent after the faults stopped succeeds."""
     for message in facts.messages.values():
         end = message.end
         if not message.sent.must_arrive or end is None or end.code == SUCCESS:
             continue
-        # An id that is trusted for long may be that of a life which is over.
+        # An owner id with a long trust time may belong to a previous life.
         if end.code != PEER_RESTARTED or (message.sent.remote, 2) not in facts.lives:
-            yield about(message, "peace means success", f"failed with {end.code}", end.time)
+            yield about(message, "success without faults", f"failed with {end.code}", end.time)
 
 
 @checker
 def restarted_means_restarted(facts: IpcFacts) -> Iterator[Violation]:
-    """PEER_RESTARTED is said only of a remote that has had another life."""
+    """PEER_RESTARTED is reported only for a remote that restarted."""
     for message in facts.messages.values():
         end = message.end
         if end is not None and end.code == PEER_RESTARTED:

@@ -1,4 +1,4 @@
-"""A record of endpoints told in order, a line for each thing that happened."""
+"""The transcript of a run of endpoints: a line per entry of its record."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from aqueduct.testing.ipc.record import (
 )
 
 
-def tell(record: IpcRecord) -> Iterator[str]:
-    """The lines of the story: time, endpoint and life, what happened.
+def transcript(record: IpcRecord) -> Iterator[str]:
+    """Return the lines of the transcript: time, endpoint and life, what happened.
 
-    ``>>`` leaves an endpoint, ``<<`` arrives at it, ``!`` is an event its application sees; the
-    rest are the application's own doings and the network's.
+    ``>>`` marks a PDU sent, ``<<`` a PDU received, ``!`` an event of the application; the other
+    lines are actions of the application and of the network.
     """
     for entry in record.entries:
         who = f"{entry.who}/{entry.life}"
-        yield f"{entry.time:11.6f} {who:6} {_tell_entry(entry)}"
+        yield f"{entry.time:11.6f} {who:6} {_format_entry(entry)}"
 
 
 def short(identity: bytes) -> str:
-    """So much of an id as tells it from others; of an owner id, its changing half too."""
+    """Return a short prefix of an id."""
     return identity[:3].hex()
 
 
@@ -52,11 +52,11 @@ def _code(code: int) -> str:
     return Code(code).name if code in set(Code) else str(code)
 
 
-def _tell_entry(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     if isinstance(entry, PduSent):
-        return f">> {entry.remote} {_tell_pdu(entry.pdu)}"
+        return f">> {entry.remote} {_format_pdu(entry.pdu)}"
     if isinstance(entry, PduArrived):
-        return f"<< {entry.source} {_tell_pdu(entry.pdu)}"
+        return f"<< {entry.source} {_format_pdu(entry.pdu)}"
     if isinstance(entry, IpcEnded):
         exposed = " (exposed)" if entry.exposed and entry.code else ""
         return f"!  {short(entry.message)} ended: {_code(entry.code)}{exposed}"
@@ -64,10 +64,10 @@ def _tell_entry(entry: Entry) -> str:
         return f"!  {short(entry.message)} is whole"
     if isinstance(entry, IpcFault):
         return f"✗  {entry.text}"
-    return f"   {_tell_doing(entry)}"
+    return f"   {_format_action(entry)}"
 
 
-def _tell_doing(entry: Entry) -> str:
+def _format_action(entry: Entry) -> str:
     if isinstance(entry, LifeStarted):
         return f"begins: {entry.config}{', reports what has gone' if entry.reports_sent else ''}"
     if isinstance(entry, LifeStopped):
@@ -90,7 +90,7 @@ def _tell_doing(entry: Entry) -> str:
     return f"{verbs.get(type(entry), 'finds withdrawn:')} {short(message)}"
 
 
-def _tell_pdu(pdu: bytes) -> str:
+def _format_pdu(pdu: bytes) -> str:
     try:
         value = decode(pdu)
     except RemoteProtocolError as error:

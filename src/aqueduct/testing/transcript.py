@@ -1,4 +1,4 @@
-"""A record told in order, a line for each thing that happened, and a hash to compare stories."""
+"""The transcript of a run: a line per entry of its record, and a hash to compare runs."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from aqueduct.wire.frames import (
 )
 
 
-def tell(record: Record) -> Iterator[str]:
-    """The lines of the story: time, side, what happened.
+def transcript(record: Record) -> Iterator[str]:
+    """Return the lines of the transcript: time, side, what happened.
 
-    ``>>`` leaves a side, ``<<`` arrives at it, ``!`` is an event its application sees; the rest
-    are the application's own doings.
+    ``>>`` marks what a side sent, ``<<`` what it received, ``!`` an event of the application; the
+    other lines are actions of the application.
     """
     for entry in record.entries:
-        yield f"{entry.time:11.6f} {entry.side.name.lower():6} {_tell_entry(entry)}"
+        yield f"{entry.time:11.6f} {entry.side.name.lower():6} {_format_entry(entry)}"
 
 
-def story_hash(lines: Iterable[str]) -> str:
-    """A short fingerprint of a story: the same for two runs only if they are the same."""
+def transcript_hash(lines: Iterable[str]) -> str:
+    """Return a short hash of a transcript: equal runs have equal hashes."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(line.encode())
@@ -64,18 +64,18 @@ def story_hash(lines: Iterable[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _tell_entry(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     if isinstance(entry, FrameSent):
-        return f">> {_place(entry)} {_tell_frame(entry)}"
+        return f">> {_place(entry)} {_format_frame(entry)}"
     if isinstance(entry, FrameArrived):
-        return f"<< {_place(entry.sent)} {_tell_frame(entry.sent)}"
+        return f"<< {_place(entry.sent)} {_format_frame(entry.sent)}"
     if isinstance(entry, StreamEnded):
         end = "finished" if entry.reset is None else f"reset with code {entry.reset}"
         return f">> s{entry.stream} is {end}"
     if isinstance(entry, RttMeasured):
         return f"<< the round-trip time is {entry.rtt * 1000:.1f} ms"
     if isinstance(entry, EventRaised):
-        return f"!  {_tell_event(entry.event)}"
+        return f"!  {_format_event(entry.event)}"
     if isinstance(entry, MessageSent):
         kind = "message" if entry.reliable else "datagram message"
         made = "".join(f" +{describe(each.channel)}" for each in entry.attached)
@@ -107,13 +107,13 @@ def _place(sent: FrameSent) -> str:
     return place if sent.channel == NO_CHANNEL else f"{place} {describe(sent.channel)}"
 
 
-def _tell_frame(sent: FrameSent) -> str:
+def _format_frame(sent: FrameSent) -> str:
     frame: Frame = sent.frame
     if isinstance(frame, Message):
         made = "".join(f" +{describe(each.channel)}" for each in frame.attachments)
         return f"MESSAGE {frame.number} ({frame.size} B){made}"
     if isinstance(frame, AckReliable):
-        return f"ACK_RELIABLE {_tell_ranges(frame.ranges)}"
+        return f"ACK_RELIABLE {_format_ranges(frame.ranges)}"
     if isinstance(frame, AckNackUnreliable):
         marks = [
             f"{'nack' if position % 2 else 'ack'} {length}"
@@ -135,11 +135,11 @@ def _tell_frame(sent: FrameSent) -> str:
     return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
 
 
-def _tell_event(event: Event) -> str:
+def _format_event(event: Event) -> str:
     if isinstance(event, Delivered | Undelivered):
         space = "" if event.reliable else "datagram "
         name = type(event).__name__.lower()
-        return f"{space}{name} {_tell_ranges(event.ranges)} on {describe(event.channel)}"
+        return f"{space}{name} {_format_ranges(event.ranges)} on {describe(event.channel)}"
     if isinstance(event, SenderEnded | ReceiverEnded):
         half = "sender" if isinstance(event, SenderEnded) else "receiver"
         above = ", ".join(describe(each) for each in event.lineage)
@@ -152,7 +152,7 @@ def _tell_event(event: Event) -> str:
     return f"{type(event).__name__.lower()} {describe(event.channel)}"
 
 
-def _tell_ranges(ranges: Iterable[tuple[int, int]]) -> str:
+def _format_ranges(ranges: Iterable[tuple[int, int]]) -> str:
     return ", ".join(
         str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in ranges
     )
