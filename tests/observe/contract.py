@@ -132,7 +132,7 @@ class _Decoder:
         while (found := parser.next()) is not None:
             if isinstance(found, RouteTo):
                 route[:] = [found.channel]
-            frames = found.messages() if isinstance(found, MessageRun) else iter((found,))
+            frames = list[Frame](found.messages() if isinstance(found, MessageRun) else (found,))
             for frame in frames:
                 yield (None if isinstance(frame, _OF_CONNECTION) else route[0]), frame
 

@@ -1,4 +1,4 @@
-"""A core that only writes down what it is told, for tests of the network between two cores."""
+"""A core that records its inputs, for tests of the network between two cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aqueduct.wire.chanid import Side
 
 
 class FakeCore:
-    """Remembers its inputs; sends what a test puts in ``actions``."""
+    """Records its inputs, and sends what a test puts in ``actions``."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
@@ -87,6 +87,6 @@ class FakeWorld:
         )
 
     def send(self, *actions: Action) -> None:
-        """The client acts."""
+        """Send actions of the client."""
         self.client.actions.extend(actions)
         self.network.flush(Side.CLIENT)

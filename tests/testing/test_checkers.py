@@ -1,4 +1,4 @@
-"""Tests that each checker is content with a clean run, and complains of a doctored one."""
+"""Each checker accepts a valid run, and finds a violation in a modified one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def where(record: Record, wanted: Wanted, skip: int = 0) -> int:
 
 
 def drop(wanted: Wanted, skip: int = 0) -> Doctor:
-    """Leave out one entry."""
+    """Remove one entry."""
 
     def doctor(record: Record) -> None:
         del record.entries[where(record, wanted, skip)]
@@ -87,7 +87,7 @@ def drop(wanted: Wanted, skip: int = 0) -> Doctor:
 
 
 def change(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
-    """Change one entry, in its place."""
+    """Replace one entry."""
 
     def doctor(record: Record) -> None:
         at = where(record, wanted, skip)
@@ -97,7 +97,7 @@ def change(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
 
 
 def change_event(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
-    """Change what an application saw."""
+    """Replace an event."""
 
     def doctor(record: Record) -> None:
         at = where(record, wanted, skip)
@@ -109,7 +109,7 @@ def change_event(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
 
 
 def move(wanted: Wanted, time: float, skip: int = 0) -> Doctor:
-    """Let one thing happen at another time."""
+    """Move one entry to another time."""
 
     def doctor(record: Record) -> None:
         entry = record.entries.pop(where(record, wanted, skip))
@@ -120,7 +120,7 @@ def move(wanted: Wanted, time: float, skip: int = 0) -> Doctor:
 
 
 def repeat(wanted: Wanted, skip: int = 0, after: float = 0.0) -> Doctor:
-    """Let one thing happen twice."""
+    """Duplicate one entry."""
 
     def doctor(record: Record) -> None:
         entry = record.entries[where(record, wanted, skip)]
@@ -131,7 +131,7 @@ def repeat(wanted: Wanted, skip: int = 0, after: float = 0.0) -> Doctor:
 
 
 def add(entry: Entry) -> Doctor:
-    """Let something happen that did not."""
+    """Insert an entry."""
 
     def doctor(record: Record) -> None:
         record.entries.append(entry)

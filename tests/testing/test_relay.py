@@ -1,4 +1,4 @@
-"""The relay does to packets what it is told, the same each time for one seed."""
+"""The relay impairs packets as configured, deterministically for one seed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Echo(asyncio.DatagramProtocol):
 
 
 class Client(asyncio.DatagramProtocol):
-    """Keeps what comes."""
+    """Collects the packets that arrive."""
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
@@ -70,7 +70,7 @@ async def scene(
 
 
 async def until_quiet(client: Client, seconds: float = 0.1) -> None:
-    """Wait until no more packets come."""
+    """Wait until no more packets arrive."""
     before = -1
     while before != len(client.packets):
         before = len(client.packets)

@@ -1,4 +1,4 @@
-"""Tests of the application that does everything: over many seeds, everything occurs."""
+"""Over many seeds, the simulated application uses every feature."""
 
 from __future__ import annotations
 

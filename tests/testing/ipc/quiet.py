@@ -1,4 +1,4 @@
-"""A run in which nothing goes wrong, for tests to look at and to doctor."""
+"""A run without faults, for tests to inspect and to modify."""
 
 from __future__ import annotations
 

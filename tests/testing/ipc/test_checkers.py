@@ -1,4 +1,4 @@
-"""Tests that each checker is content with a clean run, and complains of a doctored one."""
+"""Each checker accepts a valid run, and finds a violation in a modified one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of an endpoint through its lives, and of its application."""
+"""Tests of a simulated endpoint across restarts, and of its application."""
 
 from __future__ import annotations
 

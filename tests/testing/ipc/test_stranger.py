@@ -1,4 +1,4 @@
-"""Tests of the one who does not belong."""
+"""Tests of the attacker on the network."""
 
 from __future__ import annotations
 
