@@ -46,7 +46,7 @@ PLAN = WorkloadPlan(
     modes=(Mode.ORDERED, Mode.UNORDERED, Mode.UNRELIABLE),
     weights=(("send", 10.0), ("burst", 1.0), ("take", 4.0), ("cancel", 0.5), ("close", 0.7)),
     attach=0.3,
-    dive=0.4,
+    send_ahead=0.4,
     burst=8,
     sizes=(8, 40, 300),
     headers=0.1,
@@ -57,10 +57,10 @@ PLAN = WorkloadPlan(
     unclaimed=0.0,
     drain_cancel=0.1,
     drain_close=0.1,
-    death=None,
+    lost_at=None,
     accept_delay=0.0,
     refuse=False,
-    goodbye=None,
+    close_at=None,
     configs=(Config(limits=Limits()), Config(limits=Limits())),
 )
 

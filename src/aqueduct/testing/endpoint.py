@@ -176,8 +176,9 @@ class SimulatedEndpoint:
                 messages.extend(item.messages())
             else:
                 messages.append(item)
-        for observer in self._observers:
-            observer.messages_taken(channel, messages)
+        if messages:
+            for observer in self._observers:
+                observer.messages_taken(channel, messages)
         if len(messages) > limit:
             self._entries.append(CoreFault(now, self.side, f"take gave {len(messages)} of {limit}"))
         return messages
@@ -252,12 +253,12 @@ class SimulatedEndpoint:
         except AqueductError:
             raise
         except Exception as error:
-            self.broke(verb, error)
+            self.record_fault(verb, error)
             raise CoreFailed(verb) from error
 
-    def broke(self, verb: str, error: Exception) -> None:
+    def record_fault(self, verb: str, error: Exception) -> None:
         """Record an undocumented error of the core, with the line that raised it."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        text = f"{verb} raised {type(error).__name__}: {error} ({place})"
+        line = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        text = f"{verb} raised {type(error).__name__}: {error} ({line})"
         self._entries.append(CoreFault(self._clock.now, self.side, text))

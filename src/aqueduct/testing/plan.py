@@ -26,7 +26,7 @@ class WorkloadPlan:
     """The relative frequency of each operation."""
     attach: float
     """A message carries channels."""
-    dive: float
+    send_ahead: float
     """The next message goes to the channel just made, before its carrier can have arrived."""
     burst: int
     """Maximum messages per burst."""
@@ -46,13 +46,13 @@ class WorkloadPlan:
     """A sender still open at the end is cancelled instead of finished."""
     drain_close: float
     """A receiver still open at the end is closed instead of drained."""
-    death: float | None
+    lost_at: float | None
     """When the connection is lost, or None."""
     accept_delay: float
     """The delay after which the server accepts the client."""
     refuse: bool
     """The server refuses the client."""
-    goodbye: float | None
+    close_at: float | None
     """When an application closes the connection, or None."""
     configs: tuple[Config, Config]
 
@@ -72,7 +72,7 @@ def draw_plan(random: Random) -> WorkloadPlan:
         modes=_draw_modes(random),
         weights=_draw_weights(random),
         attach=random.choice((0.1, 0.3, 0.6, 0.9)),
-        dive=random.choice((0.0, 0.3, 0.8)),
+        send_ahead=random.choice((0.0, 0.3, 0.8)),
         burst=random.choice((1, 5, 30, 90)),
         sizes=_draw_sizes(random),
         headers=random.choice((0.0, 0.2)),
@@ -83,10 +83,10 @@ def draw_plan(random: Random) -> WorkloadPlan:
         unclaimed=random.choice((0.0, 0.05, 0.3)),
         drain_cancel=random.choice((0.0, 0.2, 0.7)),
         drain_close=random.choice((0.0, 0.0, 0.2)),
-        death=moment if fate < 0.06 else None,
+        lost_at=moment if fate < 0.06 else None,
         accept_delay=random.choice((0.0, 0.0, 0.02, 0.3)),
         refuse=random.random() < 0.01,
-        goodbye=moment if 0.06 <= fate < 0.10 else None,
+        close_at=moment if 0.06 <= fate < 0.10 else None,
         configs=draw_configs(random),
     )
 

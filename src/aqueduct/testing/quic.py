@@ -85,7 +85,7 @@ class FakeQuic:
         self.random = random
         self.faults = faults
         self.datagrams_lost = 0
-        self.spoken_to = Side.CLIENT
+        self.active_side = Side.CLIENT
         """The side whose core got the last input: the one that raised, if a core raised."""
         self._cores = tuple(cores)
         self._recorders = tuple(recorders)
@@ -188,7 +188,7 @@ class FakeQuic:
                 stream.stop = None
             for observer in self._observers[side]:
                 observer.stream_read(stream.id, data, fin)
-            self.spoken_to = side
+            self.active_side = side
             self._report_rtt(side)
             self._cores[side].handle_stream_data(stream.id, data, fin, now)
             self._settle(side)
@@ -196,7 +196,7 @@ class FakeQuic:
             del self._streams[stream.side][stream.number]
             for observer in self._observers[side]:
                 observer.reset_read(stream.id, stream.code)
-            self.spoken_to = side
+            self.active_side = side
             self._cores[side].handle_stream_reset(stream.id, stream.code, now)
             self._settle(side)
             return
@@ -241,7 +241,7 @@ class FakeQuic:
             return
         for observer in self._observers[side]:
             observer.datagram_read(data)
-        self.spoken_to = side
+        self.active_side = side
         self._cores[side].handle_datagram(data, self.clock.now)
         self._settle(side)
 
@@ -285,7 +285,7 @@ class FakeQuic:
         now = self.clock.now
         spurious = self.random.random() < self.faults.spurious_timer
         if spurious or (due is not None and due <= now):
-            self.spoken_to = side
+            self.active_side = side
             self._count_turns(side, now)
             self._cores[side].handle_timer(now)
             self._settle(side)
@@ -320,7 +320,7 @@ class FakeQuic:
             return
         self._alive[side] = False
         self._recorders[side].connection_lost(code, reason, by_peer)
-        self.spoken_to = side
+        self.active_side = side
         self._cores[side].handle_connection_lost(code, reason, by_peer, self.clock.now)
         self._after_input(side)
 

@@ -57,7 +57,7 @@ class Simulation:
         self.pair.on_input = self._after_input
         server = self.applications[Side.SERVER]
         server.on_client = lambda: self.pair.clock.after(
-            self.plan.accept_delay, self._greet, server
+            self.plan.accept_delay, self._accept_or_refuse, server
         )
         self._random = seeded(seed, "schedule")
 
@@ -69,10 +69,10 @@ class Simulation:
         plan = self.plan
         for application in self.applications:
             clock.after(plan.turn * self._random.random(), self._turn, application)
-        if plan.death is not None:
-            clock.at(plan.death, self._die, plan.death)
-        if plan.goodbye is not None:
-            clock.at(plan.goodbye, self._say_goodbye, self._random.choice(self.applications))
+        if plan.lost_at is not None:
+            clock.at(plan.lost_at, self._lose_connection, plan.lost_at)
+        if plan.close_at is not None:
+            clock.at(plan.close_at, self._close, self._random.choice(self.applications))
         try:
             pair.run(plan.duration)
             pair.calm()
@@ -82,7 +82,7 @@ class Simulation:
         except CoreFailed:
             pass
         except Exception as error:  # noqa: BLE001 - any error is a violation
-            pair.endpoints[pair.network.spoken_to].broke("an input", error)
+            pair.endpoints[pair.network.active_side].record_fault("an input", error)
         record.leftovers = (pair.client.core.leftovers(), pair.server.core.leftovers())
         sent = [entry for entry in record.entries if isinstance(entry, MessageSent)]
         return RunOutcome(
@@ -101,8 +101,8 @@ class Simulation:
         pause = self.plan.turn * self._random.expovariate(1.0)
         self.pair.clock.after(pause, self._turn, application)
 
-    def _greet(self, server: Application) -> None:
-        server.greet()
+    def _accept_or_refuse(self, server: Application) -> None:
+        server.accept_or_refuse()
         self._finish_turn(server)
 
     def _begin_to_drain(self, application: Application) -> None:
@@ -125,12 +125,12 @@ class Simulation:
     def _after_input(self, side: Side) -> None:
         self.applications[side].react()
 
-    def _die(self, time: float) -> None:
+    def _lose_connection(self, time: float) -> None:
         self.pair.network.kill(CloseCode.IDLE, "the network is gone", self._random.random())
 
-    def _say_goodbye(self, application: Application) -> None:
+    def _close(self, application: Application) -> None:
         if not application.over:
-            application.endpoint.close_connection(CloseCode.NO_ERROR, "goodbye")
+            application.endpoint.close_connection(CloseCode.NO_ERROR, "closed by the plan")
             self._finish_turn(application)
 
 

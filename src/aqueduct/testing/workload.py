@@ -139,7 +139,7 @@ class Application:
                 else:
                     self.endpoint.finish(handle.channel)
 
-    def greet(self) -> None:
+    def accept_or_refuse(self) -> None:
         """Accept or refuse the client, as the plan says."""
         if self.over:
             return
@@ -224,7 +224,7 @@ class Application:
             if not self._room_for(handle):
                 return
             made = self._send(handle)
-            while made is not None and self.random.random() < self.plan.dive:
+            while made is not None and self.random.random() < self.plan.send_ahead:
                 if not self._room_for(made):
                     break
                 made = self._send(made)

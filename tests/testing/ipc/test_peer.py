@@ -47,14 +47,14 @@ def test_a_crash_that_comes_too_late_hits_nobody() -> None:
     assert ann.exchange is not None
 
 
-def test_a_goodbye_is_said_before_the_end() -> None:
+def test_a_close_is_sent_before_the_end() -> None:
     simulation = quiet_run()
     ann, bob = simulation.peers
     bob.begin()
     ann.begin()
     ann.send("bob", 10)
     ann.turn_over()
-    ann.goodbye()
+    ann.close()
     kinds = [type(entry) for entry in simulation.record.entries]
     assert kinds.index(IpcEnded) < kinds.index(LifeStopped)
 

@@ -160,7 +160,7 @@ class RealQuic:
         self.clock = clock
         self.random = random
         self.faults = faults
-        self.spoken_to = Side.CLIENT
+        self.active_side = Side.CLIENT
         self.addresses = list(ADDRESSES)
         """Where each side is; what is sent elsewhere is lost."""
         self.packets = [0, 0]
@@ -208,7 +208,7 @@ class RealQuic:
         bridge = self.bridges[side]
         if bridge is None:
             return
-        self.spoken_to = side
+        self.active_side = side
         had_ended = bridge.ended
         for packet in bridge.flush(self.clock.now):
             self._send(side, packet)
@@ -250,7 +250,7 @@ class RealQuic:
         bridge = self.bridges[side]
         if bridge is None:
             bridge = self.bridges[side] = self._accept(data)
-        self.spoken_to = side
+        self.active_side = side
         bridge.receive(data, len(data), address, self.clock.now)
         self._settle(side)
 
@@ -291,7 +291,7 @@ class RealQuic:
             return
         self._timers[side] = None
         now = self.clock.now
-        self.spoken_to = side
+        self.active_side = side
         self._count_turns(side, now)
         bridge.handle_timer(now)
         self._settle(side)
@@ -310,7 +310,7 @@ class RealQuic:
     def _lose(self, news: tuple[Side, int, str]) -> None:
         side, code, reason = news
         if self._alive[side]:
-            self.spoken_to = side
+            self.active_side = side
             self._taps[side].handle_connection_lost(code, reason, False, self.clock.now)
             self.bridges[side] = None
             self._after_input(side)

@@ -33,7 +33,7 @@ from aqueduct.wire.frames import (
 )
 
 
-class _Purse:
+class _Outstanding:
     """The bytes that one side has outstanding, as far as that side can know."""
 
     def __init__(self, facts: RunFacts, side: Side) -> None:
@@ -99,16 +99,16 @@ class _Purse:
 def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
     """Bytes on the wire stay within the channel's and the connection's window (AQ-FLOW-2).
 
-    Seen from the sender: what it sent, less what it has been told is taken, nacked or moot. One
-    message larger than a window may be alone in it.
+    Counted at the sender: the bytes sent, minus those that the peer reported as taken, nacked or
+    moot. A message larger than a window may be alone in it.
     """
-    purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
+    sides = (_Outstanding(facts, Side.CLIENT), _Outstanding(facts, Side.SERVER))
     for entry in facts.record.entries:
         if isinstance(entry, FrameSent):
             if isinstance(entry.frame, Message):
-                yield from _spend(purses[entry.side], entry, entry.frame)
+                yield from _spend(sides[entry.side], entry, entry.frame)
         elif isinstance(entry, FrameArrived):
-            if not purses[entry.side].arrived(entry):
+            if not sides[entry.side].arrived(entry):
                 yield Violation(
                     "within the windows",
                     "DEQUEUED reports more bytes than were sent",
@@ -117,26 +117,26 @@ def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
                     entry.sent.channel,
                 )
         elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
-            purses[entry.side].release_all(entry.event.channel)
+            sides[entry.side].release_all(entry.event.channel)
 
 
-def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation]:
+def _spend(outstanding: _Outstanding, sent: FrameSent, frame: Message) -> Iterator[Violation]:
     size = frame.size
-    limits = purse.limits(sent.time)
-    on_channel = purse.channels.get(sent.channel, 0)
+    limits = outstanding.limits(sent.time)
+    on_channel = outstanding.channels.get(sent.channel, 0)
     problems = []
     # An empty message needs no credit; a larger one sent later may leave before it in a turn.
     if size and on_channel > 0 and on_channel + size > limits.channel_window:
         problems.append(f"{on_channel} + {size} bytes exceed the channel's {limits.channel_window}")
     if size:
-        before = _shared(limits, purse.channels.values())
-        changed = {**purse.channels, sent.channel: on_channel + size}
+        before = _shared(limits, outstanding.channels.values())
+        changed = {**outstanding.channels, sent.channel: on_channel + size}
         after = _shared(limits, changed.values())
         if before > limits.connection_window:
             # One message exceeds the window. It may have overtaken this one within a turn,
             # and use a reserve that this one had.
             wide = replace(limits, reserve_window=limits.reserve_window + limits.channel_reserve)
-            before = _shared(wide, purse.channels.values())
+            before = _shared(wide, outstanding.channels.values())
             after = _shared(wide, changed.values())
         if after > before > 0 and after > limits.connection_window:
             problems.append(
@@ -152,8 +152,8 @@ def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation
             "within the windows", problem, sent.time, sent.side, sent.channel, frame.number
         )
     if sent.in_datagram:
-        purse.datagrams.setdefault(sent.channel, {})[frame.number] = size
-    purse.add(sent.channel, size)
+        outstanding.datagrams.setdefault(sent.channel, {})[frame.number] = size
+    outstanding.add(sent.channel, size)
 
 
 def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
@@ -168,7 +168,7 @@ class _Ledger:
 
     def __init__(self, facts: RunFacts) -> None:
         self.facts = facts
-        self.purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
+        self.sides = (_Outstanding(facts, Side.CLIENT), _Outstanding(facts, Side.SERVER))
         # By side, channel and number in its space: when it was sent, and its size.
         self.waiting: tuple[dict[tuple[int, int, bool], tuple[float, int]], ...] = ({}, {})
         # By side: until when the bytes of lost channels count, and how many.
@@ -185,15 +185,15 @@ class _Ledger:
             if isinstance(entry.frame, Message):
                 number = entry.frame.number
                 self.waiting[entry.side].pop((entry.channel, number, not entry.in_datagram), None)
-                purse = self.purses[entry.side]
+                outstanding = self.sides[entry.side]
                 if entry.in_datagram:
-                    purse.datagrams.setdefault(entry.channel, {})[number] = entry.frame.size
-                purse.add(entry.channel, entry.frame.size)
+                    outstanding.datagrams.setdefault(entry.channel, {})[number] = entry.frame.size
+                outstanding.add(entry.channel, entry.frame.size)
         elif isinstance(entry, FrameArrived):
             channel = self.facts.channels.get(entry.sent.channel)
             # A core that had received both may have handled the end of a channel or its loss first.
             if channel is None or not channel.lost:
-                self.purses[entry.side].arrived(entry)
+                self.sides[entry.side].arrived(entry)
         elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
             self._end(entry.side, entry.event, entry.time)
 
@@ -201,19 +201,19 @@ class _Ledger:
         kept = self.waiting[side]
         mine = [key for key in kept if key[0] == event.channel]
         unsent = sum(kept.pop(key)[1] for key in mine)
-        purse = self.purses[side]
+        outstanding = self.sides[side]
         if event.how is End.LOST:
             # The peer may hold these until FORGET_CHANNEL must have arrived (AQ-FLOW-8); how late a
             # timer of this run may be, and how it rounds, is the core's.
-            held = purse.channels.get(event.channel, 0) + unsent
+            held = outstanding.channels.get(event.channel, 0) + unsent
             self.written_off[side].append((time + FORGET_INTERVAL + 2 * self.slack, held))
-        purse.release_all(event.channel)
+        outstanding.release_all(event.channel)
 
     def room(self, refused: SendFailed, time: float) -> str | None:
         """Return why a message that would block fits at a time, or None if it does not."""
-        purse = self.purses[refused.side]
-        limits = purse.limits(time)
-        channels = {refused.channel: 0, **purse.channels}
+        outstanding = self.sides[refused.side]
+        limits = outstanding.limits(time)
+        channels = {refused.channel: 0, **outstanding.channels}
         lost = [size for until, size in self.written_off[refused.side] if time <= until]
         for (channel, _, reliable), (sent, size) in self.waiting[refused.side].items():
             # A datagram that did not leave in its turn was dropped and returned its credit; that
@@ -266,7 +266,7 @@ def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
 def writable_when_room(facts: RunFacts) -> Iterator[Violation]:
     """A sender that was blocked gets Writable at the instant when its message fits.
 
-    Where several wait, who is first is the core's choice; so only one that waits alone is judged.
+    If several senders wait, the core chooses the first, so only one that waits alone is checked.
     """
     ledger = _Ledger(facts)
     blocked: tuple[dict[int, SendFailed], dict[int, SendFailed]] = ({}, {})

@@ -18,8 +18,8 @@ LINEAGE_SHOWN = 16
 def lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
     """The creator's half of a lost channel ends LOST as soon as the loss is known (AQ-LIN-3).
 
-    Unless it had ended before: closed by its own application, or ended by what the peer's core
-    did with a channel it had heard of but never handed out.
+    Except if it ended before: closed by its own application, or ended by the core of the peer,
+    which knew the channel but never passed it to the application.
     """
     for channel in facts.channels.values():
         known = channel.lost_known
@@ -100,7 +100,8 @@ def _possible_lineages(channel: ChannelFacts, time: float) -> list[tuple[int, ..
 def lost_is_forgotten(facts: RunFacts) -> Iterator[Violation]:
     """The creator of a lost channel sends FORGET_CHANNEL to a peer that knows it (AQ-LIN-4).
 
-    That is at once if a ROUTE_TO for it ever went or came, and else when one comes (AQ-ROUTE-3).
+    It does so at once if a ROUTE_TO for the channel was sent or received before, and otherwise
+    when one arrives (AQ-ROUTE-3).
     """
     for channel in facts.channels.values():
         known = channel.lost_known

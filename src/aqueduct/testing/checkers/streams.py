@@ -196,8 +196,8 @@ def _one_stream(
 def no_frames_after_the_end(facts: RunFacts) -> Iterator[Violation]:
     """A half sends no frame after FINISH_SENDER, CANCEL_SENDER or CLOSE_RECEIVER (AQ-FINISH-3).
 
-    Nor does a half that was told to be forgotten (AQ-FORGET-1). FORGET_CHANNEL is the creator's,
-    not the half's, and may still come.
+    Nor does it after FORGET_CHANNEL arrived (AQ-FORGET-1). FORGET_CHANNEL itself is sent by the
+    creator of the channel, not by a half, and may still follow.
     """
     for channel in facts.channels.values():
         last: list[FrameSent | None] = [None, None]

@@ -95,7 +95,7 @@ class Peer:
         if self.exchange is not None and self.life == life and not self.draining:
             self._stop("crashed")
 
-    def goodbye(self) -> None:
+    def close(self) -> None:
         """Close the endpoint, send what that causes, and stop."""
         if self.exchange is not None:
             self.exchange.close(self._clock.now)
@@ -163,13 +163,13 @@ class Peer:
                 soon = SOON * self._plan.unit * self._random.random()
                 self._clock.after(soon, self.resize, life)
 
-    def trouble(self, remote: str) -> None:
+    def report_trouble(self, remote: str) -> None:
         """Report a temporary transport error for a remote."""
         if self.exchange is not None:
             self.exchange.handle_trouble(remote, "nobody is there")
             self._record.append(Troubled(self._clock.now, self.name, self.life, remote))
 
-    def despair(self, remote: str) -> None:
+    def report_unreachable(self, remote: str) -> None:
         """Report that a remote is unreachable for good."""
         if self.exchange is not None:
             now = self._clock.now

@@ -102,9 +102,9 @@ def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:
         ("change owner", random.choice((0.0, 1.0, 5.0))),
         ("resize", random.choice((0.0, 0.0, 2.0, 10.0))),
         ("crash", random.choice((0.0, 0.3, 1.0))),
-        ("goodbye", random.choice((0.0, 0.0, 0.3))),
+        ("close", random.choice((0.0, 0.0, 0.3))),
         ("trouble", random.choice((0.0, 0.0, 1.0))),
-        ("despair", random.choice((0.0, 0.0, 0.3))),
+        ("unreachable", random.choice((0.0, 0.0, 0.3))),
     )
 
 

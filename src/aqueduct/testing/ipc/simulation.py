@@ -143,12 +143,12 @@ class IpcSimulation:
             peer.resize(peer.life)
         elif verb == "crash":
             peer.crash(peer.life)
-        elif verb == "goodbye":
-            peer.goodbye()
-        elif verb == "despair":
-            peer.despair(self._random.choice(others))
+        elif verb == "close":
+            peer.close()
+        elif verb == "unreachable":
+            peer.report_unreachable(self._random.choice(others))
         else:
-            peer.trouble(self._random.choice(others))
+            peer.report_trouble(self._random.choice(others))
         peer.turn_over()
         self.clock.after(self.plan.turn * self._random.expovariate(1.0), self._turn, peer)
 
@@ -156,7 +156,7 @@ class IpcSimulation:
         """Report to some senders that the remote is down, as some transports do."""
         for peer in self.peers:
             if peer.name == source and self._random.random() < 0.3:
-                peer.trouble(remote)
+                peer.report_trouble(remote)
                 peer.turn_over()
 
 

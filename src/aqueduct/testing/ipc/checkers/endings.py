@@ -55,7 +55,7 @@ def unreachable_at_once(facts: IpcFacts) -> Iterator[Violation]:
         end = message.end
         if life is None or end is None:
             continue
-        known = life.despairs.get(message.sent.remote, ())
+        known = life.unreachable.get(message.sent.remote, ())
         if any(message.sent.time + EPSILON < time < end.time - EPSILON for time in known):
             yield about(message, "unreachable at once", "went on to nowhere", end.time)
         if end.code == APPLICATION and not any(abs(time - end.time) < EPSILON for time in known):

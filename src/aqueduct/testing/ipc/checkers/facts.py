@@ -119,7 +119,7 @@ class LifeFacts:
     """When acks arrived, by source."""
     troubles: dict[str, list[float]] = field(default_factory=dict)
     """When the transport reported a remote as temporarily unreachable."""
-    despairs: dict[str, list[float]] = field(default_factory=dict)
+    unreachable: dict[str, list[float]] = field(default_factory=dict)
     """When it reported a remote as unreachable for good."""
     whole: dict[bytes, float] = field(default_factory=dict)
     headers: dict[bytes, list[tuple[float, bytes]]] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class IpcFacts:
 
     def _troubled(self, entry: Troubled) -> None:
         life = self.lives[entry.who, entry.life]
-        times = life.despairs if entry.hopeless else life.troubles
+        times = life.unreachable if entry.hopeless else life.troubles
         times.setdefault(entry.remote, []).append(entry.time)
 
     def _reported(self, entry: Reported) -> None:
