@@ -1,7 +1,8 @@
 """Finds the frames in a stream or datagram and skips the payloads of messages.
 
 The parser of the core (`wire/sequence.py`) extracts payloads. A trace needs only sizes and numbers,
-so this one skips payloads: it is faster, and holds few bytes however a stream is cut.
+so this one skips payloads. It is several times faster for messages of one size and for large
+payloads, and holds few bytes however a stream is cut.
 """
 
 from __future__ import annotations
