@@ -152,7 +152,7 @@ class TraceObserver:
         side: Side,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.trace = trace
+        self._writer = trace._writer
         self.broken = False
         self._clock = clock
         self._connection: ConnectionKey = (connection.hex(), side.name.lower())
@@ -166,7 +166,7 @@ class TraceObserver:
         """By channel, what a port took when the connection ended and the application may still
         receive."""
         self._ended = False
-        with trace.lock:
+        with self._writer.lock:
             now = self._clock()
             self._add(now, Kind.CONNECTION_OPENED)
             self._add(now, Kind.CHANNEL_BORN, ENTRYPOINT)
@@ -215,7 +215,7 @@ class TraceObserver:
         modes: Sequence[str],
     ) -> None:
         """Record the channels that this side made for a message; the mode of those it sends on."""
-        with self.trace.lock:
+        with self._writer.lock:
             now = self._clock()
             for channel, mode in zip(channels, modes, strict=True):
                 rare = _carried(carrier, number, reliable)
@@ -224,12 +224,12 @@ class TraceObserver:
                     sending = self._sending[channel] = Sending()
                     sending.unreliable = mode == "unreliable"
                 self._add(now, Kind.CHANNEL_BORN, channel, rare=rare)
-            self.trace.check()
+            self._writer.check()
 
     @harmless
     def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
         """Record that the application took messages, and the channels in them."""
-        with self.trace.lock:
+        with self._writer.lock:
             now = self._clock()
             rescued = self._rescued.get(channel)
             for entry in batch:
@@ -238,32 +238,32 @@ class TraceObserver:
                     self._add(
                         now, Kind.MESSAGE_TAKEN | space(reliable), channel, first, stop - first
                     )
-            self.trace.check()
+            self._writer.check()
 
     @harmless
     def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
         """Record the channels in messages that a port keeps beyond the end of the connection."""
-        with self.trace.lock:
+        with self._writer.lock:
             now = self._clock()
             kept = self._rescued.setdefault(channel, deque())
             kept.extend(self._take(now, channel, entry) for entry in batch)
-            self.trace.check()
+            self._writer.check()
 
     @harmless
     def receiver_closed(self, channel: int) -> None:
         """Record that the application closed a receiver."""
         if channel in self._closed or self._ended:
             return
-        with self.trace.lock:
+        with self._writer.lock:
             self._closed.add(channel)
             self._receiving.pop(channel, None)
             self._add(self._clock(), Kind.CHANNEL_ENDED, channel, rare={"how": "closed"})
-            self.trace.check()
+            self._writer.check()
 
     @harmless
     def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
         """Record the fates of messages and the ends of channels and of the connection."""
-        with self.trace.lock:
+        with self._writer.lock:
             now = self._clock()
             for event in events:
                 if isinstance(event, Delivered):
@@ -278,7 +278,7 @@ class TraceObserver:
                     self._end(now, event)
                 elif isinstance(event, PeerHeaders):
                     continue  # the frame that brought them was recorded
-            self.trace.check()
+            self._writer.check()
 
     # -- private; the caller holds the lock ------------------------------------------------------
 
@@ -293,7 +293,7 @@ class TraceObserver:
         value: int = NULL,
         rare: Mapping[str, Any] | None = None,
     ) -> None:
-        self.trace.batch.add(
+        self._writer.batch.add(
             now, self._connection, code, channel, message, count, stream, value, rare
         )
 
@@ -323,7 +323,7 @@ class TraceObserver:
         except RemoteProtocolError as error:
             found, problem = [], error
         self._held += scanner.held - held
-        with self.trace.lock:
+        with self._writer.lock:
             now = self._clock()
             last = len(found) - 1
             for at, one in enumerate(found):
@@ -335,7 +335,7 @@ class TraceObserver:
                     Kind.STREAM_FINISHED if kind is Kind.FRAME_SENT else Kind.STREAM_FINISH_RECEIVED
                 )
                 self._add(now, ending, _or_null(scanner.channel), stream=stream)
-            self.trace.check()
+            self._writer.check()
         if fin or problem is not None or self._held > MAX_HELD:
             self._held -= scanner.held
             streams.pop(stream, None)
@@ -356,7 +356,7 @@ class TraceObserver:
                 self._note_run(now, code, end, channel, found, stream)
             else:
                 first, count = found.number, 1
-                self.trace.batch.add_sizes(array("q", (found.size,)))
+                self._writer.batch.add_sizes(array("q", (found.size,)))
                 self._add(now, code | end, channel, first, 1, stream, rare=_describe_rich(found))
             self._follow(sent, channel, reliable, first, count)
         else:
@@ -367,7 +367,7 @@ class TraceObserver:
     def _note_run(
         self, now: int, code: int, end: int, channel: int, found: PlainMessages, stream: int
     ) -> None:
-        batch = self.trace.batch
+        batch = self._writer.batch
         count = len(found.sizes)
         batch.add_sizes(found.sizes)
         if end and count > 1:
@@ -399,10 +399,10 @@ class TraceObserver:
         scanner = streams.pop(stream, None)
         if scanner is not None:
             self._held -= scanner.held
-        with self.trace.lock:
+        with self._writer.lock:
             channel = _or_null(scanner.channel) if scanner is not None else NULL
             self._add(self._clock(), kind, channel, stream=stream, rare={"code": code})
-            self.trace.check()
+            self._writer.check()
 
     def _settle(self, now: int, kind: Kind, event: Delivered | Undelivered) -> None:
         sending = self._sending.get(event.channel)

@@ -36,25 +36,18 @@ _CLOSING_ROUNDS = 2
 """Rounds of writing after a close; the second reports what the first dropped."""
 
 
-class Trace:
-    """A directory that records connections; pass it as ``trace=`` to `connect` and `serve`.
-
-    Connections of any thread may share a trace. ``interval`` is the most seconds that a row
-    waits before it is in a complete file, and so what a crash can lose; ``max_rows`` bounds what
-    waits in memory.
-    """
+class TraceWriter:
+    """Collects the rows of observers, and writes them to files in a thread."""
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
-        *,
-        interval: float = INTERVAL,
-        rows_per_group: int = ROWS_PER_GROUP,
-        rows_per_file: int = ROWS_PER_FILE,
-        max_rows: int = MAX_ROWS,
+        directory: Path,
+        interval: float,
+        rows_per_group: int,
+        rows_per_file: int,
+        max_rows: int,
     ) -> None:
-        _need_arrow()
-        self.directory = Path(directory)
+        self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o750)
         self.recorder = secrets.token_hex(4)
         self.rows_written = 0
@@ -87,18 +80,14 @@ class Trace:
         self._thread.start()
         _live.add(self)
 
-    # -- recording --------------------------------------------------------------------------------
-
     def check(self) -> None:
         """Seal the batch if it is full. Call it after adding rows, with the lock held."""
         if self.batch.weight >= self._rows_per_group:
             self._seal()
             self.lock.notify()
 
-    # -- public ----------------------------------------------------------------------------------
-
     def flush(self) -> None:
-        """Wait until everything recorded so far is in complete files or was dropped."""
+        """Wait until all rows so far are in complete files or were dropped."""
         with self.lock:
             self._flushes += 1
             wanted = self._flushes
@@ -107,26 +96,12 @@ class Trace:
                 self.lock.wait(0.1)
 
     def close(self) -> None:
-        """Write the waiting rows and stop the writer. Rows added afterwards are dropped."""
+        """Write the waiting rows and stop the thread. Rows added afterwards are dropped."""
         with self.lock:
             self._closing = True
             self.lock.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join()
-
-    def __enter__(self) -> Trace:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<Trace {self.recorder} to {str(self.directory)!r}>"
 
     # -- private; the caller holds the lock ------------------------------------------------------
 
@@ -247,6 +222,62 @@ class Trace:
             self._file = None
 
 
+class Trace:
+    """A directory that records connections; pass it as ``trace=`` to `connect` and `serve`.
+
+    Connections of any thread may share a trace. ``interval`` is the most seconds that a row
+    waits before it is in a complete file, and so what a crash can lose; ``max_rows`` bounds what
+    waits in memory.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        interval: float = INTERVAL,
+        rows_per_group: int = ROWS_PER_GROUP,
+        rows_per_file: int = ROWS_PER_FILE,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        _need_arrow()
+        self.directory = Path(directory)
+        self._writer = TraceWriter(
+            self.directory, interval, rows_per_group, rows_per_file, max_rows
+        )
+
+    @property
+    def rows_written(self) -> int:
+        """The number of rows in complete files."""
+        return self._writer.rows_written
+
+    @property
+    def rows_dropped(self) -> int:
+        """The number of rows that were dropped."""
+        return self._writer.rows_dropped
+
+    def flush(self) -> None:
+        """Wait until everything recorded so far is in complete files or was dropped."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write the waiting rows and stop recording. Rows added afterwards are dropped."""
+        self._writer.close()
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Trace {self._writer.recorder} to {str(self.directory)!r}>"
+
+
 def _need_arrow() -> None:
     """Import Arrow, which only traces need; raise ImportError with a hint if it is missing."""
     try:
@@ -260,7 +291,7 @@ def _need_arrow() -> None:
         ) from error
 
 
-_live: weakref.WeakSet[Trace] = weakref.WeakSet()
+_live: weakref.WeakSet[TraceWriter] = weakref.WeakSet()
 _shared: dict[Path, tuple[Trace, int]] = {}
 _shared_lock = threading.Lock()
 
@@ -296,17 +327,17 @@ def release(trace: Trace) -> None:
 
 
 def _close_all() -> None:
-    for trace in list(_live):
+    for writer in list(_live):
         with contextlib.suppress(Exception):
-            trace.close()
+            writer.close()
 
 
 def _after_fork() -> None:
     global _shared_lock  # noqa: PLW0603 -- another thread may have held it
     _shared_lock = threading.Lock()
     _shared.clear()
-    for trace in list(_live):
-        trace.forked()
+    for writer in list(_live):
+        writer.forked()
     _live.clear()
 
 
