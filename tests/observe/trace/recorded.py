@@ -116,7 +116,7 @@ class Conversation:
         self.closed.clear()
         await connection.entrypoint.send(Errand("close", carriers=received))
         await self.closed.wait()
-        # The server's word of it is on the way, and this side has not heard it.
+        # CLOSE_RECEIVER is in flight: this side does not know of the close yet.
         tx, rx = aqueduct.channel(bytes)
         await carriers.send(Errand("lost", numbers=rx))
         await tx.send(b"lost with its channel")
@@ -142,7 +142,7 @@ async def nothing() -> AsyncIterator[bytes]:
 
 
 def record(client: Path | Trace, server: Path | Trace) -> Conversation:
-    """Play it; the traces are complete afterwards."""
+    """Play the conversation; the traces are complete afterwards."""
     conversation = Conversation(client, server)
     asyncio.run(conversation.play())
     return conversation
