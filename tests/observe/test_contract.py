@@ -150,8 +150,9 @@ def test_the_simulator_calls_observers_in_the_documented_order() -> None:
     assert_order(client, server)
 
 
-def test_a_connection_over_quic_calls_observers_in_the_documented_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "memory://"])
+def test_a_connection_calls_observers_in_the_documented_order(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = {side: CallLog() for side in Side}
 
@@ -159,7 +160,7 @@ def test_a_connection_over_quic_calls_observers_in_the_documented_order(
         return logs[side]
 
     monkeypatch.setattr("aqueduct.observe.trace.observer.TraceObserver", log)
-    asyncio.run(Conversation(tmp_path / "client", tmp_path / "server").play())
+    asyncio.run(Conversation(tmp_path / "client", tmp_path / "server", address).play())
     assert_order(logs[Side.CLIENT], logs[Side.SERVER])
     names = {call[0] for side in Side for call in logs[side].calls}
     assert names >= {"stream_written", "datagram_read", "reset_written", "channels_born"}

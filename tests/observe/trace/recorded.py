@@ -1,4 +1,4 @@
-"""A conversation over loopback that shows every fate, recorded at both ends."""
+"""A conversation that shows every fate, recorded at both ends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class Errand(msgspec.Struct):
 class Conversation:
     """One client and one server; `play` returns when both are closed."""
 
-    def __init__(self, client: Path | Trace, server: Path | Trace) -> None:
+    def __init__(
+        self, client: Path | Trace, server: Path | Trace, address: str = "127.0.0.1:0"
+    ) -> None:
         self.traces = client, server
+        self.address = address
         self.taken: list[bytes] = []
         self.may_close = asyncio.Event()
         self.closed = asyncio.Event()
@@ -36,7 +39,7 @@ class Conversation:
         async with (
             asyncio.timeout(120),
             aqueduct.serve(
-                "127.0.0.1:0", Errand, tls=aqueduct.dev_tls(), trace=self.traces[1]
+                self.address, Errand, tls=aqueduct.dev_tls(), trace=self.traces[1]
             ) as server,
         ):
             serving = asyncio.create_task(server.run(self.handle))
