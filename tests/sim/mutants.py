@@ -426,7 +426,7 @@ MUTANTS = [
     Mutant(
         "acks are two milliseconds late",
         "protocol/config.py",
-        "ack_delay: float = 0.010",
-        "ack_delay: float = 0.012",
+        '        default=0.010,\n        metadata=seconds("How long a receiver collects ack',
+        '        default=0.012,\n        metadata=seconds("How long a receiver collects ack',
     ),
 ]
