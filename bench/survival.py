@@ -19,7 +19,7 @@ from random import Random
 import msgspec
 
 import aqueduct
-from aqueduct.testing.relay import Relay, Weather
+from aqueduct.testing.relay import Impairments, Relay
 
 PACKET = 1_452
 TIMEOUT = 120.0
@@ -82,23 +82,23 @@ async def work(connection: aqueduct.Connection[Sum], random: Random) -> None:
 async def through_loss(loss: float, address: str, seed: int) -> None:
     """Use a connection that loses packets both ways."""
     async with (
-        Relay(address, Weather(delay=0.01), seed=seed) as relay,
+        Relay(address, Impairments(delay=0.01), seed=seed) as relay,
         aqueduct.connect(
             relay.address, Sum, trust=aqueduct.dev_trust(), options=OPTIONS, timeout=TIMEOUT
         ) as connection,
     ):
-        relay.weather = Weather(delay=0.01, loss=loss)
+        relay.impairments = Impairments(delay=0.01, loss=loss)
         random = Random(seed)
         for _ in range(ROUNDS):
             await work(connection, random)
-        relay.weather = Weather(delay=0.01)
+        relay.impairments = Impairments(delay=0.01)
 
 
 async def through_changes(changes: int, address: str, seed: int) -> None:
     """Use a connection whose address changes repeatedly, under load and idle."""
     random = Random(seed)
     async with (
-        Relay(address, Weather(delay=0.01, loss=0.01), seed=seed) as relay,
+        Relay(address, Impairments(delay=0.01, loss=0.01), seed=seed) as relay,
         aqueduct.connect(
             relay.address, Sum, trust=aqueduct.dev_trust(), options=OPTIONS, timeout=TIMEOUT
         ) as connection,

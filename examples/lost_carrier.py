@@ -13,7 +13,7 @@ import msgspec
 
 import aqueduct
 from aqueduct import Connection, Mode, Receiver, Sender
-from aqueduct.testing.relay import Relay, Weather
+from aqueduct.testing.relay import Impairments, Relay
 
 JOBS = 40
 
@@ -64,7 +64,7 @@ async def client(address: str) -> None:
 async def main() -> None:
     async with aqueduct.serve("127.0.0.1:0", Work, tls=aqueduct.dev_tls()) as server:
         serving = asyncio.create_task(server.run(worker))
-        async with Relay(server.address, Weather(loss=0.2, delay=0.005), seed=3) as relay:
+        async with Relay(server.address, Impairments(loss=0.2, delay=0.005), seed=3) as relay:
             await client(relay.address)
         serving.cancel()
 

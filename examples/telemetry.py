@@ -11,7 +11,7 @@ import msgspec
 
 import aqueduct
 from aqueduct import Connection, Mode, Receiver, Sender
-from aqueduct.testing.relay import Relay, Weather
+from aqueduct.testing.relay import Impairments, Relay
 
 READINGS = 200
 
@@ -58,7 +58,7 @@ async def measure(address: str) -> None:
 async def main() -> None:
     async with aqueduct.serve("127.0.0.1:0", Watch, tls=aqueduct.dev_tls()) as server:
         serving = asyncio.create_task(server.run(collect))
-        async with Relay(server.address, Weather(loss=0.1, delay=0.005), seed=7) as relay:
+        async with Relay(server.address, Impairments(loss=0.1, delay=0.005), seed=7) as relay:
             await measure(relay.address)
         serving.cancel()
 

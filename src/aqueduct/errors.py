@@ -64,8 +64,8 @@ each one that is not defined here::
      |   +- Unreachable             also a SourceError
      +- NoJava                      aqueduct.spark; also a RuntimeError
      +- PipelineError               aqueduct.spark.jobs; also a ValueError
-     +- CoreBroke                   aqueduct.testing
-     +- TimerDoesNotMove            aqueduct.testing
+     +- CoreFailed                  aqueduct.testing
+     +- StuckTimer                  aqueduct.testing
 """
 
 from __future__ import annotations

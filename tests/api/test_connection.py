@@ -15,7 +15,7 @@ import aqueduct
 from aqueduct import CloseCode, ConnectionLost, EndOfChannel
 from aqueduct.runtime import connection_driver
 from aqueduct.runtime.connection_driver import close_all
-from aqueduct.testing.relay import Relay, Way, Weather
+from aqueduct.testing.relay import Direction, Impairments, Relay
 from tests.api.joined import SECONDS, GiveReceiver, joined
 from tests.processes.peers import eventually
 from tests.transport.quic.inside import transport_of
@@ -32,7 +32,7 @@ async def served() -> AsyncIterator[tuple[aqueduct.Server[bytes], Relay]]:
     async with (
         asyncio.timeout(SECONDS),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
-        Relay(server.address, Weather(), seed=1) as relay,
+        Relay(server.address, Impairments(), seed=1) as relay,
     ):
         yield server, relay
 
@@ -166,7 +166,7 @@ async def test_a_close_that_is_cancelled_leaves_no_socket_and_tells_the_peer() -
         client = await connect(relay.address)
         accepted = await server.accept()
         assert accepted is not None
-        relay.blackout(ways=(Way.DOWN,))
+        relay.blackout(directions=(Direction.DOWN,))
         await client.entrypoint.send(b"not acked")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):

@@ -13,7 +13,7 @@ import pytest
 import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
 from aqueduct.runtime.connection_driver import ConnectionDriver
-from aqueduct.testing.relay import Relay, Weather
+from aqueduct.testing.relay import Impairments, Relay
 from tests.hostile.attacks import first_packet
 from tests.processes.peers import eventually
 from tests.transport.quic.inside import listener_of
@@ -294,7 +294,7 @@ async def test_a_server_whose_close_is_cancelled_leaves_its_port_free() -> None:
     async with (
         asyncio.timeout(SECONDS),
         aqueduct.serve("127.0.0.1:0", aqueduct.Sender[bytes], tls=aqueduct.dev_tls()) as server,
-        Relay(server.address, Weather(), seed=1) as relay,
+        Relay(server.address, Impairments(), seed=1) as relay,
     ):
         trust = aqueduct.dev_trust()
         client = await aqueduct.connect(relay.address, aqueduct.Sender[bytes], trust=trust)

@@ -13,7 +13,7 @@ import pytest
 
 import aqueduct
 from aqueduct import Refused, Unauthenticated, channel, oneshot
-from aqueduct.testing.relay import Relay, Way, Weather
+from aqueduct.testing.relay import Direction, Impairments, Relay
 from aqueduct.transport.udp import Packet, UdpSocket
 from tests.processes.lab import PASSWORD, Ask, Collect, Produce, Report, Request, numbered
 from tests.processes.peers import Peer, bounded, connect, lab
@@ -43,7 +43,7 @@ async def earliness(server: Peer) -> bool:
 async def test_the_answer_is_there_after_one_round_trip() -> None:
     async with (
         lab("--early-data", "--max-packet", "1200") as server,
-        Relay(server.address, Weather(delay=DELAY)) as relay,
+        Relay(server.address, Impairments(delay=DELAY)) as relay,
     ):
         took = []
         for _ in range(4):
@@ -182,12 +182,12 @@ async def test_what_was_sent_before_a_close_reaches_a_restarted_server() -> None
 
 
 @bounded
-@pytest.mark.parametrize("way", list(Way))
+@pytest.mark.parametrize("way", list(Direction))
 @pytest.mark.parametrize("lost", [1, 2, 4])
-async def test_the_first_packets_may_be_lost(way: Way, lost: int) -> None:
+async def test_the_first_packets_may_be_lost(way: Direction, lost: int) -> None:
     async with (
         lab("--early-data", "--max-packet", "1200") as server,
-        Relay(server.address, Weather(delay=0.002)) as relay,
+        Relay(server.address, Impairments(delay=0.002)) as relay,
     ):
         await visit(relay.address, options=SMALL)
         relay.drop_next(lost, way)

@@ -15,7 +15,7 @@ import pytest
 
 from aqueduct import ipc
 from aqueduct.errors import DeliveryError, MessageTooLarge, PeerRestarted, SendTimeout
-from aqueduct.testing.relay import Relay, Way, Weather
+from aqueduct.testing.relay import Direction, Impairments, Relay
 from tests.processes.courier import letter, number_of
 from tests.processes.peers import PATIENCE, Peer, bounded, eventually
 
@@ -141,7 +141,7 @@ async def test_a_thousand_messages_can_be_in_flight() -> None:
 @bounded
 @pytest.mark.parametrize("size", [100, 200_000])
 async def test_what_a_bad_network_loses_repeats_and_delays_arrives_once(size: int) -> None:
-    weather = Weather(loss=0.2, duplicate=0.1, reorder=0.1, delay=0.001, jitter=0.002)
+    weather = Impairments(loss=0.2, duplicate=0.1, reorder=0.1, delay=0.001, jitter=0.002)
     count = 500 if size < 1_000 else 40
     async with Listener() as listener:
         to = listener.address.removeprefix("udp://")
@@ -150,7 +150,7 @@ async def test_what_a_bad_network_loses_repeats_and_delays_arrives_once(size: in
             courier(f"udp://{relay.address}", count=count, size=size, parallel=100) as sender,
         ):
             done = await sender.wait_for("done")
-            for way in Way:
+            for way in Direction:
                 assert min(relay.counts[way].lost, relay.counts[way].duplicated) > 0
         assert done["failed"] == 0
         assert acked(sender) == set(range(count))

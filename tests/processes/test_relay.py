@@ -9,7 +9,7 @@ import pytest
 
 import aqueduct
 from aqueduct import DELIVERED, LOST, ChannelLostInTransit, Mode, channel, oneshot
-from aqueduct.testing.relay import Relay, Way, Weather
+from aqueduct.testing.relay import Direction, Impairments, Relay
 from aqueduct.transport.quic.endpoint import destination_id
 from aqueduct.transport.udp import Packet
 from tests.processes.lab import Ask, Bag, Bags, Collect, Keep, Produce, Report, Request, numbered
@@ -32,13 +32,15 @@ SMALL = aqueduct.QuicOptions(max_packet=1_200, idle_timeout=10)
 @pytest.mark.parametrize(
     "weather",
     [
-        Weather(loss=0.1, delay=0.002),
-        Weather(delay=0.002, jitter=0.01, reorder=0.2),
-        Weather(delay=0.001, duplicate=0.3),
+        Impairments(loss=0.1, delay=0.002),
+        Impairments(delay=0.002, jitter=0.01, reorder=0.2),
+        Impairments(delay=0.001, duplicate=0.3),
     ],
     ids=["loss", "reordering", "duplication"],
 )
-async def test_every_mode_keeps_its_promise_in_bad_weather(mode: Mode, weather: Weather) -> None:
+async def test_every_mode_keeps_its_promise_in_bad_weather(
+    mode: Mode, weather: Impairments
+) -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
             Relay(server.address, seed=seed) as relay,
@@ -47,7 +49,7 @@ async def test_every_mode_keeps_its_promise_in_bad_weather(mode: Mode, weather: 
             sender, receiver = channel(mode=mode)
             report, answer = oneshot(Report)
             await connection.entrypoint.send(Collect(receiver, report))
-            relay.weather = weather
+            relay.impairments = weather
             receipts = [await sender.send(numbered(n, 300), receipt=True) for n in range(300)]
             sender.finish()
             result = await answer.receive()
@@ -69,7 +71,7 @@ async def test_the_handshake_survives_loss() -> None:
     for first in range(0, 50, 10):
 
         async def scenario(server: Peer, seed: int, first: int = first) -> None:
-            weather = Weather(loss=0.1, delay=0.002)
+            weather = Impairments(loss=0.1, delay=0.002)
             async with (
                 Relay(server.address, weather, seed=first + seed) as relay,
                 connect(relay.address, Request) as connection,
@@ -83,7 +85,7 @@ async def test_the_handshake_survives_loss() -> None:
 async def test_a_channel_whose_carrier_was_lost_is_lost_in_transit_and_no_other() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
-            Relay(server.address, Weather(delay=0.002)) as relay,
+            Relay(server.address, Impairments(delay=0.002)) as relay,
             connect(relay.address, Request) as connection,
         ):
             bags, source = channel(Bag, mode=Mode.UNRELIABLE)
@@ -93,7 +95,7 @@ async def test_a_channel_whose_carrier_was_lost_is_lost_in_transit_and_no_other(
             assert await seen.receive() == (0, b"zero")
 
             content_in, content = channel()
-            relay.blackout(ways=(Way.UP,))
+            relay.blackout(directions=(Direction.UP,))
             receipt = await bags.send(Bag(1, content), receipt=True)
             await until_lost(relay)
 
@@ -115,8 +117,8 @@ async def test_a_channel_whose_carrier_was_lost_is_lost_in_transit_and_no_other(
 
 async def until_lost(relay: Relay) -> None:
     """Wait until what was just sent is gone, and let packets pass again."""
-    before = relay.counts[Way.UP].lost
-    await eventually(lambda: relay.counts[Way.UP].lost > before, "a packet is lost")
+    before = relay.counts[Direction.UP].lost
+    await eventually(lambda: relay.counts[Direction.UP].lost > before, "a packet is lost")
     await asyncio.sleep(0.02)
     relay.end_blackout()
 
@@ -132,14 +134,14 @@ def with_content(payload: bytes) -> aqueduct.Receiver[bytes]:
 async def test_what_hangs_on_a_lost_channel_is_lost_too_with_its_lineage() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
-            Relay(server.address, Weather(delay=0.002)) as relay,
+            Relay(server.address, Impairments(delay=0.002)) as relay,
             connect(relay.address, Request) as connection,
         ):
             bags, source = channel(Bag, mode=Mode.UNRELIABLE)
             seen_in, seen = channel(tuple[int, bytes])
             await connection.entrypoint.send(Bags(source, seen_in))
             await bags.flush()
-            relay.blackout(ways=(Way.UP,))
+            relay.blackout(directions=(Direction.UP,))
             # A reply that would come on a channel inside the lost message, two levels below.
             outer_in, outer = channel(Bag)
             inner_in, inner = channel()
@@ -162,14 +164,14 @@ async def test_what_hangs_on_a_lost_channel_is_lost_too_with_its_lineage() -> No
 async def test_under_steady_loss_each_carrier_is_either_read_or_lost() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
-            Relay(server.address, Weather(delay=0.002), seed=seed) as relay,
+            Relay(server.address, Impairments(delay=0.002), seed=seed) as relay,
             connect(relay.address, Request) as connection,
         ):
             bags, source = channel(Bag, mode=Mode.UNRELIABLE)
             seen_in, seen = channel(tuple[int, bytes])
             await connection.entrypoint.send(Bags(source, seen_in))
             await connection.entrypoint.flush()
-            relay.weather = Weather(loss=0.2, delay=0.002)
+            relay.impairments = Impairments(loss=0.2, delay=0.002)
             receipts = {}
             for number in range(60):
                 receipts[number] = await bags.send(
@@ -189,7 +191,7 @@ async def test_under_steady_loss_each_carrier_is_either_read_or_lost() -> None:
 async def test_a_blackout_is_survived() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
-            Relay(server.address, Weather(delay=0.002)) as relay,
+            Relay(server.address, Impairments(delay=0.002)) as relay,
             connect(relay.address, Request) as connection,
         ):
             sender, receiver = channel()
@@ -204,7 +206,7 @@ async def test_a_blackout_is_survived() -> None:
                 assert await source.receive() == numbered(number, 1000)
             sender.finish()
             assert [payload async for payload in source] == []
-            assert relay.counts[Way.UP].lost > 0
+            assert relay.counts[Direction.UP].lost > 0
 
     await play(scenario)
 
@@ -213,7 +215,7 @@ async def test_a_blackout_is_survived() -> None:
 async def test_a_new_address_is_survived_under_way_and_idle() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
-            Relay(server.address, Weather(delay=0.002)) as relay,
+            Relay(server.address, Impairments(delay=0.002)) as relay,
             connect(relay.address, Request) as connection,
         ):
             sink, source = channel()
@@ -264,7 +266,7 @@ async def test_an_idle_connection_is_kept_alive() -> None:
 async def test_connection_ids_may_change_under_way() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
-            Relay(server.address, Weather(delay=0.001), seed=seed) as relay,
+            Relay(server.address, Impairments(delay=0.001), seed=seed) as relay,
             connect(relay.address, Request) as connection,
         ):
             endpoint = transport_of(connection).endpoint

@@ -428,7 +428,7 @@ MUTANTS = [
     Mutant(
         "acks are two milliseconds late",
         "protocol/config.py",
-        "    ack_delay: float = field(\n        default=0.010,\n",
-        "    ack_delay: float = field(\n        default=0.012,\n",
+        '        default=0.010,\n        metadata=seconds("How long a receiver collects ack',
+        '        default=0.012,\n        metadata=seconds("How long a receiver collects ack',
     ),
 ]

@@ -1,4 +1,4 @@
-"""Plants a fault in a copy of the sources, and lets the simulator look for it."""
+"""Plants a fault in a copy of the sources, and runs the simulator on it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Mutant:
     old: str
     new: str
     seeds: str = SEEDS
-    """Other ones for a fault in a state that few runs reach."""
+    """Other seeds for a fault in a state that few runs reach."""
 
 
 def plant(mutant: Mutant, place: Path) -> Path:
-    """A copy of the sources with the fault in it."""
+    """Copy the sources with the fault in them."""
     copy = place / "aqueduct"
     # Compiled modules would hide the fault from the interpreter.
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
@@ -40,7 +40,7 @@ def plant(mutant: Mutant, place: Path) -> Path:
 
 
 def assert_found(mutant: Mutant, place: Path, protocol: str) -> None:
-    """Fail unless the simulator breaks a promise with the fault in the core."""
+    """Fail unless the simulator finds a violation with the fault in the core."""
     plant(mutant, place)
     command = [sys.executable, "-m", "aqueduct.testing.simulate", "--protocol", protocol]
     run = subprocess.run(
@@ -52,5 +52,5 @@ def assert_found(mutant: Mutant, place: Path, protocol: str) -> None:
         timeout=600,
         check=False,
     )
-    assert run.returncode == 1, f"nobody noticed that {mutant.name}\n{run.stdout}{run.stderr}"
+    assert run.returncode == 1, f"not found: {mutant.name}\n{run.stdout}{run.stderr}"
     assert "--seed " in run.stdout, run.stderr

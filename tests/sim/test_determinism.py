@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from aqueduct.testing.simulate import PROTOCOLS
-from aqueduct.testing.story import story_hash
+from aqueduct.testing.transcript import transcript_hash
 
 pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 def hash_of(protocol: str, seed: int) -> str:
     simulated = PROTOCOLS[protocol]
-    return story_hash(simulated.tell(simulated.simulate(seed).record))
+    return transcript_hash(simulated.transcript(simulated.simulate(seed).record))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -29,15 +29,15 @@ def test_different_seeds_are_different_stories(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "31337"])
-def test_a_process_that_hashes_differently_tells_the_same_story(
+def test_a_process_that_hashes_differently_has_the_same_transcript(
     protocol: str, hash_seed: str
 ) -> None:
     program = (
         "from aqueduct.testing.simulate import PROTOCOLS\n"
-        "from aqueduct.testing.story import story_hash\n"
+        "from aqueduct.testing.transcript import transcript_hash\n"
         f"simulated = PROTOCOLS[{protocol!r}]\n"
         "for seed in range(15):\n"
-        "    print(story_hash(simulated.tell(simulated.simulate(seed).record)))\n"
+        "    print(transcript_hash(simulated.transcript(simulated.simulate(seed).record)))\n"
     )
     told = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""What the simulation of ScalableIPC found, or might find in a million runs, played by hand."""
+"""Rare scenarios of ScalableIPC that the simulation found, or would find in a million runs."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ class Pair:
         assert self.ended() == [Code.SUCCESS]
 
     def sent(self) -> list[bytes]:
-        """What the sender wants to send."""
+        """Return what the sender sends."""
         return [each.head + bytes(each.data) for each in self.sender.poll_transmits()]
 
     def answers(self) -> list[bytes]:
-        """What the receiver wants to answer."""
+        """Return the acks of the receiver."""
         return [each.head for each in self.receiver.poll_transmits()]
 
     def give(self, pdus: list[bytes], now: float) -> None:
-        """PDUs come to the receiver."""
+        """Pass PDUs to the receiver."""
         for pdu in pdus:
             self.receiver.handle_pdu(pdu, "sender", now)
 
     def answer(self, pdus: list[bytes], now: float) -> None:
-        """PDUs come to the sender."""
+        """Pass PDUs to the sender."""
         for pdu in pdus:
             self.sender.handle_pdu(pdu, "receiver", now)
 
     def take(self) -> list[bytes]:
-        """The receiving application takes what is there."""
+        """Take the messages that arrived."""
         arrived = [each for each in self.receiver.poll_events() if isinstance(each, Arrived)]
         return [each.payload for each in arrived if self.receiver.take(each.message_id)]
 
     def ended(self) -> list[int]:
-        """What the sending application was told."""
+        """Return the events of the sending application."""
         return [each.code for each in self.sender.poll_events() if isinstance(each, Ended)]
 
 
@@ -71,7 +71,7 @@ def test_an_answer_that_comes_after_the_deadline_does_not_redirect() -> None:
     pair.receiver.change_owner(0.1)
     pair.receiver.change_owner(5.2)
     pair.give(header, 5.3)
-    pair.answer(pair.answers(), 5.3)  # the sender stands still: its timer has not come yet
+    pair.answer(pair.answers(), 5.3)  # the sender is stalled: its timer has not fired
     pair.give(pair.sent(), 5.4)
     assert pair.take() == []
     assert pair.ended() == [Code.SEND_TIMEOUT]

@@ -25,4 +25,11 @@ def test_the_seeds_are_about_what_can_go_wrong() -> None:
             kinds.add(type(entry).__name__)
             codes.add(getattr(entry, "code", None))
     assert codes >= {0, 1, -2, -3, -4, -6}
-    assert kinds >= {"Stopped", "NotSent", "Refused", "Withdrawn", "Resized", "Troubled"}
+    assert kinds >= {
+        "LifeStopped",
+        "IpcSendFailed",
+        "IpcRefused",
+        "IpcWithdrawn",
+        "Resized",
+        "Troubled",
+    }

@@ -1,4 +1,4 @@
-"""The simulator finds every fault planted in a core: proof that its silence means something."""
+"""The simulator finds every planted fault, which shows that its checkers are effective."""
 
 from __future__ import annotations
 

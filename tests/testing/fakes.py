@@ -1,18 +1,20 @@
-"""A core that only writes down what it is told, for tests of the network between two cores."""
+"""A core that records its inputs, for tests of the network between two cores."""
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 
 from aqueduct.protocol.actions import Action
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.quic import FakeQuic
+from aqueduct.testing.recorder import RecordObserver
 from aqueduct.wire.chanid import Side
 
 
 class FakeCore:
-    """Remembers its inputs; sends what a test puts in ``actions``."""
+    """Records its inputs, and sends what a test puts in ``actions``."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
@@ -58,25 +60,21 @@ class FakeCore:
         return self.timer
 
 
-class Silence:
-    """A watcher that does not care."""
+class DeafObserver(RecordObserver):
+    """A recorder that ignores data: fake cores do not send frames."""
 
-    def stream_written(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
-    def stream_arrived(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
-    def reset_sent(self, side: Side, stream: int, code: int) -> None: ...
-    def reset_arrived(self, side: Side, stream: int, code: int) -> None: ...
-    def datagram_sent(self, side: Side, serial: int, data: bytes) -> None: ...
-    def datagram_arrived(self, side: Side, serial: int, data: bytes) -> None: ...
-    def rtt_told(self, side: Side, rtt: float) -> None: ...
-    def connection_closed(self, side: Side, code: int, reason: str) -> None: ...
-    def connection_lost(self, side: Side, code: int, reason: str, by_peer: bool) -> None: ...
+    def stream_written(self, stream: int, data: bytes, fin: bool) -> None: ...
+    def stream_read(self, stream: int, data: bytes, fin: bool) -> None: ...
+    def datagram_written(self, data: bytes) -> None: ...
+    def datagram_read(self, data: bytes) -> None: ...
+    def reset_read(self, stream: int, code: int) -> None: ...
 
 
 class FakeWorld:
     """Two fake cores and a network between them."""
 
     def __init__(self, faults: Faults, seed: int = 0) -> None:
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.client = FakeCore()
         self.server = FakeCore()
         self.network = FakeQuic(
@@ -84,11 +82,11 @@ class FakeWorld:
             Random(seed),
             faults,
             (self.client, self.server),
-            Silence(),
+            [DeafObserver(side, self.clock, [], count()) for side in Side],
             lambda side: None,
         )
 
     def send(self, *actions: Action) -> None:
-        """The client acts."""
+        """Send actions of the client."""
         self.client.actions.extend(actions)
         self.network.flush(Side.CLIENT)

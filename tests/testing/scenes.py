@@ -1,4 +1,4 @@
-"""Short, clean runs that the tests of the checkers then doctor."""
+"""Short valid runs, which the tests of the checkers then modify."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def datagrams() -> Record:
 
 
 def a_loss_that_spreads() -> Record:
-    """A channel in a message that comes too late, a channel in a message on that one, and so on."""
+    """A channel whose carrier arrives too late, and a channel below it."""
     pair = Pair(delay=0.02)
     pair.run(0.2)
     pair.server.close(ENTRYPOINT)
@@ -73,7 +73,7 @@ def a_loss_that_spreads() -> Record:
 
 
 def a_cancel() -> Record:
-    """A channel that is cancelled with messages under way, and one that is given by the peer."""
+    """A channel that is cancelled with messages in flight."""
     pair = Pair(delay=0.02)
     pair.run(0.2)
     (child,) = pair.client.send_message(ENTRYPOINT, b"", attach=[TO_PEER]).channels

@@ -1,4 +1,4 @@
-"""Tests that each checker is content with a clean run, and complains of a doctored one."""
+"""Each checker accepts a valid run, and finds a violation in a modified one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import Delivered, End, ReceiverEnded, SenderEnded, Undelivered
 from aqueduct.testing.checkers import CHECKERS, Violation, check
 from aqueduct.testing.record import (
-    Broke,
-    Called,
+    CommandCalled,
     ConnectionClosed,
+    CoreFault,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
+    MessageTaken,
     Record,
-    Saw,
+    SendFailed,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
@@ -62,14 +62,14 @@ def arrived(kind: type, channel: int = ENTRYPOINT) -> Wanted:
 
 def saw(kind: type, channel: int = ENTRYPOINT) -> Wanted:
     return lambda entry: (
-        isinstance(entry, Saw)
+        isinstance(entry, EventRaised)
         and type(entry.event) is kind
         and getattr(entry.event, "channel", None) == channel
     )
 
 
 def took(number: int) -> Wanted:
-    return lambda entry: isinstance(entry, Took) and entry.message.number == number
+    return lambda entry: isinstance(entry, MessageTaken) and entry.message.number == number
 
 
 def where(record: Record, wanted: Wanted, skip: int = 0) -> int:
@@ -78,7 +78,7 @@ def where(record: Record, wanted: Wanted, skip: int = 0) -> int:
 
 
 def drop(wanted: Wanted, skip: int = 0) -> Doctor:
-    """Leave out one entry."""
+    """Remove one entry."""
 
     def doctor(record: Record) -> None:
         del record.entries[where(record, wanted, skip)]
@@ -87,7 +87,7 @@ def drop(wanted: Wanted, skip: int = 0) -> Doctor:
 
 
 def change(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
-    """Change one entry, in its place."""
+    """Replace one entry."""
 
     def doctor(record: Record) -> None:
         at = where(record, wanted, skip)
@@ -97,19 +97,19 @@ def change(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
 
 
 def change_event(wanted: Wanted, skip: int = 0, **fields: Any) -> Doctor:
-    """Change what an application saw."""
+    """Replace an event."""
 
     def doctor(record: Record) -> None:
         at = where(record, wanted, skip)
         entry = record.entries[at]
-        assert isinstance(entry, Saw)
+        assert isinstance(entry, EventRaised)
         record.entries[at] = replace(entry, event=replace(entry.event, **fields))
 
     return doctor
 
 
 def move(wanted: Wanted, time: float, skip: int = 0) -> Doctor:
-    """Let one thing happen at another time."""
+    """Move one entry to another time."""
 
     def doctor(record: Record) -> None:
         entry = record.entries.pop(where(record, wanted, skip))
@@ -120,7 +120,7 @@ def move(wanted: Wanted, time: float, skip: int = 0) -> Doctor:
 
 
 def repeat(wanted: Wanted, skip: int = 0, after: float = 0.0) -> Doctor:
-    """Let one thing happen twice."""
+    """Duplicate one entry."""
 
     def doctor(record: Record) -> None:
         entry = record.entries[where(record, wanted, skip)]
@@ -131,7 +131,7 @@ def repeat(wanted: Wanted, skip: int = 0, after: float = 0.0) -> Doctor:
 
 
 def add(entry: Entry) -> Doctor:
-    """Let something happen that did not."""
+    """Insert an entry."""
 
     def doctor(record: Record) -> None:
         record.entries.append(entry)
@@ -172,25 +172,25 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ("taken after arrival", scenes.three_messages, move(took(0), 0.101)),
     ("one fate", scenes.three_messages, repeat(saw(Delivered))),
     ("both ends agree", scenes.three_messages, drop(saw(Delivered), 1)),
-    ("delivered is earned", scenes.three_messages, move(saw(Delivered), 0.111)),
+    ("delivered after ack", scenes.three_messages, move(saw(Delivered), 0.111)),
     (
-        "undelivered is earned",
+        "undelivered after nack",
         scenes.three_messages,
         change(saw(Delivered), event=Undelivered(ENTRYPOINT, True, ((0, 1),))),
     ),
     ("fates are complete", scenes.three_messages, drop(saw(Delivered), 2)),
-    ("lost is told", scenes.a_loss_that_spreads, drop(saw(SenderEnded, GRANDCHILD))),
+    ("lost is reported", scenes.a_loss_that_spreads, drop(saw(SenderEnded, GRANDCHILD))),
     (
-        "only lost is told",
+        "only lost is reported",
         scenes.three_messages,
         change_event(saw(SenderEnded), how=End.LOST),
     ),
     (
         "lost is out of reach",
         scenes.a_loss_that_spreads,
-        lambda record: add(Took(0.26, Side.SERVER, ENTRYPOINT, _message_on(record, ENTRYPOINT)))(
-            record
-        ),
+        lambda record: add(
+            MessageTaken(0.26, Side.SERVER, ENTRYPOINT, _message_on(record, ENTRYPOINT))
+        )(record),
     ),
     (
         "right lineage",
@@ -202,14 +202,14 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     (
         "no block with room",
         scenes.three_messages,
-        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
+        add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
     ),
     (
-        "room is told",
+        "writable when room",
         scenes.three_messages,
-        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
+        add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "WouldBlock", 10, 0, False)),
     ),
-    ("credit is honest", scenes.three_messages, drop(sent(Dequeued))),
+    ("credit is exact", scenes.three_messages, drop(sent(Dequeued))),
     ("credit of the connection", scenes.a_burst, set_limits),
     ("acks in time", scenes.three_messages, move(sent(AckReliable), 0.145)),
     ("acks under load", scenes.a_burst, move(sent(AckReliable), 0.115)),
@@ -231,7 +231,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ),
     ("right side", scenes.three_messages, change(sent(AckReliable), side=Side.CLIENT)),
     ("version first", scenes.three_messages, drop(sent(Version, -1))),
-    ("greetings are exchanged", scenes.three_messages, drop(sent(AckVersion, -1))),
+    ("handshake is complete", scenes.three_messages, drop(sent(AckVersion, -1))),
     (
         "right stream",
         scenes.three_messages,
@@ -239,7 +239,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ),
     ("one control stream", scenes.three_messages, change(sent(AckReliable), stream=77)),
     (
-        "silence after the last word",
+        "no frames after the end",
         scenes.three_messages,
         repeat(sent(Message), after=1.0),
     ),
@@ -250,14 +250,14 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ),
     ("cancel resets", scenes.a_cancel, drop(sent(CancelSender, CHILD))),
     ("close has a cause", scenes.three_messages, drop(arrived(FinishSender))),
-    ("nothing leaks", scenes.a_queue_dropped_unread, drop(sent(CloseReceiver, CHILD))),
-    ("cores keep their promise", scenes.three_messages, add(Broke(0.2, Side.CLIENT, "broke"))),
+    ("dropped halves are ended", scenes.a_queue_dropped_unread, drop(sent(CloseReceiver, CHILD))),
+    ("only documented errors", scenes.three_messages, add(CoreFault(0.2, Side.CLIENT, "broke"))),
     (
-        "nobody objects",
+        "no protocol errors",
         scenes.three_messages,
         add(ConnectionClosed(9.0, Side.SERVER, CloseCode.FLOW_CONTROL, "AQ-FLOW-2")),
     ),
-    ("nothing is strange", scenes.three_messages, change(sent(Message), channel=CHILD)),
+    ("only known channels", scenes.three_messages, change(sent(Message), channel=CHILD)),
     (
         "events follow handles",
         scenes.three_messages,
@@ -271,7 +271,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     (
         "errors have reasons",
         scenes.three_messages,
-        add(NotSent(0.2, Side.CLIENT, ENTRYPOINT, "ChannelClosed", 1, 0, False)),
+        add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "ChannelClosed", 1, 0, False)),
     ),
     ("everything ends", scenes.three_messages, leave_something),
 ]
@@ -330,5 +330,5 @@ def test_a_cancel_leaves_no_stream_alive() -> None:
 
 def test_a_close_by_the_application_is_a_cause() -> None:
     record = scenes.a_queue_dropped_unread()
-    drop(lambda entry: isinstance(entry, Called) and entry.verb == "close")(record)
+    drop(lambda entry: isinstance(entry, CommandCalled) and entry.verb == "close")(record)
     assert "close has a cause" in {violation.checker for violation in check(record)}

@@ -1,4 +1,4 @@
-"""Tests of the tempers a network can have."""
+"""Tests of the faults that seeds draw."""
 
 from random import Random
 

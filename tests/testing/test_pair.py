@@ -9,8 +9,8 @@ from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Delivered, End, PeerHeaders, SenderEnded
 from aqueduct.testing import Faults, Pair
-from aqueduct.testing.endpoint import CoreBroke
-from aqueduct.testing.record import Broke, Called, NotSent, Sent, Took
+from aqueduct.testing.endpoint import CoreFailed
+from aqueduct.testing.record import CommandCalled, CoreFault, MessageSent, MessageTaken, SendFailed
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import Message
 
@@ -78,7 +78,7 @@ def test_the_record_tells_what_applications_did() -> None:
     with pytest.raises(ChannelClosed):
         pair.client.send(ENTRYPOINT, b"too late")
     kinds = [type(entry) for entry in pair.record.entries]
-    assert {Sent, Took, Called, NotSent} <= set(kinds)
+    assert {MessageSent, MessageTaken, CommandCalled, SendFailed} <= set(kinds)
 
 
 def test_the_space_of_each_message_is_known() -> None:
@@ -87,7 +87,7 @@ def test_the_space_of_each_message_is_known() -> None:
     pair.client.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
     pair.client.send(ENTRYPOINT, b"small")
     pair.client.send(ENTRYPOINT, b"x" * 5000)
-    sent = [entry for entry in pair.record.entries if isinstance(entry, Sent)]
+    sent = [entry for entry in pair.record.entries if isinstance(entry, MessageSent)]
     assert [(entry.number, entry.reliable) for entry in sent] == [(0, False), (0, True)]
 
 
@@ -123,6 +123,6 @@ def test_an_error_the_core_may_not_raise_is_noted(monkeypatch: pytest.MonkeyPatc
         raise KeyError("oops")
 
     monkeypatch.setattr(pair.client.core, "finish", broken, raising=True)
-    with pytest.raises(CoreBroke):
+    with pytest.raises(CoreFailed):
         pair.client.finish(ENTRYPOINT)
-    assert any(isinstance(entry, Broke) for entry in pair.record.entries)
+    assert any(isinstance(entry, CoreFault) for entry in pair.record.entries)

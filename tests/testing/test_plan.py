@@ -13,8 +13,8 @@ def test_the_same_seed_draws_the_same_plan() -> None:
 def test_plans_differ_in_what_they_leave_out() -> None:
     plans = [draw_plan(Random(seed)) for seed in range(300)]
     assert {plan.modes for plan in plans} >= {(mode,) for mode in Mode}
-    assert any(plan.death is not None for plan in plans)
-    assert any(plan.goodbye is not None for plan in plans)
+    assert any(plan.lost_at is not None for plan in plans)
+    assert any(plan.close_at is not None for plan in plans)
     assert any(plan.refuse for plan in plans)
     assert any(dict(plan.weights)["cancel"] == 0 for plan in plans)
     assert any(plan.unclaimed > 0 for plan in plans)

@@ -3,8 +3,8 @@
 import pytest
 
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
+from aqueduct.testing.clock import StuckTimer
 from aqueduct.testing.faults import Faults
-from aqueduct.testing.quic import TimerDoesNotMove
 from aqueduct.wire.chanid import Side
 from tests.testing.fakes import FakeWorld
 
@@ -114,7 +114,7 @@ def test_a_timer_that_does_not_move_is_an_error() -> None:
     world.client.timer = 0.0
     world.client.stubborn = True
     world.network.flush(Side.CLIENT)
-    with pytest.raises(TimerDoesNotMove):
+    with pytest.raises(StuckTimer):
         world.clock.run(1)
 
 

@@ -1,4 +1,4 @@
-"""The relay does to packets what it is told, the same each time for one seed."""
+"""The relay impairs packets as configured, deterministically for one seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from aqueduct.testing.relay import Relay, Way, Weather, main, split_address
+from aqueduct.testing.relay import Direction, Impairments, Relay, main, split_address
 
 PATIENCE = 5.0
 
@@ -38,7 +38,7 @@ class Echo(asyncio.DatagramProtocol):
 
 
 class Client(asyncio.DatagramProtocol):
-    """Keeps what comes."""
+    """Collects the packets that arrive."""
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
@@ -51,12 +51,12 @@ class Client(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def scene(
-    weather: Weather | None = None, seed: int = 0
+    impairments: Impairments | None = None, seed: int = 0
 ) -> AsyncIterator[tuple[Relay, Echo, Client, asyncio.DatagramTransport]]:
     loop = asyncio.get_running_loop()
     server, echo = await loop.create_datagram_endpoint(Echo, local_addr=("127.0.0.1", 0))
     address = server.get_extra_info("sockname")
-    async with Relay(f"{address[0]}:{address[1]}", weather, seed=seed) as relay:
+    async with Relay(f"{address[0]}:{address[1]}", impairments, seed=seed) as relay:
         transport, client = await loop.create_datagram_endpoint(
             Client, remote_addr=split_address(relay.address)
         )
@@ -70,21 +70,21 @@ async def scene(
 
 
 async def until_quiet(client: Client, seconds: float = 0.1) -> None:
-    """Wait until no more packets come."""
+    """Wait until no more packets arrive."""
     before = -1
     while before != len(client.packets):
         before = len(client.packets)
         await asyncio.sleep(seconds)
 
 
-async def test_in_good_weather_everything_passes_in_order() -> None:
+async def test_without_impairments_everything_passes_in_order() -> None:
     async with scene() as (relay, echo, client, transport):
         sent = [b"%d" % number for number in range(100)]
         for packet in sent:
             transport.sendto(packet)
         await until_quiet(client)
         assert client.packets == echo.packets == sent
-        assert relay.counts[Way.UP].passed == relay.counts[Way.DOWN].passed == 100
+        assert relay.counts[Direction.UP].passed == relay.counts[Direction.DOWN].passed == 100
         assert relay.clients == 1
 
 
@@ -97,14 +97,26 @@ async def test_large_packets_pass_whole() -> None:
 
 
 async def survivors(seed: int) -> list[bytes]:
-    async with scene(Weather(loss=0.3), seed) as (relay, _, client, transport):
+    async with scene(Impairments(loss=0.3), seed) as (relay, _, client, transport):
         for number in range(100):
             transport.sendto(b"%d" % number)
             await asyncio.sleep(0)
         await until_quiet(client)
-        assert relay.counts[Way.UP].lost > 10
-        assert relay.counts[Way.DOWN].lost > 10
+        assert relay.counts[Direction.UP].lost > 10
+        assert relay.counts[Direction.DOWN].lost > 10
         return client.packets
+
+
+async def test_the_configured_share_of_the_packets_is_lost() -> None:
+    async with scene(Impairments(loss=0.1), seed=1) as (relay, _, client, transport):
+        for number in range(2_000):
+            transport.sendto(b"%d" % number)
+            if number % 50 == 0:
+                await asyncio.sleep(0.001)
+        await until_quiet(client)
+        counts = relay.counts[Direction.UP]
+        assert counts.passed + counts.lost == 2_000
+        assert 0.07 < counts.lost / 2_000 < 0.13
 
 
 async def test_what_is_lost_depends_on_the_seed_alone() -> None:
@@ -115,7 +127,7 @@ async def test_what_is_lost_depends_on_the_seed_alone() -> None:
 
 
 async def test_delay_holds_packets_back_both_ways() -> None:
-    async with scene(Weather(delay=0.05)) as (_, _, client, transport):
+    async with scene(Impairments(delay=0.05)) as (_, _, client, transport):
         loop = asyncio.get_running_loop()
         before = loop.time()
         transport.sendto(b"x")
@@ -123,9 +135,9 @@ async def test_delay_holds_packets_back_both_ways() -> None:
         assert 0.09 < loop.time() - before < 1
 
 
-@pytest.mark.parametrize("weather", [Weather(jitter=0.05), Weather(reorder=0.3)])
-async def test_jitter_and_reordering_let_packets_overtake(weather: Weather) -> None:
-    async with scene(weather, seed=4) as (_, _, client, transport):
+@pytest.mark.parametrize("impairments", [Impairments(jitter=0.05), Impairments(reorder=0.3)])
+async def test_jitter_and_reordering_let_packets_overtake(impairments: Impairments) -> None:
+    async with scene(impairments, seed=4) as (_, _, client, transport):
         sent = [b"%d" % number for number in range(50)]
         for packet in sent:
             transport.sendto(packet)
@@ -135,12 +147,12 @@ async def test_jitter_and_reordering_let_packets_overtake(weather: Weather) -> N
 
 
 async def test_duplicates_come_twice() -> None:
-    async with scene(Weather(duplicate=1.0)) as (relay, echo, client, transport):
+    async with scene(Impairments(duplicate=1.0)) as (relay, echo, client, transport):
         transport.sendto(b"x")
         await until_quiet(client)
         assert echo.packets == [b"x"] * 2
         assert client.packets == [b"x"] * 4
-        assert relay.counts[Way.UP].duplicated == 1
+        assert relay.counts[Direction.UP].duplicated == 1
 
 
 async def test_nothing_passes_in_a_blackout_and_then_it_does_again() -> None:
@@ -161,7 +173,7 @@ async def test_nothing_passes_in_a_blackout_and_then_it_does_again() -> None:
 
 async def test_one_direction_alone_may_be_dark() -> None:
     async with scene() as (relay, echo, client, transport):
-        relay.blackout(ways=(Way.DOWN,))
+        relay.blackout(directions=(Direction.DOWN,))
         transport.sendto(b"x")
         await until_quiet(client)
         assert (echo.packets, client.packets) == ([b"x"], [])
@@ -219,12 +231,12 @@ async def test_a_server_that_does_not_listen_is_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    "weather",
+    "impairments",
     [{"loss": 1.5}, {"duplicate": -0.1}, {"reorder": 2}, {"delay": -1.0}, {"jitter": -0.1}],
 )
-def test_impossible_weather_is_refused(weather: dict[str, float]) -> None:
+def test_impossible_impairments_are_refused(impairments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"probability|negative"):
-        Weather(**weather)
+        Impairments(**impairments)
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:65536"])

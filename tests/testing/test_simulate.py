@@ -6,26 +6,27 @@ import pytest
 
 from aqueduct.testing import simulate as command
 from aqueduct.testing.checkers import Violation
-from aqueduct.testing.simulation import Outcome
+from aqueduct.testing.record import Record
+from aqueduct.testing.simulation import RunOutcome
 from aqueduct.testing.simulation import simulate as real_simulate
-from aqueduct.testing.story import tell
+from aqueduct.testing.transcript import transcript
 
 
-def fail(seed: int) -> Outcome:
+def fail(seed: int) -> RunOutcome[Record]:
     outcome = real_simulate(seed)
     if seed == 2:
         outcome.violations.append(Violation("at most once", "was taken twice"))
     return outcome
 
 
-def test_a_seed_is_told_as_a_story(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_seed_is_printed_as_a_transcript(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--seed", "3"]) == 0
     out = capsys.readouterr().out
     assert "CONNECTION_HEADERS" in out
-    assert "story " in out.splitlines()[-1]
+    assert "transcript " in out.splitlines()[-1]
 
 
-def test_a_story_can_be_narrowed_down(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_transcript_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["--seed", "3", "--grep", "CONNECTION_HEADERS"])
     lines = capsys.readouterr().out.splitlines()
     assert all("CONNECTION_HEADERS" in line for line in lines[:-1])
@@ -39,7 +40,7 @@ def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, tell))
+    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, transcript))
     assert command.main(["--seeds", "0:5"]) == 1
     out = capsys.readouterr().out
     assert "seed 2: [at most once]: was taken twice" in out
@@ -49,7 +50,7 @@ def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
 def test_it_stops_at_the_first_broken_promise_if_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, tell))
+    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, transcript))
     assert command.main(["--seeds", "0:50", "--stop-at-first", "--json"]) == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["seeds"] == 3
@@ -75,7 +76,7 @@ def test_the_other_protocol_is_told_and_judged_alike(capsys: pytest.CaptureFixtu
 def test_the_command_to_replay_names_the_protocol(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "ipc", command.Simulated(fail, tell))
+    monkeypatch.setitem(command.PROTOCOLS, "ipc", command.Simulated(fail, transcript))
     assert command.main(["--protocol", "ipc", "--seeds", "0:5"]) == 1
     assert "simulate --protocol ipc --seed 2" in capsys.readouterr().out
 

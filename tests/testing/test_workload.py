@@ -1,4 +1,4 @@
-"""Tests of the application that does everything: over many seeds, everything occurs."""
+"""Over many seeds, the simulated application uses every feature."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 from functools import cache
 
 from aqueduct.protocol.events import End
-from aqueduct.testing.checkers import Facts
+from aqueduct.testing.checkers import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
-from aqueduct.testing.record import Called, NotSent
+from aqueduct.testing.record import CommandCalled, SendFailed
 from aqueduct.testing.simulation import simulate
 
 
 @cache
-def facts_of_many() -> tuple[Facts, ...]:
-    return tuple(Facts(simulate(seed).record) for seed in range(80))
+def facts_of_many() -> tuple[RunFacts, ...]:
+    return tuple(RunFacts(simulate(seed).record) for seed in range(80))
 
 
 def channels() -> list[ChannelFacts]:
@@ -81,7 +81,7 @@ def test_credit_runs_out_and_limits_are_met() -> None:
         entry.error
         for facts in facts_of_many()
         for entry in facts.record.entries
-        if isinstance(entry, NotSent)
+        if isinstance(entry, SendFailed)
     }
     assert errors >= {"WouldBlock", "MessageTooLarge"}
 
@@ -91,6 +91,6 @@ def test_everything_is_ended_again_by_mistake() -> None:
         (number, entry.channel, entry.verb)
         for number, facts in enumerate(facts_of_many())
         for entry in facts.record.entries
-        if isinstance(entry, Called) and entry.verb in ("finish", "cancel")
+        if isinstance(entry, CommandCalled) and entry.verb in ("finish", "cancel")
     )
     assert max(ended.values()) > 1

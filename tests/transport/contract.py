@@ -38,6 +38,7 @@ from aqueduct.transport.base import Listener, Transport
 from aqueduct.transport.schemes import QuicOptions, connector_for, listen
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import Message
+from tests.observe.silent import SilentObserver
 from tests.processes.peers import PATIENCE, eventually
 
 STATISTICS = {
@@ -59,7 +60,7 @@ E = TypeVar("E")
 
 
 @dataclass
-class Bytes:
+class Bytes(SilentObserver):
     """An observer that keeps what it sees."""
 
     written: dict[int, bytes] = field(default_factory=dict)

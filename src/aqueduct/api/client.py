@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.connection import Connection, Opening, close_trace, open_trace
+from aqueduct.api.connection import Connection, Opening, open_trace
 from aqueduct.api.handles import Sender
 from aqueduct.codec import codec_for
 from aqueduct.errors import (
@@ -17,6 +17,7 @@ from aqueduct.errors import (
 )
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import ConnectionCore
+from aqueduct.runtime.connection_driver import close_trace
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
 from aqueduct.transport.address import Route

@@ -231,11 +231,3 @@ def open_trace(trace: TraceLike | None) -> Trace | None:
         return acquire(trace)
     except OSError as error:
         raise type(error)(f"cannot record in {trace}: {error.strerror or error}") from None
-
-
-async def close_trace(trace: Trace | None) -> None:
-    """Release a recorder that `open_trace` returned."""
-    if trace is not None:
-        from aqueduct.observe.trace.writer import release
-
-        await asyncio.get_running_loop().run_in_executor(None, release, trace)

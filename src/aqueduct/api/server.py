@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, Self, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.connection import Connection, Opening, close_trace, open_trace
+from aqueduct.api.connection import Connection, Opening, open_trace
 from aqueduct.api.handles import Receiver
 from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectionLost
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import ConnectionCore
+from aqueduct.runtime.connection_driver import close_trace
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.security import ServerTLS

@@ -63,13 +63,13 @@ def print_(
 
     Example: aqueduct trace print traces --connection 4be6 --limit 100
     """
-    from aqueduct.observe.trace.tell import tell
+    from aqueduct.observe.trace.text import format_rows
 
     table = _read(directory, connection)
     if limit is not None:
         table = table.slice(0, limit)
     if not as_json:
-        for line in islice(tell(table), limit):
+        for line in islice(format_rows(table), limit):
             print(line)
         return
     for batch in table.to_batches(max_chunksize=8192):
@@ -92,11 +92,11 @@ def tree(directory: Directory, connection: Only = None, as_json: options.Json = 
     from rich.console import Console
 
     from aqueduct.observe.trace.picture import Marks
-    from aqueduct.observe.trace.tell import Story, trees
+    from aqueduct.observe.trace.text import TraceSummary, channel_trees
 
-    story = Story(_read(directory, connection))
+    summary = TraceSummary(_read(directory, connection))
     if as_json:
-        for one in story.channels:
+        for one in summary.channels:
             entry = {
                 "connection": one.connection,
                 "channel": one.name,
@@ -104,16 +104,16 @@ def tree(directory: Directory, connection: Only = None, as_json: options.Json = 
                 "carrier_message": one.carrier_message,
                 "mode": one.mode,
                 "ended": one.ending,
-                "fates": story.fate_counts(one),
+                "fates": summary.fate_counts(one),
             }
             print(json.dumps(entry))
         return
     console = Console()
     ascii_only = console.options.ascii_only
-    for picture in trees(story, ascii_only=ascii_only):
+    for picture in channel_trees(summary, ascii_only=ascii_only):
         console.print(picture)
         console.print()
-    console.print(Marks(ascii_only=ascii_only).legend(story.counts), end="")
+    console.print(Marks(ascii_only=ascii_only).legend(summary.counts), end="")
 
 
 @app.command()

@@ -1,1 +1,1 @@
-"""What observes a connection: traces and metrics."""
+"""Observation of connections: the Observer protocol, traces, and charts for reports."""

@@ -23,6 +23,7 @@ from aqueduct.errors import (
     ForkedConnectionError,
     WouldBlock,
 )
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import Attach, ConnectionCore, SentMessage
 from aqueduct.protocol.events import (
     ConnectionEnded,
@@ -47,7 +48,6 @@ from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.observe.trace import Trace
-    from aqueduct.observe.trace.tap import Tap
 
 Port = NetworkSendPort | NetworkReceivePort
 
@@ -104,8 +104,8 @@ class ConnectionDriver:
         self.ended: ConnectionEnded | None = None
         self.is_forked = False
         self.peer_headers: HeaderPairs | None = None
-        self.tap: Tap | None = None
-        """Records what happens here, if somebody wants a trace."""
+        self.observer: Observer | None = None
+        """Hears what happens on this connection, if it is observed."""
         self.owns_trace = False
         """Whether the trace is closed with the connection."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
@@ -126,6 +126,7 @@ class ConnectionDriver:
         """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
         """Bytes that waited for the application when the peer went."""
+        self._trace = trace
         if trace is not None:
             self._record(trace)
         transport.attach(self)
@@ -133,10 +134,10 @@ class ConnectionDriver:
         _live.add(self)
 
     def _record(self, trace: Trace) -> None:
-        from aqueduct.observe.trace.tap import Tap
+        from aqueduct.observe.trace.observer import TraceObserver
 
-        self.tap = Tap(trace, self.transport.trace_id, self.core.side)
-        self.transport.observe(self.tap)
+        self.observer = TraceObserver(trace, self.transport.trace_id, self.core.side)
+        self.transport.observe(self.observer)
 
     # -- the start --------------------------------------------------------------------------------
 
@@ -225,9 +226,9 @@ class ConnectionDriver:
         if len({half._origin for half in moving}) < len(moving):
             raise EncodeError("a message cannot hold a half twice, nor both halves of a channel")
         sent = self.core.send_message(channel, payload, self.time, headers=headers, attach=attach)
-        if self.tap is not None:
+        if self.observer is not None:
             modes = [one.mode.value for one in attach]
-            self.tap.born(channel, sent.number, sent.reliable, sent.channels, modes)
+            self.observer.channels_born(channel, sent.number, sent.reliable, sent.channels, modes)
         for half, made in zip(moving, sent.channels, strict=True):
             half._move(self, made)
         return sent
@@ -308,8 +309,8 @@ class ConnectionDriver:
     def handle_events(self, events: list[Event]) -> None:
         """Handle events of the core."""
         self.time = self.transport.now()
-        if self.tap is not None:
-            self.tap.saw(events, self.ports)
+        if self.observer is not None:
+            self.observer.events_raised(events, self.ports)
         for event in events:
             if isinstance(event, PeerHeaders):
                 self.peer_headers = event.headers
@@ -401,9 +402,9 @@ class ConnectionDriver:
                 self.core.close_connection(code, reason, self.transport.now())
                 self.transport.flush()
             self.transport.close()
-            if self.owns_trace and self.tap is not None:
+            if self.owns_trace:
                 self.owns_trace = False
-                await self.tap.release()
+                await close_trace(self._trace)
 
     async def leave(self) -> None:
         """Close at the end of a block that went well.
@@ -486,6 +487,14 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+async def close_trace(trace: Trace | None) -> None:
+    """Release a recorder that `aqueduct.api.connection.open_trace` returned."""
+    if trace is not None:
+        from aqueduct.observe.trace.writer import release
+
+        await asyncio.get_running_loop().run_in_executor(None, release, trace)
 
 
 def is_behind(port: NetworkSendPort) -> bool:

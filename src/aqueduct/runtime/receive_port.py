@@ -160,8 +160,8 @@ class NetworkReceivePort:
         for parcel in self.leftover or ():
             parcel.settle(Outcome.LOST)
         self._drop()
-        if self.line.tap is not None and self.ended is None:
-            self.line.tap.closed(self.channel)
+        if self.line.observer is not None and self.ended is None:
+            self.line.observer.receiver_closed(self.channel)
         self.core.close(self.channel, self.line.time)
         self.line.forget_port(self)  # the core raises no more events for a closed receiver
         self.line.touch()
@@ -257,8 +257,8 @@ class NetworkReceivePort:
     def rescue(self) -> list[Port]:
         """Take what has arrived, because the connection ends; return the ports attached to it."""
         batch = self.core.take(self.channel, EVERYTHING, self.line.time)
-        if batch and self.line.tap is not None:
-            self.line.tap.rescued(self.channel, batch)
+        if batch and self.line.observer is not None:
+            self.line.observer.messages_rescued(self.channel, batch)
         self._open_ports(batch)
         self._rescued = deque(batch)
         return [
@@ -279,8 +279,8 @@ class NetworkReceivePort:
         line = self.line
         if self._rescued:
             self._batch = [self._rescued.popleft()]
-            if line.tap is not None:
-                line.tap.taken(self.channel, self._batch)
+            if line.observer is not None:
+                line.observer.messages_taken(self.channel, self._batch)
             return True
         if not self._is_readable:
             return False
@@ -293,8 +293,8 @@ class NetworkReceivePort:
         self._is_readable = count >= limit  # otherwise the core reports the next message
         if not batch:
             return False
-        if line.tap is not None:
-            line.tap.taken(self.channel, batch)
+        if line.observer is not None:
+            line.observer.messages_taken(self.channel, batch)
         self._open_ports(batch)
         if size > _BATCH_BYTES:
             self._limit = max(1, limit // 2)

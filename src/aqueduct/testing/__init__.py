@@ -1,36 +1,36 @@
-"""The public test kit: two cores over a seeded network in virtual time, and the checkers.
+"""The test kit: two cores over a seeded network in virtual time, and checkers of the protocol.
 
-``Pair`` is the place to start: a client and a server that talk over a network as good or as bad as
-a test wants it. ``Simulation`` runs a whole seeded application on top, and ``check`` says which
-promises of the protocol a recorded run broke.
+Start with ``Pair``: a client and a server over a network with the faults that a test chooses.
+``Simulation`` runs a whole seeded application on top, and ``check`` returns the promises of the
+protocol that a recorded run broke.
 """
 
 from aqueduct.testing.checkers import CHECKERS, Violation, check
-from aqueduct.testing.clock import Clock, seeded
-from aqueduct.testing.endpoint import CoreBroke, Endpoint
+from aqueduct.testing.clock import StuckTimer, VirtualClock, seeded
+from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint
 from aqueduct.testing.faults import CALM, Faults
 from aqueduct.testing.pair import Pair
-from aqueduct.testing.quic import FakeQuic, TimerDoesNotMove
+from aqueduct.testing.quic import FakeQuic
 from aqueduct.testing.record import Record
-from aqueduct.testing.simulation import Outcome, Simulation
-from aqueduct.testing.story import story_hash, tell
+from aqueduct.testing.simulation import RunOutcome, Simulation
+from aqueduct.testing.transcript import transcript, transcript_hash
 
 __all__ = [
     "CALM",
     "CHECKERS",
-    "Clock",
-    "CoreBroke",
-    "Endpoint",
+    "CoreFailed",
     "FakeQuic",
     "Faults",
-    "Outcome",
     "Pair",
     "Record",
+    "RunOutcome",
+    "SimulatedEndpoint",
     "Simulation",
-    "TimerDoesNotMove",
+    "StuckTimer",
     "Violation",
+    "VirtualClock",
     "check",
     "seeded",
-    "story_hash",
-    "tell",
+    "transcript",
+    "transcript_hash",
 ]

@@ -1,4 +1,4 @@
-"""Virtual time: a clock that jumps from one scheduled call to the next, in one fixed order."""
+"""Virtual time: a clock that jumps from one scheduled call to the next in a fixed order."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
+from aqueduct.errors import AqueductError
+
 Argument = TypeVar("Argument")
 
 
-class Clock:
-    """Time that passes only when it is told to.
+class StuckTimer(AqueductError):
+    """A core set its timer to the same instant again and again, so that it would spin forever."""
 
-    Calls due at the same instant run in the order they were scheduled, so that a run depends on
-    nothing but what it schedules::
 
-        clock = Clock()
+class VirtualClock:
+    """A clock that advances only when it is run.
+
+    Calls that are due at the same instant run in the order in which they were scheduled, so that a
+    run depends on nothing but what it schedules::
+
+        clock = VirtualClock()
         clock.after(0.5, print, "half a second")
         clock.run(seconds=1)
     """
@@ -29,7 +35,7 @@ class Clock:
         self._order = 0
 
     def at(self, time: float, call: Callable[[Argument], object], argument: Argument) -> None:
-        """Schedule ``call(argument)``; a time that has passed means now."""
+        """Schedule ``call(argument)`` for ``time``, or for now if that is in the past."""
         self._order += 1
         heapq.heappush(self._heap, (max(time, self.now), self._order, call, argument))
 
@@ -37,13 +43,8 @@ class Clock:
         """Schedule ``call(argument)`` in ``delay`` seconds."""
         self.at(self.now + delay, call, argument)
 
-    @property
-    def next_time(self) -> float | None:
-        """When the next call is due; None when nothing is scheduled."""
-        return self._heap[0][0] if self._heap else None
-
     def step(self) -> bool:
-        """Make the next call, and say whether there was one."""
+        """Make the next call; return False if none is scheduled."""
         if not self._heap:
             return False
         self.now, _, call, argument = heapq.heappop(self._heap)
@@ -51,7 +52,7 @@ class Clock:
         return True
 
     def run(self, seconds: float) -> None:
-        """Make every call due within ``seconds``, then stand exactly at their end."""
+        """Make every call due within ``seconds``, then advance exactly to their end."""
         end = self.now + seconds
         heap = self._heap
         while heap and heap[0][0] <= end:
@@ -59,7 +60,7 @@ class Clock:
         self.now = end
 
     def run_until_idle(self, limit: float) -> bool:
-        """Run until nothing is scheduled; False if that took more than ``limit`` seconds."""
+        """Run until nothing is scheduled; return False after ``limit`` seconds."""
         end = self.now + limit
         heap = self._heap
         while heap:
@@ -71,5 +72,5 @@ class Clock:
 
 
 def seeded(seed: int, purpose: str) -> Random:
-    """A source of random choices for one purpose, undisturbed by what others draw from theirs."""
+    """Return an RNG for one purpose; draws for other purposes do not affect it."""
     return Random(f"{seed}/{purpose}")

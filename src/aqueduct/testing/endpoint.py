@@ -1,4 +1,4 @@
-"""One side of a simulated connection: a core, with each command and event written down."""
+"""One side of a simulated connection: a core whose commands and events are recorded."""
 
 from __future__ import annotations
 
@@ -7,74 +7,91 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from aqueduct.errors import AqueductError, CloseCode
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode, SentMessage
 from aqueduct.protocol.events import Event
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.record import (
     NO_CHANNEL,
     AttachedChannel,
-    Broke,
-    Called,
+    CommandCalled,
+    CoreFault,
     Entry,
-    NotSent,
-    Saw,
-    Sent,
-    Took,
+    MessageSent,
+    SendFailed,
 )
-from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import Message, MessageRun
 from aqueduct.wire.primitives import HeaderPairs, headers_size
 
 Result = TypeVar("Result")
 
 SURELY_A_DATAGRAM = 600
-"""A plain message of this size fits a datagram whatever else is in it."""
+"""A plain message of this size always fits a datagram."""
 
 
-class CoreBroke(AqueductError):
-    """A core raised an error that is no part of its promise."""
+class CoreFailed(AqueductError):
+    """A core raised an undocumented error."""
 
 
-class Endpoint:
+class SendCounter:
+    """Counts the messages that the application gave a sender."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def statistics(self) -> dict[str, int]:
+        return {"sent": self.sent}
+
+
+class SimulatedEndpoint:
     """Gives commands to a core at the clock's time, and gathers its events.
 
-    The methods are those of ``ConnectionCore`` without ``now``. What they cause goes out when the
-    network next looks (``Pair.run``), as it would at the end of an event loop's turn.
+    The methods are those of the core without ``now``. What they queue is sent by the next
+    ``Pair.run``, as at the end of an iteration of the event loop.
     """
 
     def __init__(
-        self, side: Side, core: ConnectionCore, clock: Clock, entries: list[Entry]
+        self,
+        core: ConnectionCore,
+        clock: VirtualClock,
+        entries: list[Entry],
+        observers: Sequence[Observer],
     ) -> None:
-        self.side = side
+        self.side = core.side
         self.core = core
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] | None = None
         self.on_accept: Callable[[], None] | None = None
         self._clock = clock
         self._entries = entries
+        self._observers = observers
+        self._counters: dict[int, SendCounter] = {}
         self._modes: dict[int, Mode] = {}
 
     def accept(self, headers: HeaderPairs = ()) -> None:
-        """Let the client in."""
+        """Accept the client."""
         self._call("accept", NO_CHANNEL, lambda now: self.core.accept(headers, now))
         if self.on_accept is not None:
             self.on_accept()
 
     def refuse(self, code: CloseCode = CloseCode.REFUSED, reason: str = "") -> None:
-        """Do not let the client in."""
+        """Refuse the client."""
         self._call("refuse", NO_CHANNEL, lambda now: self.core.refuse(code, reason, now))
 
     def send(self, channel: int, payload: bytes) -> int:
         """Send a plain message."""
         reliable = self._modes.get(channel) is not Mode.UNRELIABLE
         if not reliable and len(payload) > SURELY_A_DATAGRAM:
-            # ``send`` does not tell whether the message still fitted a datagram.
+            # ``send`` does not return whether the message fitted a datagram.
             return self.send_message(channel, payload).number
         number = self._sending(
             channel, len(payload), (), (), lambda now: self.core.send(channel, payload, now)
         )
+        self._count(channel)
         self._entries.append(
-            Sent(self._clock.now, self.side, channel, number, reliable, payload, (), ())
+            MessageSent(self._clock.now, self.side, channel, number, reliable, payload, (), ())
         )
         self.gather()
         return number
@@ -97,9 +114,14 @@ class Endpoint:
                 channel, payload, now, headers=headers, attach=attach
             ),
         )
+        self._count(channel)
         for made, each in zip(sent.channels, attach, strict=True):
             if each.give is Give.RECEIVER:
                 self._modes[made] = each.mode
+        if attach:
+            modes = [each.mode.value for each in attach]
+            for observer in self._observers:
+                observer.channels_born(channel, sent.number, sent.reliable, sent.channels, modes)
         attached = tuple(
             AttachedChannel(
                 made, each.headers, each.mode.name if each.give is Give.RECEIVER else ""
@@ -107,7 +129,7 @@ class Endpoint:
             for made, each in zip(sent.channels, attach, strict=True)
         )
         self._entries.append(
-            Sent(
+            MessageSent(
                 self._clock.now,
                 self.side,
                 channel,
@@ -122,27 +144,29 @@ class Endpoint:
         return sent
 
     def set_mode(self, channel: int, mode: Mode) -> None:
-        """Choose how a sender sends, before its first message."""
+        """Set the mode of a sender, before its first message."""
         self._modes[channel] = mode
         self._call("set mode", channel, lambda now: self.core.set_mode(channel, mode), mode.name)
 
     def finish(self, channel: int) -> None:
-        """Say that no more messages follow."""
+        """Finish a sender: no more messages follow."""
         self._call("finish", channel, lambda now: self.core.finish(channel, now))
 
     def cancel(self, channel: int) -> None:
-        """Give up on everything sent."""
+        """Cancel a sender and what it has sent."""
         self._call("cancel", channel, lambda now: self.core.cancel(channel, now))
 
     def close(self, channel: int) -> None:
-        """Take no more messages."""
+        """Close a receiver."""
+        for observer in self._observers:
+            observer.receiver_closed(channel)
         self._call("close", channel, lambda now: self.core.close(channel, now))
 
     def take(self, channel: int, limit: int = 1_000_000) -> list[Message]:
-        """Take up to ``limit`` messages from the receiver's queue, one by one.
+        """Take up to ``limit`` messages from a receiver's queue.
 
-        Events that this causes wait for the next ``gather``: the caller first needs the time to
-        pick up the halves in the messages.
+        Events that this causes wait for the next ``gather``, so that the caller can adopt the
+        halves in the messages first.
         """
         now = self._clock.now
         taken = self._guard("take", lambda: self.core.take(channel, limit, now))
@@ -152,14 +176,15 @@ class Endpoint:
                 messages.extend(item.messages())
             else:
                 messages.append(item)
-        for message in messages:
-            self._entries.append(Took(now, self.side, channel, message))
+        if messages:
+            for observer in self._observers:
+                observer.messages_taken(channel, messages)
         if len(messages) > limit:
-            self._entries.append(Broke(now, self.side, f"take gave {len(messages)} of {limit}"))
+            self._entries.append(CoreFault(now, self.side, f"take gave {len(messages)} of {limit}"))
         return messages
 
     def close_connection(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
-        """End the connection."""
+        """Close the connection."""
         self._call(
             "close connection",
             NO_CHANNEL,
@@ -168,22 +193,29 @@ class Endpoint:
         )
 
     def gather(self) -> None:
-        """Collect what the core has to tell; the network calls this after each input."""
+        """Collect the events of the core; the network calls this after each input."""
         for event in self.core.poll_events():
-            self._entries.append(Saw(self._clock.now, self.side, event))
+            for observer in self._observers:
+                observer.events_raised((event,), self._counters)
             self.events.append(event)
             if self.on_event is not None:
                 self.on_event(event)
 
     def events_of(self, kind: type[Result]) -> list[Result]:
-        """The events of one class so far."""
+        """Return the events of one class so far."""
         return [event for event in self.events if isinstance(event, kind)]
+
+    def _count(self, channel: int) -> None:
+        counter = self._counters.get(channel)
+        if counter is None:
+            counter = self._counters[channel] = SendCounter()
+        counter.sent += 1
 
     def _call(
         self, verb: str, channel: int, command: Callable[[float], None], detail: str = ""
     ) -> None:
         now = self._clock.now
-        self._entries.append(Called(now, self.side, verb, channel, detail))
+        self._entries.append(CommandCalled(now, self.side, verb, channel, detail))
         self._guard(verb, lambda: command(now))
         self.gather()
 
@@ -198,11 +230,11 @@ class Endpoint:
         now = self._clock.now
         try:
             return self._guard("send", lambda: command(now))
-        except CoreBroke:
+        except CoreFailed:
             raise
         except AqueductError as error:
             self._entries.append(
-                NotSent(
+                SendFailed(
                     now,
                     self.side,
                     channel,
@@ -221,12 +253,12 @@ class Endpoint:
         except AqueductError:
             raise
         except Exception as error:
-            self.broke(verb, error)
-            raise CoreBroke(verb) from error
+            self.record_fault(verb, error)
+            raise CoreFailed(verb) from error
 
-    def broke(self, verb: str, error: Exception) -> None:
-        """Write down an error the core may not raise, with the place it came from."""
+    def record_fault(self, verb: str, error: Exception) -> None:
+        """Record an undocumented error of the core, with the line that raised it."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        text = f"{verb} raised {type(error).__name__}: {error} ({place})"
-        self._entries.append(Broke(self._clock.now, self.side, text))
+        line = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        text = f"{verb} raised {type(error).__name__}: {error} ({line})"
+        self._entries.append(CoreFault(self._clock.now, self.side, text))

@@ -1,4 +1,4 @@
-"""How a simulated network misbehaves: one value per run, drawn from the seed or set by a test."""
+"""The faults of a simulated network: one value per run, drawn from the seed or set by a test."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The temper of a network; times are seconds, the rest are probabilities."""
+    """The faults of a network; times are seconds, the rest are probabilities."""
 
     delay: float = 0.01
-    """The least time anything takes to arrive."""
+    """The minimum delay of everything that is sent."""
 
     jitter: float = 0.0
-    """How much longer it may take; drawn for each chunk, so streams overtake each other."""
+    """The maximum added delay, drawn per chunk, so that streams overtake each other."""
 
     loss: float = 0.0
-    """A lost datagram is gone; a lost chunk of a stream comes ``recovery`` later."""
+    """A lost datagram never arrives; a lost chunk of a stream arrives ``recovery`` later."""
 
     duplicate: float = 0.0
-    """A datagram arrives once more, at a time of its own; streams do not."""
+    """A datagram arrives twice, with independent delays; stream data does not."""
 
     recovery: float = 0.1
-    """What the transport needs to notice a loss and send again."""
+    """The time in which the transport detects a loss and retransmits."""
 
     split: float = 0.0
-    """A write arrives in several pieces, cut anywhere."""
+    """A write arrives in several pieces, cut at random positions."""
 
     merge: float = 0.0
-    """A piece waits for the one behind it and arrives together with it."""
+    """A piece is delayed until the next one and arrives together with it."""
 
     late_timer: float = 0.0
-    """A timer is late."""
+    """A timer fires late."""
 
     lateness: float = 0.0
-    """How late a late timer may be."""
+    """The maximum lateness of a late timer."""
 
     spurious_timer: float = 0.0
-    """The core is woken although nothing is due."""
+    """A timer fires although nothing is due."""
 
     blackouts: tuple[tuple[float, float], ...] = ()
-    """Times in which nothing passes: streams stall until the end, datagrams are lost."""
+    """Intervals in which nothing passes: streams stall until the end, datagrams are lost."""
 
     def blackout_end(self, time: float) -> float | None:
-        """When the blackout at ``time`` ends; None when there is none."""
+        """Return when the blackout at ``time`` ends, or None if there is none."""
         for start, end in self.blackouts:
             if start <= time < end:
                 return end
@@ -52,11 +52,11 @@ class Faults:
 
 
 CALM = Faults()
-"""A network nothing is wrong with."""
+"""A network without faults."""
 
 
 def draw_faults(random: Random, duration: float) -> Faults:
-    """Choose a network for a run of about ``duration`` seconds, from benign to nasty."""
+    """Draw the faults for a run of about ``duration`` seconds, from none to severe."""
     delay = random.choice((0.0, 0.0005, 0.005, 0.02, 0.1, 0.3))
     jitter = random.choice((0.0, 0.001, 0.02, 0.1, 0.5, 2.0))
     return Faults(

@@ -12,29 +12,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event, PeerHeaders
 from aqueduct.testing.checkers import EVERYTHING_ENDS, Violation, check
-from aqueduct.testing.clock import Clock, seeded
-from aqueduct.testing.endpoint import Endpoint
+from aqueduct.testing.clock import VirtualClock, seeded
+from aqueduct.testing.endpoint import SimulatedEndpoint
 from aqueduct.testing.faults import CALM, Faults
 from aqueduct.testing.quic import FakeQuic
 from aqueduct.testing.record import FrameSent, Record
-from aqueduct.testing.tap import Tap
+from aqueduct.testing.recorder import observe_pair
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import Frame
 from aqueduct.wire.primitives import HeaderPairs
 
 
 class Pair:
-    """A client and a server in one virtual time.
+    """A client and a server in virtual time.
 
-    ``loss``, ``delay`` and ``jitter`` are short for ``faults=Faults(...)``. The server accepts by
-    itself unless ``accept`` is False. Everything that happens is in ``record``.
+    ``loss``, ``delay`` and ``jitter`` are short for ``faults=Faults(...)``. The server accepts the
+    client unless ``accept`` is False. Everything that happens is in ``record``; ``observers`` of
+    the client and of the server hear it, too.
     """
 
     def __init__(
@@ -49,34 +51,46 @@ class Pair:
         server: Config | None = None,
         headers: HeaderPairs = (),
         accept: bool = True,
+        observers: tuple[Sequence[Observer], Sequence[Observer]] = ((), ()),
     ) -> None:
         if faults is None:
             faults = Faults(delay=delay, jitter=jitter, loss=loss)
         configs = (client or Config(), server or Config())
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.record = Record(
             limits=(configs[0].limits, configs[1].limits),
             first_limits=configs[0].initial_limits,
             lateness=faults.lateness,
         )
         entries = self.record.entries
-        self.tap = Tap(self.clock, entries)
+        self.recorders = observe_pair(self.clock, entries)
         cores = (
             ConnectionCore(Side.CLIENT, configs[0], headers=headers),
             ConnectionCore(Side.SERVER, configs[1]),
         )
-        self.client = Endpoint(Side.CLIENT, cores[0], self.clock, entries)
-        self.server = Endpoint(Side.SERVER, cores[1], self.clock, entries)
+        self.client, self.server = (
+            SimulatedEndpoint(
+                core, self.clock, entries, (self.recorders[core.side], *observers[core.side])
+            )
+            for core in cores
+        )
         self.endpoints = (self.client, self.server)
         self.server.on_accept = self._server_accepted
         self.network = FakeQuic(
-            self.clock, seeded(seed, "network"), faults, cores, self.tap, self._gather
+            self.clock,
+            seeded(seed, "network"),
+            faults,
+            cores,
+            self.recorders,
+            self._gather,
+            observers,
         )
         if accept:
             self.server.on_event = self._accept
         self.frames: list[FrameSent] = []
-        """Each frame either side has sent, in order."""
-        self.tap.on_frame = self.frames.append
+        """The frames that either side has sent, in order."""
+        for recorder in self.recorders:
+            recorder.on_frame = self.frames.append
         self.on_input: Callable[[Side], None] | None = None
         """Called after each input of a side, when its events have been gathered."""
         self.flush()
@@ -87,40 +101,40 @@ class Pair:
         return self.clock.now
 
     def run(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Let ``seconds`` of virtual time pass."""
         self.flush()
         self.clock.run(seconds)
 
     def run_until_idle(self, limit: float = 60.0) -> bool:
-        """Let time pass until nothing is under way; False if ``limit`` seconds were not enough."""
+        """Let time pass until nothing is scheduled; return False after ``limit`` seconds."""
         self.flush()
         idle = self.clock.run_until_idle(limit)
         self.record.drained = idle and not self.leftovers()
         return idle
 
     def flush(self) -> None:
-        """Gather the events of both cores, and put what they want to send on the network."""
+        """Gather the events of both cores, and send what they queued."""
         self.client.gather()
         self.server.gather()
         self.network.flush(Side.CLIENT)
         self.network.flush(Side.SERVER)
 
     def calm(self) -> None:
-        """Turn all faults off; what is already late still comes late."""
+        """Turn all faults off. What is already scheduled keeps its delay."""
         self.network.faults = replace(CALM, delay=min(self.network.faults.delay, 0.02))
 
     def sent(self, side: Side, kind: type[Frame]) -> list[FrameSent]:
-        """The frames of one kind that a side has sent so far."""
+        """Return the frames of one kind that a side has sent so far."""
         return [sent for sent in self.frames if sent.side == side and type(sent.frame) is kind]
 
     def leftovers(self) -> list[str]:
-        """What either core still holds."""
+        """Return what either core still holds."""
         return self.client.core.leftovers() + self.server.core.leftovers()
 
     def violations(self) -> list[Violation]:
-        """What the checkers object to in all that has happened so far.
+        """Return the violations that the checkers find in the run so far.
 
-        That everything ends is asked only when it should have: nothing is under way, nothing left.
+        Whether everything ends is checked only once nothing is scheduled and nothing is held.
         """
         found = check(self.record)
         if self.record.drained:
@@ -133,7 +147,7 @@ class Pair:
             self.on_input(side)
 
     def _server_accepted(self) -> None:
-        self.tap.open(Side.SERVER)
+        self.recorders[Side.SERVER].release_held()
 
     def _accept(self, event: Event) -> None:
         if isinstance(event, PeerHeaders):

@@ -1,4 +1,4 @@
-"""What the two applications of a run are like, by its seed: how much, how fast, how rude."""
+"""The workload of a run, drawn from its seed: how much both applications do, and how fast."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from aqueduct.protocol.connection import Mode
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The habits of both applications in one run; weights are relative, the rest probabilities."""
+class WorkloadPlan:
+    """The workload of both applications; weights are relative, the rest are probabilities."""
 
     duration: float
-    """Seconds of virtual time before the applications begin to clean up."""
+    """Seconds of virtual time before the applications start to drain."""
     turn: float
-    """Seconds between two turns of one application, on average."""
+    """Mean seconds between two turns of one application."""
     operations: int
-    """Operations in one turn, at most."""
+    """Maximum operations per turn."""
     max_channels: int
     max_messages: int
     modes: tuple[Mode, ...]
     weights: tuple[tuple[str, float], ...]
-    """How likely each operation is."""
+    """The relative frequency of each operation."""
     attach: float
     """A message carries channels."""
-    dive: float
-    """The next message goes to the channel just made: its carrier cannot have arrived."""
+    send_ahead: float
+    """The next message goes to the channel just made, before its carrier can have arrived."""
     burst: int
-    """Messages in one burst, at most."""
+    """Maximum messages per burst."""
     sizes: tuple[int, ...]
-    """Payload sizes to choose from, each an upper bound."""
+    """Payload sizes to draw from, each an upper bound."""
     headers: float
     oneshot: float
     eager: float
-    """A receiver is emptied as soon as it is readable."""
+    """A receiver is drained as soon as it is readable."""
     take_limit: int
-    """The most a lazy receiver takes at once."""
+    """The maximum that a receiver takes at once if it is not eager."""
     spare_entrypoint: float
-    """The entrypoint is left open when chance would end it."""
+    """The entrypoint is left open when an operation would end it."""
     unclaimed: float
-    """A half that came in a message is given up at once."""
+    """A half that arrived in a message is cancelled or closed at once."""
     drain_cancel: float
     """A sender still open at the end is cancelled instead of finished."""
     drain_close: float
     """A receiver still open at the end is closed instead of drained."""
-    death: float | None
-    """When the connection dies, if it does."""
+    lost_at: float | None
+    """When the connection is lost, or None."""
     accept_delay: float
-    """How long the server thinks before it lets the client in."""
+    """The delay after which the server accepts the client."""
     refuse: bool
-    """The server does not let the client in at all."""
-    goodbye: float | None
-    """When an application closes the connection, if one does."""
+    """The server refuses the client."""
+    close_at: float | None
+    """When an application closes the connection, or None."""
     configs: tuple[Config, Config]
 
 
-def draw_plan(random: Random) -> Plan:
-    """Choose the habits for one run; in many, whole features are off so that others dominate."""
+def draw_plan(random: Random) -> WorkloadPlan:
+    """Draw the plan of one run; many runs lack whole features, so that others dominate."""
     duration = random.choice((0.05, 0.3, 1.0, 3.0))
     turns = random.randint(20, 100)
     fate = random.random()
     moment = random.uniform(0.0, duration)
-    return Plan(
+    return WorkloadPlan(
         duration=duration,
         turn=duration / turns,
         operations=random.randint(2, 8),
@@ -72,7 +72,7 @@ def draw_plan(random: Random) -> Plan:
         modes=_draw_modes(random),
         weights=_draw_weights(random),
         attach=random.choice((0.1, 0.3, 0.6, 0.9)),
-        dive=random.choice((0.0, 0.3, 0.8)),
+        send_ahead=random.choice((0.0, 0.3, 0.8)),
         burst=random.choice((1, 5, 30, 90)),
         sizes=_draw_sizes(random),
         headers=random.choice((0.0, 0.2)),
@@ -83,10 +83,10 @@ def draw_plan(random: Random) -> Plan:
         unclaimed=random.choice((0.0, 0.05, 0.3)),
         drain_cancel=random.choice((0.0, 0.2, 0.7)),
         drain_close=random.choice((0.0, 0.0, 0.2)),
-        death=moment if fate < 0.06 else None,
+        lost_at=moment if fate < 0.06 else None,
         accept_delay=random.choice((0.0, 0.0, 0.02, 0.3)),
         refuse=random.random() < 0.01,
-        goodbye=moment if 0.06 <= fate < 0.10 else None,
+        close_at=moment if 0.06 <= fate < 0.10 else None,
         configs=draw_configs(random),
     )
 
@@ -121,13 +121,13 @@ def _draw_sizes(random: Random) -> tuple[int, ...]:
 
 
 def draw_configs(random: Random) -> tuple[Config, Config]:
-    """Both sides' behaviour; in a third of the runs what they go by at first is little too."""
+    """Draw the configurations of both sides; a third of the runs have small initial limits."""
     initial = draw_initial_limits(random) if random.random() < 0.33 else INITIAL_LIMITS
     return draw_config(random, initial), draw_config(random, initial)
 
 
 def draw_initial_limits(random: Random) -> Limits:
-    """So little that a receiver meets its limits: it enforces no less than the initial ones."""
+    """Draw initial limits small enough to be reached: a receiver enforces at least these."""
     return Limits(
         channel_window=random.choice((50, 700)),
         connection_window=random.choice((700, 2500)),
@@ -139,7 +139,7 @@ def draw_initial_limits(random: Random) -> Limits:
 
 
 def draw_config(random: Random, initial: Limits) -> Config:
-    """One side's behaviour: its limits, and how much it keeps unpacked."""
+    """Draw the configuration of one side."""
     return Config(
         limits=draw_limits(random),
         initial_limits=initial,
@@ -149,7 +149,7 @@ def draw_config(random: Random, initial: Limits) -> Config:
 
 
 def draw_limits(random: Random) -> Limits:
-    """Limits that bind in half of the runs."""
+    """Draw limits; in half of the runs they are small enough to be reached."""
     if random.random() < 0.5:
         return Limits()
     channel_window = random.choice((1, 20, 100, 700, 4000))

@@ -1,8 +1,8 @@
-"""A fake QUIC between two cores: reliable streams that overtake each other, datagrams that vanish.
+"""A simulated QUIC between two cores: streams that overtake each other, datagrams that get lost.
 
-Each stream delivers its bytes once and in order, cut and joined at random. Nothing is promised
-between streams. A datagram arrives late, out of turn or never, but not twice: QUIC drops
-duplicate packets. All choices come from one seeded source, so a run repeats exactly.
+Each stream delivers its bytes once and in order, cut and joined at random. Streams are not ordered
+among each other. A datagram arrives late, reordered or never, but not twice: QUIC drops duplicate
+packets. All choices come from one seeded RNG, so a run repeats exactly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from aqueduct.errors import AqueductError
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import (
     Action,
     CloseConnection,
@@ -20,16 +20,17 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import StuckTimer, VirtualClock
 from aqueduct.testing.faults import Faults
+from aqueduct.testing.recorder import RecordObserver
 from aqueduct.wire.chanid import Side
 
-RTT_CHANCE = 0.05
+RTT_PROBABILITY = 0.05
 TURNS_AT_ONE_INSTANT = 1000
 
 
 class Core(Protocol):
-    """The part of ``Connection`` that a transport drives."""
+    """The methods of a core that a transport calls."""
 
     def handle_stream_data(self, stream: int, data: bytes, fin: bool, now: float) -> None: ...
     def handle_stream_reset(self, stream: int, code: int, now: float) -> None: ...
@@ -41,74 +42,68 @@ class Core(Protocol):
     def next_timer(self) -> float | None: ...
 
 
-class Watcher(Protocol):
-    """Whoever wants to see what passes; ``side`` is the one that sends or receives."""
-
-    def stream_written(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
-    def stream_arrived(self, side: Side, stream: int, data: bytes, fin: bool) -> None: ...
-    def reset_sent(self, side: Side, stream: int, code: int) -> None: ...
-    def reset_arrived(self, side: Side, stream: int, code: int) -> None: ...
-    def datagram_sent(self, side: Side, serial: int, data: bytes) -> None: ...
-    def datagram_arrived(self, side: Side, serial: int, data: bytes) -> None: ...
-    def rtt_told(self, side: Side, rtt: float) -> None: ...
-    def connection_closed(self, side: Side, code: int, reason: str) -> None: ...
-    def connection_lost(self, side: Side, code: int, reason: str, by_peer: bool) -> None: ...
-
-
-class TimerDoesNotMove(AqueductError):
-    """A core asked to be woken at one instant again and again: it would spin for ever."""
-
-
 class _Stream:
-    """One direction of one stream: what was written and has not arrived yet."""
+    """One stream: what was written and has not arrived yet."""
 
-    __slots__ = ("code", "number", "pieces", "scheduled", "side", "stop")
+    __slots__ = ("code", "id", "number", "pieces", "scheduled", "side", "stop")
 
     def __init__(self, side: Side, number: int) -> None:
         self.side = side
         self.number = number
+        self.id = stream_id(number, side)
         # (when it arrives, data, fin)
         self.pieces: deque[tuple[float, bytes, bool]] = deque()
         self.scheduled = False
-        # Set by a reset: when it arrives, behind the pieces that still do.
+        # Set by a reset: when it arrives, behind the remaining pieces.
         self.stop: float | None = None
         self.code = 0
 
 
+def stream_id(number: int, side: Side) -> int:
+    """Return QUIC's id of the stream that a core counts as its ``number``-th."""
+    return number * 4 + 2 + side
+
+
 class FakeQuic:
-    """Carries the actions of two cores to each other, and wakes them when they asked for it."""
+    """Carries the actions of two cores to each other, and runs their timers.
+
+    ``recorders`` write the run down. ``observers`` are further ones, by side. ``after_input`` is
+    called after each input of a core, before its actions leave.
+    """
 
     def __init__(
         self,
-        clock: Clock,
+        clock: VirtualClock,
         random: Random,
         faults: Faults,
         cores: Sequence[Core],
-        watcher: Watcher,
+        recorders: Sequence[RecordObserver],
         after_input: Callable[[Side], None],
+        observers: Sequence[Sequence[Observer]] = ((), ()),
     ) -> None:
-        """``after_input`` is called after each thing a core was told, before its actions go out."""
         self.clock = clock
         self.random = random
         self.faults = faults
         self.datagrams_lost = 0
-        self.spoken_to = Side.CLIENT
-        """The side whose core was given the last input: whoever raised, if something did."""
+        self.active_side = Side.CLIENT
+        """The side whose core got the last input: the one that raised, if a core raised."""
         self._cores = tuple(cores)
-        self._watcher = watcher
+        self._recorders = tuple(recorders)
+        self._observers: tuple[tuple[Observer, ...], ...] = tuple(
+            (recorder, *others) for recorder, others in zip(recorders, observers, strict=True)
+        )
         self._after_input = after_input
         self._alive = [True, True]
         self._streams: tuple[dict[int, _Stream], dict[int, _Stream]] = ({}, {})
         self._timers: list[float | None] = [None, None]
         self._instant = [(-1.0, 0), (-1.0, 0)]
-        self._datagram_serial = 0
 
     def is_alive(self, side: Side) -> bool:
-        """Whether this side still has a connection."""
+        """Return whether this side still has a connection."""
         return self._alive[side]
 
     def flush(self, side: Side) -> None:
-        """Put on the network what the core of ``side`` wants to send, and set its timer."""
+        """Send what the core of ``side`` queued, and set its timer."""
         core = self._cores[side]
         for action in core.poll_actions():
             if not self._alive[side]:
@@ -124,7 +119,7 @@ class FakeQuic:
         self._set_timer(side)
 
     def kill(self, code: int, reason: str, gap: float) -> None:
-        """The connection dies: one side knows now, the other ``gap`` seconds later."""
+        """End the connection: one side learns it now, the other ``gap`` seconds later."""
         first = Side(self.random.randrange(2))
         self._lose((first, code, reason, False))
         self.clock.after(gap, self._lose, (first.other, code, reason, False))
@@ -132,10 +127,11 @@ class FakeQuic:
     # Streams
 
     def _write(self, side: Side, number: int, data: bytes, fin: bool) -> None:
-        self._watcher.stream_written(side, number, data, fin)
         stream = self._streams[side].get(number)
         if stream is None:
             stream = self._streams[side][number] = _Stream(side, number)
+        for observer in self._observers[side]:
+            observer.stream_written(stream.id, data, fin)
         assert stream.stop is None, f"stream {number} was written after it was reset"
         pieces = stream.pieces
         for piece, last in self._cut(data):
@@ -151,7 +147,7 @@ class FakeQuic:
         size = len(data)
         if size < 2 or self.random.random() >= self.faults.split:
             return [(data, True)]
-        # Most of what can go wrong between two pieces does so right behind the first frames.
+        # Most errors between two pieces show right behind the first frames, so cut often there.
         ends = (size, min(size, 8))
         chosen = {
             self.random.randrange(1, self.random.choice(ends))
@@ -190,29 +186,30 @@ class FakeQuic:
             if fin:
                 del self._streams[stream.side][stream.number]
                 stream.stop = None
-            self._watcher.stream_arrived(side, stream.number, data, fin)
-            self.spoken_to = side
-            self._tell_rtt(side)
-            incoming = stream.number * 4 + 2 + stream.side
-            self._cores[side].handle_stream_data(incoming, data, fin, now)
+            for observer in self._observers[side]:
+                observer.stream_read(stream.id, data, fin)
+            self.active_side = side
+            self._report_rtt(side)
+            self._cores[side].handle_stream_data(stream.id, data, fin, now)
             self._settle(side)
         elif stream.stop is not None and not pieces:
             del self._streams[stream.side][stream.number]
-            self._watcher.reset_arrived(side, stream.number, stream.code)
-            self.spoken_to = side
-            incoming = stream.number * 4 + 2 + stream.side
-            self._cores[side].handle_stream_reset(incoming, stream.code, now)
+            for observer in self._observers[side]:
+                observer.reset_read(stream.id, stream.code)
+            self.active_side = side
+            self._cores[side].handle_stream_reset(stream.id, stream.code, now)
             self._settle(side)
             return
         self._schedule(stream)
 
     def _reset(self, side: Side, number: int, code: int) -> None:
-        self._watcher.reset_sent(side, number, code)
+        for observer in self._observers[side]:
+            observer.reset_written(stream_id(number, side), code)
         stream = self._streams[side].get(number)
         if stream is None or stream.stop is not None:
-            # Everything up to its end has arrived, or it was never opened: nothing to reset.
+            # The whole stream has arrived, or it was never opened: there is nothing to reset.
             return
-        # QUIC may have sent any part of the rest already, even all of it.
+        # QUIC may have sent any part of the remaining pieces before the reset.
         keep = self.random.randint(0, len(stream.pieces))
         while len(stream.pieces) > keep:
             stream.pieces.pop()
@@ -227,9 +224,8 @@ class FakeQuic:
     # Datagrams
 
     def _send_datagram(self, side: Side, data: bytes) -> None:
-        serial = self._datagram_serial
-        self._datagram_serial += 1
-        self._watcher.datagram_sent(side, serial, data)
+        for observer in self._observers[side]:
+            observer.datagram_written(data)
         faults = self.faults
         now = self.clock.now
         due = now + faults.delay + faults.jitter * self.random.random()
@@ -237,21 +233,22 @@ class FakeQuic:
         if lost or faults.blackout_end(now) is not None or faults.blackout_end(due) is not None:
             self.datagrams_lost += 1
             return
-        self.clock.at(due, self._datagram_due, (side.other, serial, data))
+        self.clock.at(due, self._datagram_due, (side.other, data))
 
-    def _datagram_due(self, arrival: tuple[Side, int, bytes]) -> None:
-        side, serial, data = arrival
+    def _datagram_due(self, arrival: tuple[Side, bytes]) -> None:
+        side, data = arrival
         if not self._alive[side]:
             return
-        self._watcher.datagram_arrived(side, serial, data)
-        self.spoken_to = side
+        for observer in self._observers[side]:
+            observer.datagram_read(data)
+        self.active_side = side
         self._cores[side].handle_datagram(data, self.clock.now)
         self._settle(side)
 
     # Time
 
     def _arrival(self) -> float:
-        """When something reliable that leaves now arrives."""
+        """Return when reliable data that leaves now arrives."""
         faults = self.faults
         random = self.random.random
         blackout = faults.blackout_end(self.clock.now)
@@ -288,7 +285,7 @@ class FakeQuic:
         now = self.clock.now
         spurious = self.random.random() < self.faults.spurious_timer
         if spurious or (due is not None and due <= now):
-            self.spoken_to = side
+            self.active_side = side
             self._count_turns(side, now)
             self._cores[side].handle_timer(now)
             self._settle(side)
@@ -300,20 +297,20 @@ class FakeQuic:
         turns = turns + 1 if instant == now else 1
         self._instant[side] = (now, turns)
         if turns > TURNS_AT_ONE_INSTANT:
-            raise TimerDoesNotMove(f"the {side.name.lower()}'s timer stays at {now:.6f}")
+            raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
 
-    def _tell_rtt(self, side: Side) -> None:
-        if self.random.random() < RTT_CHANCE:
+    def _report_rtt(self, side: Side) -> None:
+        if self.random.random() < RTT_PROBABILITY:
             faults = self.faults
             rtt = 2 * faults.delay + faults.jitter * (0.5 + self.random.random())
             rtt = max(rtt, 0.0001)
-            self._watcher.rtt_told(side, rtt)
+            self._recorders[side].rtt_measured(rtt)
             self._cores[side].handle_rtt(rtt)
 
     # The end of the connection
 
     def _close(self, side: Side, action: CloseConnection) -> None:
-        self._watcher.connection_closed(side, action.code, action.reason)
+        self._recorders[side].connection_closed(action.code, action.reason)
         self._alive[side] = False
         self.clock.at(self._arrival(), self._lose, (side.other, action.code, action.reason, True))
 
@@ -322,8 +319,8 @@ class FakeQuic:
         if not self._alive[side]:
             return
         self._alive[side] = False
-        self._watcher.connection_lost(side, code, reason, by_peer)
-        self.spoken_to = side
+        self._recorders[side].connection_lost(code, reason, by_peer)
+        self.active_side = side
         self._cores[side].handle_connection_lost(code, reason, by_peer, self.clock.now)
         self._after_input(side)
 

@@ -1,6 +1,6 @@
-"""What happened in a run, in order: what each application did and saw, and each frame that passed.
+"""The record of a run: what each application did and saw, and each frame that passed, in order.
 
-Stories and checkers read a record; neither looks inside a core.
+Transcripts and checkers use the record only, never the state of a core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aqueduct.wire.frames import Frame, Message
 from aqueduct.wire.primitives import HeaderPairs
 
 NO_CHANNEL = -1
-"""Stands for the channel of a frame that belongs to the connection as a whole."""
+"""The channel of a frame that belongs to the connection."""
 
 
 FIRST_LIMITS = Limits(
@@ -26,12 +26,12 @@ FIRST_LIMITS = Limits(
     max_attachments=16,
     max_headers=8_192,
 )
-"""What a client goes by until it knows the server's limits."""
+"""The limits that a client assumes until it knows those of the server."""
 
 
 @dataclass(slots=True)
 class FrameSent:
-    """A core wrote a frame to a stream, or put it in a datagram (then ``stream`` is negative)."""
+    """A core wrote a frame to a stream, or to a datagram (then ``stream`` is negative)."""
 
     time: float
     side: Side
@@ -46,10 +46,10 @@ class FrameSent:
 
 @dataclass(slots=True)
 class FrameArrived:
-    """A core was given the last byte of a frame and may act on it.
+    """A core received the last byte of a frame and may act on it.
 
-    Frames that come before the peer's connection headers count as arrived when those do, or, at
-    the server, when the application accepts: until then a core only keeps them.
+    Frames that arrive before the peer's connection headers count as arrived with these, or, at
+    the server, when the application accepts: until then a core only holds them.
     """
 
     time: float
@@ -68,8 +68,8 @@ class StreamEnded:
 
 
 @dataclass(slots=True)
-class RttTold:
-    """A core was told the round-trip time; its deadlines for datagrams follow it."""
+class RttMeasured:
+    """A core received a new round-trip time, which determines its deadlines for datagrams."""
 
     time: float
     side: Side
@@ -77,7 +77,7 @@ class RttTold:
 
 
 @dataclass(slots=True)
-class Sent:
+class MessageSent:
     """The application sent a message; ``attached`` names the channels made for it."""
 
     time: float
@@ -92,7 +92,7 @@ class Sent:
 
 @dataclass(slots=True)
 class AttachedChannel:
-    """A channel made for a message, and the mode in which its maker will send, if it does."""
+    """A channel made for a message, and the mode of its creator if that is the sender."""
 
     channel: int
     headers: HeaderPairs
@@ -100,24 +100,24 @@ class AttachedChannel:
 
 
 @dataclass(slots=True)
-class NotSent:
-    """The application tried to send, and got an error instead."""
+class SendFailed:
+    """The application tried to send, and got an error."""
 
     time: float
     side: Side
     channel: int
     error: str
     size: int
-    """The bytes of its payload and headers; channels would add a few."""
+    """The bytes of its payload and headers, without attachments."""
     attached: int
-    """How many channels it would have carried."""
+    """The number of its attachments."""
     headers: bool
-    """Whether it or its channels would have had headers."""
+    """Whether it or its attachments had headers."""
 
 
 @dataclass(slots=True)
-class Called:
-    """The application gave a command other than to send or to take."""
+class CommandCalled:
+    """The application called a command other than send or take."""
 
     time: float
     side: Side
@@ -127,7 +127,7 @@ class Called:
 
 
 @dataclass(slots=True)
-class Took:
+class MessageTaken:
     """The application took one message from a receiver's queue."""
 
     time: float
@@ -137,8 +137,8 @@ class Took:
 
 
 @dataclass(slots=True)
-class Saw:
-    """The application got an event."""
+class EventRaised:
+    """The core raised an event for the application."""
 
     time: float
     side: Side
@@ -156,8 +156,8 @@ class ConnectionClosed:
 
 
 @dataclass(slots=True)
-class ConnectionLost:
-    """A core was told that the connection is gone."""
+class ConnectionGone:
+    """The transport told a core that the connection ended."""
 
     time: float
     side: Side
@@ -167,8 +167,8 @@ class ConnectionLost:
 
 
 @dataclass(slots=True)
-class Broke:
-    """A core raised what it may not raise, or wrote what no one can read."""
+class CoreFault:
+    """A core raised an undocumented error, or wrote bytes that cannot be parsed."""
 
     time: float
     side: Side
@@ -179,35 +179,35 @@ Entry: TypeAlias = (
     FrameSent
     | FrameArrived
     | StreamEnded
-    | RttTold
-    | Sent
-    | NotSent
-    | Called
-    | Took
-    | Saw
+    | RttMeasured
+    | MessageSent
+    | SendFailed
+    | CommandCalled
+    | MessageTaken
+    | EventRaised
     | ConnectionClosed
-    | ConnectionLost
-    | Broke
+    | ConnectionGone
+    | CoreFault
 )
 
 
 @dataclass
 class Record:
-    """One run: its entries in order, and what a checker must know beside them."""
+    """One run: its entries in order, and the parameters that checkers need."""
 
     limits: tuple[Limits, Limits] = field(default_factory=lambda: (Limits(), Limits()))
-    """What the client and the server are willing to receive."""
+    """The limits of the client and of the server."""
 
     first_limits: Limits = FIRST_LIMITS
-    """What both go by until limits were stated."""
+    """The limits that both assume until they know the peer's."""
 
     lateness: float = 0.0
-    """How late a timer of this run may have been."""
+    """The maximum lateness of a timer in this run."""
 
     entries: list[Entry] = field(default_factory=list)
 
     drained: bool = False
-    """Whether the run was brought to its end: all halves ended, faults off, time to spare."""
+    """Whether the run was drained: the faults were off, and everything had time to end."""
 
     leftovers: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
-    """What each core still held then."""
+    """What each core still held then; empty unless a core leaks."""

@@ -1,18 +1,18 @@
-"""A bad network for real sockets: a UDP relay that loses, delays, reorders and repeats packets.
+"""A UDP relay that drops, delays, reorders and duplicates the packets of real sockets.
 
-Put it between a client and a server, in the test's own event loop::
+Put it between a client and a server, in the same event loop::
 
-    async with Relay(server.address, Weather(loss=0.2, delay=0.02), seed=1) as relay:
+    async with Relay(server.address, Impairments(loss=0.2, delay=0.02), seed=1) as relay:
         async with aqueduct.connect(relay.address, trust=aqueduct.dev_trust()) as connection:
-            relay.blackout(0.5)  # nothing passes for half a second
-            relay.change_address()  # the server sees the client come from another port
+            relay.blackout(0.5)  # drop everything for half a second
+            relay.change_address()  # the server sees the client at another port
 
-or as a process of its own, which prints the address it listens on in one line::
+or run it as a process, which prints its address on one line::
 
     python -m aqueduct.testing.relay --to 127.0.0.1:4433 --loss 0.2 --delay 0.02 --seed 1
 
-What happens to a packet depends on the seed, its direction and how many packets went that way
-before, never on its content: what QUIC encrypts differs from run to run.
+The fate of a packet depends on the seed, its direction and its index in that direction, never on
+its contents: the bytes of an encrypted packet differ from run to run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 COMMAND = "python -m aqueduct.testing.relay"
 LOCALHOST = "127.0.0.1"
 BUFFER_SIZE = 4 * 1024 * 1024
-"""Of each socket: a loss that nobody asked for would spoil the experiment."""
+"""Bytes per socket: an overflow would drop packets beyond the configured loss."""
 MAX_PACKET = 65_535
 PACKETS_PER_TURN = 64
 
@@ -44,11 +44,11 @@ examples:
   {COMMAND} --to 127.0.0.1:4433 --delay 0.05 --jitter 0.02 --reorder 0.1
   {COMMAND} --to 127.0.0.1:4433 --blackout 2:0.5 --change-address 5 --json
 
-It prints its address when it is ready, and what it did when it is stopped with Ctrl-C."""
+It prints its address when it is ready, and its packet counts when it is stopped with Ctrl-C."""
 
 
-class Way(Enum):
-    """The two directions through a relay."""
+class Direction(Enum):
+    """A direction through the relay."""
 
     UP = "up"
     """From the clients to the server."""
@@ -56,35 +56,35 @@ class Way(Enum):
     """From the server to the clients."""
 
 
-BOTH = (Way.UP, Way.DOWN)
+BOTH = (Direction.UP, Direction.DOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How the network behaves; times are seconds, the rest are probabilities."""
+class Impairments:
+    """What the relay does to packets; times are seconds, the rest are probabilities."""
 
     loss: float = 0.0
     delay: float = 0.0
     """The least time a packet takes."""
     jitter: float = 0.0
-    """How much longer it may take, drawn for each packet; packets then overtake each other."""
+    """The most time that is added, drawn per packet; packets then overtake each other."""
     reorder: float = 0.0
-    """A packet is held back by ``reorder_delay`` more, so that others overtake it."""
+    """A packet is delayed by another ``reorder_delay``, so that others overtake it."""
     reorder_delay: float = 0.02
     duplicate: float = 0.0
-    """A packet arrives a second time."""
+    """A packet arrives twice."""
 
     def __post_init__(self) -> None:
         for name in ("loss", "reorder", "duplicate"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is a probability, from 0 to 1")
+                raise ValueError(f"{name} is a probability and must be between 0 and 1")
         if min(self.delay, self.jitter, self.reorder_delay) < 0.0:
-            raise ValueError("times are not negative")
+            raise ValueError("delay, jitter and reorder_delay must not be negative")
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a relay did with the packets of one direction."""
+class PacketCounts:
+    """What the relay did with the packets of one direction."""
 
     passed: int = 0
     lost: int = 0
@@ -93,45 +93,45 @@ class Counts:
 
 
 class Relay:
-    """Passes packets between clients and one server, in the weather it is given.
+    """Passes packets between clients and one server, and impairs them on the way.
 
-    ``weather`` may be replaced at any time. Each client has a socket of its own towards the
-    server, as behind a router that translates addresses.
+    ``impairments`` may be replaced at any time. Each client has its own socket towards the server,
+    as behind a NAT.
     """
 
     def __init__(
         self,
         to: str,
-        weather: Weather | None = None,
+        impairments: Impairments | None = None,
         *,
         seed: int = 0,
         listen: str = f"{LOCALHOST}:0",
     ) -> None:
-        self.weather = weather or Weather()
-        self.counts = {way: Counts() for way in Way}
+        self.impairments = impairments or Impairments()
+        self.counts = {way: PacketCounts() for way in Direction}
         self._to = split_address(to)
         self._listen = split_address(listen)
-        self._random = {way: Random(f"{seed}/{way.value}") for way in Way}
-        self._dark_until = dict.fromkeys(Way, 0.0)
-        self._drop_next = dict.fromkeys(Way, 0)
+        self._rngs = {way: Random(f"{seed}/{way.value}") for way in Direction}
+        self._dark_until = dict.fromkeys(Direction, 0.0)
+        self._drop_next = dict.fromkeys(Direction, 0)
         self._upstream: dict[Any, socket.socket] = {}
         self._socket: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def address(self) -> str:
-        """Where clients connect to, as ``host:port``."""
+        """The address for clients, as ``host:port``."""
         assert self._socket is not None, "the relay is not open"
         host, port = self._socket.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def clients(self) -> int:
-        """How many client addresses have sent something."""
+        """The number of client addresses seen."""
         return len(self._upstream)
 
     async def open(self) -> None:
-        """Begin to listen."""
+        """Bind the address for clients and start to relay."""
         self._loop = asyncio.get_running_loop()
         self._to = await self._resolve(*self._to)
         listen = await self._resolve(*self._listen)
@@ -145,7 +145,7 @@ class Relay:
         self._loop.add_reader(sock, self._read_clients)
 
     def close(self) -> None:
-        """Close all sockets; packets under way are lost."""
+        """Close all sockets. Delayed packets are dropped."""
         for sock in (self._socket, *self._upstream.values()):
             if sock is not None and self._loop is not None:
                 self._loop.remove_reader(sock)
@@ -167,22 +167,24 @@ class Relay:
 
     # -- faults -------------------------------------------------------------------------------
 
-    def blackout(self, seconds: float = float("inf"), ways: Sequence[Way] = BOTH) -> None:
-        """Nothing passes for so long; without a time, until `end_blackout`."""
+    def blackout(
+        self, seconds: float = float("inf"), directions: Sequence[Direction] = BOTH
+    ) -> None:
+        """Drop all packets for ``seconds``, or until `end_blackout`."""
         assert self._loop is not None, "the relay is not open"
-        for way in ways:
-            self._dark_until[way] = self._loop.time() + seconds
+        for direction in directions:
+            self._dark_until[direction] = self._loop.time() + seconds
 
     def end_blackout(self) -> None:
-        """Packets pass again."""
-        self._dark_until = dict.fromkeys(Way, 0.0)
+        """End all blackouts."""
+        self._dark_until = dict.fromkeys(Direction, 0.0)
 
-    def drop_next(self, count: int = 1, way: Way = Way.UP) -> None:
-        """Lose the next packets of a direction, whatever the weather."""
-        self._drop_next[way] += count
+    def drop_next(self, count: int = 1, direction: Direction = Direction.UP) -> None:
+        """Drop the next ``count`` packets of a direction."""
+        self._drop_next[direction] += count
 
     def change_address(self) -> None:
-        """Every client goes on from a new address, as the server sees it; the old ones are gone."""
+        """Give every client a new source address towards the server; the old ones are closed."""
         assert self._loop is not None, "the relay is not open"
         for client, old in list(self._upstream.items()):
             self._loop.remove_reader(old)
@@ -199,10 +201,10 @@ class Relay:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                continue  # a client that is gone
+                continue  # an ICMP error: a client has closed its socket
             if client not in self._upstream:
                 self._upstream[client] = self._new_upstream(client)
-            self._pass(Way.UP, client, data)
+            self._pass(Direction.UP, client, data)
 
     def _read_server(self, client: Any, sock: socket.socket) -> None:
         for _ in range(PACKETS_PER_TURN):
@@ -211,42 +213,45 @@ class Relay:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                # Nobody listens. A client hears of that as it would without a relay: by silence.
+                # An ICMP error: nothing listens at the server's address. The client gets no answer.
                 return
-            self._pass(Way.DOWN, client, data)
+            self._pass(Direction.DOWN, client, data)
 
-    def _pass(self, way: Way, client: Any, data: bytes) -> None:
-        """Decide on one packet. Each takes the same number of draws, so that faults stay put."""
+    def _pass(self, way: Direction, client: Any, data: bytes) -> None:
+        """Decide the fate of one packet.
+
+        Each packet takes the same number of draws, so that its fate depends on its index alone.
+        """
         assert self._loop is not None
-        draw = self._random[way].random
-        weather, counts = self.weather, self.counts[way]
+        draw = self._rngs[way].random
+        impairments, counts = self.impairments, self.counts[way]
         lost, late, again = draw(), draw(), draw()
-        delays = [weather.delay + weather.jitter * draw() for _ in range(2)]
+        delays = [impairments.delay + impairments.jitter * draw() for _ in range(2)]
         dropped = self._drop_next[way] > 0
         self._drop_next[way] -= dropped
-        if dropped or lost < weather.loss or self._loop.time() < self._dark_until[way]:
+        if dropped or lost < impairments.loss or self._loop.time() < self._dark_until[way]:
             counts.lost += 1
             return
-        if late < weather.reorder:
+        if late < impairments.reorder:
             counts.delayed += 1
-            delays[0] += weather.reorder_delay
+            delays[0] += impairments.reorder_delay
         counts.passed += 1
         self._send_later(delays[0], way, client, data)
-        if again < weather.duplicate:
+        if again < impairments.duplicate:
             counts.duplicated += 1
             self._send_later(delays[1], way, client, data)
 
-    def _send_later(self, delay: float, way: Way, client: Any, data: bytes) -> None:
+    def _send_later(self, delay: float, way: Direction, client: Any, data: bytes) -> None:
         assert self._loop is not None
         if delay > 0.0:
             self._loop.call_later(delay, self._send, way, client, data)
         else:
             self._send(way, client, data)
 
-    def _send(self, way: Way, client: Any, data: bytes) -> None:
-        # A full or closed socket loses the packet, as networks do.
+    def _send(self, way: Direction, client: Any, data: bytes) -> None:
+        # A full or closed socket drops the packet, as a network does.
         with contextlib.suppress(OSError):
-            if way is Way.DOWN:
+            if way is Direction.DOWN:
                 if self._socket is not None:
                     self._socket.sendto(data, client)
             elif client in self._upstream:
@@ -277,7 +282,7 @@ def _udp_socket(host: str) -> socket.socket:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[::1]:port``."""
+    """Split ``host:port`` or ``[::1]:port``; raise ValueError if it is neither."""
     host, colon, port = address.removeprefix("aqueduct://").rpartition(":")
     if not colon or not port.isdecimal() or not host or int(port) > 65_535:
         raise ValueError(f"{address!r} is not of the form host:port")
@@ -304,10 +309,10 @@ def _blackout(text: str) -> tuple[float, float]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog=COMMAND,
-        description="Relays UDP packets to a server, as badly as it is told to.",
+        description="Relays UDP packets to a server, and drops, delays or duplicates some.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -315,15 +320,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen", type=_address, default=f"{LOCALHOST}:0", metavar="HOST:PORT", help="for clients"
     )
-    fine = Weather()
-    parser.add_argument("--loss", type=float, default=fine.loss, help="probability")
-    parser.add_argument("--delay", type=float, default=fine.delay, help="seconds")
-    parser.add_argument("--jitter", type=float, default=fine.jitter, help="seconds more, at most")
-    parser.add_argument("--reorder", type=float, default=fine.reorder, help="probability")
+    none = Impairments()
+    parser.add_argument("--loss", type=float, default=none.loss, help="probability")
+    parser.add_argument("--delay", type=float, default=none.delay, help="seconds")
+    parser.add_argument("--jitter", type=float, default=none.jitter, help="seconds added at most")
+    parser.add_argument("--reorder", type=float, default=none.reorder, help="probability")
     parser.add_argument(
-        "--reorder-delay", type=float, default=fine.reorder_delay, help="seconds (%(default)s)"
+        "--reorder-delay", type=float, default=none.reorder_delay, help="seconds (%(default)s)"
     )
-    parser.add_argument("--duplicate", type=float, default=fine.duplicate, help="probability")
+    parser.add_argument("--duplicate", type=float, default=none.duplicate, help="probability")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--blackout",
@@ -331,7 +336,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="START:LENGTH",
-        help="seconds from the start in which nothing passes; may be repeated",
+        help="seconds from the start in which all packets are dropped; may be repeated",
     )
     parser.add_argument(
         "--change-address",
@@ -339,15 +344,17 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="SECONDS",
-        help="when clients come from new addresses; may be repeated",
+        help="seconds from the start when clients get new addresses; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="address and counts as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="print the address and the counts as JSON"
+    )
     return parser
 
 
 async def relay_until_stopped(options: argparse.Namespace) -> None:
-    """Run a relay until the process is told to stop."""
-    weather = Weather(
+    """Run a relay until SIGINT or SIGTERM."""
+    impairments = Impairments(
         loss=options.loss,
         delay=options.delay,
         jitter=options.jitter,
@@ -359,14 +366,14 @@ async def relay_until_stopped(options: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with Relay(options.to, weather, seed=options.seed, listen=options.listen) as relay:
+    async with Relay(options.to, impairments, seed=options.seed, listen=options.listen) as relay:
         for start, length in options.blackout:
             loop.call_later(start, relay.blackout, length)
         for moment in options.change_address:
             loop.call_later(moment, relay.change_address)
         _say(json.dumps({"address": relay.address}) if options.json else relay.address)
         await stop.wait()
-        counts = {way.value: asdict(relay.counts[way]) for way in Way}
+        counts = {way.value: asdict(relay.counts[way]) for way in Direction}
     if options.json:
         _say(json.dumps(counts))
         return
@@ -380,7 +387,7 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit code."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Runs seeded simulations of a protocol: one seed told as a story, or many with a verdict."""
+"""Runs seeded simulations of a protocol: one seed as a transcript, or many with a summary."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from aqueduct.testing import ipc
-from aqueduct.testing.checkers import Violation
-from aqueduct.testing.simulation import simulate
-from aqueduct.testing.story import story_hash, tell
+from aqueduct.testing.simulation import RunOutcome, simulate
+from aqueduct.testing.transcript import transcript, transcript_hash
 
 COMMAND = "python -m aqueduct.testing.simulate"
 CHUNK = 10
@@ -27,45 +26,33 @@ SHOWN_SEEDS = 20
 
 EXAMPLES = f"""\
 examples:
-  {COMMAND} --seed 7                     tell the story of one run
-  {COMMAND} --seed 7 --grep client#3     only what concerns one channel
-  {COMMAND} --seeds 0:1000 --jobs 2      many runs on two processes
+  {COMMAND} --seed 7                     print the transcript of one run
+  {COMMAND} --seed 7 --grep client#3     only the lines about one channel
+  {COMMAND} --seeds 0:1000 --jobs 2      many runs in two processes
   {COMMAND} --seeds 0:1000 --stop-at-first --json
-  {COMMAND} --protocol ipc --seed 7      the same of ScalableIPC
+  {COMMAND} --protocol ipc --seed 7      the same for ScalableIPC
 
-The same seed gives the same run, bit for bit; the hash under a story proves it.
+The same seed gives the same run; the hash below a transcript shows it.
 Exit code 1 means that a promise of the protocol was broken."""
-
-
-class Outcome(Protocol):
-    """What came of a run of any protocol."""
-
-    record: Any
-    violations: list[Violation]
-    virtual_time: float
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How much happened, by what it is."""
 
 
 class Simulated(NamedTuple):
     """A protocol that can be simulated."""
 
-    simulate: Callable[[int], Outcome]
-    tell: Callable[[Any], Iterator[str]]
+    simulate: Callable[[int], RunOutcome[Any]]
+    transcript: Callable[[Any], Iterator[str]]
 
 
 PROTOCOLS = {
-    "channels": Simulated(simulate, tell),
-    "ipc": Simulated(ipc.simulate, ipc.tell),
+    "channels": Simulated(simulate, transcript),
+    "ipc": Simulated(ipc.simulate, ipc.transcript),
 }
 CHANNELS = "channels"
 
 
 @dataclass
 class SeedResult:
-    """What is kept of one run among many."""
+    """The result of one run among many."""
 
     seed: int
     counts: dict[str, int]
@@ -74,8 +61,8 @@ class SeedResult:
 
 
 @dataclass
-class Summary:
-    """What came of many runs."""
+class SeedSummary:
+    """The results of many runs."""
 
     seeds: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -84,7 +71,7 @@ class Summary:
     failed: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, result: SeedResult) -> None:
-        """Count one more run."""
+        """Add the result of one run."""
         self.seeds += 1
         for name, count in result.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
@@ -94,7 +81,7 @@ class Summary:
 
 
 def run_seed(seed: int, protocol: str = CHANNELS) -> SeedResult:
-    """Run one seed and keep the verdict."""
+    """Run one seed and return its result."""
     outcome = PROTOCOLS[protocol].simulate(seed)
     return SeedResult(
         seed,
@@ -105,27 +92,27 @@ def run_seed(seed: int, protocol: str = CHANNELS) -> SeedResult:
 
 
 def run_seeds(seeds: Sequence[int], jobs: int, protocol: str = CHANNELS) -> Iterator[SeedResult]:
-    """Run many seeds, in order, on as many processes as asked for."""
+    """Run seeds in ``jobs`` processes; yield the results in order."""
     run = partial(run_seed, protocol=protocol)
     if jobs <= 1:
         yield from map(run, seeds)
         return
-    # A forked child would inherit whatever threads and locks its parent has.
+    # A forked child would inherit the threads and locks of its parent.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap(run, seeds, chunksize=CHUNK)
 
 
-def tell_story(seed: int, grep: str, console: Console, protocol: str = CHANNELS) -> bool:
-    """Print one run from beginning to end; returns whether it kept all promises."""
+def print_transcript(seed: int, grep: str, console: Console, protocol: str = CHANNELS) -> bool:
+    """Print the transcript of one run; return whether it kept all promises."""
     simulated = PROTOCOLS[protocol]
     outcome = simulated.simulate(seed)
-    lines = list(simulated.tell(outcome.record))
+    lines = list(simulated.transcript(outcome.record))
     for line in lines:
         if grep in line:
             console.print(_coloured(line), soft_wrap=True, highlight=False)
     console.print(
-        f"seed {seed}: {tell_counts(outcome.counts)}, "
-        f"{outcome.virtual_time:.3f} s of virtual time, story {story_hash(lines)}",
+        f"seed {seed}: {format_counts(outcome.counts)}, "
+        f"{outcome.virtual_time:.3f} s of virtual time, transcript {transcript_hash(lines)}",
         soft_wrap=True,
         highlight=False,
     )
@@ -140,8 +127,8 @@ def _coloured(line: str) -> Text:
     return Text(line, style=styles.get(mark, ""))
 
 
-def tell_counts(counts: dict[str, int]) -> str:
-    """How much of everything there was."""
+def format_counts(counts: dict[str, int]) -> str:
+    """Return the counts as text."""
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
@@ -151,9 +138,9 @@ def judge(
     stop_at_first: bool,
     quiet: bool,
     protocol: str = CHANNELS,
-) -> Summary:
-    """Run many seeds, with a progress line where somebody watches."""
-    summary = Summary()
+) -> SeedSummary:
+    """Run many seeds, with a progress line on a terminal."""
+    summary = SeedSummary()
     start = time.monotonic()
     console = Console(stderr=True)
     watched = console.is_terminal and not quiet
@@ -175,8 +162,8 @@ def judge(
     return summary
 
 
-def report(summary: Summary, console: Console, protocol: str = CHANNELS) -> None:
-    """Say in words what came of many runs."""
+def report(summary: SeedSummary, console: Console, protocol: str = CHANNELS) -> None:
+    """Print the results of many runs."""
     which = "" if protocol == CHANNELS else f" --protocol {protocol}"
     for seed, violations in list(summary.failed.items())[:SHOWN_SEEDS]:
         console.print(Text(f"seed {seed}: {violations[0]}", style="red"), soft_wrap=True)
@@ -186,7 +173,7 @@ def report(summary: Summary, console: Console, protocol: str = CHANNELS) -> None
     rate = summary.seeds / summary.seconds if summary.seconds else 0.0
     verdict = f"{len(summary.failed)} failed" if summary.failed else "all promises kept"
     console.print(
-        f"{summary.seeds} seeds, {verdict}: {tell_counts(summary.counts)}, "
+        f"{summary.seeds} seeds, {verdict}: {format_counts(summary.counts)}, "
         f"{summary.virtual_seconds:.0f} s of virtual time "
         f"in {summary.seconds:.1f} s ({rate:.0f} seeds/s)",
         soft_wrap=True,
@@ -195,7 +182,7 @@ def report(summary: Summary, console: Console, protocol: str = CHANNELS) -> None
 
 
 def parse_range(text: str) -> range:
-    """``A:B`` is A up to, not including, B."""
+    """Parse ``A:B`` as the seeds from A up to, but not including, B."""
     try:
         start, stop = (int(part) for part in text.split(":"))
     except ValueError:
@@ -204,7 +191,7 @@ def parse_range(text: str) -> range:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog=COMMAND,
         description=__doc__,
@@ -212,20 +199,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=int, help="tell the story of this seed")
+    what.add_argument("--seed", type=int, help="print the transcript of this seed")
     what.add_argument("--seeds", type=parse_range, metavar="A:B", help="run the seeds A to B-1")
     parser.add_argument(
         "--protocol", choices=PROTOCOLS, default=CHANNELS, help="what to run (default channels)"
     )
     parser.add_argument("--grep", default="", help="with --seed: only lines that contain this")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run on (default 1)")
-    parser.add_argument("--stop-at-first", action="store_true", help="stop at a broken promise")
+    parser.add_argument("--stop-at-first", action="store_true", help="stop at the first violation")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     options = parser.parse_args(arguments)
     protocol = options.protocol
     console = Console()
     if options.seed is not None:
-        return 0 if tell_story(options.seed, options.grep, console, protocol) else 1
+        return 0 if print_transcript(options.seed, options.grep, console, protocol) else 1
     summary = judge(options.seeds, options.jobs, options.stop_at_first, options.json, protocol)
     if options.json:
         told = asdict(summary)
@@ -239,7 +226,7 @@ if __name__ == "__main__":
     try:
         code = main()
     except BrokenPipeError:
-        # Somebody read enough; what is still buffered has nowhere to go.
+        # The reader closed the pipe: discard what is still buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)

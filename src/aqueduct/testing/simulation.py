@@ -1,47 +1,46 @@
-"""One run from one seed: two applications on a bad network, then peace, then the verdict."""
+"""One run from one seed: two applications on a faulty network, a drain without faults, a check."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from aqueduct.errors import CloseCode
 from aqueduct.testing.checkers import Violation, check
 from aqueduct.testing.clock import seeded
-from aqueduct.testing.endpoint import CoreBroke
+from aqueduct.testing.endpoint import CoreFailed
 from aqueduct.testing.faults import Faults, draw_faults
 from aqueduct.testing.pair import Pair
-from aqueduct.testing.plan import Plan, draw_plan
-from aqueduct.testing.record import Record, Sent
-from aqueduct.testing.workload import Application, Budget
+from aqueduct.testing.plan import WorkloadPlan, draw_plan
+from aqueduct.testing.record import MessageSent, Record
+from aqueduct.testing.workload import Application, WorkloadBudget
 from aqueduct.wire.chanid import Side
 
 DRAIN_TURN = 0.05
-PATIENCE = 30.0
-"""Virtual seconds in which everything must have ended once the faults are off."""
+DRAIN_TIMEOUT = 30.0
+"""Virtual seconds after the faults stop within which everything must have ended."""
+
+
+R = TypeVar("R")
 
 
 @dataclass
-class Outcome:
-    """What came of a run."""
+class RunOutcome(Generic[R]):
+    """The result of one run, of either protocol."""
 
     seed: int
-    record: Record
+    record: R
     violations: list[Violation]
-    messages: int
-    channels: int
+    counts: dict[str, int]
+    """The number of messages, and of channels or restarts."""
     virtual_time: float
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How much happened."""
-        return {"messages": self.messages, "channels": self.channels}
 
 
 class Simulation:
-    """A run that is set up by its seed, as far as the caller does not say how it is to be."""
+    """A run whose plan and faults are drawn from its seed unless the caller gives them."""
 
     def __init__(
-        self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None
+        self, seed: int, *, plan: WorkloadPlan | None = None, faults: Faults | None = None
     ) -> None:
         self.seed = seed
         self.plan = plan or draw_plan(seeded(seed, "plan"))
@@ -50,7 +49,7 @@ class Simulation:
         self.pair = Pair(
             seed, faults=faults, client=client_config, server=server_config, accept=False
         )
-        budget = Budget(self.plan.max_channels, self.plan.max_messages)
+        budget = WorkloadBudget(self.plan.max_channels, self.plan.max_messages)
         self.applications = tuple(
             Application(endpoint, self.plan, seeded(seed, endpoint.side.name), budget)
             for endpoint in self.pair.endpoints
@@ -58,41 +57,40 @@ class Simulation:
         self.pair.on_input = self._after_input
         server = self.applications[Side.SERVER]
         server.on_client = lambda: self.pair.clock.after(
-            self.plan.accept_delay, self._greet, server
+            self.plan.accept_delay, self._accept_or_refuse, server
         )
         self._random = seeded(seed, "schedule")
 
-    def run(self) -> Outcome:
-        """Play the run to its end and check it."""
+    def run(self) -> RunOutcome[Record]:
+        """Run the simulation to its end and check it."""
         pair = self.pair
         record = pair.record
         clock = pair.clock
         plan = self.plan
         for application in self.applications:
             clock.after(plan.turn * self._random.random(), self._turn, application)
-        if plan.death is not None:
-            clock.at(plan.death, self._die, plan.death)
-        if plan.goodbye is not None:
-            clock.at(plan.goodbye, self._say_goodbye, self._random.choice(self.applications))
+        if plan.lost_at is not None:
+            clock.at(plan.lost_at, self._lose_connection, plan.lost_at)
+        if plan.close_at is not None:
+            clock.at(plan.close_at, self._close, self._random.choice(self.applications))
         try:
             pair.run(plan.duration)
             pair.calm()
             for application in self.applications:
                 clock.after(0.0, self._begin_to_drain, application)
-            record.drained = pair.run_until_idle(PATIENCE)
-        except CoreBroke:
+            record.drained = pair.run_until_idle(DRAIN_TIMEOUT)
+        except CoreFailed:
             pass
-        except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
-            pair.endpoints[pair.network.spoken_to].broke("an input", error)
+        except Exception as error:  # noqa: BLE001 - any error is a violation
+            pair.endpoints[pair.network.active_side].record_fault("an input", error)
         record.leftovers = (pair.client.core.leftovers(), pair.server.core.leftovers())
-        sent = [entry for entry in record.entries if isinstance(entry, Sent)]
-        return Outcome(
+        sent = [entry for entry in record.entries if isinstance(entry, MessageSent)]
+        return RunOutcome(
             self.seed,
             record,
             check(record),
-            messages=len(sent),
-            channels=sum(len(entry.attached) for entry in sent),
-            virtual_time=clock.now,
+            {"messages": len(sent), "channels": sum(len(entry.attached) for entry in sent)},
+            clock.now,
         )
 
     def _turn(self, application: Application) -> None:
@@ -103,8 +101,8 @@ class Simulation:
         pause = self.plan.turn * self._random.expovariate(1.0)
         self.pair.clock.after(pause, self._turn, application)
 
-    def _greet(self, server: Application) -> None:
-        server.greet()
+    def _accept_or_refuse(self, server: Application) -> None:
+        server.accept_or_refuse()
         self._finish_turn(server)
 
     def _begin_to_drain(self, application: Application) -> None:
@@ -127,15 +125,15 @@ class Simulation:
     def _after_input(self, side: Side) -> None:
         self.applications[side].react()
 
-    def _die(self, time: float) -> None:
+    def _lose_connection(self, time: float) -> None:
         self.pair.network.kill(CloseCode.IDLE, "the network is gone", self._random.random())
 
-    def _say_goodbye(self, application: Application) -> None:
+    def _close(self, application: Application) -> None:
         if not application.over:
-            application.endpoint.close_connection(CloseCode.NO_ERROR, "goodbye")
+            application.endpoint.close_connection(CloseCode.NO_ERROR, "closed by the plan")
             self._finish_turn(application)
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int) -> RunOutcome[Record]:
     """Run one seed."""
     return Simulation(seed).run()

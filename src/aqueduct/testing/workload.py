@@ -1,4 +1,4 @@
-"""An application that does everything an application may do, by seed and in any order."""
+"""The simulated application, which uses every feature of the core in a random order."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from aqueduct.protocol.events import (
     SenderEnded,
     Writable,
 )
-from aqueduct.testing.endpoint import CoreBroke, Endpoint
-from aqueduct.testing.plan import Plan
+from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint
+from aqueduct.testing.plan import WorkloadPlan
 from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
 from aqueduct.wire.frames import Message
 from aqueduct.wire.primitives import HeaderPairs
 
 POOL = Random("payloads").randbytes(16_384)
-"""Payloads are cut out of this at changing places, so that bytes in the wrong place show."""
+"""Payloads are slices of this at varying positions, so that misplaced bytes are detected."""
 
 HEADERS: HeaderPairs = ((b"kind", b"test"), (b"kind", b""), (b"", b"\x00\xff"))
 
 
 @dataclass(slots=True)
 class SenderHandle:
-    """A sender as its application knows it."""
+    """The state of a sender that the application tracks."""
 
     channel: int
     mode: Mode
@@ -43,7 +43,7 @@ class SenderHandle:
 
 @dataclass(slots=True)
 class ReceiverHandle:
-    """A receiver as its application knows it."""
+    """The state of a receiver that the application tracks."""
 
     channel: int
     eager: bool
@@ -51,17 +51,23 @@ class ReceiverHandle:
 
 
 @dataclass(slots=True)
-class Budget:
-    """What both applications of a run may still make."""
+class WorkloadBudget:
+    """The channels and messages that both applications may still create."""
 
     channels: int
     messages: int
 
 
 class Application:
-    """One side's application. It holds handles, and uses them as its plan and its seed say."""
+    """The application of one side, driven by its plan and its RNG."""
 
-    def __init__(self, endpoint: Endpoint, plan: Plan, random: Random, budget: Budget) -> None:
+    def __init__(
+        self,
+        endpoint: SimulatedEndpoint,
+        plan: WorkloadPlan,
+        random: Random,
+        budget: WorkloadBudget,
+    ) -> None:
         self.endpoint = endpoint
         self.plan = plan
         self.random = random
@@ -69,7 +75,7 @@ class Application:
         self.senders: dict[int, SenderHandle] = {}
         self.receivers: dict[int, ReceiverHandle] = {}
         self.on_client: Callable[[], None] | None = None
-        """Called at the server when the client's headers have come."""
+        """Called at the server when the headers of the client arrived."""
         self.over = False
         self.draining = False
         self._serial = 0
@@ -82,11 +88,11 @@ class Application:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether every half this application ever had has ended."""
+        """Whether every half of this application has ended."""
         return self.over or not (self.senders or self.receivers)
 
     def turn(self) -> None:
-        """Do a few random things."""
+        """Do a few random operations."""
         for _ in range(self.random.randint(1, self.plan.operations)):
             if self.over:
                 return
@@ -103,21 +109,21 @@ class Application:
                 self._end_somewhere(name)
 
     def react(self) -> None:
-        """Empty the receivers that are emptied as soon as they are readable."""
+        """Drain the eager receivers that are readable."""
         while self._ready and not self.over:
             _, handle = self._ready.popitem()
             while handle.readable and handle.channel in self.receivers:
                 self._take(handle, self.random.choice((1, 2, 100)))
 
     def begin_to_drain(self) -> None:
-        """From here on nothing new is made."""
+        """Create nothing new from now on, and start to drain."""
         self.draining = True
         for handle in list(self.receivers.values()):
             self._prepare_to_drain(handle)
         self.react()
 
     def drain(self) -> None:
-        """End every half that is still open; a blocked sender first waits until it may send."""
+        """End every sender that is open and not blocked."""
         self.react()
         for handle in list(self.senders.values()):
             if self.over:
@@ -133,8 +139,8 @@ class Application:
                 else:
                     self.endpoint.finish(handle.channel)
 
-    def greet(self) -> None:
-        """Let the client in, or not."""
+    def accept_or_refuse(self) -> None:
+        """Accept or refuse the client, as the plan says."""
         if self.over:
             return
         if self.plan.refuse:
@@ -147,7 +153,7 @@ class Application:
     def _may_end(handle: SenderHandle) -> bool:
         return handle.open and not handle.blocked
 
-    # What the application learns
+    # Events
 
     def _learn(self, event: Event) -> None:
         if isinstance(event, Readable):
@@ -191,7 +197,7 @@ class Application:
                 self._adopt_sender(channel, made_here=False)
             else:
                 self._adopt_receiver(channel)
-        # Only now may anything be done with one of them: it makes the core tell of the others.
+        # All halves must be adopted before one is used: that raises events about the others.
         for channel in channels:
             if self.random.random() < self.plan.unclaimed:
                 self._give_up(channel)
@@ -218,7 +224,7 @@ class Application:
             if not self._room_for(handle):
                 return
             made = self._send(handle)
-            while made is not None and self.random.random() < self.plan.dive:
+            while made is not None and self.random.random() < self.plan.send_ahead:
                 if not self._room_for(made):
                     break
                 made = self._send(made)
@@ -229,7 +235,7 @@ class Application:
         return not handle.blocked or self.random.random() < 0.1
 
     def _send(self, handle: SenderHandle) -> SenderHandle | None:
-        """Send one message; returns a sender that was made with it, if one was."""
+        """Send one message; return the sender of a channel made for it, or None."""
         if not handle.mode_fixed:
             handle.mode_fixed = True
             handle.mode = self.random.choice(self.plan.modes)
@@ -252,10 +258,10 @@ class Application:
             return None
         except (MessageTooLarge, LocalProtocolError):
             return None
-        except CoreBroke:
+        except CoreFailed:
             raise
         except AqueductError:
-            # Whether the core was right to refuse is for the checkers to say.
+            # The checkers decide whether the core was right to raise it.
             handle.open = False
             return None
         handle.blocked = False
@@ -317,7 +323,7 @@ class Application:
         self.endpoint.gather()
 
     def _spares(self, channel: int) -> bool:
-        """Whether to leave it alone for now: without the entrypoint little more can happen."""
+        """Return whether to leave a half open: without the entrypoint little more can happen."""
         return channel == ENTRYPOINT and self.random.random() < self.plan.spare_entrypoint
 
     def _close_somewhere(self) -> None:
@@ -340,7 +346,7 @@ class Application:
             handle.open = False
         elif name != "misuse":
             return
-        # Ending a sender again is allowed and must change nothing.
+        # Ending a sender twice is allowed and must change nothing.
         if name == "cancel" or (name == "misuse" and self.random.random() < 0.5):
             self.endpoint.cancel(handle.channel)
         else:

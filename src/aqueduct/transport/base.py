@@ -4,13 +4,12 @@ A transport carries the actions of one protocol core to the core of the peer, fe
 the peer sends, and calls the core's timers. It owns sockets, packets, encryption and congestion
 control; it knows nothing of channels, messages or handles.
 
-=================== ==========================================================================
-`Transport`         one connection: schedules flushes, reports statistics, ends
-`TransportOwner`    the connection above it, which the transport calls back
-`TransportObserver` sees the bytes that pass between the core and the transport
-`Connector`         opens client transports to one server
-`Listener`          accepts server transports on one address
-=================== ==========================================================================
+================ ==========================================================================
+`Transport`      one connection: schedules flushes, reports statistics, ends
+`TransportOwner` the connection above it, which the transport calls back
+`Connector`      opens client transports to one server
+`Listener`       accepts server transports on one address
+================ ==========================================================================
 
 ``tests/transport/contract.py`` holds what an implementation must do besides having the methods.
 """
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aqueduct.errors import AqueductError, CloseCode
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.budget import Account
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event
@@ -29,28 +29,6 @@ from aqueduct.transport.address import Address, Route
 
 IMMEDIATE_CLOSE_CODES = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GOING_AWAY}
 """Close codes for which a transport drops unsent data instead of sending it before the close."""
-
-
-class TransportObserver(Protocol):
-    """Sees the bytes that pass between a core and its transport, by the transport's stream ids."""
-
-    def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
-        """Record that the core wrote to a stream."""
-
-    def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
-        """Record that bytes of a stream arrived."""
-
-    def datagram_written(self, data: bytes) -> None:
-        """Record that the core sent a datagram."""
-
-    def datagram_read(self, data: bytes) -> None:
-        """Record that a datagram arrived."""
-
-    def reset_written(self, stream: int, code: int) -> None:
-        """Record that the core reset a stream."""
-
-    def reset_read(self, stream: int, code: int) -> None:
-        """Record that the peer reset a stream."""
 
 
 class TransportOwner(Protocol):
@@ -117,8 +95,8 @@ class Transport(Protocol):
     def detach(self) -> None:
         """Drop the owner, which is not told of anything more."""
 
-    def observe(self, observer: TransportObserver) -> None:
-        """Report all bytes of streams and datagrams to an observer, before anything is sent."""
+    def observe(self, observer: Observer) -> None:
+        """Call the observer for streams, datagrams and resets; set before anything is sent."""
 
     def start(self) -> None:
         """Begin the handshake; only a client calls this, once."""

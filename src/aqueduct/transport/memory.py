@@ -24,13 +24,13 @@ from itertools import count
 from time import monotonic
 
 from aqueduct.errors import CloseCode, ConnectError, HostUnreachable
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address, Route
 from aqueduct.transport.base import (
     MakeCore,
     OnTransport,
-    TransportObserver,
     TransportOwner,
 )
 from aqueduct.wire.chanid import Side
@@ -61,7 +61,7 @@ class MemoryTransport:
         self.may_send_early = self.early_data_accepted = False
         self._hub = hub
         self._owner: TransportOwner | None = None
-        self._observer: TransportObserver | None = None
+        self._observer: Observer | None = None
         self._other_end: MemoryTransport | None = None
         self._received: list[Batch] = []
         self._open_streams: set[int] = set()
@@ -89,7 +89,7 @@ class MemoryTransport:
         """Drop the owner."""
         self._owner = None
 
-    def observe(self, observer: TransportObserver) -> None:
+    def observe(self, observer: Observer) -> None:
         """Report all bytes of streams and datagrams to an observer."""
         self._observer = observer
 

@@ -1,4 +1,4 @@
-"""A conversation over loopback that shows every fate, recorded at both ends."""
+"""A conversation that shows every fate, recorded at both ends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class Errand(msgspec.Struct):
 class Conversation:
     """One client and one server; `play` returns when both are closed."""
 
-    def __init__(self, client: Path | Trace, server: Path | Trace) -> None:
+    def __init__(
+        self, client: Path | Trace, server: Path | Trace, address: str = "127.0.0.1:0"
+    ) -> None:
         self.traces = client, server
+        self.address = address
         self.taken: list[bytes] = []
         self.may_close = asyncio.Event()
         self.closed = asyncio.Event()
@@ -36,7 +39,7 @@ class Conversation:
         async with (
             asyncio.timeout(120),
             aqueduct.serve(
-                "127.0.0.1:0", Errand, tls=aqueduct.dev_tls(), trace=self.traces[1]
+                self.address, Errand, tls=aqueduct.dev_tls(), trace=self.traces[1]
             ) as server,
         ):
             serving = asyncio.create_task(server.run(self.handle))
@@ -116,7 +119,7 @@ class Conversation:
         self.closed.clear()
         await connection.entrypoint.send(Errand("close", carriers=received))
         await self.closed.wait()
-        # The server's word of it is on the way, and this side has not heard it.
+        # CLOSE_RECEIVER is in flight: this side does not know of the close yet.
         tx, rx = aqueduct.channel(bytes)
         await carriers.send(Errand("lost", numbers=rx))
         await tx.send(b"lost with its channel")
@@ -142,7 +145,7 @@ async def nothing() -> AsyncIterator[bytes]:
 
 
 def record(client: Path | Trace, server: Path | Trace) -> Conversation:
-    """Play it; the traces are complete afterwards."""
+    """Play the conversation; the traces are complete afterwards."""
     conversation = Conversation(client, server)
     asyncio.run(conversation.play())
     return conversation

@@ -4,7 +4,7 @@ import datetime
 from array import array
 from typing import Any
 
-from aqueduct.observe.trace.batch import Batch, Waste, frame_code, signed
+from aqueduct.observe.trace.batch import DroppedRows, RowBatch, frame_code, signed
 from aqueduct.observe.trace.kinds import FIN, Kind, space
 from aqueduct.observe.trace.schema import WRITTEN
 from aqueduct.observe.trace.table import to_table
@@ -14,7 +14,7 @@ CLIENT = ("c0ffee", "client")
 SERVER = ("c0ffee", "server")
 
 
-def rows(batch: Batch, **given: Any) -> list[dict[str, Any]]:
+def rows(batch: RowBatch, **given: Any) -> list[dict[str, Any]]:
     table = to_table(batch, "here", given.get("sequence", 0), given.get("wall_offset", 0))
     table.validate(full=True)
     assert table.schema.equals(WRITTEN)
@@ -23,7 +23,7 @@ def rows(batch: Batch, **given: Any) -> list[dict[str, Any]]:
 
 
 def test_a_run_becomes_a_row_per_message() -> None:
-    batch = Batch()
+    batch = RowBatch()
     batch.add(5, CLIENT, Kind.CONNECTION_OPENED)
     batch.add_sizes(array("q", [10, 20, 30]))
     batch.add(7_000, CLIENT, frame_code(Kind.FRAME_SENT, Message, True), 24, 100, 3, stream=2)
@@ -43,7 +43,7 @@ def test_a_run_becomes_a_row_per_message() -> None:
 
 
 def test_rows_of_one_each_need_no_spreading() -> None:
-    batch = Batch()
+    batch = RowBatch()
     for number in range(3):
         batch.add_sizes(array("q", [number]))
         batch.add(number, CLIENT, frame_code(Kind.FRAME_SENT, Message, False) | FIN, 0, number)
@@ -56,7 +56,7 @@ def test_rows_of_one_each_need_no_spreading() -> None:
 
 
 def test_rare_columns_are_where_they_belong() -> None:
-    batch = Batch()
+    batch = RowBatch()
     batch.add(0, CLIENT, Kind.CHANNEL_BORN, 8, rare={"carrier": 0, "mode": "ordered"})
     batch.add(0, CLIENT, Kind.MESSAGE_LOST | space(True), 8, 0, 2, rare={"lineage": [16, 0]})
     batch.add(0, CLIENT, frame_code(Kind.FRAME_SENT, AckReliable), 2, rare={"ranges": [0, 9]})
@@ -68,7 +68,7 @@ def test_rare_columns_are_where_they_belong() -> None:
 
 
 def test_wall_time_is_the_monotonic_time_and_an_offset() -> None:
-    batch = Batch()
+    batch = RowBatch()
     batch.add(2_500_000_000, CLIENT, Kind.CONNECTION_OPENED)
     (row,) = rows(batch, wall_offset=1_000_000_000)
     assert row["monotonic_ns"] == 2_500_000_000
@@ -77,7 +77,7 @@ def test_wall_time_is_the_monotonic_time_and_an_offset() -> None:
 
 def test_the_largest_numbers_fit_as_signed_ones() -> None:
     largest = 2**64 - 1
-    batch = Batch()
+    batch = RowBatch()
     batch.add(0, CLIENT, Kind.MESSAGE_TAKEN | space(True), largest, largest, value=largest)
     (row,) = rows(batch)
     assert (row["channel"], row["message"], row["value"]) == (-1, -1, -1)
@@ -86,7 +86,7 @@ def test_the_largest_numbers_fit_as_signed_ones() -> None:
 
 
 def test_waste_counts_and_keeps_nothing() -> None:
-    waste = Waste()
+    waste = DroppedRows()
     waste.add_sizes(array("q", [1, 2, 3]))
     waste.add(0, CLIENT, Kind.MESSAGE_TAKEN, 0, 0, 3)
     assert waste.rows == 3

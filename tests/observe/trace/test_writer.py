@@ -24,9 +24,10 @@ ONE = ("c0ffee", "client")
 
 
 def add(trace: Trace, count: int = 1) -> None:
-    with trace.lock:
-        trace.batch.add(time.monotonic_ns(), ONE, int(Kind.MESSAGE_TAKEN), 0, 0, count)
-        trace.check()
+    writer = trace._writer
+    with writer.lock:
+        writer.batch.add(time.monotonic_ns(), ONE, int(Kind.MESSAGE_TAKEN), 0, 0, count)
+        writer.check()
 
 
 def rows(directory: Path) -> pa.Table:
@@ -194,7 +195,7 @@ def test_a_trace_somebody_made_is_theirs_to_close(tmp_path: Path) -> None:
 def _fork_and_record(directory: Path) -> None:
     trace = Trace(directory, rows_per_group=1)
     add(trace, 3)
-    while trace._file is None:
+    while trace._writer._file is None:
         time.sleep(0.001)
     child = os.fork()
     if child == 0:

@@ -1,11 +1,11 @@
-"""A run in which nothing goes wrong, for tests to look at and to doctor."""
+"""A run without faults, for tests to inspect and to modify."""
 
 from __future__ import annotations
 
 from aqueduct.ipc.core.config import Config
 from aqueduct.testing.faults import CALM, Faults
-from aqueduct.testing.ipc.plan import Plan
-from aqueduct.testing.ipc.simulation import Simulation
+from aqueduct.testing.ipc.plan import IpcPlan
+from aqueduct.testing.ipc.simulation import IpcSimulation
 
 CONFIG = Config(
     max_pdu=600,
@@ -16,7 +16,7 @@ CONFIG = Config(
     max_backoff=0.2,
     id_trust=0.5,
 )
-PLAN = Plan(
+PLAN = IpcPlan(
     unit=1.0,
     duration=1.0,
     turn=0.2,
@@ -40,6 +40,6 @@ PLAN = Plan(
 )
 
 
-def quiet_run(plan: Plan = PLAN, faults: Faults = CALM) -> Simulation:
+def quiet_run(plan: IpcPlan = PLAN, faults: Faults = CALM) -> IpcSimulation:
     """Two endpoints, a few messages of some PDUs, and a network without faults."""
-    return Simulation(7, plan=plan, faults=faults)
+    return IpcSimulation(7, plan=plan, faults=faults)

@@ -1,4 +1,4 @@
-"""Tests that each checker is content with a clean run, and complains of a doctored one."""
+"""Each checker accepts a valid run, and finds a violation in a modified one."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pytest
 from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, HeaderAck, encode_size
 from aqueduct.testing.ipc.checkers import CHECKERS, check
 from aqueduct.testing.ipc.record import (
-    Broke,
     Cancelled,
     Entry,
-    Finished,
+    IpcArrived,
+    IpcEnded,
+    IpcFault,
+    IpcRecord,
+    IpcRefused,
+    IpcSent,
+    IpcTaken,
+    LifeStopped,
     PduArrived,
     PduSent,
-    Record,
-    Refused,
-    Sent,
-    Stopped,
-    Took,
     Troubled,
-    Whole,
 )
 from tests.testing.ipc.quiet import quiet_run
 
 Kind = TypeVar("Kind")
-Doctor = Callable[[Record], None]
+Doctor = Callable[[IpcRecord], None]
 DOCTORS: list[tuple[str, Doctor]] = []
 
 
-def clean() -> Record:
+def clean() -> IpcRecord:
     return quiet_run().run().record
 
 
@@ -44,11 +44,11 @@ def breaks(name: str) -> Callable[[Doctor], Doctor]:
     return register
 
 
-def last(record: Record, kind: type[Kind]) -> Kind:
+def last(record: IpcRecord, kind: type[Kind]) -> Kind:
     return [entry for entry in record.entries if isinstance(entry, kind)][-1]
 
 
-def of_message(record: Record, kind: type[Kind], message: bytes) -> Kind:
+def of_message(record: IpcRecord, kind: type[Kind], message: bytes) -> Kind:
     return next(
         entry
         for entry in record.entries
@@ -56,19 +56,19 @@ def of_message(record: Record, kind: type[Kind], message: bytes) -> Kind:
     )
 
 
-def after(record: Record, entry: Entry, *added: Entry) -> None:
+def after(record: IpcRecord, entry: Entry, *added: Entry) -> None:
     at = next(at for at, each in enumerate(record.entries) if each is entry)
     record.entries[at + 1 : at + 1] = added
 
 
-def farewell(record: Record) -> Sent:
+def farewell(record: IpcRecord) -> IpcSent:
     """A message of several PDUs."""
-    sent = last(record, Sent)
+    sent = last(record, IpcSent)
     assert sent.must_arrive
     return sent
 
 
-def passes(record: Record, sent: Sent) -> list[PduSent]:
+def passes(record: IpcRecord, sent: IpcSent) -> list[PduSent]:
     return [
         entry
         for entry in record.entries
@@ -82,59 +82,59 @@ def test_a_clean_run_breaks_no_promise() -> None:
     record = clean()
     assert check(record) == []
     assert record.drained
-    assert sum(isinstance(entry, Took) for entry in record.entries) > 4
+    assert sum(isinstance(entry, IpcTaken) for entry in record.entries) > 4
 
 
-@breaks("nothing from nowhere")
-def _an_unknown_message_is_taken(record: Record) -> None:
-    record.entries.append(Took(9.0, "bob", 1, b"?" * 16, "ann", b"from nowhere"))
+@breaks("taken was sent")
+def _an_unknown_message_is_taken(record: IpcRecord) -> None:
+    record.entries.append(IpcTaken(9.0, "bob", 1, b"?" * 16, "ann", b"from nowhere"))
 
 
-@breaks("nothing from nowhere")
-def _a_message_is_taken_by_another(record: Record) -> None:
-    took = last(record, Took)
+@breaks("taken was sent")
+def _a_message_is_taken_by_another(record: IpcRecord) -> None:
+    took = last(record, IpcTaken)
     took.who = "ann" if took.who == "bob" else "bob"
 
 
 @breaks("intact content")
-def _a_byte_is_lost(record: Record) -> None:
-    took = last(record, Took)
+def _a_byte_is_lost(record: IpcRecord) -> None:
+    took = last(record, IpcTaken)
     took.payload = took.payload[:-1]
 
 
 @breaks("at most once")
-def _a_message_is_taken_twice(record: Record) -> None:
-    took = last(record, Took)
+def _a_message_is_taken_twice(record: IpcRecord) -> None:
+    took = last(record, IpcTaken)
     record.entries.append(replace(took, time=took.time + 1.0))
 
 
 @breaks("success means taken")
-def _nobody_takes_it(record: Record) -> None:
-    record.entries.remove(last(record, Took))
+def _nobody_takes_it(record: IpcRecord) -> None:
+    record.entries.remove(last(record, IpcTaken))
 
 
 @breaks("success means taken")
-def _it_is_taken_after_its_success(record: Record) -> None:
-    last(record, Took).time += 1.0
+def _it_is_taken_after_its_success(record: IpcRecord) -> None:
+    last(record, IpcTaken).time += 1.0
 
 
 @breaks("refused means failed")
-def _a_refused_message_succeeds(record: Record) -> None:
-    took = last(record, Took)
-    after(record, took, Refused(took.time, took.who, took.life, took.message))
+def _a_refused_message_succeeds(record: IpcRecord) -> None:
+    took = last(record, IpcTaken)
+    after(record, took, IpcRefused(took.time, took.who, took.life, took.message))
 
 
 @breaks("not exposed means not taken")
-def _a_message_was_exposed_after_all(record: Record) -> None:
-    finished = last(record, Finished)
+def _a_message_was_exposed_after_all(record: IpcRecord) -> None:
+    finished = last(record, IpcEnded)
     finished.code = Code.RESET
     finished.exposed = False
 
 
 @breaks("aborted means not taken")
-def _an_abort_is_ignored(record: Record) -> None:
-    took = last(record, Took)
-    whole = of_message(record, Whole, took.message)
+def _an_abort_is_ignored(record: IpcRecord) -> None:
+    took = last(record, IpcTaken)
+    whole = of_message(record, IpcArrived, took.message)
     owner = next(
         entry.pdu[22:38]
         for entry in reversed(record.entries)
@@ -145,103 +145,103 @@ def _an_abort_is_ignored(record: Record) -> None:
     after(record, whole, PduArrived(whole.time + 0.5, took.who, took.life, took.remote, abort))
 
 
-@breaks("peace means success")
-def _a_message_fails_for_no_reason(record: Record) -> None:
-    of_message(record, Finished, farewell(record).message).code = Code.SEND_TIMEOUT
+@breaks("success without faults")
+def _a_message_fails_for_no_reason(record: IpcRecord) -> None:
+    of_message(record, IpcEnded, farewell(record).message).code = Code.SEND_TIMEOUT
 
 
 @breaks("restarted means restarted")
-def _a_restart_is_made_up(record: Record) -> None:
-    last(record, Finished).code = Code.PEER_RESTARTED
+def _a_restart_is_made_up(record: IpcRecord) -> None:
+    last(record, IpcEnded).code = Code.PEER_RESTARTED
 
 
-@breaks("nothing breaks")
-def _a_core_raises(record: Record) -> None:
-    record.entries.append(Broke(1.0, "core", 0, "KeyError: 7"))
+@breaks("only documented errors")
+def _a_core_raises(record: IpcRecord) -> None:
+    record.entries.append(IpcFault(1.0, "core", 0, "KeyError: 7"))
 
 
 @breaks("every send ends once")
-def _a_send_ends_twice(record: Record) -> None:
-    finished = last(record, Finished)
+def _a_send_ends_twice(record: IpcRecord) -> None:
+    finished = last(record, IpcEnded)
     after(record, finished, replace(finished))
 
 
 @breaks("every send ends once")
-def _a_send_never_ends(record: Record) -> None:
-    record.entries.remove(last(record, Finished))
+def _a_send_never_ends(record: IpcRecord) -> None:
+    record.entries.remove(last(record, IpcEnded))
 
 
 @breaks("every send ends once")
-def _an_unknown_send_ends(record: Record) -> None:
-    after(record, last(record, Finished), Finished(9.0, "ann", 1, b"?" * 16, 0, True))
+def _an_unknown_send_ends(record: IpcRecord) -> None:
+    after(record, last(record, IpcEnded), IpcEnded(9.0, "ann", 1, b"?" * 16, 0, True))
 
 
 @breaks("every send ends once")
-def _a_send_ends_at_another(record: Record) -> None:
-    finished = last(record, Finished)
+def _a_send_ends_at_another(record: IpcRecord) -> None:
+    finished = last(record, IpcEnded)
     finished.who = "ann" if finished.who == "bob" else "bob"
 
 
 @breaks("cancelled at once")
-def _a_cancelled_send_goes_on(record: Record) -> None:
+def _a_cancelled_send_goes_on(record: IpcRecord) -> None:
     sent = farewell(record)
     after(record, sent, Cancelled(sent.time, sent.who, sent.life, sent.message))
 
 
 @breaks("cancelled at once")
-def _nobody_cancelled_it(record: Record) -> None:
-    last(record, Finished).code = Code.RESET
+def _nobody_cancelled_it(record: IpcRecord) -> None:
+    last(record, IpcEnded).code = Code.RESET
 
 
 @breaks("unreachable at once")
-def _a_message_goes_on_to_nowhere(record: Record) -> None:
+def _a_message_goes_on_to_nowhere(record: IpcRecord) -> None:
     sent = farewell(record)
-    when = (sent.time + of_message(record, Finished, sent.message).time) / 2
+    when = (sent.time + of_message(record, IpcEnded, sent.message).time) / 2
     after(record, sent, Troubled(when, sent.who, sent.life, sent.remote, hopeless=True))
 
 
 @breaks("unreachable at once")
-def _a_message_is_given_up_for_no_reason(record: Record) -> None:
-    last(record, Finished).code = Code.APPLICATION
+def _a_message_is_given_up_for_no_reason(record: IpcRecord) -> None:
+    last(record, IpcEnded).code = Code.APPLICATION
 
 
 @breaks("nothing left")
-def _something_is_held(record: Record) -> None:
+def _something_is_held(record: IpcRecord) -> None:
     record.leftovers["ann"] = {"outgoing": 1}
 
 
 @breaks("nothing left")
-def _something_is_remembered(record: Record) -> None:
+def _something_is_remembered(record: IpcRecord) -> None:
     record.processed["bob"] = 2
 
 
-@breaks("holds what it may")
-def _too_many_messages_are_held(record: Record) -> None:
+@breaks("within the limits")
+def _too_many_messages_are_held(record: IpcRecord) -> None:
     record.most_held["ann", 1] = (16_385, 0)
 
 
-@breaks("holds what it may")
-def _too_many_bytes_are_held(record: Record) -> None:
+@breaks("within the limits")
+def _too_many_bytes_are_held(record: IpcRecord) -> None:
     record.most_held["ann", 1] = (0, 1 << 40)
 
 
-@breaks("counts are right")
-def _a_message_is_not_counted(record: Record) -> None:
-    last(record, Stopped).statistics.sent -= 1
+@breaks("statistics are right")
+def _a_message_is_not_counted(record: IpcRecord) -> None:
+    last(record, LifeStopped).statistics.sent -= 1
 
 
-@breaks("counts are right")
-def _a_refusal_is_made_up(record: Record) -> None:
-    last(record, Stopped).statistics.refused += 1
+@breaks("statistics are right")
+def _a_refusal_is_made_up(record: IpcRecord) -> None:
+    last(record, LifeStopped).statistics.refused += 1
 
 
 @breaks("pdus within the limit")
-def _a_pdu_is_too_large(record: Record) -> None:
+def _a_pdu_is_too_large(record: IpcRecord) -> None:
     passes(record, farewell(record))[-1].pdu += bytes(600)
 
 
 @breaks("pdus as large as told")
-def _a_told_size_is_ignored(record: Record) -> None:
+def _a_told_size_is_ignored(record: IpcRecord) -> None:
     sent = farewell(record)
     first = passes(record, sent)[0]
     ack = HeaderAck(sent.message, Code.PDU_TOO_LARGE, encode_size(470)).encode()
@@ -249,14 +249,14 @@ def _a_told_size_is_ignored(record: Record) -> None:
 
 
 @breaks("pdus as large as told")
-def _a_told_size_is_forgotten(record: Record) -> None:
+def _a_told_size_is_forgotten(record: IpcRecord) -> None:
     sent = farewell(record)
     one = b"1" * 16
     ack = HeaderAck(one, Code.PDU_TOO_LARGE, encode_size(470)).encode()
     early = sent.time - 0.5
     at = record.entries.index(sent)
     record.entries[at:at] = [
-        Sent(early, sent.who, sent.life, one, sent.remote, bytes(900)),
+        IpcSent(early, sent.who, sent.life, one, sent.remote, bytes(900)),
         PduSent(
             early, sent.who, sent.life, sent.remote, Header(one, one, 900, bytes(558)).encode()
         ),
@@ -265,24 +265,24 @@ def _a_told_size_is_forgotten(record: Record) -> None:
 
 
 @breaks("acks are small")
-def _an_ack_is_too_large(record: Record) -> None:
+def _an_ack_is_too_large(record: IpcRecord) -> None:
     ack = HeaderAck(b"1" * 16, 0, bytes(500)).encode()
     record.entries.append(PduSent(1.0, "ann", 1, "bob", ack))
 
 
 @breaks("retries in time")
-def _a_pdu_is_repeated_at_once(record: Record) -> None:
+def _a_pdu_is_repeated_at_once(record: IpcRecord) -> None:
     first = passes(record, farewell(record))[0]
     after(record, first, replace(first))
 
 
 @breaks("retries in time")
-def _a_pdu_is_not_repeated(record: Record) -> None:
-    last(record, Finished).time += 0.5
+def _a_pdu_is_not_repeated(record: IpcRecord) -> None:
+    last(record, IpcEnded).time += 0.5
 
 
-@breaks("the held are left alone")
-def _a_receiver_that_has_the_message_is_asked_soon(record: Record) -> None:
+@breaks("held backoff")
+def _a_receiver_that_has_the_message_is_asked_soon(record: IpcRecord) -> None:
     sent = farewell(record)
     final = passes(record, sent)[-1]
     sequence = int.from_bytes(final.pdu[38:42], "big")
@@ -291,34 +291,34 @@ def _a_receiver_that_has_the_message_is_asked_soon(record: Record) -> None:
     after(record, final, told, replace(final, time=final.time + 0.1))
 
 
-@breaks("as patient as configured")
-def _a_send_is_given_up_soon(record: Record) -> None:
-    last(record, Finished).code = Code.SEND_TIMEOUT
+@breaks("ack timeout as configured")
+def _a_send_is_given_up_soon(record: IpcRecord) -> None:
+    last(record, IpcEnded).code = Code.SEND_TIMEOUT
 
 
-@breaks("as patient as configured")
-def _a_send_is_given_up_late(record: Record) -> None:
-    last(record, Finished).time += 1.5
+@breaks("ack timeout as configured")
+def _a_send_is_given_up_late(record: IpcRecord) -> None:
+    last(record, IpcEnded).time += 1.5
 
 
-@breaks("as patient as configured")
-def _a_message_waits_too_long(record: Record) -> None:
+@breaks("ack timeout as configured")
+def _a_message_waits_too_long(record: IpcRecord) -> None:
     farewell(record).time -= 1.5
 
 
-@breaks("nobody waits for nothing")
-def _a_message_waits_for_its_turn_alone(record: Record) -> None:
+@breaks("no idle queueing")
+def _a_message_waits_for_its_turn_alone(record: IpcRecord) -> None:
     farewell(record).time -= 0.1
 
 
-@breaks("ids are asked for")
-def _an_id_is_trusted_for_long(record: Record) -> None:
+@breaks("owner ids are fresh")
+def _an_id_is_trusted_for_long(record: IpcRecord) -> None:
     first, second = passes(record, farewell(record))[:2]
     first.pdu = first.pdu[:22] + second.pdu[22:38] + first.pdu[38:]
 
 
-@breaks("ids are asked for")
-def _an_id_is_trusted_in_trouble(record: Record) -> None:
+@breaks("owner ids are fresh")
+def _an_id_is_trusted_in_trouble(record: IpcRecord) -> None:
     _an_id_is_trusted_for_long(record)
     sent = farewell(record)
     at = record.entries.index(sent)
@@ -330,7 +330,7 @@ def _an_id_is_trusted_in_trouble(record: Record) -> None:
 
 
 @breaks("wrong ids are corrected")
-def _a_wrong_id_is_kept(record: Record) -> None:
+def _a_wrong_id_is_kept(record: IpcRecord) -> None:
     second = passes(record, farewell(record))[1]
     second.pdu = second.pdu[:22] + b"?" * 16 + second.pdu[38:]
 
@@ -350,7 +350,7 @@ def test_there_is_a_doctored_run_for_every_checker() -> None:
 
 def test_a_violation_names_the_message_and_the_endpoints() -> None:
     record = clean()
-    took = last(record, Took)
+    took = last(record, IpcTaken)
     took.payload += b"!"
     (violation,) = check(record)
     assert took.message[:3].hex() in str(violation)

@@ -1,4 +1,4 @@
-"""The hoarder begins messages that it does not finish, and others suffer nothing by it."""
+"""The hoarder starts messages that it does not finish, without effect on other senders."""
 
 from __future__ import annotations
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.faults import CALM, Faults
-from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.ipc.network import DatagramNetwork
 
 
 def arrivals(faults: Faults, deaf: tuple[tuple[str, float, float], ...] = ()) -> list[bytes]:
     """What arrives of a hundred datagrams, one each millisecond."""
-    clock = Clock()
-    network = Network(clock, Random(1), faults)
+    clock = VirtualClock()
+    network = DatagramNetwork(clock, Random(1), faults)
     network.deaf = deaf
     came: list[bytes] = []
     network.receivers["bob"] = lambda source, datagram: came.append(datagram)
@@ -55,9 +55,9 @@ def test_the_deaf_hear_nothing_for_a_while() -> None:
     assert arrivals(Faults(delay=0.0), deaf=(("ann", 0.0, 1.0),)) == EACH
 
 
-def test_a_tap_hears_what_is_lost_too() -> None:
-    network = Network(Clock(), Random(1), Faults(loss=1.0))
+def test_a_listener_hears_what_is_lost_too() -> None:
+    network = DatagramNetwork(VirtualClock(), Random(1), Faults(loss=1.0))
     heard: list[tuple[str, str, bytes]] = []
-    network.tap = lambda source, remote, datagram: heard.append((source, remote, datagram))
+    network.on_datagram = lambda source, remote, datagram: heard.append((source, remote, datagram))
     network.carry("ann", "bob", b"lost")
     assert heard == [("ann", "bob", b"lost")]

@@ -1,4 +1,4 @@
-"""Tests of what endpoints can be like."""
+"""Tests of the plans that seeds draw for endpoints."""
 
 from random import Random
 

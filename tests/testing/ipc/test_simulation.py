@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aqueduct.ipc.core.exchange import Exchange
-from aqueduct.testing.ipc.record import Finished, Sent, Took
+from aqueduct.testing.ipc.record import IpcEnded, IpcSent, IpcTaken
 from aqueduct.testing.ipc.simulation import simulate
 from tests.testing.ipc.quiet import quiet_run
 
@@ -13,9 +13,9 @@ from tests.testing.ipc.quiet import quiet_run
 def test_everything_sent_in_a_quiet_run_is_taken() -> None:
     outcome = quiet_run().run()
     entries = outcome.record.entries
-    sent = sorted(entry.payload for entry in entries if isinstance(entry, Sent))
-    assert sent == sorted(entry.payload for entry in entries if isinstance(entry, Took))
-    assert {entry.code for entry in entries if isinstance(entry, Finished)} == {0}
+    sent = sorted(entry.payload for entry in entries if isinstance(entry, IpcSent))
+    assert sent == sorted(entry.payload for entry in entries if isinstance(entry, IpcTaken))
+    assert {entry.code for entry in entries if isinstance(entry, IpcEnded)} == {0}
     assert outcome.counts == {"messages": len(sent), "restarts": 0}
 
 
@@ -23,7 +23,7 @@ def test_a_run_ends_with_a_message_from_each_to_the_next() -> None:
     farewells = [
         (entry.who, entry.remote)
         for entry in quiet_run().run().record.entries
-        if isinstance(entry, Sent) and entry.must_arrive
+        if isinstance(entry, IpcSent) and entry.must_arrive
     ]
     assert farewells == [("ann", "bob"), ("bob", "ann")]
 

@@ -1,10 +1,10 @@
-"""Tests of the one who does not belong."""
+"""Tests of the attacker on the network."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from aqueduct.testing.ipc.record import PduArrived, Took
+from aqueduct.testing.ipc.record import IpcTaken, PduArrived
 from aqueduct.testing.ipc.stranger import STRANGER
 from tests.testing.ipc.quiet import PLAN, quiet_run
 
@@ -31,10 +31,10 @@ def test_a_message_with_too_much_in_its_pdus_is_received_as_long_as_it_said() ->
     took = [
         entry
         for entry in quiet_run(MEDDLED).run().record.entries
-        if isinstance(entry, Took) and entry.remote == STRANGER
+        if isinstance(entry, IpcTaken) and entry.remote == STRANGER
     ]
     assert {len(entry.payload) for entry in took} == {8, 40, 60}
 
 
 def test_nobody_meddles_unless_asked_to() -> None:
-    assert quiet_run().network.tap is None
+    assert quiet_run().network.on_datagram is None

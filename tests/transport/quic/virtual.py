@@ -1,13 +1,12 @@
 """Real QUIC in virtual time: two bridges joined in memory by a seeded network that loses packets.
 
 ``RealQuic`` takes the place of the simulator's fake QUIC, with the same face: applications, cores,
-the tap and the checkers do not know the difference. Faults are chosen by the index of a packet,
-since what QUIC encrypts differs from run to run.
+the recorder and the checkers do not know the difference. Faults are chosen by the index of a
+packet, since what QUIC encrypts differs from run to run.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,14 +15,17 @@ from typing import cast
 from unittest.mock import patch
 
 from aqueduct.errors import CloseCode
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
-from aqueduct.testing.clock import Clock
+from aqueduct.testing.clock import StuckTimer, VirtualClock
 from aqueduct.testing.faults import Faults
-from aqueduct.testing.quic import Core, TimerDoesNotMove, Watcher
-from aqueduct.testing.simulation import Outcome, Simulation
+from aqueduct.testing.quic import Core, stream_id
+from aqueduct.testing.record import Record
+from aqueduct.testing.recorder import RecordObserver
+from aqueduct.testing.simulation import RunOutcome, Simulation
 from aqueduct.transport.address import Address
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import (
@@ -36,6 +38,7 @@ from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tls import Settings
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
+from tests.observe.silent import SilentObserver
 
 NAME = "parity.test"
 ADDRESSES = (("127.0.0.1", 1111), ("127.0.0.1", 2222))
@@ -63,7 +66,7 @@ class NoHandshake(Exception):
 
 
 class TappedCore:
-    """A core as its bridge sees it, with everything that passes told to the watcher."""
+    """A core as its bridge sees it, with everything that passes told to the recorder."""
 
     def __init__(self, core: ConnectionCore, side: Side, network: RealQuic) -> None:
         self._core = core
@@ -128,7 +131,7 @@ class TappedCore:
         self._core.close_connection(code, reason, now)
 
 
-class StreamNumbers:
+class StreamNumbers(SilentObserver):
     """Learns which of QUIC's streams is which of the core's."""
 
     def __init__(self, bridge: Bridge, numbers: dict[int, int]) -> None:
@@ -141,43 +144,30 @@ class StreamNumbers:
                 if of_quic == stream:
                     self._numbers[stream] = number
 
-    def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
-        """Not of interest."""
-
-    def datagram_written(self, data: bytes) -> None:
-        """Not of interest."""
-
-    def datagram_read(self, data: bytes) -> None:
-        """Not of interest."""
-
-    def reset_written(self, stream: int, code: int) -> None:
-        """Not of interest."""
-
-    def reset_read(self, stream: int, code: int) -> None:
-        """Not of interest."""
-
 
 class RealQuic:
     """Two real QUIC connections, and the network between them."""
 
     def __init__(
         self,
-        clock: Clock,
+        clock: VirtualClock,
         random: Random,
         faults: Faults,
         cores: Sequence[Core],
-        watcher: Watcher,
+        recorders: Sequence[RecordObserver],
         after_input: Callable[[Side], None],
+        observers: Sequence[Sequence[Observer]] = ((), ()),
     ) -> None:
         self.clock = clock
         self.random = random
         self.faults = faults
-        self.spoken_to = Side.CLIENT
+        self.active_side = Side.CLIENT
         self.addresses = list(ADDRESSES)
         """Where each side is; what is sent elsewhere is lost."""
         self.packets = [0, 0]
         self.packets_lost = 0
-        self._watcher = watcher
+        self._recorders = tuple(recorders)
+        assert not any(observers), "only the recorders hear real QUIC"
         self._after_input = after_input
         self._alive = [True, True]
         self._closed = [False, False]
@@ -185,8 +175,6 @@ class RealQuic:
         self._instant = [(-1.0, 0), (-1.0, 0)]
         self._packet_random = (Random(random.random()), Random(random.random()))
         self._numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
-        self._datagram_serial = 0
-        self._serials: tuple[dict[bytes, deque[int]], dict[bytes, deque[int]]] = ({}, {})
         self._rtts = [0.0, 0.0]
         size = random.choice(PACKET_SIZES)
         self._options = QuicOptions(
@@ -221,7 +209,7 @@ class RealQuic:
         bridge = self.bridges[side]
         if bridge is None:
             return
-        self.spoken_to = side
+        self.active_side = side
         had_ended = bridge.ended
         for packet in bridge.flush(self.clock.now):
             self._send(side, packet)
@@ -263,7 +251,7 @@ class RealQuic:
         bridge = self.bridges[side]
         if bridge is None:
             bridge = self.bridges[side] = self._accept(data)
-        self.spoken_to = side
+        self.active_side = side
         bridge.receive(data, len(data), address, self.clock.now)
         self._settle(side)
 
@@ -304,7 +292,7 @@ class RealQuic:
             return
         self._timers[side] = None
         now = self.clock.now
-        self.spoken_to = side
+        self.active_side = side
         self._count_turns(side, now)
         bridge.handle_timer(now)
         self._settle(side)
@@ -314,7 +302,7 @@ class RealQuic:
         turns = turns + 1 if instant == now else 1
         self._instant[side] = (now, turns)
         if turns > TURNS_AT_ONE_INSTANT:
-            raise TimerDoesNotMove(f"the {side.name.lower()}'s timer stays at {now:.6f}")
+            raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
 
     def _settle(self, side: Side) -> None:
         self._after_input(side)
@@ -323,7 +311,7 @@ class RealQuic:
     def _lose(self, news: tuple[Side, int, str]) -> None:
         side, code, reason = news
         if self._alive[side]:
-            self.spoken_to = side
+            self.active_side = side
             self._taps[side].handle_connection_lost(code, reason, False, self.clock.now)
             self.bridges[side] = None
             self._after_input(side)
@@ -332,50 +320,49 @@ class RealQuic:
 
     def saw_action(self, side: Side, action: Action) -> None:
         """A core wants something sent."""
-        watcher = self._watcher
+        recorder = self._recorders[side]
         if isinstance(action, WriteStream):
-            watcher.stream_written(side, action.stream, action.data, action.fin)
+            recorder.stream_written(stream_id(action.stream, side), action.data, action.fin)
         elif isinstance(action, SendDatagram):
-            serial = self._datagram_serial
-            self._datagram_serial += 1
-            self._serials[side].setdefault(action.data, deque()).append(serial)
-            watcher.datagram_sent(side, serial, action.data)
+            recorder.datagram_written(action.data)
         elif isinstance(action, ResetStream):
-            watcher.reset_sent(side, action.stream, action.code)
+            recorder.reset_written(stream_id(action.stream, side), action.code)
         else:
-            watcher.connection_closed(side, action.code, action.reason)
+            recorder.connection_closed(action.code, action.reason)
             self._alive[side] = False
             self._closed[side] = True
             self._give_up_later(side.other)
 
+    def _stream_of_core(self, side: Side, stream: int) -> int:
+        """What the id would be if QUIC numbered the streams of the other side as its core does."""
+        return stream_id(self._numbers[side.other][stream], side.other)
+
     def saw_stream(self, side: Side, stream: int, data: bytes, fin: bool) -> None:
         """A core gets bytes of a stream."""
         if self._alive[side]:
-            number = self._numbers[side.other][stream]
-            self._watcher.stream_arrived(side, number, data, fin)
+            self._recorders[side].stream_read(self._stream_of_core(side, stream), data, fin)
 
     def saw_reset(self, side: Side, stream: int, code: int) -> None:
         """A core hears of a reset."""
         if self._alive[side]:
-            self._watcher.reset_arrived(side, self._numbers[side.other][stream], code)
+            self._recorders[side].reset_read(self._stream_of_core(side, stream), code)
 
     def saw_datagram(self, side: Side, data: bytes) -> None:
         """A core gets a datagram."""
-        serial = self._serials[side.other][data].popleft()
         if self._alive[side]:
-            self._watcher.datagram_arrived(side, serial, data)
+            self._recorders[side].datagram_read(data)
 
     def saw_rtt(self, side: Side, rtt: float) -> None:
         """A core hears of the round-trip time."""
         if rtt != self._rtts[side] and self._alive[side]:
             self._rtts[side] = rtt
-            self._watcher.rtt_told(side, rtt)
+            self._recorders[side].rtt_measured(rtt)
 
     def saw_end(self, side: Side, code: int, reason: str, by_peer: bool) -> None:
         """A core hears of the end of the connection."""
         if self._alive[side]:
             self._alive[side] = False
-            self._watcher.connection_lost(side, code, reason, by_peer)
+            self._recorders[side].connection_lost(code, reason, by_peer)
             self._give_up_later(side.other)
 
     def _give_up_later(self, side: Side) -> None:
@@ -413,11 +400,11 @@ class Parity(Simulation):
         assert isinstance(network, RealQuic)
         self.network = network
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome[Record]:
         """Shake hands, then play the run to its end and check it."""
         faults = self.network.faults
         self.pair.calm()
         self.network.shake_hands()
         self.network.faults = faults
-        with patch("aqueduct.testing.simulation.PATIENCE", 300.0):
+        with patch("aqueduct.testing.simulation.DRAIN_TIMEOUT", 300.0):
             return super().run()

@@ -1,4 +1,4 @@
-"""Records what endpoints do, as Parquet files that Spark, Arrow and `aqueduct trace` read."""
+"""Traces of connections as Parquet files, for Spark, Arrow and `aqueduct trace`."""
 
 from aqueduct.errors import TraceError
 from aqueduct.observe.trace.writer import Trace

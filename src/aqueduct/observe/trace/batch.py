@@ -1,4 +1,4 @@
-"""Rows that wait to be written, kept as few plain numbers for each run of alike rows."""
+"""Rows that wait to be written, stored as a few integers per run of similar rows."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from aqueduct.observe.trace.kinds import FRAME_CODES, FRAME_SHIFT, NULL, SIZED, 
 from aqueduct.wire.frames import Frame
 
 FIELDS = 8
-"""Numbers per run: time, connection, code, channel, first message, count, stream, value."""
+"""Integers per run: time, connection, code, channel, first message, count, stream, value."""
 
-Connection = tuple[str, str]
+ConnectionKey = tuple[str, str]
 """The id of a connection and the side that recorded it."""
 
 _SIGN = 1 << 63
 
 
 def signed(value: int) -> int:
-    """A 64-bit number as its column holds it: Parquet's readers share only signed ones."""
+    """Return an unsigned 64-bit integer as a signed one: not all Parquet readers know unsigned."""
     return value if value < _SIGN else value - 2 * _SIGN
 
 
-class Batch:
-    """Rows of any number of connections, in the order they were recorded.
+class RowBatch:
+    """Rows of any number of connections, in the order in which they were recorded.
 
     A run is one entry in ``numbers`` and stands for ``count`` rows with rising message numbers.
     Columns that few rows have are in ``rare``, by name, as (run, value).
     """
 
-    __slots__ = ("connections", "numbers", "rare", "rows", "runs", "sizes", "told", "weight")
+    __slots__ = ("connections", "numbers", "rare", "reported", "rows", "runs", "sizes", "weight")
 
     def __init__(self) -> None:
         self.numbers = array("q")
         self.sizes = array("q")
         self.rare: dict[str, tuple[list[int], list[Any]]] = {}
-        self.connections: dict[Connection, int] = {}
+        self.connections: dict[ConnectionKey, int] = {}
         self.runs = 0
         self.rows = 0
-        self.told = 0
-        """Dropped rows that a row in here tells of."""
+        self.reported = 0
+        """Dropped rows that are reported by a row of this batch."""
         self.weight = 0
-        """Rows, and besides them what rare columns hold in lists."""
+        """The number of rows, plus the number of list elements in rare columns."""
 
     def add(
         self,
         time: int,
-        connection: Connection,
+        connection: ConnectionKey,
         code: int,
         channel: int = NULL,
         message: int = NULL,
@@ -71,7 +71,7 @@ class Batch:
         self.weight += count
 
     def add_sizes(self, sizes: array[int]) -> None:
-        """The sizes of the messages in the run that comes next; its code says SIZED."""
+        """Add the sizes of the messages of the next run, whose code has SIZED set."""
         self.sizes.extend(sizes)
 
     def _add_rare(self, rare: Mapping[str, Any]) -> None:
@@ -83,15 +83,15 @@ class Batch:
                 self.weight += len(value)
 
 
-class Waste(Batch):
-    """Takes the place of a batch when there is no room: counts rows and forgets them."""
+class DroppedRows(RowBatch):
+    """Replaces a batch when the memory limit is reached: counts rows and drops them."""
 
     __slots__ = ()
 
     def add(
         self,
         time: int,
-        connection: Connection,
+        connection: ConnectionKey,
         code: int,
         channel: int = NULL,
         message: int = NULL,
@@ -104,10 +104,10 @@ class Waste(Batch):
         self.rows += count
 
     def add_sizes(self, sizes: array[int]) -> None:
-        """Nothing to keep."""
+        """No-op: the rows are dropped."""
 
 
 def frame_code(kind: Kind, frame: type[Frame], reliable: bool | None = None) -> int:
-    """The code of a frame's row; of a MESSAGE with its number space, and sizes."""
+    """Return the code of a frame's row; a MESSAGE has a number space and a size."""
     code = int(kind) | FRAME_CODES[frame] << FRAME_SHIFT
     return code if reliable is None else code | space(reliable) | SIZED

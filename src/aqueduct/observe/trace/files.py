@@ -1,4 +1,4 @@
-"""Complete Parquet files and nothing else: written under a hidden name, renamed when whole."""
+"""Parquet files that are written under a hidden name and renamed when they are complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aqueduct.observe.trace.schema import NAMES, SCHEMA, WRITTEN
 PARTIAL = ".partial"
 
 _DICTIONARY = [*NAMES, "mode", "how", "rule", "limits"]
-# These rise by small steps, which this encoding makes small, and fast to write and to read.
+# These columns grow by small steps, which delta encoding stores compactly.
 _ENCODINGS = {
     "sequence": "DELTA_BINARY_PACKED",
     "monotonic_ns": "DELTA_BINARY_PACKED",
@@ -29,13 +29,13 @@ _ENCODINGS = {
 
 
 class TraceFile:
-    """One file in the making. Names that begin with a dot are invisible to Spark and to Arrow."""
+    """A file that is being written. Spark and Arrow ignore names that begin with a dot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = 0
-        self.told = 0
-        """Dropped rows that its rows tell of."""
+        self.reported = 0
+        """Dropped rows that are reported by rows of this file."""
         self._partial = path.with_name(f".{path.name}{PARTIAL}")
         # Private: a trace reveals which peers exchanged how much data, and when.
         handle = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
@@ -56,31 +56,31 @@ class TraceFile:
             raise
 
     def write(self, table: pa.Table) -> None:
-        """Append rows, as one group."""
+        """Append rows as one row group."""
         self._writer.write_table(table)
         self.rows += table.num_rows
 
     def complete(self) -> None:
-        """Finish the file and give it its name."""
+        """Finish the file, sync it and rename it."""
         self._writer.add_key_value_metadata(SCHEMA.metadata)
         self._writer.close()
         self._file.flush()
-        # Otherwise the name could outlive a power failure and the contents not.
+        # Without it, a power failure could leave the name without the contents.
         os.fsync(self._file.fileno())
         self._file.close()
         self._partial.rename(self.path)
 
     def discard(self) -> None:
-        """Give the file up."""
+        """Delete the incomplete file."""
         self.detach()
         with contextlib.suppress(OSError):
             self._partial.unlink()
 
     def detach(self) -> None:
-        """Let go of the file as it is, whatever its writer has still to say."""
+        """Release the file without writing anything more to it."""
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            # The writer writes a footer when it is collected, and may hold the only reference.
+            # The Arrow writer writes a footer when it is collected, so redirect its descriptor.
             os.dup2(nowhere, self._file.fileno())
             os.close(nowhere)
         with contextlib.suppress(OSError, ValueError, AttributeError):

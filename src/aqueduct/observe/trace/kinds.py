@@ -1,4 +1,4 @@
-"""The kinds of rows in a trace, and the names of frames, as small numbers while rows wait."""
+"""The kinds of rows and the names of frames, as small integers while rows wait."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from aqueduct.wire.frames import (
 )
 
 NULL = -(2**63)
-"""Stands for "does not apply" where a row waits as plain numbers."""
+"""The integer that becomes null in the file."""
 
 
 class Kind(IntEnum):
-    """What a row says; its name in lower case is what the file holds."""
+    """The kind of a row; the file has its name in lower case."""
 
     CONNECTION_OPENED = 0
     CONNECTION_ENDED = 1
@@ -53,7 +53,7 @@ FATES = (
     Kind.MESSAGE_LOST,
     Kind.MESSAGE_OPEN,
 )
-"""The last word of a sender on a message: there is one for each it sent."""
+"""The fates of a message; the sender records exactly one for each message."""
 
 FRAMES: tuple[type[Frame], ...] = (
     Version,
@@ -73,7 +73,7 @@ FRAMES: tuple[type[Frame], ...] = (
 
 
 def _wire_name(frame: type[Frame]) -> str:
-    """The name of a frame as the specification writes it."""
+    """Return the name of a frame in the specification."""
     name = frame.__name__
     return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
 
@@ -92,5 +92,5 @@ RELIABLE = 2 << SPACE_SHIFT
 
 
 def space(reliable: bool) -> int:
-    """The bits of a code that name a number space."""
+    """Return the bits of a code for a number space."""
     return RELIABLE if reliable else UNRELIABLE

@@ -1,4 +1,4 @@
-"""One self-contained page about a trace: fates, rates, the tree of channels, and their frames."""
+"""The HTML page of a trace: fates, rates, the tree of channels, and their frames."""
 
 from __future__ import annotations
 
@@ -12,83 +12,65 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aqueduct.observe.charts import COLOURS, Chart, LineSeries, html_page, html_table
 from aqueduct.observe.trace.picture import LEGEND
-from aqueduct.observe.trace.read import ChannelStory
-from aqueduct.observe.trace.tell import Story, ends_of, tell_row
+from aqueduct.observe.trace.read import ChannelHistory
+from aqueduct.observe.trace.text import TraceSummary, ends_of, format_row
 
 MAX_CHANNELS = 60
-"""Channels whose frames are drawn."""
+"""Channels whose frames are drawn, at most."""
 MAX_FRAMES = 80
-"""Frames drawn of one of them."""
+"""Frames drawn per channel, at most."""
 MAX_TREE = 2_000
-"""Channels shown in the tree."""
+"""Channels shown in the tree, at most."""
 BINS = 120
 
-COLOURS = {
+FATE_COLOURS = {
     "delivered": "#2e8b57",
     "dropped": "#d9a400",
     "nacked": "#c0392b",
     "lost": "#8e44ad",
     "open": "#9aa0a6",
 }
-_RATES = (
-    ("sent", "#1f6feb"),
-    ("received", "#d9730d"),
-    ("taken", "#2e8b57"),
-)
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --text: #555; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1000px; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left }
 ul.tree { list-style: none; padding-left: 1.2rem; border-left: 1px solid var(--line) }
 .name { font-weight: 600; font-family: ui-monospace, monospace }
-.note { color: var(--text); font-size: .85rem }
-svg { max-width: 100%; height: auto }
-svg text { font: 11px ui-monospace, monospace; fill: currentColor }
 details { margin: .4rem 0 } summary { cursor: pointer }
 .mark { letter-spacing: 1px }
 """
 
 
 def page(table: pa.Table, title: str) -> str:
-    """The page."""
-    story = Story(table)
+    """Return the trace as one HTML page."""
+    summary = TraceSummary(table)
     parts = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        _summary(table, story),
+        _summary(table, summary),
         "<h2>What became of the messages</h2>",
-        _fates(story.counts),
-        "<h2>Messages a second</h2>",
+        _fates(summary.counts),
+        "<h2>Messages per second</h2>",
         _rates(table),
         "<h2>Channels, each under the message that carried it</h2>",
-        *_tree(story),
+        *_tree(summary),
         "<h2>Frames</h2>",
-        *_sequences(table, story),
-        "</body></html>",
+        *_sequences(table, summary),
     ]
-    return "\n".join(parts)
+    return html_page(title, parts, _STYLE)
 
 
-def _summary(table: pa.Table, story: Story) -> str:
+def _summary(table: pa.Table, summary: TraceSummary) -> str:
     dropped = pc.sum(table.filter(pc.equal(table["kind"], "rows_dropped"))["value"]).as_py() or 0
     edges = pc.min_max(table["wall"]).as_py()
     seconds = (edges["max"] - edges["min"]).total_seconds() if edges["min"] else 0.0
-    connections = len({one.connection for one in story.channels})
-    size = pc.sum(story.messages["size"]).as_py() or 0
+    connections = len({one.connection for one in summary.channels})
+    size = pc.sum(summary.messages["size"]).as_py() or 0
     rows = [
         ("from", f"{edges['min']:%Y-%m-%d %H:%M:%S} UTC, {seconds:.3f} s" if edges["min"] else ""),
         ("connections", f"{connections:,}"),
-        ("channels", f"{len(story.channels):,}"),
-        ("messages", f"{story.messages.num_rows:,}, {size:,} bytes"),
+        ("channels", f"{len(summary.channels):,}"),
+        ("messages", f"{summary.messages.num_rows:,}, {size:,} bytes"),
         ("rows", f"{table.num_rows:,}" + (f", and {dropped:,} dropped" if dropped else "")),
     ]
-    cells = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows)
-    return f"<table>{cells}</table>"
+    return html_table((), rows)
 
 
 def _fates(counts: Counter[str]) -> str:
@@ -104,11 +86,11 @@ def _fates(counts: Counter[str]) -> str:
         width = 960 * count / total
         bar.append(
             f'<rect x="{left:.1f}" y="0" width="{max(width, 1):.1f}" height="26" '
-            f'fill="{COLOURS[fate]}"><title>{count:,} {escape(fate)}</title></rect>'
+            f'fill="{FATE_COLOURS[fate]}"><title>{count:,} {escape(fate)}</title></rect>'
         )
         left += width
         legend.append(
-            f'<tr><td style="color:{COLOURS[fate]}">{mark}</td><td>{count:,}</td>'
+            f'<tr><td style="color:{FATE_COLOURS[fate]}">{mark}</td><td>{count:,}</td>'
             f"<td>{100 * count / total:.2f} %</td><td>{escape(meaning)}</td></tr>"
         )
     return (
@@ -128,44 +110,26 @@ def _rates(table: pa.Table) -> str:
         "received": pc.and_(is_message, pc.equal(table["kind"], "frame_received")),
         "taken": pc.equal(table["kind"], "message_taken"),
     }
-    series = {}
-    for name, condition in conditions.items():
+    lines = []
+    for (name, condition), colour in zip(conditions.items(), COLOURS, strict=False):
         bins = pc.divide(pc.subtract(micros.filter(pc.fill_null(condition, False)), start), step)
         counted = {one["values"]: one["counts"] for one in pc.value_counts(bins).to_pylist()}
-        series[name] = [counted.get(at, 0) * 1e6 / step for at in range(BINS)]
-    top = max(max(values) for values in series.values()) or 1.0
-    lines = []
-    for name, colour in _RATES:
-        points = " ".join(
-            f"{60 + 890 * at / BINS:.1f},{150 - 140 * value / top:.1f}"
-            for at, value in enumerate(series[name])
-        )
-        lines.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
-        )
-    for at, (name, colour) in enumerate(_RATES):
-        lines.append(f'<text x="{70 + 90 * at}" y="182" style="fill:{colour}">{name}</text>')
-    return (
-        '<svg viewBox="0 0 960 190" role="img">'
-        '<line x1="60" y1="150" x2="950" y2="150" stroke="#8888"/>'
-        f'<text x="54" y="16" text-anchor="end">{top:,.0f}</text>'
-        f'<text x="54" y="154" text-anchor="end">0</text>'
-        f'<text x="950" y="166" text-anchor="end">{step * BINS / 1e6:.3f} s</text>'
-        f"{''.join(lines)}</svg>"
-    )
+        points = [(at * step / 1e6, counted.get(at, 0) * 1e6 / step) for at in range(BINS)]
+        lines.append(LineSeries(name, points, colour))
+    return Chart("Messages per second", "seconds", "messages/s", lines).svg()
 
 
-def _tree(story: Story) -> Iterator[str]:
-    children: dict[tuple[str, int | None], list[ChannelStory]] = {}
-    known = {(one.connection, one.channel) for one in story.channels}
-    for one in story.channels:
+def _tree(summary: TraceSummary) -> Iterator[str]:
+    children: dict[tuple[str, int | None], list[ChannelHistory]] = {}
+    known = {(one.connection, one.channel) for one in summary.channels}
+    for one in summary.channels:
         above = one.carrier if (one.connection, one.carrier) in known else None
         children.setdefault((one.connection, above), []).append(one)
     shown = 0
-    for connection in dict.fromkeys(one.connection for one in story.channels):
+    for connection in dict.fromkeys(one.connection for one in summary.channels):
         yield f"<details open><summary>connection {escape(connection)}</summary>"
-        # Deep as the peer likes, so by a list of what is to be written and not by recursion.
-        waiting: list[str | ChannelStory] = ["</ul></details>"]
+        # The peer controls the depth, so this uses a stack instead of recursion.
+        waiting: list[str | ChannelHistory] = ["</ul></details>"]
         waiting.extend(reversed(children.get((connection, None), [])))
         waiting.append('<ul class="tree">')
         while waiting:
@@ -176,7 +140,7 @@ def _tree(story: Story) -> Iterator[str]:
             shown += 1
             if shown > MAX_TREE:
                 continue
-            yield f"<li>{_channel(story, item)}"
+            yield f"<li>{_channel(summary, item)}"
             below = children.get((connection, item.channel), [])
             waiting.append("</li>")
             if below:
@@ -187,14 +151,14 @@ def _tree(story: Story) -> Iterator[str]:
         yield f'<p class="note">{shown - MAX_TREE:,} more channels are not shown.</p>'
 
 
-def _channel(story: Story, one: ChannelStory) -> str:
+def _channel(summary: TraceSummary, one: ChannelHistory) -> str:
     sender, receiver = ends_of(one.channel)
-    fate = story.carrier_fate(one)
+    fate = summary.carrier_fate(one)
     carried = ""
     if one.carrier_message is not None:
         carried = f"in {one.carrier_message} {_marks([fate]) if fate else ''} "
     mode = f"{one.mode}, " if one.mode else ""
-    fates = _marks(story.fates.get((one.connection, one.channel), []))
+    fates = _marks(summary.fates.get((one.connection, one.channel), []))
     return (
         f'{carried}<span class="name">{escape(one.name)}</span> '
         f"{sender} → {receiver}, {escape(mode + one.ending)} {fates}"
@@ -208,7 +172,7 @@ def _marks(fates: Iterable[str]) -> str:
         mark = LEGEND[fate][0]
         text = mark * length if length <= 6 else f"{mark}\N{MULTIPLICATION SIGN}{length:,}"
         parts.append(
-            f'<span class="mark" style="color:{COLOURS[fate]}" title="{fate}">{text}</span>'
+            f'<span class="mark" style="color:{FATE_COLOURS[fate]}" title="{fate}">{text}</span>'
         )
     return " ".join(parts)
 
@@ -218,7 +182,7 @@ def _marks(fates: Iterable[str]) -> str:
 
 @dataclass
 class Arrow:
-    """A frame on its way: when it left and when it arrived, as far as a trace knows."""
+    """A frame with the times when it was sent and received; None if not recorded."""
 
     side: str
     label: str
@@ -226,8 +190,8 @@ class Arrow:
     received: Any = None
 
 
-def _sequences(table: pa.Table, story: Story) -> Iterator[str]:
-    wanted = story.channels[:MAX_CHANNELS]
+def _sequences(table: pa.Table, summary: TraceSummary) -> Iterator[str]:
+    wanted = summary.channels[:MAX_CHANNELS]
     for one in wanted:
         rows = table.filter(
             pc.and_(
@@ -245,13 +209,13 @@ def _sequences(table: pa.Table, story: Story) -> Iterator[str]:
         if more > 0 or len(arrows) > MAX_FRAMES:
             yield '<p class="note">The rest is not drawn.</p>'
         yield "</details>"
-    if len(story.channels) > len(wanted):
-        rest = len(story.channels) - len(wanted)
+    if len(summary.channels) > len(wanted):
+        rest = len(summary.channels) - len(wanted)
         yield f'<p class="note">The frames of {rest:,} more channels are not drawn.</p>'
 
 
 def _merge_runs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages in a row, written or read at one moment, as one row with a count."""
+    """Merge consecutive messages with one timestamp into a row with a count."""
     merged: list[dict[str, Any]] = []
     for row in rows:
         last = merged[-1] if merged else None
@@ -271,7 +235,7 @@ def _merge_runs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def match_frames(rows: Sequence[dict[str, Any]]) -> list[Arrow]:
-    """Pair what was sent with what arrived: the same frame, in order, on the same stream."""
+    """Pair each frame sent with the same frame received, by order on its stream."""
     arrows: list[Arrow] = []
     flying: dict[tuple[Any, ...], deque[Arrow]] = {}
     arrived: dict[tuple[Any, ...], deque[Arrow]] = {}
@@ -293,12 +257,12 @@ def match_frames(rows: Sequence[dict[str, Any]]) -> list[Arrow]:
             else:
                 arrow.received = row["wall"]
             shown = {**row, "message": message, "size": None if row["count"] > 1 else row["size"]}
-            arrow.label = tell_row({**shown, "channel_name": None}).lstrip("<> ")
+            arrow.label = format_row({**shown, "channel_name": None}).lstrip("<> ")
     return _join(arrows)
 
 
 def _join(arrows: list[Arrow]) -> list[Arrow]:
-    """Messages that left and arrived together are one arrow."""
+    """Join the arrows of messages that were sent and received together."""
     joined: list[Arrow] = []
     for key, group in groupby(
         arrows, key=lambda one: (one.side, one.sent, one.received, " MESSAGE " in one.label)
@@ -318,7 +282,7 @@ def _draw_sequence(arrows: Sequence[Arrow]) -> str:
     if not arrows:
         return '<p class="note">No frames were recorded.</p>'
     moments = sorted({t for one in arrows for t in (one.sent, one.received) if t is not None})
-    # Time by rank: what matters is what came before what.
+    # Vertical positions show the order of events, not durations.
     places = {moment: 40 + 26 * at for at, moment in enumerate(moments)}
     taken: Counter[Any] = Counter()
     lines = []

@@ -1,4 +1,4 @@
-"""Draws channels and the fates of their messages in a terminal; knows nothing of where from."""
+"""Draws channels and the fates of their messages for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NACKED = "nacked"
 LOST = "lost"
 OPEN = "open"
 
-# mark, mark where only ASCII can be shown, colour, meaning
+# mark, mark in ASCII, colour, meaning
 LEGEND = {
     DELIVERED: ("✓", "+", "green", "delivered, and taken by the application"),
     DROPPED: ("⌫", "<", "yellow", "acked, but dropped unread when its channel was closed"),
@@ -34,7 +34,7 @@ _SHOWN_ONE_BY_ONE = 6
 
 
 class Marks:
-    """How fates look: with pictures, or in ASCII alone."""
+    """Draws fates as symbols, or in ASCII."""
 
     def __init__(self, *, ascii_only: bool = False) -> None:
         self._mark = 1 if ascii_only else 0
@@ -42,7 +42,7 @@ class Marks:
         self._times = "*" if ascii_only else "\N{MULTIPLICATION SIGN}"
 
     def draw(self, fates: Iterable[str]) -> Text:
-        """A mark per message, or a count where many in a row share a fate."""
+        """Return a mark per message, or a count where many in a row share a fate."""
         text = Text()
         for fate, group in groupby(fates):
             length = sum(1 for _ in group)
@@ -52,7 +52,7 @@ class Marks:
         return text
 
     def title(self, name: str, sender: str, receiver: str, mode: str | None, ending: str) -> Text:
-        """One line for a channel."""
+        """Return the line that describes a channel."""
         text = Text()
         text.append(name, style="bold")
         text.append(f"  {sender} {self._arrow} {receiver}  ")
@@ -62,7 +62,7 @@ class Marks:
         return text
 
     def legend(self, counts: Mapping[str, int]) -> Text:
-        """What the marks mean, and how often each occurs."""
+        """Return the meaning and the count of each mark that occurs."""
         text = Text()
         for fate, entry in LEGEND.items():
             if counts.get(fate):

@@ -1,4 +1,4 @@
-"""Reads a directory of trace files back: all rows, what became of each message, each channel."""
+"""Reads trace files: all rows, one row per message with its fate, and the channels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from aqueduct.observe.trace.picture import DELIVERED, DROPPED, LOST, NACKED, OPE
 from aqueduct.observe.trace.schema import SCHEMA, SCHEMA_VERSION, VERSION_KEY
 
 KEYS = ["connection", "channel", "reliable", "message"]
-"""What names a message, the same at both ends."""
+"""The columns that identify a message at both ends."""
 
 
 def read(directory: str | os.PathLike[str]) -> pa.Table:
-    """All rows of a trace, each recorder's in the order it recorded them, else by wall time."""
+    """Return all rows of a trace by wall time; rows of one recorder keep their order."""
     folder = Path(directory)
     paths = sorted(folder.glob("*.parquet")) if folder.is_dir() else [folder]
     if not paths or not paths[0].is_file():
@@ -45,10 +45,10 @@ def _read_file(path: Path) -> pa.Table:
 
 
 def ledger(table: pa.Table) -> pa.Table:
-    """One row per message: when it was sent, received and taken, its size and its fate.
+    """Return one row per message: when it was sent, received and taken, its size and its fate.
 
-    ``carries`` says whether channels went with it. Where only one end was traced, what the other
-    would tell is missing, and a delivered message counts as taken.
+    ``attached`` is the number of channels that it carried. If only one end was traced, the columns
+    of the other end are null, and a delivered message counts as taken.
     """
     rows = table.filter(pc.is_valid(table["message"]))
     kind, wall = rows["kind"], rows["wall"]
@@ -88,7 +88,7 @@ def _seen_by_both(table: pa.Table) -> Any:
 
 def _fates(messages: pa.Table, both: Any) -> Any:
     dropped = pc.and_(pc.is_null(messages["taken"]), pc.is_in(messages["connection"], both))
-    # The sender has the last word, or else the receiver's is all there is.
+    # The sender decides the fate; without its rows, a message that was taken was delivered.
     open_fate = pc.if_else(pc.is_valid(messages["taken"]), DELIVERED, OPEN)
     fate = pc.if_else(pc.is_valid(messages["undelivered"]), NACKED, open_fate)
     fate = pc.if_else(pc.is_valid(messages["lost"]), LOST, fate)
@@ -98,8 +98,8 @@ def _fates(messages: pa.Table, both: Any) -> Any:
 
 
 @dataclass
-class ChannelStory:
-    """What a trace tells of one channel."""
+class ChannelHistory:
+    """One channel: its carrier, its mode and how it ended."""
 
     connection: str
     channel: int
@@ -109,45 +109,45 @@ class ChannelStory:
     carrier_reliable: bool | None = None
     mode: str | None = None
     ends: dict[str, str] = field(default_factory=dict)
-    """How it ended, by role."""
+    """How the half of each role ended."""
 
     @property
     def ending(self) -> str:
-        """One word for both ends: a loss before all, then what the sender was told."""
+        """How the channel ended: a loss first, then the end of the sender, then of the receiver."""
         hows = list(self.ends.values())
         if "lost in transit" in hows:
             return "lost in transit"
         return self.ends.get("sender") or self.ends.get("receiver") or "open"
 
 
-def channels(table: pa.Table) -> list[ChannelStory]:
-    """The channels of a trace, each after the one that carried it."""
+def channels(table: pa.Table) -> list[ChannelHistory]:
+    """Return the channels of a trace, each after the channel that carried it."""
     wanted = pc.is_in(table["kind"], pa.array(["channel_born", "channel_ended"]))
-    stories: dict[tuple[str, int], ChannelStory] = {}
+    histories: dict[tuple[str, int], ChannelHistory] = {}
     for row in table.filter(wanted).to_pylist():
         key = row["connection"], row["channel"]
-        story = stories.get(key)
-        if story is None:
-            story = stories[key] = ChannelStory(*key, row["channel_name"])
+        history = histories.get(key)
+        if history is None:
+            history = histories[key] = ChannelHistory(*key, row["channel_name"])
         if row["kind"] == "channel_ended":
-            story.ends[row["role"]] = row["how"]
+            history.ends[row["role"]] = row["how"]
         elif row["carrier"] is not None:
-            story.carrier, story.carrier_message = row["carrier"], row["carrier_message"]
-            story.carrier_reliable = row["carrier_reliable"]
-            story.mode = row["mode"] or story.mode
-    return _in_order(stories)
+            history.carrier, history.carrier_message = row["carrier"], row["carrier_message"]
+            history.carrier_reliable = row["carrier_reliable"]
+            history.mode = row["mode"] or history.mode
+    return _in_order(histories)
 
 
-def _in_order(stories: dict[tuple[str, int], ChannelStory]) -> list[ChannelStory]:
-    """Clocks of two machines differ: a channel may seem to be born before its carrier."""
-    ordered: dict[tuple[str, int], ChannelStory] = {}
-    for key, story in stories.items():
+def _in_order(histories: dict[tuple[str, int], ChannelHistory]) -> list[ChannelHistory]:
+    """Sort channels behind their carriers: by clocks that differ, a birth may seem earlier."""
+    ordered: dict[tuple[str, int], ChannelHistory] = {}
+    for key, history in histories.items():
         path = []
         at: tuple[str, int] | None = key
-        while at is not None and at in stories and at not in ordered and at not in path:
+        while at is not None and at in histories and at not in ordered and at not in path:
             path.append(at)
-            above = stories[at].carrier
-            at = None if above is None else (story.connection, above)
+            above = histories[at].carrier
+            at = None if above is None else (history.connection, above)
         for one in reversed(path):
-            ordered[one] = stories[one]
+            ordered[one] = histories[one]
     return list(ordered.values())

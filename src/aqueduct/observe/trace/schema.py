@@ -1,13 +1,13 @@
-"""The columns of a trace file. docs/trace.md explains each; readers may rely on them."""
+"""The columns of a trace file, as documented in docs/trace.md."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
-"""Rises when a column changes its meaning or goes away; new columns may come without."""
+"""Incremented when a column is removed or changes its meaning, not when one is added."""
 
-VERSION_KEY = b"aqueduct.observe.trace.schema"
+VERSION_KEY = b"aqueduct.trace.schema"
 
 SCHEMA = pa.schema(
     [
@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
 )
 
 NAMES = ("recorder", "connection", "side", "kind", "frame", "channel_name", "role")
-"""Columns with few different values, which are written as a dictionary and its indexes."""
+"""Columns with few distinct values, which are dictionary-encoded."""
 
 WRITTEN = pa.schema(
     [
@@ -56,7 +56,7 @@ WRITTEN = pa.schema(
     ],
     metadata=SCHEMA.metadata,
 )
-"""The same columns as they are on their way to a file; a reader sees strings."""
+"""The schema used for writing; readers see dictionary columns as strings."""
 
 RARE = (
     "payload_size",
@@ -74,4 +74,4 @@ RARE = (
     "rule",
     "limits",
 )
-"""Columns that few rows have."""
+"""Columns that are null in most rows."""

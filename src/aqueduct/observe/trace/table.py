@@ -1,4 +1,4 @@
-"""From waiting runs to an Arrow table with one row per message, in a few vector operations."""
+"""Converts a batch to an Arrow table with one row per message, by vector operations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aqueduct.observe.trace.batch import FIELDS, Batch
+from aqueduct.observe.trace.batch import FIELDS, RowBatch
 from aqueduct.observe.trace.kinds import (
     FIN,
     FRAME_NAMES,
@@ -22,7 +22,7 @@ from aqueduct.observe.trace.schema import RARE, SCHEMA, WRITTEN
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import MAX_VARINT
 
-# Made once: each conversion of a Python number costs more than an operation on a column.
+# Converting a Python integer costs more than an operation on a column, so do it once.
 _SCALARS = {number: pa.scalar(number, pa.int64()) for number in (0, 1, 3, 0xFF, 1000, NULL)}
 _SHIFTS = {
     shift: pa.scalar(shift, pa.int64())
@@ -36,8 +36,8 @@ _SPACES = pa.array([None, False, True])
 _FINS = pa.array([None, True])
 
 
-def to_table(batch: Batch, recorder: str, sequence: int, wall_offset: int) -> pa.Table:
-    """The rows of a batch; its first has this sequence number.
+def to_table(batch: RowBatch, recorder: str, sequence: int, wall_offset: int) -> pa.Table:
+    """Return the rows of a batch, numbered from ``sequence``.
 
     ``wall_offset`` is what to add to the monotonic time for nanoseconds since 1970.
     """
@@ -64,7 +64,7 @@ def to_table(batch: Batch, recorder: str, sequence: int, wall_offset: int) -> pa
     found = channel.dictionary_encode()
     names = [describe(number & MAX_VARINT) for number in found.dictionary.to_pylist()]
     columns["channel_name"] = _named(names, _take(found.indices.cast(pa.int64()), index))
-    # The side that sends on a channel is in its id (AQ-CHANID-1).
+    # AQ-CHANID-1: the id of a channel says which side sends.
     role = pc.equal(_bits(channel, 1, 1), side).cast(pa.int64())
     columns["role"] = _named(_ROLES, _take(role, index))
     columns["message"] = _message_numbers(_nullable(message), count, index, rows)
@@ -80,13 +80,13 @@ def to_table(batch: Batch, recorder: str, sequence: int, wall_offset: int) -> pa
     return pa.Table.from_arrays([columns[name] for name in WRITTEN.names], schema=WRITTEN)
 
 
-def _numbers(batch: Batch, field: int) -> Any:
+def _numbers(batch: RowBatch, field: int) -> Any:
     column = batch.numbers[field::FIELDS]
     return pa.Array.from_buffers(pa.int64(), len(column), [None, pa.py_buffer(column)])
 
 
 def _spread(count: Any, rows: int) -> Any:
-    """For each row the run it is of; None if each run is one row."""
+    """Return the run of each row, or None if each run is one row."""
     runs = len(count)
     if runs == rows:
         return None
@@ -127,7 +127,7 @@ def _message_numbers(first: Any, count: Any, index: Any, rows: int) -> Any:
     return pc.add(pc.subtract(first, starts).take(index), pa.arange(0, rows))
 
 
-def _sizes(batch: Batch, code: Any, index: Any, rows: int) -> Any:
+def _sizes(batch: RowBatch, code: Any, index: Any, rows: int) -> Any:
     sizes = pa.Array.from_buffers(pa.int64(), len(batch.sizes), [None, pa.py_buffer(batch.sizes)])
     if len(sizes) == rows:
         return sizes
@@ -135,12 +135,12 @@ def _sizes(batch: Batch, code: Any, index: Any, rows: int) -> Any:
     return pc.replace_with_mask(pa.nulls(rows, pa.int64()), _take(sized, index), sizes)
 
 
-def _rare(batch: Batch, name: str, index: Any, rows: int) -> Any:
+def _rare(batch: RowBatch, name: str, index: Any, rows: int) -> Any:
     kind = SCHEMA.field(name).type
     if name not in batch.rare:
         return pa.nulls(rows, kind)
     runs, values = batch.rare[name]
     positions = pa.array(runs, pa.int64())
-    # Where the value of each run is among the few there are.
+    # The position of each run's value among the few values, or null.
     where = pc.index_in(pa.arange(0, batch.runs), positions)
     return _take(pa.array(values, kind).take(where), index)

@@ -1,7 +1,7 @@
-"""A trace: taps give it rows, a thread of its own writes them to Parquet files in a directory.
+"""A trace: observers add rows, and a thread writes them to Parquet files in a directory.
 
 Recording never waits for the disk. Rows are kept in memory up to a bound; past it, or when the disk
-refuses them, they are dropped, counted, and the loss is said once in the log and in a row.
+refuses them, rows are dropped and counted; the loss is logged once and recorded in a row.
 """
 
 from __future__ import annotations
@@ -19,58 +19,51 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from aqueduct.observe.trace.batch import Batch, Connection, Waste
+from aqueduct.observe.trace.batch import ConnectionKey, DroppedRows, RowBatch
 from aqueduct.observe.trace.kinds import Kind
 
 if TYPE_CHECKING:
     from aqueduct.observe.trace.files import TraceFile
 
-logger = logging.getLogger("aqueduct.observe.trace")
+logger = logging.getLogger("aqueduct.trace")
 
 INTERVAL = 5.0
 ROWS_PER_GROUP = 1 << 16
 ROWS_PER_FILE = 1 << 20
 MAX_ROWS = 1 << 20
-_RECORDER: Connection = ("", "")
-_GOODBYES = 2
-"""Rounds of writing after a close: the second tells what the first had to drop."""
+_RECORDER: ConnectionKey = ("", "")
+_CLOSING_ROUNDS = 2
+"""Rounds of writing after a close; the second reports what the first dropped."""
 
 
-class Trace:
-    """Where endpoints record what they did; give it as ``trace=`` to `connect` and `serve`.
-
-    One trace may serve many connections, of any thread. ``interval`` is the most seconds a row
-    waits before it is in a complete file, and so what a crash can lose; ``max_rows`` bounds what
-    waits in memory.
-    """
+class TraceWriter:
+    """Collects the rows of observers, and writes them to files in a thread."""
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
-        *,
-        interval: float = INTERVAL,
-        rows_per_group: int = ROWS_PER_GROUP,
-        rows_per_file: int = ROWS_PER_FILE,
-        max_rows: int = MAX_ROWS,
+        directory: Path,
+        interval: float,
+        rows_per_group: int,
+        rows_per_file: int,
+        max_rows: int,
     ) -> None:
-        _need_arrow()
-        self.directory = Path(directory)
+        self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o750)
         self.recorder = secrets.token_hex(4)
         self.rows_written = 0
         self.rows_dropped = 0
         self.lock = threading.Condition()
         """Held while rows are added to `batch`."""
-        self.batch: Batch = Batch()
+        self.batch: RowBatch = RowBatch()
         self._interval = interval
         self._rows_per_group = rows_per_group
         self._rows_per_file = rows_per_file
         self._max_rows = max_rows
-        self._sealed: deque[Batch] = deque()
+        self._sealed: deque[RowBatch] = deque()
         self._waiting = 0
-        """Weight of what is sealed, and of what is being written."""
-        self._unsaid = 0
-        """Dropped rows that no row tells of yet."""
+        """The weight of the batches that are sealed or being written."""
+        self._unreported = 0
+        """Dropped rows that no row reports yet."""
         self._warned = False
         self._closing = False
         self._flushes = 0
@@ -78,7 +71,7 @@ class Trace:
         self._sequence = 0
         self._file: TraceFile | None = None
         self._due = time.monotonic() + interval
-        """When what there is goes into a complete file."""
+        """When the current file is completed."""
         self._files = 0
         self._started = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         self._thread = threading.Thread(
@@ -87,18 +80,14 @@ class Trace:
         self._thread.start()
         _live.add(self)
 
-    # -- recording --------------------------------------------------------------------------------
-
     def check(self) -> None:
-        """After rows were added, with the lock still held: pass a full batch on."""
+        """Seal the batch if it is full. Call it after adding rows, with the lock held."""
         if self.batch.weight >= self._rows_per_group:
             self._seal()
             self.lock.notify()
 
-    # -- for people -------------------------------------------------------------------------------
-
     def flush(self) -> None:
-        """Wait until everything recorded so far is in complete files, or was dropped."""
+        """Wait until all rows so far are in complete files or were dropped."""
         with self.lock:
             self._flushes += 1
             wanted = self._flushes
@@ -107,51 +96,37 @@ class Trace:
                 self.lock.wait(0.1)
 
     def close(self) -> None:
-        """Write what waits, and stop. What is recorded afterwards is dropped."""
+        """Write the waiting rows and stop the thread. Rows added afterwards are dropped."""
         with self.lock:
             self._closing = True
             self.lock.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def __enter__(self) -> Trace:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<Trace {self.recorder} to {str(self.directory)!r}>"
-
-    # -- inside, with the lock held ---------------------------------------------------------------
+    # -- private; the caller holds the lock ------------------------------------------------------
 
     def _seal(self) -> None:
-        """Put the batch in line to be written, and begin another, if there is room for one."""
+        """Queue the batch for writing and start another, or drop rows if memory is exhausted."""
         batch = self.batch
-        if isinstance(batch, Waste):
+        if isinstance(batch, DroppedRows):
             self._count_dropped(batch.rows, "the disk is too slow for them")
         elif batch.rows:
             self._sealed.append(batch)
             self._waiting += batch.weight
-        self.batch = Batch() if self._waiting < self._max_rows else Waste()
-        self._say_dropped()
+        self.batch = RowBatch() if self._waiting < self._max_rows else DroppedRows()
+        self._report_dropped()
 
-    def _say_dropped(self) -> None:
-        if self._unsaid and not isinstance(self.batch, Waste):
+    def _report_dropped(self) -> None:
+        if self._unreported and not isinstance(self.batch, DroppedRows):
             now = time.monotonic_ns()
-            self.batch.add(now, _RECORDER, int(Kind.ROWS_DROPPED), value=self._unsaid)
-            self.batch.told, self._unsaid = self._unsaid, 0
+            self.batch.add(now, _RECORDER, int(Kind.ROWS_DROPPED), value=self._unreported)
+            self.batch.reported, self._unreported = self._unreported, 0
 
     def _count_dropped(self, rows: int, reason: object) -> None:
         if not rows:
             return
         self.rows_dropped += rows
-        self._unsaid += rows
+        self._unreported += rows
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -163,12 +138,12 @@ class Trace:
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        goodbyes = 0
-        while goodbyes < _GOODBYES:
+        closing_rounds = 0
+        while closing_rounds < _CLOSING_ROUNDS:
             with self.lock:
                 if not self._sealed and not self._closing and self._flushed == self._flushes:
                     self.lock.wait(max(0.0, self._due - time.monotonic()))
-                flushes, goodbyes = self._flushes, goodbyes + self._closing
+                flushes, closing_rounds = self._flushes, closing_rounds + self._closing
                 due = self._closing or flushes != self._flushed or time.monotonic() >= self._due
                 if due:
                     self._seal()
@@ -182,15 +157,15 @@ class Trace:
                 self._complete_file()
                 self._due = time.monotonic() + self._interval
             with self.lock:
-                if isinstance(self.batch, Waste):
-                    self._seal()  # there is room again
-                self._say_dropped()
+                if isinstance(self.batch, DroppedRows):
+                    self._seal()  # memory is available again
+                self._report_dropped()
                 self._flushed = flushes
                 self.lock.notify_all()
         with self.lock:
-            self.batch = Waste()
+            self.batch = DroppedRows()
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: RowBatch) -> None:
         from aqueduct.observe.trace.files import TraceFile
         from aqueduct.observe.trace.table import to_table
 
@@ -202,11 +177,11 @@ class Trace:
                 name = f"aqueduct-{self._started}-{self.recorder}-{self._files:06}.parquet"
                 self._file = TraceFile(self.directory / name)
             self._file.write(table)
-        except Exception as error:  # noqa: BLE001 -- a trace that fails must not fail who is traced
+        except Exception as error:  # noqa: BLE001 -- the connections must not fail with it
             self._give_up_file(error, batch)
         else:
             self._sequence += batch.rows
-            self._file.told += batch.told
+            self._file.reported += batch.reported
             if self._file.rows >= self._rows_per_file:
                 self._complete_file()
 
@@ -222,23 +197,23 @@ class Trace:
             self.rows_written += file.rows
             self._file = None
 
-    def _give_up_file(self, error: Exception, batch: Batch | None = None) -> None:
-        """What is in the file and the batch is lost, and so is what they told of earlier losses."""
+    def _give_up_file(self, error: Exception, batch: RowBatch | None = None) -> None:
+        """Drop the rows of the file and the batch; what they reported is reported again."""
         file, self._file = self._file, None
-        rows, told = (0, 0) if batch is None else (batch.rows, batch.told)
+        rows, reported = (0, 0) if batch is None else (batch.rows, batch.reported)
         if file is not None:
             file.discard()
-            rows, told = rows + file.rows, told + file.told
+            rows, reported = rows + file.rows, reported + file.reported
         with self.lock:
-            self._unsaid += told
-            self._count_dropped(rows - (told > 0), error)
+            self._unreported += reported
+            self._count_dropped(rows - (reported > 0), error)
 
     # -- fork -------------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """This is a child process: the files are the parent's."""
+        """Stop recording in a forked child: the files belong to the parent."""
         self.lock = threading.Condition()
-        self.batch = Waste()
+        self.batch = DroppedRows()
         self._sealed.clear()
         self._max_rows = 0
         self._closing = True
@@ -247,8 +222,64 @@ class Trace:
             self._file = None
 
 
+class Trace:
+    """A directory that records connections; pass it as ``trace=`` to `connect` and `serve`.
+
+    Connections of any thread may share a trace. ``interval`` is the most seconds that a row
+    waits before it is in a complete file, and so what a crash can lose; ``max_rows`` bounds what
+    waits in memory.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        interval: float = INTERVAL,
+        rows_per_group: int = ROWS_PER_GROUP,
+        rows_per_file: int = ROWS_PER_FILE,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        _need_arrow()
+        self.directory = Path(directory)
+        self._writer = TraceWriter(
+            self.directory, interval, rows_per_group, rows_per_file, max_rows
+        )
+
+    @property
+    def rows_written(self) -> int:
+        """The number of rows in complete files."""
+        return self._writer.rows_written
+
+    @property
+    def rows_dropped(self) -> int:
+        """The number of rows that were dropped."""
+        return self._writer.rows_dropped
+
+    def flush(self) -> None:
+        """Wait until everything recorded so far is in complete files or was dropped."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write the waiting rows and stop recording. Rows added afterwards are dropped."""
+        self._writer.close()
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Trace {self._writer.recorder} to {str(self.directory)!r}>"
+
+
 def _need_arrow() -> None:
-    """Arrow is large: only who traces pays for it, and hears here if it is missing."""
+    """Import Arrow, which only traces need; raise ImportError with a hint if it is missing."""
     try:
         from aqueduct.observe.trace import (
             files,  # noqa: F401
@@ -260,16 +291,16 @@ def _need_arrow() -> None:
         ) from error
 
 
-_live: weakref.WeakSet[Trace] = weakref.WeakSet()
+_live: weakref.WeakSet[TraceWriter] = weakref.WeakSet()
 _shared: dict[Path, tuple[Trace, int]] = {}
 _shared_lock = threading.Lock()
 
 
 def acquire(trace: Trace | str | os.PathLike[str]) -> Trace:
-    """The trace for what was given as ``trace=``; those of one directory are one.
+    """Return the trace for a ``trace=`` argument; one directory has one trace per process.
 
-    A `Trace` belongs to who made it. One that was named by its directory is closed by the last
-    `release`.
+    The caller owns a `Trace` that it made. A trace that is named by its directory is closed by the
+    last `release`.
     """
     if isinstance(trace, Trace):
         return trace
@@ -283,7 +314,7 @@ def acquire(trace: Trace | str | os.PathLike[str]) -> Trace:
 
 
 def release(trace: Trace) -> None:
-    """What `acquire` gave is no longer needed; writes and waits if nobody else needs it."""
+    """Release a trace from `acquire`; the last user writes its rows and waits for that."""
     with _shared_lock:
         found, users = _shared.get(trace.directory, (None, 0))
         if found is not trace:
@@ -296,17 +327,17 @@ def release(trace: Trace) -> None:
 
 
 def _close_all() -> None:
-    for trace in list(_live):
+    for writer in list(_live):
         with contextlib.suppress(Exception):
-            trace.close()
+            writer.close()
 
 
 def _after_fork() -> None:
     global _shared_lock  # noqa: PLW0603 -- another thread may have held it
     _shared_lock = threading.Lock()
     _shared.clear()
-    for trace in list(_live):
-        trace.forked()
+    for writer in list(_live):
+        writer.forked()
     _live.clear()
 
 

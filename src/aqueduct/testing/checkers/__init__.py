@@ -1,4 +1,4 @@
-"""Checkers: promises of the protocol, tested on the record of a run, with no look into a core."""
+"""Checkers of the channel protocol: its promises, tested on the record of a run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from aqueduct.testing.checkers import (
 )
 from aqueduct.testing.checkers.base import CHECKERS, Violation
 from aqueduct.testing.checkers.endings import EVERYTHING_ENDS
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.record import Record
 
-__all__ = ["CHECKERS", "EVERYTHING_ENDS", "Facts", "Violation", "check"]
+__all__ = ["CHECKERS", "EVERYTHING_ENDS", "RunFacts", "Violation", "check"]
 
 MODULES = (delivery, fates, lineage, credit, timing, streams, endings)
 
 
 def check(record: Record) -> list[Violation]:
-    """Everything that is wrong with a run, in the order of the checkers."""
-    facts = Facts(record)
-    return [violation for find in CHECKERS.values() for violation in find(facts)]
+    """Return all violations in a run, in the order of the checkers."""
+    return CHECKERS.run(RunFacts(record))

@@ -1,22 +1,20 @@
-"""What a checker is: a named function from the facts of a run to the violations it finds."""
+"""Checkers: named functions from the facts of a run to the violations that they find."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.wire.chanid import Side, describe
 
-Check = Callable[[Facts], Iterator["Violation"]]
-
-CHECKERS: dict[str, Check] = {}
-"""All checkers by name, in the order they run."""
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken: which, when, by whom, on what."""
+    """A broken promise of the protocol: the checker that found it, when, where, and what."""
 
     checker: str
     text: str
@@ -38,7 +36,21 @@ class Violation:
         return f"{' '.join(parts)}: {self.text}"
 
 
-def checker(check: Check) -> Check:
-    """Put a function among the checkers, under its own name."""
-    CHECKERS[check.__name__.replace("_", " ")] = check
-    return check
+Check = Callable[[F], Iterator[Violation]]
+
+
+class CheckerRegistry(dict[str, Check[F]], Generic[F]):
+    """The checkers of one protocol by name, in the order in which they run."""
+
+    def add(self, check: Check[F]) -> Check[F]:
+        """Register a function under its own name; used as a decorator."""
+        self[check.__name__.replace("_", " ")] = check
+        return check
+
+    def run(self, facts: F) -> list[Violation]:
+        """Return the violations that all checkers find, in their order."""
+        return [violation for check in self.values() for violation in check(facts)]
+
+
+CHECKERS: CheckerRegistry[RunFacts] = CheckerRegistry()
+checker = CHECKERS.add

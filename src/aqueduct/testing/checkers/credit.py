@@ -1,4 +1,4 @@
-"""Flow control: nobody sends more than the other is willing to hold, and credit comes back."""
+"""Flow control: a sender stays within the windows of the peer, and the peer returns credit."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import replace
 from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import End, SenderEnded, Writable
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import ACK_DELAY, EPSILON, FORGET_INTERVAL, SURELY_A_DATAGRAM
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
 from aqueduct.testing.record import (
-    Called,
+    CommandCalled,
     ConnectionClosed,
-    ConnectionLost,
+    ConnectionGone,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
-    Saw,
-    Sent,
-    Took,
+    MessageSent,
+    MessageTaken,
+    SendFailed,
 )
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
@@ -33,10 +33,10 @@ from aqueduct.wire.frames import (
 )
 
 
-class _Purse:
-    """What one side has sent and not been told is taken, as that side can know it."""
+class _Outstanding:
+    """The bytes that one side has outstanding, as far as that side can know."""
 
-    def __init__(self, facts: Facts, side: Side) -> None:
+    def __init__(self, facts: RunFacts, side: Side) -> None:
         self.facts = facts
         self.side = side
         self.channels: dict[int, int] = {}
@@ -56,7 +56,7 @@ class _Purse:
         self.total += size
 
     def release(self, channel: int, size: int) -> bool:
-        """Take bytes back; False if there were not so many."""
+        """Subtract bytes; return False if fewer were outstanding."""
         if channel in self.over:
             return True
         self.channels[channel] = self.channels.get(channel, 0) - size
@@ -80,7 +80,7 @@ class _Purse:
         self.decided[channel] = number
 
     def arrived(self, arrived: FrameArrived) -> bool:
-        """Learn what credit a frame gives back; False if it gives back too much."""
+        """Apply the credit in a frame; return False if it is more than is outstanding."""
         frame = arrived.sent.frame
         channel = arrived.sent.channel
         if isinstance(frame, Dequeued):
@@ -89,26 +89,26 @@ class _Purse:
             self.decide(channel, frame)
         elif isinstance(frame, CloseReceiver | ForgetChannel):
             facts = self.facts.channels.get(channel)
-            # A frame about a channel this side receives on is no credit for it.
+            # A frame about a channel that this side receives on carries no credit.
             if facts is not None and facts.sender == self.side:
                 self.release_all(channel)
         return True
 
 
 @checker
-def within_the_windows(facts: Facts) -> Iterator[Violation]:
+def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
     """Bytes on the wire stay within the channel's and the connection's window (AQ-FLOW-2).
 
-    Seen from the sender: what it sent, less what it has been told is taken, nacked or moot. One
-    message larger than a window may be alone in it.
+    Counted at the sender: the bytes sent, minus those that the peer reported as taken, nacked or
+    moot. A message larger than a window may be alone in it.
     """
-    purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
+    sides = (_Outstanding(facts, Side.CLIENT), _Outstanding(facts, Side.SERVER))
     for entry in facts.record.entries:
         if isinstance(entry, FrameSent):
             if isinstance(entry.frame, Message):
-                yield from _spend(purses[entry.side], entry, entry.frame)
+                yield from _spend(sides[entry.side], entry, entry.frame)
         elif isinstance(entry, FrameArrived):
-            if not purses[entry.side].arrived(entry):
+            if not sides[entry.side].arrived(entry):
                 yield Violation(
                     "within the windows",
                     "DEQUEUED reports more bytes than were sent",
@@ -116,27 +116,27 @@ def within_the_windows(facts: Facts) -> Iterator[Violation]:
                     entry.side.other,
                     entry.sent.channel,
                 )
-        elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
-            purses[entry.side].release_all(entry.event.channel)
+        elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
+            sides[entry.side].release_all(entry.event.channel)
 
 
-def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation]:
+def _spend(outstanding: _Outstanding, sent: FrameSent, frame: Message) -> Iterator[Violation]:
     size = frame.size
-    limits = purse.limits(sent.time)
-    on_channel = purse.channels.get(sent.channel, 0)
+    limits = outstanding.limits(sent.time)
+    on_channel = outstanding.channels.get(sent.channel, 0)
     problems = []
-    # An empty message takes no room; in one turn it may leave behind a larger one sent after it.
+    # An empty message needs no credit; a larger one sent later may leave before it in a turn.
     if size and on_channel > 0 and on_channel + size > limits.channel_window:
         problems.append(f"{on_channel} + {size} bytes exceed the channel's {limits.channel_window}")
     if size:
-        before = _shared(limits, purse.channels.values())
-        changed = {**purse.channels, sent.channel: on_channel + size}
+        before = _shared(limits, outstanding.channels.values())
+        changed = {**outstanding.channels, sent.channel: on_channel + size}
         after = _shared(limits, changed.values())
         if before > limits.connection_window:
-            # One message is larger than the window. It may have overtaken this one within a turn,
+            # One message exceeds the window. It may have overtaken this one within a turn,
             # and use a reserve that this one had.
             wide = replace(limits, reserve_window=limits.reserve_window + limits.channel_reserve)
-            before = _shared(wide, purse.channels.values())
+            before = _shared(wide, outstanding.channels.values())
             after = _shared(wide, changed.values())
         if after > before > 0 and after > limits.connection_window:
             problems.append(
@@ -152,23 +152,23 @@ def _spend(purse: _Purse, sent: FrameSent, frame: Message) -> Iterator[Violation
             "within the windows", problem, sent.time, sent.side, sent.channel, frame.number
         )
     if sent.in_datagram:
-        purse.datagrams.setdefault(sent.channel, {})[frame.number] = size
-    purse.add(sent.channel, size)
+        outstanding.datagrams.setdefault(sent.channel, {})[frame.number] = size
+    outstanding.add(sent.channel, size)
 
 
 def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
-    """Bytes that count against the connection window: not those in reserves (AQ-FLOW-10)."""
+    """Return the bytes that count against the connection window, without reserves (AQ-FLOW-10)."""
     each = list(outstanding)
     reserved = sum(min(size, limits.channel_reserve) for size in each)
     return sum(each) - min(reserved, limits.reserve_window)
 
 
 class _Ledger:
-    """Both sides' purses, and the messages that are accepted but not on the wire yet."""
+    """The credit of both sides, and the messages that are accepted but not on the wire yet."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: RunFacts) -> None:
         self.facts = facts
-        self.purses = (_Purse(facts, Side.CLIENT), _Purse(facts, Side.SERVER))
+        self.sides = (_Outstanding(facts, Side.CLIENT), _Outstanding(facts, Side.SERVER))
         # By side, channel and number in its space: when it was sent, and its size.
         self.waiting: tuple[dict[tuple[int, int, bool], tuple[float, int]], ...] = ({}, {})
         # By side: until when the bytes of lost channels count, and how many.
@@ -176,8 +176,8 @@ class _Ledger:
         self.slack = facts.record.lateness + EPSILON
 
     def see(self, entry: Entry) -> None:
-        """Follow what an entry does to the room of either side."""
-        if isinstance(entry, Sent):
+        """Apply an entry to the credit of both sides."""
+        if isinstance(entry, MessageSent):
             message = self.facts.channels[entry.channel].space(entry.reliable)[entry.number]
             key = (entry.channel, entry.number, entry.reliable)
             self.waiting[entry.side][key] = (entry.time, message.size)
@@ -185,39 +185,39 @@ class _Ledger:
             if isinstance(entry.frame, Message):
                 number = entry.frame.number
                 self.waiting[entry.side].pop((entry.channel, number, not entry.in_datagram), None)
-                purse = self.purses[entry.side]
+                outstanding = self.sides[entry.side]
                 if entry.in_datagram:
-                    purse.datagrams.setdefault(entry.channel, {})[number] = entry.frame.size
-                purse.add(entry.channel, entry.frame.size)
+                    outstanding.datagrams.setdefault(entry.channel, {})[number] = entry.frame.size
+                outstanding.add(entry.channel, entry.frame.size)
         elif isinstance(entry, FrameArrived):
             channel = self.facts.channels.get(entry.sent.channel)
-            # Whether a core that held both first saw the end of a channel or its loss, is its own.
+            # A core that had received both may have handled the end of a channel or its loss first.
             if channel is None or not channel.lost:
-                self.purses[entry.side].arrived(entry)
-        elif isinstance(entry, Saw) and isinstance(entry.event, SenderEnded):
+                self.sides[entry.side].arrived(entry)
+        elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
             self._end(entry.side, entry.event, entry.time)
 
     def _end(self, side: Side, event: SenderEnded, time: float) -> None:
         kept = self.waiting[side]
         mine = [key for key in kept if key[0] == event.channel]
         unsent = sum(kept.pop(key)[1] for key in mine)
-        purse = self.purses[side]
+        outstanding = self.sides[side]
         if event.how is End.LOST:
-            # The peer may hold these until FORGET_CHANNEL has surely come (AQ-FLOW-8); how late a
+            # The peer may hold these until FORGET_CHANNEL must have arrived (AQ-FLOW-8); how late a
             # timer of this run may be, and how it rounds, is the core's.
-            held = purse.channels.get(event.channel, 0) + unsent
+            held = outstanding.channels.get(event.channel, 0) + unsent
             self.written_off[side].append((time + FORGET_INTERVAL + 2 * self.slack, held))
-        purse.release_all(event.channel)
+        outstanding.release_all(event.channel)
 
-    def room(self, refused: NotSent, time: float) -> str | None:
-        """Why a message that was refused would fit at a time; None if it would not."""
-        purse = self.purses[refused.side]
-        limits = purse.limits(time)
-        channels = {refused.channel: 0, **purse.channels}
+    def room(self, refused: SendFailed, time: float) -> str | None:
+        """Return why a message that would block fits at a time, or None if it does not."""
+        outstanding = self.sides[refused.side]
+        limits = outstanding.limits(time)
+        channels = {refused.channel: 0, **outstanding.channels}
         lost = [size for until, size in self.written_off[refused.side] if time <= until]
         for (channel, _, reliable), (sent, size) in self.waiting[refused.side].items():
-            # A datagram that did not leave in its turn was dropped, and gave its room back; that
-            # of a cancelled sender may keep it until the peer has answered the cancel.
+            # A datagram that did not leave in its turn was dropped and returned its credit; that
+            # of a cancelled sender may keep it until the peer answers the cancel.
             cancelled = self.facts.channels[channel].cancel_called <= time
             if reliable or sent == time or cancelled:
                 channels[channel] = channels.get(channel, 0) + size
@@ -227,7 +227,7 @@ class _Ledger:
             return None
         channels[refused.channel] += refused.size
         after = _shared(limits, [*channels.values(), *lost])
-        # One that costs nothing may wait behind a full window; one in its reserve may not.
+        # An empty message may wait behind a full window; one within the reserve may not.
         costs = after > total or not refused.size
         if total > 0 and after > limits.connection_window and costs:
             return None
@@ -238,13 +238,13 @@ class _Ledger:
 
 
 @checker
-def no_block_with_room(facts: Facts) -> Iterator[Violation]:
-    """A send that would block has no room: it needs a stream and does not fit a window."""
+def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
+    """A send raises WouldBlock only if it needs a stream and does not fit a window."""
     ledger = _Ledger(facts)
     for entry in facts.record.entries:
         ledger.see(entry)
-        if not isinstance(entry, NotSent) or entry.error != "WouldBlock" or entry.attached:
-            # How large a message with channels would be depends on ids that were never given.
+        if not isinstance(entry, SendFailed) or entry.error != "WouldBlock" or entry.attached:
+            # The size of a message with attachments depends on ids that were never assigned.
             continue
         channel = facts.channels.get(entry.channel)
         small = entry.size <= SURELY_A_DATAGRAM
@@ -263,13 +263,13 @@ def no_block_with_room(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def room_is_told(facts: Facts) -> Iterator[Violation]:
-    """A sender that would block gets Writable the moment its message fits.
+def writable_when_room(facts: RunFacts) -> Iterator[Violation]:
+    """A sender that was blocked gets Writable at the instant when its message fits.
 
-    Where several wait, who is first is the core's choice; so only one that waits alone is judged.
+    If several senders wait, the core chooses the first, so only one that waits alone is checked.
     """
     ledger = _Ledger(facts)
-    blocked: tuple[dict[int, NotSent], dict[int, NotSent]] = ({}, {})
+    blocked: tuple[dict[int, SendFailed], dict[int, SendFailed]] = ({}, {})
     now = 0.0
     for entry in facts.record.entries:
         if entry.time > now:
@@ -277,22 +277,22 @@ def room_is_told(facts: Facts) -> Iterator[Violation]:
                 yield from _judge_wait(ledger, waiting, now)
             now = entry.time
         ledger.see(entry)
-        if isinstance(entry, NotSent):
+        if isinstance(entry, SendFailed):
             if entry.error == "WouldBlock":
                 blocked[entry.side][entry.channel] = entry
-        elif isinstance(entry, Sent | Called):
+        elif isinstance(entry, MessageSent | CommandCalled):
             blocked[entry.side].pop(entry.channel, None)
-        elif isinstance(entry, Saw):
+        elif isinstance(entry, EventRaised):
             if isinstance(entry.event, SenderEnded | Writable):
                 blocked[entry.side].pop(entry.event.channel, None)
         elif isinstance(entry, FrameArrived):
             if isinstance(entry.sent.frame, CloseReceiver | ForgetChannel):
                 blocked[entry.side].pop(entry.sent.channel, None)
-        elif isinstance(entry, ConnectionClosed | ConnectionLost):
+        elif isinstance(entry, ConnectionClosed | ConnectionGone):
             blocked[entry.side].clear()
 
 
-def _judge_wait(ledger: _Ledger, waiting: dict[int, NotSent], now: float) -> Iterator[Violation]:
+def _judge_wait(ledger: _Ledger, waiting: dict[int, SendFailed], now: float) -> Iterator[Violation]:
     if len(waiting) != 1:
         return
     ((channel, refused),) = waiting.items()
@@ -300,13 +300,17 @@ def _judge_wait(ledger: _Ledger, waiting: dict[int, NotSent], now: float) -> Ite
     if room:
         del waiting[channel]
         yield Violation(
-            "room is told", f"waits without being told of room: {room}", now, refused.side, channel
+            "writable when room",
+            f"waits without being told of room: {room}",
+            now,
+            refused.side,
+            channel,
         )
 
 
 @checker
-def credit_is_honest(facts: Facts) -> Iterator[Violation]:
-    """DEQUEUED reports what the application took: never more, and all of it soon (AQ-FLOW-4).
+def credit_is_exact(facts: RunFacts) -> Iterator[Violation]:
+    """DEQUEUED reports what the application took: never more, and all of it in time (AQ-FLOW-4).
 
     At once when a quarter of the window has been taken, and within the ack delay when the queue
     has run empty.
@@ -315,7 +319,7 @@ def credit_is_honest(facts: Facts) -> Iterator[Violation]:
         yield from _follow_receiver(facts, channel)
 
 
-def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]:
+def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
     side = channel.receiver
     quarter = facts.record.limits[side].channel_window / 4
     patience = ACK_DELAY + facts.record.lateness + EPSILON
@@ -330,7 +334,7 @@ def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]
         due = min(quarter_due, empty_due)
         if entry.time > due:
             yield Violation(
-                "credit is honest",
+                "credit is exact",
                 f"{taken - reported} bytes taken were not reported by {due:.6f}",
                 entry.time,
                 side,
@@ -340,14 +344,14 @@ def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]
         if isinstance(entry, FrameArrived) and entry.side == side:
             if isinstance(entry.sent.frame, Message):
                 queued += 1
-        elif isinstance(entry, Took):
+        elif isinstance(entry, MessageTaken):
             queued -= 1
             taken += entry.message.size
         elif isinstance(entry, FrameSent) and isinstance(entry.frame, Dequeued):
             reported += entry.frame.num_bytes
             if reported > taken:
                 yield Violation(
-                    "credit is honest",
+                    "credit is exact",
                     f"DEQUEUED reports {reported} bytes, but {taken} were taken",
                     entry.time,
                     side,
@@ -356,12 +360,12 @@ def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]
                 return
         owed = taken - reported
         quarter_due = min(quarter_due, entry.time + EPSILON) if owed >= quarter > 0 else NEVER
-        # A queue that is filled again may let the report wait for more.
+        # If the queue fills again, the report may wait for more.
         empty_due = min(empty_due, entry.time + patience) if owed and queued <= 0 else NEVER
     due = min(quarter_due, empty_due)
     if due < min(over, facts.end) and taken != reported:
         yield Violation(
-            "credit is honest",
+            "credit is exact",
             f"{taken - reported} bytes taken were never reported",
             due,
             side,
@@ -370,8 +374,8 @@ def _follow_receiver(facts: Facts, channel: ChannelFacts) -> Iterator[Violation]
 
 
 @checker
-def credit_of_the_connection(facts: Facts) -> Iterator[Violation]:
-    """What is taken but not reported, over all channels, stays below a quarter of the window."""
+def credit_of_the_connection(facts: RunFacts) -> Iterator[Violation]:
+    """The bytes taken but not reported over all channels stay below a quarter of the window."""
     owed: tuple[dict[int, int], dict[int, int]] = ({}, {})
     now = 0.0
     for entry in facts.record.entries:
@@ -379,7 +383,7 @@ def credit_of_the_connection(facts: Facts) -> Iterator[Violation]:
             for side in Side:
                 yield from _judge_debt(facts, side, owed[side], now)
             now = entry.time
-        if isinstance(entry, Took):
+        if isinstance(entry, MessageTaken):
             of = owed[entry.side]
             of[entry.channel] = of.get(entry.channel, 0) + entry.message.size
         elif isinstance(entry, FrameSent):
@@ -390,7 +394,9 @@ def credit_of_the_connection(facts: Facts) -> Iterator[Violation]:
                 owed[entry.side].pop(entry.channel, None)
 
 
-def _judge_debt(facts: Facts, side: Side, owed: dict[int, int], now: float) -> Iterator[Violation]:
+def _judge_debt(
+    facts: RunFacts, side: Side, owed: dict[int, int], now: float
+) -> Iterator[Violation]:
     window = facts.record.limits[side].connection_window
     if sum(owed.values()) * 4 < window or facts.gone[side] <= now:
         return

@@ -1,4 +1,4 @@
-"""What a mode promises: messages in order, once, or decided; and always as they were sent."""
+"""Delivery: each message is taken at most once, intact, and in the order of its mode."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from aqueduct.protocol.events import End
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
 
 
 @checker
-def intact_content(facts: Facts) -> Iterator[Violation]:
+def intact_content(facts: RunFacts) -> Iterator[Violation]:
     """A message is taken with the payload, headers and channels it was sent with."""
     for channel in facts.channels.values():
         for took, message in channel.takes:
@@ -27,8 +27,8 @@ def intact_content(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def at_most_once(facts: Facts) -> Iterator[Violation]:
-    """No message is taken twice, in whatever mode (AQ-SEND-2)."""
+def at_most_once(facts: RunFacts) -> Iterator[Violation]:
+    """No message is taken twice, in any mode (AQ-SEND-2)."""
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.takes > 1:
@@ -36,8 +36,8 @@ def at_most_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def ordered_delivery(facts: Facts) -> Iterator[Violation]:
-    """An ORDERED channel gives its messages from the first on, without a gap, in order."""
+def ordered_delivery(facts: RunFacts) -> Iterator[Violation]:
+    """An ORDERED channel delivers its messages in order and without gaps."""
     for channel in facts.channels.values():
         if channel.mode != "ORDERED":
             continue
@@ -55,8 +55,8 @@ def ordered_delivery(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def finished_means_all(facts: Facts) -> Iterator[Violation]:
-    """A receiver that ends FINISHED has given every message that was not nacked as a datagram."""
+def finished_means_all(facts: RunFacts) -> Iterator[Violation]:
+    """A receiver that ends FINISHED delivered every message but nacked datagrams."""
     for channel in facts.channels.values():
         end = channel.receiver_end
         if end is None or end.how is not End.FINISHED:
@@ -75,8 +75,8 @@ def finished_means_all(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_after_nack(facts: Facts) -> Iterator[Violation]:
-    """A message that was nacked is never given to the application, early or late (AQ-UNREL-3)."""
+def nothing_after_nack(facts: RunFacts) -> Iterator[Violation]:
+    """A message that was nacked is never taken, neither before nor after the nack (AQ-UNREL-3)."""
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.taken < NEVER and message.nacked < NEVER:
@@ -84,7 +84,7 @@ def nothing_after_nack(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def taken_before_end(facts: Facts) -> Iterator[Violation]:
+def taken_before_end(facts: RunFacts) -> Iterator[Violation]:
     """Nothing is taken from a receiver after it ended or was closed."""
     for channel in facts.channels.values():
         over = min([channel.close_called, *(time for time, _ in channel.receiver_ends)])
@@ -101,8 +101,8 @@ def taken_before_end(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def taken_after_arrival(facts: Facts) -> Iterator[Violation]:
-    """What is taken has arrived, through a handle the application has."""
+def taken_after_arrival(facts: RunFacts) -> Iterator[Violation]:
+    """A message is taken after it arrived, from a receiver that the application has."""
     for channel in facts.channels.values():
         for took, message in channel.takes:
             if took.time < channel.receiver_held or (

@@ -1,4 +1,4 @@
-"""Everything ends, once, for a reason; nothing is left; and neither side objects to the other."""
+"""Endings: each half ends once and for a reason, and nothing stays allocated."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from aqueduct.protocol.events import (
     Writable,
 )
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
-from aqueduct.testing.record import Broke, ConnectionClosed, NotSent, Saw
+from aqueduct.testing.record import ConnectionClosed, CoreFault, EventRaised, SendFailed
 from aqueduct.wire.chanid import Side
 
 POLITE = (CloseCode.NO_ERROR, CloseCode.REFUSED)
 
 
 EVERYTHING_ENDS = "everything ends"
-"""The name of the one checker that can only judge a run that is over."""
+"""The name of the checker that applies only to a run that is over."""
 
 
 @checker
-def cores_keep_their_promise(facts: Facts) -> Iterator[Violation]:
-    """A core raises nothing but what it says it raises, and writes only what can be read."""
+def only_documented_errors(facts: RunFacts) -> Iterator[Violation]:
+    """A core raises only documented errors, and writes only bytes that can be parsed."""
     for entry in facts.record.entries:
-        if isinstance(entry, Broke):
-            yield Violation("cores keep their promise", entry.text, entry.time, entry.side)
+        if isinstance(entry, CoreFault):
+            yield Violation("only documented errors", entry.text, entry.time, entry.side)
 
 
 @checker
-def nobody_objects(facts: Facts) -> Iterator[Violation]:
-    """Both ends are ours: neither may accuse the other of breaking a rule."""
+def no_protocol_errors(facts: RunFacts) -> Iterator[Violation]:
+    """Neither side closes the connection with a protocol error: both are ours."""
     for entry in facts.record.entries:
         if isinstance(entry, ConnectionClosed) and entry.code not in POLITE:
             yield Violation(
-                "nobody objects",
+                "no protocol errors",
                 f"closed the connection with code {entry.code}: {entry.reason}",
                 entry.time,
                 entry.side,
@@ -49,13 +49,13 @@ def nobody_objects(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_is_strange(facts: Facts) -> Iterator[Violation]:
-    """No frame and no event is about a channel or message that does not exist."""
+def only_known_channels(facts: RunFacts) -> Iterator[Violation]:
+    """No frame and no event names a channel or message that does not exist."""
     for entry, text in facts.strange:
-        subject = entry.event if isinstance(entry, Saw) else entry
+        subject = entry.event if isinstance(entry, EventRaised) else entry
         channel = getattr(subject, "channel", None)
         yield Violation(
-            "nothing is strange",
+            "only known channels",
             f"{type(subject).__name__} {text}",
             entry.time,
             entry.side,
@@ -64,12 +64,12 @@ def nothing_is_strange(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def events_follow_handles(facts: Facts) -> Iterator[Violation]:
-    """An application hears only of halves it has, and nothing of one after its end."""
+def events_follow_handles(facts: RunFacts) -> Iterator[Violation]:
+    """An application gets events only about halves it has, and none after the end of a half."""
     for channel in facts.channels.values():
         over = [False, False]
         for entry in channel.entries:
-            if not isinstance(entry, Saw):
+            if not isinstance(entry, EventRaised):
                 continue
             of_sender = isinstance(entry.event, SenderEnded | Delivered | Undelivered | Writable)
             side = channel.sender if of_sender else channel.receiver
@@ -96,8 +96,8 @@ def events_follow_handles(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def ends_have_reasons(facts: Facts) -> Iterator[Violation]:
-    """A half ends the way somebody ended it."""
+def ends_have_reasons(facts: RunFacts) -> Iterator[Violation]:
+    """A half ends as one of the applications, or the connection, ended it."""
     for channel in facts.channels.values():
         ends: list[tuple[float, SenderEnded | ReceiverEnded]] = [
             *channel.sender_ends,
@@ -117,7 +117,7 @@ def ends_have_reasons(facts: Facts) -> Iterator[Violation]:
 
 
 def _problem_of(
-    facts: Facts, channel: ChannelFacts, event: SenderEnded | ReceiverEnded, time: float
+    facts: RunFacts, channel: ChannelFacts, event: SenderEnded | ReceiverEnded, time: float
 ) -> str | None:
     how = event.how
     is_sender = isinstance(event, SenderEnded)
@@ -139,11 +139,11 @@ def _problem_of(
 
 
 @checker
-def errors_have_reasons(facts: Facts) -> Iterator[Violation]:
-    """A sender that its application holds and has not ended takes messages within the limits."""
+def errors_have_reasons(facts: RunFacts) -> Iterator[Violation]:
+    """An open sender accepts messages within the limits; an error has a documented cause."""
     for channel in facts.channels.values():
         for entry in channel.entries:
-            if not isinstance(entry, NotSent):
+            if not isinstance(entry, SendFailed):
                 continue
             problem = _problem_of_error(facts, channel, entry)
             if problem:
@@ -156,7 +156,7 @@ def errors_have_reasons(facts: Facts) -> Iterator[Violation]:
                 )
 
 
-def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> str | None:
+def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed) -> str | None:
     limits = facts.record.limits[channel.receiver]
     if entry.error == "WouldBlock":
         return None
@@ -166,7 +166,7 @@ def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> st
             return "nobody had closed it"
         return None
     if entry.error == "ReceiverClosed":
-        # The end of a pending channel is told when its lineage is known, not before.
+        # The end of a pending channel is reported once its lineage is known.
         return "the receiver was open" if channel.close_arrived > entry.time else None
     if entry.error == "MessageTooLarge":
         smallest = min(facts.record.first_limits.max_message, limits.max_message)
@@ -181,8 +181,8 @@ def _problem_of_error(facts: Facts, channel: ChannelFacts, entry: NotSent) -> st
 
 
 @checker
-def everything_ends(facts: Facts) -> Iterator[Violation]:
-    """Once the faults are off, all halves end within the time given, and the cores hold nothing."""
+def everything_ends(facts: RunFacts) -> Iterator[Violation]:
+    """After the faults stop, all halves end within the timeout, and the cores hold nothing."""
     if not facts.record.drained:
         yield Violation(EVERYTHING_ENDS, "the run did not come to rest", facts.end)
     for side, left in zip(Side, facts.record.leftovers, strict=True):

@@ -1,4 +1,4 @@
-"""What can be known of a run from outside the cores: per channel and per message, in one pass.
+"""What is known of a run from outside the cores, per channel and per message.
 
 The facts are computed from a record alone: from what the applications did and saw and from the
 frames on the wire. They are the common ground of the checkers, and the oracle for which channels
@@ -28,18 +28,18 @@ from aqueduct.testing.checkers.subjects import (
 )
 from aqueduct.testing.record import (
     NO_CHANNEL,
-    Called,
+    CommandCalled,
     ConnectionClosed,
-    ConnectionLost,
+    ConnectionGone,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
+    MessageSent,
+    MessageTaken,
     Record,
-    RttTold,
-    Saw,
-    Sent,
+    RttMeasured,
+    SendFailed,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
@@ -54,8 +54,8 @@ from aqueduct.wire.frames import (
 )
 
 
-class Facts:
-    """Everything the checkers share, computed once."""
+class RunFacts:
+    """The facts that all checkers share, computed in one pass over the record."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -63,12 +63,12 @@ class Facts:
         self.gone = [NEVER, NEVER]
         """When the connection ended, by side."""
         self.listening = [NEVER, NEVER]
-        """From when on a side acts on the frames of channels, and knows the peer's limits."""
+        """When each side starts to act on frames of channels, and knows the peer's limits."""
         self.streams: dict[tuple[Side, int], StreamFacts] = {}
         self.rtts: tuple[list[tuple[float, float]], ...] = ([(0.0, 0.0)], [(0.0, 0.0)])
-        """When each side was told which round-trip time."""
+        """The round-trip times of each side, with the time of each measurement."""
         self.strange: list[tuple[ChannelEntry, str]] = []
-        """Frames and events about channels or messages that do not exist."""
+        """Frames and events that name channels or messages that do not exist."""
         self.end = record.entries[-1].time if record.entries else 0.0
         entrypoint = self.channels[ENTRYPOINT]
         entrypoint.sender_held = 0.0
@@ -80,19 +80,19 @@ class Facts:
                 self._frame_sent(entry)  # type: ignore[arg-type]
             elif kind is FrameArrived:
                 self._frame_arrived(entry)  # type: ignore[arg-type]
-            elif kind is Saw:
+            elif kind is EventRaised:
                 self._saw(entry)  # type: ignore[arg-type]
-            elif kind is Sent:
+            elif kind is MessageSent:
                 self._sent(entry)  # type: ignore[arg-type]
-            elif kind is Took:
+            elif kind is MessageTaken:
                 self._took(entry)  # type: ignore[arg-type]
-            elif isinstance(entry, Called):
+            elif isinstance(entry, CommandCalled):
                 self._called(entry)
-            elif isinstance(entry, ConnectionClosed | ConnectionLost):
+            elif isinstance(entry, ConnectionClosed | ConnectionGone):
                 self.gone[entry.side] = min(self.gone[entry.side], entry.time)
-            elif isinstance(entry, NotSent):
+            elif isinstance(entry, SendFailed):
                 self._of(entry.channel, entry)
-            elif isinstance(entry, RttTold):
+            elif isinstance(entry, RttMeasured):
                 self.rtts[entry.side].append((entry.time, entry.rtt))
             elif isinstance(entry, StreamEnded):
                 stream = self._stream(entry.side, entry.stream)
@@ -102,21 +102,21 @@ class Facts:
 
     @property
     def over(self) -> float:
-        """When the connection ended for the side that knew first."""
+        """When the connection ended for the side that learned it first."""
         return min(self.gone)
 
     def alive(self, side: Side, time: float) -> bool:
-        """Whether the side still had a connection, and the run went on, at that time."""
+        """Return whether the side had a connection, and the run continued, at that time."""
         return time < self.gone[side] and time <= self.end
 
     def rtt(self, side: Side, time: float) -> tuple[float, float]:
-        """The least and the greatest round-trip time the side may have gone by at that instant."""
+        """Return the minimum and maximum round-trip time that the side may have used at a time."""
         told = self.rtts[side]
         at = bisect_left(told, (time, 0.0))
         possible = [told[max(at - 1, 0)][1], *(rtt for when, rtt in told[at:] if when <= time)]
         return min(possible), max(possible)
 
-    # One entry each
+    # One entry
 
     def _of(self, channel: int, entry: ChannelEntry) -> ChannelFacts | None:
         facts = self.channels.get(channel)
@@ -126,7 +126,7 @@ class Facts:
             facts.entries.append(entry)
         return facts
 
-    def _sent(self, sent: Sent) -> None:
+    def _sent(self, sent: MessageSent) -> None:
         facts = self._of(sent.channel, sent)
         if facts is None:
             return
@@ -146,7 +146,7 @@ class Facts:
             else:
                 made.receiver_held = sent.time
 
-    def _took(self, took: Took) -> None:
+    def _took(self, took: MessageTaken) -> None:
         facts = self._of(took.channel, took)
         if facts is None:
             return
@@ -166,14 +166,14 @@ class Facts:
 
     @staticmethod
     def _match(facts: ChannelFacts, taken: Message) -> MessageFacts | None:
-        """The message that was taken: its number alone does not tell the space."""
+        """Return the message that was taken; its number does not determine the number space."""
         candidates = [facts.reliable.get(taken.number), facts.unreliable.get(taken.number)]
         for message in candidates:
             if message is not None and same_content(message, taken):
                 return message
         return None
 
-    def _called(self, called: Called) -> None:
+    def _called(self, called: CommandCalled) -> None:
         if called.channel == NO_CHANNEL:
             if called.verb == "accept":
                 self.listening[called.side] = called.time
@@ -190,7 +190,7 @@ class Facts:
         elif called.verb == "close":
             facts.close_called = min(facts.close_called, called.time)
 
-    def _saw(self, saw: Saw) -> None:
+    def _saw(self, saw: EventRaised) -> None:
         event: Event = saw.event
         if not isinstance(
             event, Delivered | Undelivered | SenderEnded | ReceiverEnded | Readable | Writable
@@ -317,10 +317,10 @@ class Facts:
             acked = not acked
         return start
 
-    # The whole
+    # The whole run
 
     def _find_fates(self) -> None:
-        # Channels are listed in the order they were made, so a carrier's channel comes first.
+        # Channels are in the order of creation, so the channel of a carrier comes first.
         for facts in self.channels.values():
             for message in facts.messages:
                 if message.acked == NEVER and message.nacked == NEVER:
@@ -331,7 +331,7 @@ class Facts:
             if carrier is None:
                 continue
             parent = carrier.channel
-            # A sender that came from the peer is accessible: its application has the handle.
+            # A sender that came from the peer is accessible: the application has its handle.
             pending = parent.creator == facts.creator
             facts.lost = carrier.nacked < NEVER or (pending and parent.lost)
             facts.lost_known = carrier.nack_known

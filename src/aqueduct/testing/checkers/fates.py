@@ -1,4 +1,4 @@
-"""Every message has one fate, and both ends agree on it."""
+"""Fates: each message has one fate, and both ends agree on it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from aqueduct.protocol.events import Delivered, End, Undelivered
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
-from aqueduct.testing.record import Saw
+from aqueduct.testing.record import EventRaised
 
 
 @checker
-def one_fate(facts: Facts) -> Iterator[Violation]:
-    """A message is reported once at most, as delivered or undelivered, before its sender ends."""
+def one_fate(facts: RunFacts) -> Iterator[Violation]:
+    """The fate of a message is reported at most once, and before its sender ends."""
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.reports > 1:
@@ -22,7 +22,7 @@ def one_fate(facts: Facts) -> Iterator[Violation]:
             continue
         ended = False
         for entry in channel.entries:
-            if not isinstance(entry, Saw):
+            if not isinstance(entry, EventRaised):
                 continue
             if entry.event is channel.sender_end:
                 ended = True
@@ -37,8 +37,8 @@ def one_fate(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def both_ends_agree(facts: Facts) -> Iterator[Violation]:
-    """What was taken is delivered; what is not delivered when the sender ends is never taken."""
+def both_ends_agree(facts: RunFacts) -> Iterator[Violation]:
+    """A message that was taken is reported delivered; one that is not by its end is never taken."""
     for channel in facts.channels.values():
         end = channel.sender_end
         for message in channel.messages:
@@ -51,8 +51,8 @@ def both_ends_agree(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def delivered_is_earned(facts: Facts) -> Iterator[Violation]:
-    """Delivered means: acked, and its channel known to be within the peer application's reach."""
+def delivered_after_ack(facts: RunFacts) -> Iterator[Violation]:
+    """Delivered means acked, on a channel that the application of the peer can access."""
     for channel in facts.channels.values():
         reachable = _reachable_since(channel)
         for message in channel.messages:
@@ -60,27 +60,27 @@ def delivered_is_earned(facts: Facts) -> Iterator[Violation]:
             if time == NEVER:
                 continue
             if time < message.ack_known:
-                yield _about(message, "delivered is earned", "was reported before any ack came")
+                yield _about(message, "delivered after ack", "was reported before any ack came")
             if time < reachable:
                 yield _about(
-                    message, "delivered is earned", "was reported while its channel was pending"
+                    message, "delivered after ack", "was reported while its channel was pending"
                 )
 
 
 @checker
-def undelivered_is_earned(facts: Facts) -> Iterator[Violation]:
-    """Undelivered means: nacked, or its channel lost, before it was reported so (AQ-NACK-1)."""
+def undelivered_after_nack(facts: RunFacts) -> Iterator[Violation]:
+    """Undelivered means that the message was nacked or its channel lost before (AQ-NACK-1)."""
     for channel in facts.channels.values():
         for message in channel.messages:
             time = message.undelivered
             lost = channel.lost_known if channel.creator == channel.sender else NEVER
             if time < NEVER and time < min(message.nack_known, lost):
-                yield _about(message, "undelivered is earned", "was reported before any nack came")
+                yield _about(message, "undelivered after nack", "was reported before any nack came")
 
 
 @checker
-def fates_are_complete(facts: Facts) -> Iterator[Violation]:
-    """When a sender ends, each message known to be acked and within reach has been reported."""
+def fates_are_complete(facts: RunFacts) -> Iterator[Violation]:
+    """When a sender ends, each message that is acked and accessible has been reported."""
     for channel in facts.channels.values():
         end = channel.sender_end
         if end is None or end.how is End.CONNECTION:

@@ -1,4 +1,4 @@
-"""Which channels were lost in transit, and whether exactly those who should know were told."""
+"""Channels lost in transit: exactly the creators of lost channels learn of the loss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
@@ -15,11 +15,11 @@ LINEAGE_SHOWN = 16
 
 
 @checker
-def lost_is_told(facts: Facts) -> Iterator[Violation]:
-    """The creator's half of a lost channel ends LOST the moment that can be known (AQ-LIN-3).
+def lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
+    """The creator's half of a lost channel ends LOST as soon as the loss is known (AQ-LIN-3).
 
-    Unless it had ended before: closed by its own application, or ended by what the peer's core
-    did with a channel it had heard of but never handed out.
+    Except if it ended before: closed by its own application, or ended by the core of the peer,
+    which knew the channel but never passed it to the application.
     """
     for channel in facts.channels.values():
         known = channel.lost_known
@@ -29,23 +29,25 @@ def lost_is_told(facts: Facts) -> Iterator[Violation]:
         if not ends:
             if channel.creator == channel.receiver and channel.close_called <= known:
                 continue
-            yield _about(channel, "lost is told", "is lost, but its creator was not told", known)
+            yield _about(
+                channel, "lost is reported", "is lost, but its creator was not told", known
+            )
             continue
         time, event = ends[0]
         if event.how is End.LOST:
             if time != known:
                 yield _about(
                     channel,
-                    "lost is told",
+                    "lost is reported",
                     f"is lost since {known:.6f}, told at another time",
                     time,
                 )
         elif time > known or event.how is End.FINISHED:
-            yield _about(channel, "lost is told", f"is lost, but ended {event.how.name}", time)
+            yield _about(channel, "lost is reported", f"is lost, but ended {event.how.name}", time)
 
 
 @checker
-def only_lost_is_told(facts: Facts) -> Iterator[Violation]:
+def only_lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
     """A half ends LOST only if its lineage was lost, and only at the creator (AQ-LIN-3)."""
     for channel in facts.channels.values():
         for side in (channel.sender, channel.receiver):
@@ -53,13 +55,13 @@ def only_lost_is_told(facts: Facts) -> Iterator[Violation]:
                 if event.how is not End.LOST:
                     continue
                 if side != channel.creator:
-                    yield _about(channel, "only lost is told", "ended LOST at the peer", time)
+                    yield _about(channel, "only lost is reported", "ended LOST at the peer", time)
                 elif not channel.lost or time < channel.lost_known:
-                    yield _about(channel, "only lost is told", "ended LOST but is not", time)
+                    yield _about(channel, "only lost is reported", "ended LOST but is not", time)
 
 
 @checker
-def lost_is_out_of_reach(facts: Facts) -> Iterator[Violation]:
+def lost_is_out_of_reach(facts: RunFacts) -> Iterator[Violation]:
     """The peer's application never gets a handle to a lost channel."""
     for channel in facts.channels.values():
         if not channel.lost:
@@ -70,7 +72,7 @@ def lost_is_out_of_reach(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def right_lineage(facts: Facts) -> Iterator[Violation]:
+def right_lineage(facts: RunFacts) -> Iterator[Violation]:
     """LOST names the channels above, nearest first, up to the one whose message was lost."""
     for channel in facts.channels.values():
         for time, event in _ends(channel, channel.creator):
@@ -82,7 +84,7 @@ def right_lineage(facts: Facts) -> Iterator[Violation]:
 
 
 def _possible_lineages(channel: ChannelFacts, time: float) -> list[tuple[int, ...]]:
-    """Each way up to a message known by then to be lost."""
+    """Return each lineage up to a message that is known to be lost at ``time``."""
     found = []
     path: list[int] = []
     current: ChannelFacts | None = channel
@@ -95,10 +97,11 @@ def _possible_lineages(channel: ChannelFacts, time: float) -> list[tuple[int, ..
 
 
 @checker
-def lost_is_forgotten(facts: Facts) -> Iterator[Violation]:
-    """The creator of a lost channel tells a peer that may know of it to forget it (AQ-LIN-4).
+def lost_is_forgotten(facts: RunFacts) -> Iterator[Violation]:
+    """The creator of a lost channel sends FORGET_CHANNEL to a peer that knows it (AQ-LIN-4).
 
-    That is at once if a ROUTE_TO for it ever went or came, and else when one comes (AQ-ROUTE-3).
+    It does so at once if a ROUTE_TO for the channel was sent or received before, and otherwise
+    when one arrives (AQ-ROUTE-3).
     """
     for channel in facts.channels.values():
         known = channel.lost_known
@@ -110,7 +113,7 @@ def lost_is_forgotten(facts: Facts) -> Iterator[Violation]:
 
 
 def _heard_of(channel: ChannelFacts) -> float:
-    """When the creator first sent or received a ROUTE_TO for the channel."""
+    """Return when the creator first sent or received a ROUTE_TO for the channel."""
     times = (
         entry.time
         for entry in channel.entries

@@ -1,4 +1,4 @@
-"""What the wire may carry: which side says what, on which kind of stream, and in which order."""
+"""Frames on the wire: which side sends which frame, on which stream, in which order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aqueduct.errors import StreamCode
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, StreamFacts
 from aqueduct.testing.record import NO_CHANNEL, FrameArrived, FrameSent
@@ -33,7 +33,7 @@ BY_RECEIVER = (AckReliable, AckNackUnreliable, Dequeued, CloseReceiver)
 
 
 @checker
-def right_side(facts: Facts) -> Iterator[Violation]:
+def right_side(facts: RunFacts) -> Iterator[Violation]:
     """A frame comes from the side of the channel that may send it (AQ-FRAME-18)."""
     for channel in facts.channels.values():
         for sent in channel.entries:
@@ -56,8 +56,8 @@ def right_side(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def version_first(facts: Facts) -> Iterator[Violation]:
-    """Until ACK_VERSION has come every stream and datagram begins with VERSION (AQ-VERSION-1)."""
+def version_first(facts: RunFacts) -> Iterator[Violation]:
+    """Until ACK_VERSION arrives, each stream and datagram starts with VERSION (AQ-VERSION-1)."""
     acked = [False, False]
     begun: set[tuple[Side, int]] = set()
     for entry in facts.record.entries:
@@ -78,8 +78,8 @@ def version_first(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def greetings_are_exchanged(facts: Facts) -> Iterator[Violation]:
-    """VERSION is answered at once, and each side states its connection headers once, if ever."""
+def handshake_is_complete(facts: RunFacts) -> Iterator[Violation]:
+    """VERSION is answered at once, and each side sends its connection headers at most once."""
     for side in Side:
         heard = answered = NEVER
         stated = 0
@@ -92,12 +92,12 @@ def greetings_are_exchanged(facts: Facts) -> Iterator[Violation]:
                 if isinstance(entry.sent.frame, Version):
                     heard = min(heard, entry.time)
         if answered > heard + EPSILON and facts.alive(side, heard + EPSILON):
-            yield Violation("greetings are exchanged", "VERSION was not answered", heard, side)
+            yield Violation("handshake is complete", "VERSION was not answered", heard, side)
         ready = 0.0 if side == Side.CLIENT else facts.listening[side]
         wanted = 1 if facts.alive(side, ready) else stated
         if stated > 1 or stated < wanted:
             yield Violation(
-                "greetings are exchanged",
+                "handshake is complete",
                 f"CONNECTION_HEADERS were sent {stated} times",
                 ready,
                 side,
@@ -105,8 +105,8 @@ def greetings_are_exchanged(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def right_stream(facts: Facts) -> Iterator[Violation]:
-    """Each stream is one of the kinds there are, and says nothing after its end (AQ-STREAM-3)."""
+def right_stream(facts: RunFacts) -> Iterator[Violation]:
+    """Each stream is of a defined kind, and carries no frame after its end (AQ-STREAM-3)."""
     for stream in facts.streams.values():
         problem = _problem_of(facts, stream)
         if problem:
@@ -119,7 +119,7 @@ def right_stream(facts: Facts) -> Iterator[Violation]:
             )
 
 
-def _problem_of(facts: Facts, stream: StreamFacts) -> str | None:
+def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
     frames = stream.routed
     kinds = {type(frame) for frame in frames}
     if stream.reset is not None and stream.reset not in tuple(StreamCode):
@@ -160,8 +160,8 @@ def _problem_of(facts: Facts, stream: StreamFacts) -> str | None:
 
 
 @checker
-def one_control_stream(facts: Facts) -> Iterator[Violation]:
-    """A half speaks in order: on one control stream, and ORDERED messages on one stream too."""
+def one_control_stream(facts: RunFacts) -> Iterator[Violation]:
+    """A half uses one control stream, and one stream for ORDERED messages."""
     groups = (
         ("acks and reports", BY_RECEIVER),
         ("announcements and the finish", (SentUnreliable, FinishSender)),
@@ -193,11 +193,11 @@ def _one_stream(
 
 
 @checker
-def silence_after_the_last_word(facts: Facts) -> Iterator[Violation]:
-    """After FINISH_SENDER, CANCEL_SENDER or CLOSE_RECEIVER that half says no more (AQ-FINISH-3).
+def no_frames_after_the_end(facts: RunFacts) -> Iterator[Violation]:
+    """A half sends no frame after FINISH_SENDER, CANCEL_SENDER or CLOSE_RECEIVER (AQ-FINISH-3).
 
-    Nor does a half that was told to be forgotten (AQ-FORGET-1). FORGET_CHANNEL is the creator's,
-    not the half's, and may still come.
+    Nor does it after FORGET_CHANNEL arrived (AQ-FORGET-1). FORGET_CHANNEL itself is sent by the
+    creator of the channel, not by a half, and may still follow.
     """
     for channel in facts.channels.values():
         last: list[FrameSent | None] = [None, None]
@@ -206,7 +206,7 @@ def silence_after_the_last_word(facts: Facts) -> Iterator[Violation]:
                 continue
             if entry.side != channel.creator and entry.time > channel.forget_arrived:
                 yield Violation(
-                    "silence after the last word",
+                    "no frames after the end",
                     f"{type(entry.frame).__name__} follows FORGET_CHANNEL",
                     entry.time,
                     entry.side,
@@ -220,7 +220,7 @@ def silence_after_the_last_word(facts: Facts) -> Iterator[Violation]:
                 same_turn = entry.in_datagram and entry.time == word.time
                 if not (same_turn and isinstance(word.frame, FinishSender)):
                     yield Violation(
-                        "silence after the last word",
+                        "no frames after the end",
                         f"{type(entry.frame).__name__} follows {type(word.frame).__name__}",
                         entry.time,
                         entry.side,
@@ -232,8 +232,8 @@ def silence_after_the_last_word(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def finish_counts_right(facts: Facts) -> Iterator[Violation]:
-    """FINISH_SENDER states how many messages went in streams, and all datagrams were announced."""
+def finish_counts_right(facts: RunFacts) -> Iterator[Violation]:
+    """FINISH_SENDER has the number of messages sent in streams; all datagrams are announced."""
     for channel in facts.channels.values():
         announced = 0
         for entry in channel.entries:
@@ -255,8 +255,8 @@ def finish_counts_right(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def cancel_resets(facts: Facts) -> Iterator[Violation]:
-    """A cancel takes back what can be: CANCEL_SENDER goes out and message streams are reset."""
+def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
+    """A cancel sends CANCEL_SENDER and resets the streams of messages."""
     for channel in facts.channels.values():
         called = channel.cancel_called
         effective = called < min(channel.finish_asked, channel.sender_gone)
@@ -286,7 +286,7 @@ def cancel_resets(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def close_has_a_cause(facts: Facts) -> Iterator[Violation]:
+def close_has_a_cause(facts: RunFacts) -> Iterator[Violation]:
     """CLOSE_RECEIVER follows a close, a cancel, or a finish with all received and decided."""
     for channel in facts.channels.values():
         closed = channel.close_written
@@ -317,12 +317,12 @@ def close_has_a_cause(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_leaks(facts: Facts) -> Iterator[Violation]:
-    """Halves in messages that were dropped unread are ended for the application, at once."""
+def dropped_halves_are_ended(facts: RunFacts) -> Iterator[Violation]:
+    """The core ends the halves in messages that it drops unread, at once."""
     for channel in facts.channels.values():
         carrier = channel.carrier
         if carrier is None or channel.lost or carrier.acked == NEVER:
-            # The creator of a lost channel ends it at both ends.
+            # The creator of a lost channel ends both halves.
             continue
         dropped = channel.dropped
         side = channel.creator.other
@@ -333,11 +333,11 @@ def nothing_leaks(facts: Facts) -> Iterator[Violation]:
         else:
             ended = min(channel.cancel_written, channel.forget_arrived, channel.close_arrived)
         if channel.mode == "UNRELIABLE":
-            # A receiver first waits for the announcement of the datagrams it owes an ack for.
+            # A receiver first waits for the announcement of datagrams that it must still ack.
             ended = min(ended, dropped)
         if ended > dropped + EPSILON:
             yield Violation(
-                "nothing leaks",
+                "dropped halves are ended",
                 "came in a message that was dropped, and was left open",
                 dropped,
                 side,

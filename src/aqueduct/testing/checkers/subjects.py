@@ -1,4 +1,4 @@
-"""What the checkers speak of: messages, channels and streams, and when what happened to them."""
+"""The subjects of checkers: messages, channels and streams, and when what happened to them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from aqueduct.protocol.events import ReceiverEnded, SenderEnded
 from aqueduct.testing.record import (
     NO_CHANNEL,
-    Called,
+    CommandCalled,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
-    Saw,
-    Sent,
-    Took,
+    MessageSent,
+    MessageTaken,
+    SendFailed,
 )
 from aqueduct.wire.chanid import Side, creator_of, is_oneshot, sender_of
 from aqueduct.wire.frames import Frame, Message, RouteTo
@@ -21,32 +21,34 @@ from aqueduct.wire.primitives import headers_size, varint_size
 
 NEVER = float("inf")
 
-ChannelEntry = FrameSent | FrameArrived | Sent | NotSent | Called | Took | Saw
+ChannelEntry = (
+    FrameSent | FrameArrived | MessageSent | SendFailed | CommandCalled | MessageTaken | EventRaised
+)
 
 
 @dataclass(slots=True, eq=False)
 class MessageFacts:
-    """One message, from ``send`` to its fate. A time is when it happened; NEVER if it did not."""
+    """One message, from ``send`` to its fate; a time is NEVER if the thing did not happen."""
 
     channel: ChannelFacts
-    sent: Sent
+    sent: MessageSent
     written: float = NEVER
-    """It was put on the wire."""
+    """The sending core wrote it to the wire."""
     arrived: float = NEVER
-    """The receiving core got all of it."""
+    """The receiving core received all of it."""
     acked: float = NEVER
     """The receiving core acked it."""
     ack_known: float = NEVER
-    """The sending core got that ack."""
+    """The sending core received that ack."""
     nacked: float = NEVER
     nack_known: float = NEVER
     taken: float = NEVER
     takes: int = 0
     delivered: float = NEVER
-    """The sending application was told that it was delivered."""
+    """The sending application got the Delivered event."""
     undelivered: float = NEVER
     reports: int = 0
-    """How often the sending application was told of its fate."""
+    """How often its fate was reported to the sending application."""
 
     @property
     def number(self) -> int:
@@ -54,7 +56,7 @@ class MessageFacts:
 
     @property
     def size(self) -> int:
-        """What it counts for flow control, reckoned anew from what the application sent."""
+        """Its size for flow control, computed from what the application sent."""
         size = len(self.sent.payload) + headers_size(self.sent.headers)
         for attached in self.sent.attached:
             contents = headers_size(attached.headers)
@@ -72,10 +74,10 @@ class ChannelFacts:
     mode: str = "ORDERED"
     reliable: dict[int, MessageFacts] = field(default_factory=dict)
     unreliable: dict[int, MessageFacts] = field(default_factory=dict)
-    takes: list[tuple[Took, MessageFacts | None]] = field(default_factory=list)
+    takes: list[tuple[MessageTaken, MessageFacts | None]] = field(default_factory=list)
     entries: list[ChannelEntry] = field(default_factory=list)
     sender_held: float = NEVER
-    """Since when the sending application has the sender."""
+    """When the sending application got the sender."""
     receiver_held: float = NEVER
     finish_called: float = NEVER
     cancel_called: float = NEVER
@@ -93,11 +95,11 @@ class ChannelFacts:
     decided: int = 0
     decided_known: int = 0
     lost: bool = False
-    """A message that carried it, or one of its ancestors, was nacked."""
+    """Whether a message that carried it, or one of its ancestors, was nacked."""
     lost_known: float = NEVER
-    """When its creator could know that."""
+    """When its creator could know of the loss."""
     accessible_known: float = NEVER
-    """When its creator could know that the peer's application can reach it."""
+    """When its creator could know that the peer's application can access it."""
 
     creator: Side = field(init=False)
     sender: Side = field(init=False)
@@ -112,7 +114,7 @@ class ChannelFacts:
 
     @property
     def parent(self) -> ChannelFacts | None:
-        """The channel it came to life on."""
+        """The channel whose message carried it."""
         return None if self.carrier is None else self.carrier.channel
 
     @property
@@ -132,7 +134,7 @@ class ChannelFacts:
 
     @property
     def finish_asked(self) -> float:
-        """When the sender was to be finished: by command, or by the one message of a oneshot."""
+        """When the application finished the sender, or sent the message of a oneshot."""
         if self.oneshot:
             first = min((message.sent.time for message in self.messages), default=NEVER)
             return min(self.finish_called, first)
@@ -140,21 +142,21 @@ class ChannelFacts:
 
     @property
     def receiver_gone(self) -> float:
-        """When the receiving core stopped listening to the channel."""
+        """When the receiving core stopped to receive on the channel."""
         known = self.lost_known if self.creator == self.receiver else self.forget_arrived
         return min(self.close_written, known, self.close_called, self.cancel_arrived, self.dropped)
 
     @property
     def dropped(self) -> float:
-        """When the message that brought the channel here was first dropped, if it was."""
+        """When the message that carried the channel was first dropped, if it was."""
         return min(self.drops, default=NEVER)
 
     @property
     def drops(self) -> list[float]:
-        """When the message that brought the channel here may have been dropped, after it came.
+        """When the message that carried the channel may have been dropped after its arrival.
 
-        It was, the first time, if it had been acked: what was not may have come too late to be
-        kept, and its channel lives on until it is forgotten.
+        The first of these times is certain if the message had been acked. Otherwise it may have
+        arrived too late to be kept, and its channel lives on until it is forgotten.
         """
         carrier = self.carrier
         if carrier is None or carrier.taken < NEVER or carrier.arrived == NEVER:
@@ -165,21 +167,21 @@ class ChannelFacts:
 
     @property
     def sender_gone(self) -> float:
-        """When the sending core stopped speaking on the channel."""
+        """When the sending core stopped to send on the channel."""
         known = self.lost_known if self.creator == self.sender else self.forget_arrived
         return min(self.close_arrived, known)
 
 
 @dataclass(slots=True)
 class StreamFacts:
-    """The frames one side wrote to one stream, or put in one datagram (then ``number`` < 0)."""
+    """The frames of one stream of one side, or of one datagram (then ``number`` is negative)."""
 
     side: Side
     number: int
     frames: list[FrameSent] = field(default_factory=list)
     ended: float = NEVER
     reset: int | None = None
-    """The code it was reset with, if it was."""
+    """The error code of its reset, or None."""
 
     @property
     def channel(self) -> int:
@@ -187,7 +189,7 @@ class StreamFacts:
 
     @property
     def routed(self) -> list[Frame]:
-        """What follows ROUTE_TO."""
+        """The frames that follow ROUTE_TO."""
         return [
             sent.frame
             for sent in self.frames
@@ -196,7 +198,7 @@ class StreamFacts:
 
 
 def same_content(message: MessageFacts, seen: Message) -> bool:
-    """Whether a message on the wire or in an application's hands is what was sent."""
+    """Return whether a message on the wire, or one that was taken, equals the one sent."""
     sent = message.sent
     return (
         sent.payload == seen.payload

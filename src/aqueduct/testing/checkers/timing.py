@@ -1,11 +1,11 @@
-"""What must be said in time: acks, announcements, decisions, answers; and what not too often."""
+"""Timing: deadlines for acks, announcements, decisions and answers, and rate limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation, checker
-from aqueduct.testing.checkers.facts import Facts
+from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import (
     ACK_DELAY,
     ACK_EVERY,
@@ -30,8 +30,8 @@ from aqueduct.wire.frames import (
 
 
 @checker
-def acks_in_time(facts: Facts) -> Iterator[Violation]:
-    """A message that came in a stream is acked within 10 ms, and before the receiver closes."""
+def acks_in_time(facts: RunFacts) -> Iterator[Violation]:
+    """A message in a stream is acked within 10 ms, and before the receiver closes."""
     patience = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         side = channel.receiver
@@ -58,8 +58,8 @@ def acks_in_time(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def acks_under_load(facts: Facts) -> Iterator[Violation]:
-    """No more than 64 messages wait for their ack once their instant is over (AQ-ACK-1)."""
+def acks_under_load(facts: RunFacts) -> Iterator[Violation]:
+    """At most 64 messages wait for their ack after the instant of their arrival (AQ-ACK-1)."""
     for channel in facts.channels.values():
         waiting = 0
         since = 0.0
@@ -85,8 +85,8 @@ def acks_under_load(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def acks_are_true(facts: Facts) -> Iterator[Violation]:
-    """Only what has arrived is acked, and no number is decided before it was announced."""
+def acks_are_true(facts: RunFacts) -> Iterator[Violation]:
+    """Only messages that arrived are acked, and no number is decided before its announcement."""
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.acked < message.arrived:
@@ -103,7 +103,7 @@ def acks_are_true(facts: Facts) -> Iterator[Violation]:
 
 
 def _follow_announcements(channel: ChannelFacts) -> Iterator[Violation]:
-    """Count what the receiver had been told of against what it decided."""
+    """Compare the numbers announced to the receiver with those it decided."""
     announced = decided = 0
     for entry in channel.entries:
         if isinstance(entry, FrameArrived) and isinstance(entry.sent.frame, SentUnreliable):
@@ -122,8 +122,8 @@ def _follow_announcements(channel: ChannelFacts) -> Iterator[Violation]:
 
 
 @checker
-def nacks_in_time(facts: Facts) -> Iterator[Violation]:
-    """A datagram gets its time to arrive, by the round-trip time; then it is decided."""
+def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
+    """A datagram is decided after its deadline, which follows from the round-trip time."""
     slack = DEADLINE_GRAIN + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         if not channel.unreliable:
@@ -134,7 +134,7 @@ def nacks_in_time(facts: Facts) -> Iterator[Violation]:
             if message is None:
                 break
             shortest, longest = facts.rtt(channel.receiver, told)
-            # A deadline is never before an earlier one.
+            # Deadlines are monotonic.
             latest = max(latest, told + _wait(longest) + slack)
             problem = None
             if message.nacked < told + _wait(shortest) - EPSILON:
@@ -159,12 +159,12 @@ def _wait(rtt: float) -> float:
 
 
 def _closed_early(channel: ChannelFacts, time: float) -> bool:
-    """Whether the receiver was closed, by whomever, and so nacked all it had not got."""
+    """Return whether the receiver was closed, and so nacked what had not arrived."""
     return min(channel.close_called, channel.cancel_arrived, channel.dropped) <= time
 
 
 def _announcements(channel: ChannelFacts) -> list[float]:
-    """When the receiver was told of each unreliable number."""
+    """Return when the receiver learned of each unreliable number."""
     times: list[float] = []
     for entry in channel.entries:
         if isinstance(entry, FrameArrived) and isinstance(entry.sent.frame, SentUnreliable):
@@ -173,7 +173,7 @@ def _announcements(channel: ChannelFacts) -> list[float]:
 
 
 @checker
-def announcements_in_time(facts: Facts) -> Iterator[Violation]:
+def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
     """SENT_UNRELIABLE follows a datagram within 25 ms, and counts no more than was sent."""
     patience = ANNOUNCE_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
@@ -212,7 +212,7 @@ def announcements_in_time(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def forgets_are_rare(facts: Facts) -> Iterator[Violation]:
+def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
     """FORGET_CHANNEL is not repeated for one channel within a second (AQ-FORGET-2)."""
     for channel in facts.channels.values():
         last = -NEVER
@@ -230,8 +230,8 @@ def forgets_are_rare(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def routes_are_answered(facts: Facts) -> Iterator[Violation]:
-    """Who hears of a channel by ROUTE_TO before its carrier came answers with one within 10 ms."""
+def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
+    """A ROUTE_TO for a channel whose carrier has not arrived is answered within 10 ms."""
     patience = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         side: Side = channel.creator.other

@@ -1,11 +1,11 @@
-"""ScalableIPC in virtual time: endpoints that restart on a bad network, and what they promise.
+"""ScalableIPC in virtual time: endpoints that crash and restart on a faulty network.
 
-``Simulation`` plays one seed to its end, and ``check`` says which promises a recorded run broke.
+``IpcSimulation`` runs one seed to its end, and ``check`` returns the promises that a run broke.
 """
 
 from aqueduct.testing.ipc.checkers import CHECKERS, check
-from aqueduct.testing.ipc.record import Record
-from aqueduct.testing.ipc.simulation import Outcome, Simulation, simulate
-from aqueduct.testing.ipc.story import tell
+from aqueduct.testing.ipc.record import IpcRecord
+from aqueduct.testing.ipc.simulation import IpcSimulation, simulate
+from aqueduct.testing.ipc.transcript import transcript
 
-__all__ = ["CHECKERS", "Outcome", "Record", "Simulation", "check", "simulate", "tell"]
+__all__ = ["CHECKERS", "IpcRecord", "IpcSimulation", "check", "simulate", "transcript"]

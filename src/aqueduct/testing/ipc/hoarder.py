@@ -1,4 +1,4 @@
-"""A hostile peer that begins messages and never finishes them, to lock out other senders.
+"""A hostile peer that starts messages and never finishes them, to lock out other senders.
 
 It announces messages of the largest size, sends a byte of each from time to time, and uses several
 remote addresses. An endpoint must hold only what has arrived, abort slow transfers, and keep room
@@ -11,26 +11,31 @@ from random import Random
 
 from aqueduct.errors import RemoteProtocolError
 from aqueduct.ipc.core.pdu import ID_SIZE, Code, Data, Header, HeaderAck, decode, decode_owner
-from aqueduct.testing.clock import Clock
-from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.clock import VirtualClock
+from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.peer import Peer
 
 NAMES = tuple(f"hoarder {number}" for number in range(6))
 AT_ONCE = 3
-"""Messages begun in one turn, at most."""
+"""Maximum messages started per turn."""
 MANY = 100
 KEPT = 24
-"""Messages that it continues."""
+"""Messages that it continues at a time."""
 
 
 class Hoarder:
     """Occupies as much of an endpoint's budget as it can, with few bytes."""
 
     def __init__(
-        self, rate: float, unit: float, random: Random, clock: Clock, network: Network
+        self,
+        rate: float,
+        unit: float,
+        random: Random,
+        clock: VirtualClock,
+        network: DatagramNetwork,
     ) -> None:
         self.begins = True
-        """Whether it begins new messages; those that have begun go on all the same."""
+        """Whether it starts new messages; it continues those that it started."""
         self._pause = unit / rate if rate else 0.0
         self._random = random
         self._clock = clock
@@ -42,7 +47,7 @@ class Hoarder:
             network.receivers[name] = self._receive
 
     def start(self, peers: list[Peer]) -> None:
-        """Begin, at the cost of endpoints that have room for many and demand a rate."""
+        """Start to attack the endpoints that have high limits and demand a minimum rate."""
         self._peers = [
             peer
             for peer in peers

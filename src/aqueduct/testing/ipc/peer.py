@@ -1,59 +1,55 @@
-"""One endpoint of a run through all its lives, and the application that uses it."""
+"""A simulated endpoint across its restarts, and the application that uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
 
-from aqueduct.errors import AqueductError, WouldBlock
+from aqueduct.errors import WouldBlock
 from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
-from aqueduct.testing.clock import Clock, seeded
-from aqueduct.testing.ipc.network import Network
-from aqueduct.testing.ipc.plan import Plan, draw_max_pdu, draw_size
+from aqueduct.testing.clock import StuckTimer, VirtualClock, seeded
+from aqueduct.testing.ipc.network import DatagramNetwork
+from aqueduct.testing.ipc.plan import IpcPlan, draw_max_pdu, draw_size
 from aqueduct.testing.ipc.record import (
-    Began,
     Cancelled,
-    Finished,
-    NotSent,
-    Owned,
+    IpcArrived,
+    IpcEnded,
+    IpcRecord,
+    IpcRefused,
+    IpcSendFailed,
+    IpcSent,
+    IpcTaken,
+    IpcWithdrawn,
+    LifeStarted,
+    LifeStopped,
+    OwnerIdChanged,
     PduArrived,
     PduSent,
-    Record,
-    Refused,
     Reported,
     Resized,
-    Sent,
-    Stopped,
-    Took,
     Troubled,
-    Whole,
-    Withdrawn,
 )
 
 SOON = 0.2
-"""The part of a unit within which one thing follows another that is to follow it."""
+"""The fraction of a unit within which a follow-up action happens."""
 RESIZED_AGAIN = 0.7
 
 
-class TimerDoesNotMove(AqueductError):
-    """A core wants to be woken at a time that is over, however often it is."""
-
-
 class Peer:
-    """A name on the network, the endpoint that answers to it now, and its application."""
+    """A name on the network, the endpoint that owns it now, and its application."""
 
     def __init__(
         self,
         seed: int,
         place: int,
         name: str,
-        plan: Plan,
-        clock: Clock,
-        network: Network,
-        record: Record,
+        plan: IpcPlan,
+        clock: VirtualClock,
+        network: DatagramNetwork,
+        record: IpcRecord,
     ) -> None:
         self.name = name
         self.life = 0
@@ -61,9 +57,9 @@ class Peer:
         self.draining = False
         self.open_sends: set[bytes] = set()
         self.untaken = 0
-        """Messages that the application is yet to take or to refuse."""
+        """Messages that the application has neither taken nor refused."""
         self.on_drop: Callable[[str, str], None] = lambda source, name: None
-        """Told when a datagram came to nobody."""
+        """Called when a datagram arrives while no endpoint runs."""
         self.config: Config = plan.configs[place]
         self._seed = seed
         self._plan = plan
@@ -82,32 +78,32 @@ class Peer:
     # Lives
 
     def begin(self, _: object = None) -> None:
-        """Start, with nothing of what was before but the name."""
+        """Start an endpoint without any state of the previous one."""
         self.life += 1
-        randomness = seeded(self._seed, f"{self.name}/{self.life}")
+        rng = seeded(self._seed, f"{self.name}/{self.life}")
         now = self._clock.now
-        self.exchange = Exchange(self.config, randomness, now, reports_sent=self._reports_sent)
+        self.exchange = Exchange(self.config, rng, now, reports_sent=self._reports_sent)
         self._record.append(
-            Began(now, self.name, self.life, self.config, self._reports_sent),
+            LifeStarted(now, self.name, self.life, self.config, self._reports_sent),
         )
         self._max_pdu = self.config.max_pdu
         self._timer = None
         self.turn_over()
 
     def crash(self, life: int) -> None:
-        """Be gone at once, with everything that was held."""
+        """Stop at once and lose all state."""
         if self.exchange is not None and self.life == life and not self.draining:
             self._stop("crashed")
 
-    def goodbye(self) -> None:
-        """Close, and be gone when that has been said."""
+    def close(self) -> None:
+        """Close the endpoint, send what that causes, and stop."""
         if self.exchange is not None:
             self.exchange.close(self._clock.now)
             self.turn_over()
             self._stop("closed")
 
     def end(self) -> None:
-        """The run is over."""
+        """Record the final statistics: the run is over."""
         if self.exchange is not None:
             self._note_stop("ended")
 
@@ -120,12 +116,12 @@ class Peer:
     def _note_stop(self, how: str) -> None:
         assert self.exchange is not None
         counts = self.exchange.statistics
-        self._record.append(Stopped(self._clock.now, self.name, self.life, how, counts))
+        self._record.append(LifeStopped(self._clock.now, self.name, self.life, how, counts))
 
     # What the application does
 
     def send(self, remote: str, size: int, *, must_arrive: bool = False) -> None:
-        """Send a message that no other is like."""
+        """Send a message with a unique random payload."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -134,18 +130,18 @@ class Peer:
         try:
             message = exchange.send(remote, payload, now)
         except WouldBlock as error:
-            self._record.append(NotSent(now, self.name, self.life, str(error)))
+            self._record.append(IpcSendFailed(now, self.name, self.life, str(error)))
             return
         self.open_sends.add(message)
         self._record.append(
-            Sent(now, self.name, self.life, message, remote, payload, must_arrive),
+            IpcSent(now, self.name, self.life, message, remote, payload, must_arrive),
         )
         if not must_arrive and self._random.random() < self._plan.cancel:
             when = self._plan.unit * self._random.random() ** 2
             self._clock.after(when, self._cancel, (self.life, message))
 
     def send_something(self, remotes: list[str]) -> int:
-        """Send some messages to one of the others; returns how many."""
+        """Send some messages to one of the remotes; return how many."""
         remote = self._random.choice(remotes)
         count = self._random.randint(1, self._plan.burst)
         for _ in range(count):
@@ -153,12 +149,12 @@ class Peer:
         return count
 
     def change_owner(self) -> None:
-        """Take a new owner id."""
+        """Change to a new owner id."""
         if self.exchange is not None:
             self.exchange.change_owner(self._clock.now)
 
     def resize(self, life: int) -> None:
-        """Choose another size of PDUs, and perhaps soon another one."""
+        """Change the maximum PDU size, and perhaps soon again."""
         if self.exchange is not None and self.life == life and not self.draining:
             self._max_pdu = draw_max_pdu(self._random, self._large)
             self.exchange.resize(self._max_pdu)
@@ -167,14 +163,14 @@ class Peer:
                 soon = SOON * self._plan.unit * self._random.random()
                 self._clock.after(soon, self.resize, life)
 
-    def trouble(self, remote: str) -> None:
-        """The transport did not reach a remote."""
+    def report_trouble(self, remote: str) -> None:
+        """Report a temporary transport error for a remote."""
         if self.exchange is not None:
             self.exchange.handle_trouble(remote, "nobody is there")
             self._record.append(Troubled(self._clock.now, self.name, self.life, remote))
 
-    def despair(self, remote: str) -> None:
-        """The transport will not reach a remote."""
+    def report_unreachable(self, remote: str) -> None:
+        """Report that a remote is unreachable for good."""
         if self.exchange is not None:
             now = self._clock.now
             self._record.append(Troubled(now, self.name, self.life, remote, hopeless=True))
@@ -189,7 +185,7 @@ class Peer:
         self.turn_over()
 
     def _decide(self, what: tuple[int, Arrived]) -> None:
-        """Take a message, or refuse it."""
+        """Take or refuse a message."""
         life, arrived = what
         self.untaken -= 1
         exchange = self.exchange
@@ -199,22 +195,22 @@ class Peer:
         message = arrived.message_id
         if not self.draining and self._random.random() < self._plan.refuse:
             if exchange.holds(message):
-                self._record.append(Refused(now, self.name, life, message))
+                self._record.append(IpcRefused(now, self.name, life, message))
             exchange.refuse(message)
         elif exchange.take(message):
             source = str(arrived.remote)
-            self._record.append(Took(now, self.name, life, message, source, arrived.payload))
+            self._record.append(IpcTaken(now, self.name, life, message, source, arrived.payload))
             if self._random.random() < self._plan.crash_after_take:
                 soon = SOON * self._plan.unit * self._random.random()
                 self._clock.after(soon, self.crash, life)
         else:
-            self._record.append(Withdrawn(now, self.name, life, message))
+            self._record.append(IpcWithdrawn(now, self.name, life, message))
         self.turn_over()
 
     # What the network and the clock do
 
     def receive(self, source: str, datagram: bytes) -> None:
-        """A datagram has come."""
+        """Handle a datagram from the network."""
         exchange = self.exchange
         if exchange is None:
             self.on_drop(source, self.name)
@@ -233,25 +229,25 @@ class Peer:
         self._most_held[self.name, self.life] = max(count, most[0]), max(size, most[1])
 
     def turn_over(self) -> None:
-        """Do what the core wants after anything happened to it."""
+        """Poll the core after any input: events, PDUs to send, timer."""
         exchange = self.exchange
         if exchange is None:
             return
         now = self._clock.now
         if exchange.owner != self._owner:
             self._owner = exchange.owner
-            self._record.append(Owned(now, self.name, self.life, self._owner))
+            self._record.append(OwnerIdChanged(now, self.name, self.life, self._owner))
         for event in exchange.poll_events():
             if isinstance(event, Arrived):
-                self._record.append(Whole(now, self.name, self.life, event.message_id))
+                self._record.append(IpcArrived(now, self.name, self.life, event.message_id))
                 eager = self.draining or self._random.random() < self._plan.eager
                 delay = 0.0 if eager else self._plan.take_delay * self._random.expovariate(1.0)
                 self.untaken += 1
                 self._clock.after(delay, self._decide, (self.life, event))
-            elif isinstance(event, Ended):  # one that is withdrawn is let go when it is decided on
+            elif isinstance(event, Ended):  # a withdrawn message ends in _decide
                 self.open_sends.discard(event.message_id)
                 self._record.append(
-                    Finished(now, self.name, self.life, event.message_id, event.code, event.exposed)
+                    IpcEnded(now, self.name, self.life, event.message_id, event.code, event.exposed)
                 )
         self._transmit(exchange, now)
         self._set_timer(exchange)
@@ -301,5 +297,5 @@ class Peer:
         ):
             exchange.handle_timer(now)
             if exchange.next_timer() <= now:
-                raise TimerDoesNotMove(f"the timer stays at {now:.6f}")
+                raise StuckTimer(f"the timer stays at {now:.6f}")
         self.turn_over()

@@ -1,4 +1,4 @@
-"""What the endpoints of a run and their applications are like, by its seed."""
+"""The workload and the configurations of a run of endpoints, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ NAMES = ("ann", "bob", "cat", "dan")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The habits of all applications in one run; weights are relative, the rest probabilities."""
+class IpcPlan:
+    """The workload of all applications; weights are relative, the rest are probabilities."""
 
     unit: float
-    """The longest ack timeout and the shortest receive timeout: all else is measured by it."""
+    """The longest ack timeout and the shortest receive timeout; other times are multiples."""
     duration: float
     """Seconds of virtual time before the faults stop."""
     turn: float
-    """Seconds between two turns of one application, on average."""
+    """Mean seconds between two turns of one application."""
     messages: int
-    """Messages of all applications together, at most."""
+    """Maximum messages of all applications together."""
     burst: int
-    """Messages sent in one turn, at most."""
+    """Maximum messages per turn."""
     weights: tuple[tuple[str, float], ...]
-    """How likely each thing is to be done in a turn."""
+    """The relative frequency of each operation."""
     pdus: int
-    """PDUs of one message, at most."""
+    """Maximum PDUs per message."""
     cancel: float
-    """A message is given up before it may have ended."""
+    """A message is cancelled, perhaps before it ended."""
     eager: float
-    """A message is taken as soon as it is there."""
+    """A message is taken as soon as it arrives."""
     take_delay: float
-    """How long others wait, on average."""
+    """Mean seconds that other messages wait."""
     refuse: float
     crash_after_take: float
-    """The endpoint crashes just when it has taken a message."""
+    """The endpoint crashes shortly after it took a message."""
     pause: float
-    """How long a crashed endpoint is gone, at most."""
+    """Maximum seconds that a crashed endpoint is down."""
     garbage: float
-    """Somebody else sends something along with a datagram."""
+    """The stranger sends a forged PDU along with a datagram."""
     hoard: float
-    """How often in a unit a `Hoarder` announces messages that it does not send; 0 for never."""
+    """How often per unit a `Hoarder` announces messages that it does not send; 0 is never."""
     deaf: tuple[tuple[str, float, float], ...]
-    """Who hears nothing, although others hear it, and from when to when."""
+    """Names that receive nothing but can send, each with the start and end of that time."""
     report_delay: float
     report_fails: float
-    """A PDU is reported to have gone, and has not."""
+    """A PDU is reported as sent and was not."""
     configs: tuple[Config, ...]
     reports_sent: tuple[bool, ...]
 
 
-def draw_plan(random: Random) -> Plan:
-    """Choose the habits for one run; in many, whole features are off so that others dominate."""
+def draw_plan(random: Random) -> IpcPlan:
+    """Draw the plan of one run; many runs lack whole features, so that others dominate."""
     unit = random.choice((0.2, 0.6, 2.0))
     duration = unit * random.choice((2, 4, 8))
     count = random.choice((2, 2, 2, 3, 4))
     large = random.random() < 0.15
     reports = random.choice((0.0, 0.0, 0.5, 1.0))
-    plan = Plan(
+    plan = IpcPlan(
         unit=unit,
         duration=duration,
         turn=duration / random.randint(8, 30),
@@ -102,9 +102,9 @@ def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:
         ("change owner", random.choice((0.0, 1.0, 5.0))),
         ("resize", random.choice((0.0, 0.0, 2.0, 10.0))),
         ("crash", random.choice((0.0, 0.3, 1.0))),
-        ("goodbye", random.choice((0.0, 0.0, 0.3))),
+        ("close", random.choice((0.0, 0.0, 0.3))),
         ("trouble", random.choice((0.0, 0.0, 1.0))),
-        ("despair", random.choice((0.0, 0.0, 0.3))),
+        ("unreachable", random.choice((0.0, 0.0, 0.3))),
     )
 
 
@@ -132,13 +132,13 @@ def _draw_config(random: Random, unit: float, large: bool) -> Config:
 
 
 def draw_max_pdu(random: Random, large: bool) -> int:
-    """Choose a size of PDUs: so small that messages have many, or so large that few fit."""
+    """Draw a PDU size, so small that messages have many PDUs, or large."""
     sizes = (9_000, 30_000) if large else (512, 512, 600, random.randint(512, 2_000))
     return random.choice(sizes)
 
 
 def draw_size(random: Random, max_pdu: int, pdus: int) -> int:
-    """Choose the size of a message: often just at, before or after the end of a PDU."""
+    """Draw the size of a message, often at, just below or just above a multiple of the PDU size."""
     piece = max_pdu - OVERHEAD
     whole = random.randint(0, pdus) * piece
     return max(0, random.choice((whole, whole - 1, whole + 1, random.randint(0, pdus * piece))))

@@ -1,7 +1,7 @@
-"""What happened in a run of endpoints, in order: what each application did, and each datagram.
+"""The record of a run of endpoints: what each application did, and each datagram, in order.
 
-A *life* of an endpoint is the time between its start and its crash; the next one has the same name
-and nothing else in common with it. Stories and checkers read a record; neither looks inside a core.
+A *life* of an endpoint is the time between its start and its stop; the next one has the same name
+and no other state. Transcripts and checkers use the record only, never the state of a core.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aqueduct.ipc.core.events import Statistics
 
 
 @dataclass(slots=True)
-class Began:
+class LifeStarted:
     """An endpoint started."""
 
     time: float
@@ -25,8 +25,8 @@ class Began:
 
 
 @dataclass(slots=True)
-class Stopped:
-    """An endpoint crashed, or said goodbye first, or the run was over; these were its counts."""
+class LifeStopped:
+    """An endpoint crashed or closed, or the run ended; these were its statistics."""
 
     time: float
     who: str
@@ -36,8 +36,8 @@ class Stopped:
 
 
 @dataclass(slots=True)
-class Owned:
-    """An endpoint has another owner id."""
+class OwnerIdChanged:
+    """An endpoint changed its owner id."""
 
     time: float
     who: str
@@ -46,7 +46,7 @@ class Owned:
 
 
 @dataclass(slots=True)
-class Sent:
+class IpcSent:
     """The application sent a message."""
 
     time: float
@@ -56,12 +56,12 @@ class Sent:
     remote: str
     payload: bytes
     must_arrive: bool = False
-    """Whether nothing was wrong any more when it was sent."""
+    """Whether it was sent after the faults stopped."""
 
 
 @dataclass(slots=True)
-class NotSent:
-    """The application tried to send, and got an error instead."""
+class IpcSendFailed:
+    """The application tried to send, and got an error."""
 
     time: float
     who: str
@@ -71,7 +71,7 @@ class NotSent:
 
 @dataclass(slots=True)
 class Cancelled:
-    """The application gave a message up."""
+    """The application cancelled a message."""
 
     time: float
     who: str
@@ -80,8 +80,8 @@ class Cancelled:
 
 
 @dataclass(slots=True)
-class Finished:
-    """The application was told what became of its message."""
+class IpcEnded:
+    """The application learned how its send ended."""
 
     time: float
     who: str
@@ -92,8 +92,8 @@ class Finished:
 
 
 @dataclass(slots=True)
-class Whole:
-    """The application was told that a message arrived."""
+class IpcArrived:
+    """A message arrived completely and waits for the application."""
 
     time: float
     who: str
@@ -102,8 +102,8 @@ class Whole:
 
 
 @dataclass(slots=True)
-class Took:
-    """The application took a message, and with it the duty to act on it."""
+class IpcTaken:
+    """The application took a message, and is responsible for it from then on."""
 
     time: float
     who: str
@@ -114,8 +114,8 @@ class Took:
 
 
 @dataclass(slots=True)
-class Refused:
-    """The application could not make use of a message."""
+class IpcRefused:
+    """The application refused a message."""
 
     time: float
     who: str
@@ -124,8 +124,8 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Withdrawn:
-    """The application came too late to take a message."""
+class IpcWithdrawn:
+    """The application tried to take a message that was withdrawn."""
 
     time: float
     who: str
@@ -135,7 +135,7 @@ class Withdrawn:
 
 @dataclass(slots=True)
 class Resized:
-    """The application chose another size of PDUs."""
+    """The application changed the maximum PDU size."""
 
     time: float
     who: str
@@ -145,7 +145,7 @@ class Resized:
 
 @dataclass(slots=True)
 class Troubled:
-    """The transport told that a remote could not be reached just now, or cannot be at all."""
+    """The transport reported a remote as unreachable, temporarily or for good."""
 
     time: float
     who: str
@@ -156,7 +156,7 @@ class Troubled:
 
 @dataclass(slots=True)
 class PduSent:
-    """A core gave a PDU to the network, which may lose it."""
+    """A core sent a PDU, which the network may lose."""
 
     time: float
     who: str
@@ -167,7 +167,7 @@ class PduSent:
 
 @dataclass(slots=True)
 class Reported:
-    """The transport told that a PDU of a message had gone."""
+    """The transport reported that a PDU of a message was sent."""
 
     time: float
     who: str
@@ -177,7 +177,7 @@ class Reported:
 
 @dataclass(slots=True)
 class PduArrived:
-    """A core was given a PDU."""
+    """A core received a PDU."""
 
     time: float
     who: str
@@ -187,8 +187,8 @@ class PduArrived:
 
 
 @dataclass(slots=True)
-class Broke:
-    """A core raised what it may not raise, or its timer did not move."""
+class IpcFault:
+    """A core raised an undocumented error, or its timer was stuck."""
 
     time: float
     who: str
@@ -197,37 +197,37 @@ class Broke:
 
 
 Entry: TypeAlias = (
-    Began
-    | Stopped
-    | Owned
-    | Sent
-    | NotSent
+    LifeStarted
+    | LifeStopped
+    | OwnerIdChanged
+    | IpcSent
+    | IpcSendFailed
     | Cancelled
-    | Finished
-    | Whole
-    | Took
-    | Refused
-    | Withdrawn
+    | IpcEnded
+    | IpcArrived
+    | IpcTaken
+    | IpcRefused
+    | IpcWithdrawn
     | Resized
     | Troubled
     | PduSent
     | Reported
     | PduArrived
-    | Broke
+    | IpcFault
 )
 
 
 @dataclass
-class Record:
-    """One run: its entries in order, and what a checker must know beside them."""
+class IpcRecord:
+    """One run: its entries in order, and the parameters that checkers need."""
 
     lateness: float = 0.0
-    """How late a timer of this run may have been."""
+    """The maximum lateness of a timer in this run."""
 
     entries: list[Entry] = field(default_factory=list)
 
     drained: bool = False
-    """Whether the run was brought to its end: faults off, and time to spare."""
+    """Whether the run was drained: the faults were off, and everything had time to end."""
 
     leftovers: dict[str, dict[str, int]] = field(default_factory=dict)
     """What each endpoint still held when all messages should have ended."""
@@ -236,4 +236,4 @@ class Record:
     """For each life, the maximum of untaken messages and of their bytes."""
 
     processed: dict[str, int] = field(default_factory=dict)
-    """How many ids each still remembered when it should have forgotten all."""
+    """The processed ids that each endpoint remembered when all should have expired."""

@@ -1,62 +1,45 @@
-"""One run from one seed: endpoints that come and go on a bad network, then peace, then the verdict.
+"""One run from one seed: endpoints that crash on a faulty network, a drain without faults, a check.
 
-Peace has three parts. Everything under way has to end; what was processed has to be forgotten; and
-then a message from each to the next has to arrive, as if nothing had ever been wrong.
+The drain has three parts: all transfers end, the ids of processed messages expire, and a message
+from each endpoint to the next arrives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
-from aqueduct.testing.checkers.base import Violation
-from aqueduct.testing.clock import Clock, seeded
+from aqueduct.testing.clock import VirtualClock, seeded
 from aqueduct.testing.faults import CALM, Faults, draw_faults
 from aqueduct.testing.ipc.checkers import check
 from aqueduct.testing.ipc.hoarder import Hoarder
-from aqueduct.testing.ipc.network import Network
+from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.peer import Peer
-from aqueduct.testing.ipc.plan import NAMES, Plan, draw_plan
-from aqueduct.testing.ipc.record import Began, Broke, Record, Sent
+from aqueduct.testing.ipc.plan import NAMES, IpcPlan, draw_plan
+from aqueduct.testing.ipc.record import IpcFault, IpcRecord, IpcSent, LifeStarted
 from aqueduct.testing.ipc.stranger import Stranger
+from aqueduct.testing.simulation import RunOutcome
 
-PATIENCE = 60
-"""Units of virtual time in which everything must have ended once the faults are off."""
+DRAIN_TIMEOUT = 60
+"""Units of virtual time after the faults stop within which everything must have ended."""
 FAREWELL = 1_200
-"""The size of the last messages: some PDUs, at least when these are small."""
+"""The size of the last messages: several PDUs if these are small."""
 ROUND_TRIP = 0.02
-"""Part of a unit that a round trip takes in peace."""
+"""The round-trip time after the faults stop, as a fraction of a unit."""
 
 
-@dataclass
-class Outcome:
-    """What came of a run."""
-
-    seed: int
-    record: Record
-    violations: list[Violation]
-    messages: int
-    restarts: int
-    virtual_time: float
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How much happened."""
-        return {"messages": self.messages, "restarts": self.restarts}
-
-
-class Simulation:
-    """A run that is set up by its seed, as far as the caller does not say how it is to be."""
+class IpcSimulation:
+    """A run whose plan and faults are drawn from its seed unless the caller gives them."""
 
     def __init__(
-        self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None
+        self, seed: int, *, plan: IpcPlan | None = None, faults: Faults | None = None
     ) -> None:
         self.seed = seed
         self.plan = plan or draw_plan(seeded(seed, "ipc plan"))
         faults = faults or draw_stalls(seeded(seed, "ipc faults"), self.plan)
-        self.clock = Clock()
-        self.record = Record(lateness=faults.lateness if faults.late_timer else 0.0)
-        self.network = Network(self.clock, seeded(seed, "ipc network"), faults)
+        self.clock = VirtualClock()
+        self.record = IpcRecord(lateness=faults.lateness if faults.late_timer else 0.0)
+        self.network = DatagramNetwork(self.clock, seeded(seed, "ipc network"), faults)
         self.network.deaf = self.plan.deaf
         self.peers = [
             Peer(seed, place, name, self.plan, self.clock, self.network, self.record)
@@ -80,10 +63,10 @@ class Simulation:
         self._left = self.plan.messages
         self._verbs, self._weights = zip(*self.plan.weights, strict=True)
         for peer in self.peers:
-            peer.on_drop = self._tell_of_drop
+            peer.on_drop = self._report_drop
 
-    def run(self) -> Outcome:
-        """Play the run to its end and check it."""
+    def run(self) -> RunOutcome[IpcRecord]:
+        """Run the simulation to its end and check it."""
         clock = self.clock
         record = self.record
         try:
@@ -92,22 +75,26 @@ class Simulation:
                 clock.after(self.plan.turn * self._random.random(), self._turn, peer)
             self.hoarder.start(self.peers)
             clock.run(self.plan.duration)
-            self._make_peace()
-        except Exception as error:  # noqa: BLE001 - any error is a finding, not the end
+            self._drain()
+        except Exception as error:  # noqa: BLE001 - any error is a violation
             text = f"{type(error).__name__}: {error}"
-            record.entries.append(Broke(clock.now, "core", 0, text))
+            record.entries.append(IpcFault(clock.now, "core", 0, text))
         for peer in self.peers:
             peer.end()
-        return Outcome(
+        return RunOutcome(
             self.seed,
             record,
             check(record),
-            messages=sum(type(entry) is Sent for entry in record.entries),
-            restarts=sum(type(entry) is Began and entry.life > 1 for entry in record.entries),
-            virtual_time=clock.now,
+            {
+                "messages": sum(type(entry) is IpcSent for entry in record.entries),
+                "restarts": sum(
+                    type(entry) is LifeStarted and entry.life > 1 for entry in record.entries
+                ),
+            },
+            clock.now,
         )
 
-    def _make_peace(self) -> None:
+    def _drain(self) -> None:
         clock = self.clock
         unit = self.plan.unit
         faults = self.network.faults
@@ -117,7 +104,7 @@ class Simulation:
         for peer in self.peers:
             peer.draining = True
         clock.run(faults.delay + faults.jitter)
-        for _ in range(PATIENCE):
+        for _ in range(DRAIN_TIMEOUT):
             clock.run(unit)
             if not any(
                 peer.open_sends or peer.untaken or peer.exchange is None for peer in self.peers
@@ -138,7 +125,7 @@ class Simulation:
         self.record.drained = True
 
     def _time_to_forget(self) -> float:
-        """Until a transfer that its sender has given up is over, and then forgotten."""
+        """Return the time until an abandoned transfer times out and its id expires."""
         longest = max(2 * peer.config.owner_id_lifetime for peer in self.peers)
         return longest + 2 * max(peer.config.receive_timeout for peer in self.peers) + 1e-6
 
@@ -156,31 +143,31 @@ class Simulation:
             peer.resize(peer.life)
         elif verb == "crash":
             peer.crash(peer.life)
-        elif verb == "goodbye":
-            peer.goodbye()
-        elif verb == "despair":
-            peer.despair(self._random.choice(others))
+        elif verb == "close":
+            peer.close()
+        elif verb == "unreachable":
+            peer.report_unreachable(self._random.choice(others))
         else:
-            peer.trouble(self._random.choice(others))
+            peer.report_trouble(self._random.choice(others))
         peer.turn_over()
         self.clock.after(self.plan.turn * self._random.expovariate(1.0), self._turn, peer)
 
-    def _tell_of_drop(self, source: str, remote: str) -> None:
-        """Some transports know at once when nobody is there."""
+    def _report_drop(self, source: str, remote: str) -> None:
+        """Report to some senders that the remote is down, as some transports do."""
         for peer in self.peers:
             if peer.name == source and self._random.random() < 0.3:
-                peer.trouble(remote)
+                peer.report_trouble(remote)
                 peer.turn_over()
 
 
-def draw_stalls(random: Random, plan: Plan) -> Faults:
-    """Choose a network; in some runs processes stand still as long as they should be patient."""
+def draw_stalls(random: Random, plan: IpcPlan) -> Faults:
+    """Draw the faults; in some runs timers are late by up to a whole timeout."""
     faults = draw_faults(random, plan.duration)
     if random.random() < 0.2:
         faults = replace(faults, late_timer=0.3, lateness=plan.unit * random.choice((0.3, 1.0)))
     return faults
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int) -> RunOutcome[IpcRecord]:
     """Run one seed."""
-    return Simulation(seed).run()
+    return IpcSimulation(seed).run()

@@ -1,7 +1,7 @@
-"""Somebody else on the network: sends what means nothing, and what means to deceive.
+"""An attacker on the network, which sends garbage and forged PDUs.
 
-Nothing it does may break a promise made to others, and a message it sends by the rules is received
-like any other, even if its PDUs hold more than the message has.
+Nothing it sends may break a promise made to others. A valid message of its own is received
+like any other, even if its PDUs hold more bytes than the message has.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from aqueduct.ipc.core.pdu import (
     decode,
     decode_owner,
 )
-from aqueduct.testing.clock import Clock
-from aqueduct.testing.ipc.network import Network
-from aqueduct.testing.ipc.record import Record, Sent
+from aqueduct.testing.clock import VirtualClock
+from aqueduct.testing.ipc.network import DatagramNetwork
+from aqueduct.testing.ipc.record import IpcRecord, IpcSent
 
 STRANGER = "eve"
 FIRST_PIECE = 40
@@ -31,24 +31,29 @@ EXCESS = 30
 
 
 class Stranger:
-    """Hears every datagram, and adds its own."""
+    """Sees every datagram, and adds its own."""
 
     def __init__(
-        self, chance: float, random: Random, clock: Clock, network: Network, record: Record
+        self,
+        probability: float,
+        random: Random,
+        clock: VirtualClock,
+        network: DatagramNetwork,
+        record: IpcRecord,
     ) -> None:
         self.quiet = False
-        self._chance = chance
+        self._probability = probability
         self._random = random
         self._clock = clock
         self._network = network
         self._record = record.entries
         self._messages: dict[bytes, bytes] = {}
         network.receivers[STRANGER] = self._receive
-        if chance:
-            network.tap = self._hear
+        if probability:
+            network.on_datagram = self._hear
 
     def _hear(self, source: str, remote: str, datagram: bytes) -> None:
-        if self.quiet or STRANGER in (source, remote) or self._random.random() >= self._chance:
+        if self.quiet or STRANGER in (source, remote) or self._random.random() >= self._probability:
             return
         forge = self._random.choice(
             (
@@ -71,16 +76,16 @@ class Stranger:
         return self._random.randbytes(self._random.randint(1, 80))
 
     def _cut(self, datagram: bytes) -> bytes:
-        """Too little to be a PDU of any kind."""
+        """Return a truncated PDU."""
         return datagram[: self._random.randint(1, 22)]
 
     def _padded_ack(self, datagram: bytes) -> bytes:
-        """An ack that would do, were it not too long."""
+        """Return an ack that is valid but for its length."""
         ack = self._false_ack(datagram)
         return ack + bytes(MAX_ACK + 1 - len(ack)) if ack else b""
 
     def _false_ack(self, datagram: bytes) -> bytes:
-        """The ack that the sender hopes for, but not from whom it should come."""
+        """Return the ack that the sender waits for, from the wrong source."""
         if datagram[0] == Opcode.HEADER:
             return HeaderAck(datagram[6:22]).encode()
         if datagram[0] == Opcode.DATA:
@@ -88,14 +93,14 @@ class Stranger:
         return b""
 
     def _false_notice(self, datagram: bytes) -> bytes:
-        """That the message is whole and waits to be taken, but not from whom it should come."""
+        """Return a notice that the message is complete, from the wrong source."""
         if datagram[0] not in (Opcode.HEADER, Opcode.DATA):
             return b""
         number = int.from_bytes(datagram[38:42], "big") if datagram[0] == Opcode.DATA else 0
         return DataAck(datagram[6:22], number + 1).encode()
 
     def _unknown(self, _: bytes) -> bytes:
-        """PDUs of messages that nobody knows."""
+        """Return a PDU of an unknown message."""
         message = self._random.randbytes(ID_SIZE)
         other = self._random.randbytes(ID_SIZE)
         return self._random.choice(
@@ -108,14 +113,14 @@ class Stranger:
         ).encode()
 
     def _greet(self, _: bytes) -> bytes:
-        """The beginning of a message of its own: learn the owner id."""
+        """Return the first PDU of its own message, to learn the owner id."""
         message = self._random.randbytes(ID_SIZE)
         self._messages[message] = self._random.randbytes(self._random.choice((8, 40, 60)))
         length = len(self._messages[message])
         return Header(message, self._random.randbytes(ID_SIZE), length).encode()
 
     def _receive(self, source: str, datagram: bytes) -> None:
-        """Send a message of its own, each PDU once, with more in them than belongs there."""
+        """Send its own message, each PDU once, with excess bytes."""
         try:
             ack = decode(datagram)
         except RemoteProtocolError:
@@ -129,7 +134,7 @@ class Stranger:
         payload = self._messages.pop(message, None)
         if payload is None:
             return
-        self._record.append(Sent(self._clock.now, STRANGER, 1, message, source, payload))
+        self._record.append(IpcSent(self._clock.now, STRANGER, 1, message, source, payload))
         excess = self._random.randbytes(EXCESS)
         first = payload[:FIRST_PIECE]
         rest = payload[FIRST_PIECE:]

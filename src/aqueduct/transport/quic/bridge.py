@@ -24,10 +24,11 @@ from qh3.quic.events import (
 )
 
 from aqueduct.errors import CloseCode
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address
-from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, TransportObserver
+from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES
 from aqueduct.transport.quic.costs import (
     COUNT_AFTER,
     RESET_OVERHEAD,
@@ -90,7 +91,7 @@ class Bridge:
         self.new_ids: list[bytes] = []
         """Connection ids issued since the endpoint last routed them."""
         self.retired_ids: list[bytes] = []
-        self.observer: TransportObserver | None = None
+        self.observer: Observer | None = None
         self.before_end: Callable[[], None] | None = None
         """Called before the core is told that the connection is lost."""
         self.when_connected: Callable[[], None] | None = None

@@ -7,9 +7,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from aqueduct.errors import CloseCode
+from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address
-from aqueduct.transport.base import TransportObserver, TransportOwner
+from aqueduct.transport.base import TransportOwner
 from aqueduct.transport.quic.bridge import Bridge
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class QuicTransport:
         """Drop the owner."""
         self.owner = None
 
-    def observe(self, observer: TransportObserver) -> None:
+    def observe(self, observer: Observer) -> None:
         """Report all bytes of streams and datagrams to an observer."""
         self.bridge.observer = observer
 

@@ -23,8 +23,8 @@ from aqueduct.spark.jobs.pipeline.messages import (
     Order,
     Told,
 )
-from aqueduct.spark.jobs.pipeline.network import LossyNetwork
 from aqueduct.spark.jobs.pipeline.process import main, say
+from aqueduct.testing.relay import Impairments, Relay
 
 _TICK = 0.02
 _TELL = 0.25
@@ -123,13 +123,12 @@ class Fleet:
 async def run(plan: DevicesPlan, orders: AsyncIterator[Order]) -> None:
     """Have the devices send from `Begin` to `Stop`."""
     fleet = Fleet(plan)
-    host, _, port = plan.gateway.rpartition(":")
-    network = LossyNetwork((host, int(port)), plan.loss, plan.seed) if plan.loss else None
-    try:
-        await fleet.run(network.address if network else plan.gateway, orders)
-    finally:
-        if network is not None:
-            network.close()
+    async with AsyncExitStack() as stack:
+        address = plan.gateway
+        if plan.loss:
+            relay = Relay(plan.gateway, Impairments(loss=plan.loss), seed=plan.seed)
+            address = (await stack.enter_async_context(relay)).address
+        await fleet.run(address, orders)
     say(fleet.told(done=True))
 
 

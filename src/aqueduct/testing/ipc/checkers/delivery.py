@@ -1,4 +1,4 @@
-"""What becomes of messages: each is taken once at most, as it was sent, and success means taken."""
+"""Delivery: a message is taken at most once, intact, and success means that it was taken."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import EPSILON, PEER_RESTARTED, SUCCESS, Facts
+from aqueduct.testing.ipc.checkers.facts import EPSILON, PEER_RESTARTED, SUCCESS, IpcFacts
 
 
 @checker
-def nothing_from_nowhere(facts: Facts) -> Iterator[Violation]:
-    """What is taken was sent, to the one who took it."""
+def taken_was_sent(facts: IpcFacts) -> Iterator[Violation]:
+    """A message that is taken was sent, to the endpoint that took it."""
     for took in facts.strange_takes:
         text = f"{took.who} took {len(took.payload)} bytes that nobody sent"
-        yield Violation("nothing from nowhere", text, took.time)
+        yield Violation("taken was sent", text, took.time)
     for message in facts.messages.values():
         for took in message.takes:
             if took.who != message.sent.remote:
-                yield about(message, "nothing from nowhere", f"was taken by {took.who}", took.time)
+                yield about(message, "taken was sent", f"was taken by {took.who}", took.time)
 
 
 @checker
-def intact_content(facts: Facts) -> Iterator[Violation]:
+def intact_content(facts: IpcFacts) -> Iterator[Violation]:
     """A message is taken with the bytes it was sent with."""
     for message in facts.messages.values():
         for took in message.takes:
@@ -32,8 +32,8 @@ def intact_content(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def at_most_once(facts: Facts) -> Iterator[Violation]:
-    """No message is taken twice, by whatever lives of the receiver, whatever became of its send."""
+def at_most_once(facts: IpcFacts) -> Iterator[Violation]:
+    """No message is taken twice, not even by two lives, however its send ended."""
     for message in facts.messages.values():
         if len(message.takes) > 1:
             lives = ", ".join(f"{took.who}/{took.life}" for took in message.takes)
@@ -42,8 +42,8 @@ def at_most_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def success_means_taken(facts: Facts) -> Iterator[Violation]:
-    """Who is told of success is told the truth, and not before it is true."""
+def success_means_taken(facts: IpcFacts) -> Iterator[Violation]:
+    """A send succeeds only after its message was taken."""
     for message in facts.messages.values():
         end = message.end
         if end is None or end.code != SUCCESS:
@@ -55,8 +55,8 @@ def success_means_taken(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def refused_means_failed(facts: Facts) -> Iterator[Violation]:
-    """The send of a message that was refused does not succeed, and nobody takes it."""
+def refused_means_failed(facts: IpcFacts) -> Iterator[Violation]:
+    """The send of a refused message fails, and the message is not taken."""
     for message in facts.messages.values():
         if not message.refusals:
             continue
@@ -69,8 +69,8 @@ def refused_means_failed(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def not_exposed_means_not_taken(facts: Facts) -> Iterator[Violation]:
-    """A send that failed without having been exposed can be sent anew: nobody has it."""
+def not_exposed_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
+    """A send that failed as not exposed was not taken, so it can be retried."""
     for message in facts.messages.values():
         end = message.end
         if end is not None and end.code != SUCCESS and not end.exposed and message.takes:
@@ -79,8 +79,8 @@ def not_exposed_means_not_taken(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def aborted_means_not_taken(facts: Facts) -> Iterator[Violation]:
-    """A message whose abort came while it waited to be taken is not taken."""
+def aborted_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
+    """A message whose abort arrived while it waited is not taken."""
     for message in facts.messages.values():
         for took in message.takes:
             life = facts.lives[took.who, took.life]
@@ -94,20 +94,20 @@ def aborted_means_not_taken(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def peace_means_success(facts: Facts) -> Iterator[Violation]:
-    """A message sent when nothing is wrong any more arrives."""
+def success_without_faults(facts: IpcFacts) -> Iterator[Violation]:
+    """A message sent after the faults stopped succeeds."""
     for message in facts.messages.values():
         end = message.end
         if not message.sent.must_arrive or end is None or end.code == SUCCESS:
             continue
-        # An id that is trusted for long may be that of a life which is over.
+        # An owner id with a long trust time may belong to a previous life.
         if end.code != PEER_RESTARTED or (message.sent.remote, 2) not in facts.lives:
-            yield about(message, "peace means success", f"failed with {end.code}", end.time)
+            yield about(message, "success without faults", f"failed with {end.code}", end.time)
 
 
 @checker
-def restarted_means_restarted(facts: Facts) -> Iterator[Violation]:
-    """PEER_RESTARTED is said only of a remote that has had another life."""
+def restarted_means_restarted(facts: IpcFacts) -> Iterator[Violation]:
+    """PEER_RESTARTED is reported only for a remote that restarted."""
     for message in facts.messages.values():
         end = message.end
         if end is not None and end.code == PEER_RESTARTED:

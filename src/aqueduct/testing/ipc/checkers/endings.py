@@ -1,4 +1,4 @@
-"""Everything ends, once, and nothing stays behind; and the counts say what happened."""
+"""Endings: each send ends once, nothing stays allocated, and the statistics are right."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import APPLICATION, EPSILON, RESET, Facts
+from aqueduct.testing.ipc.checkers.facts import APPLICATION, EPSILON, RESET, IpcFacts
 
 
 @checker
-def nothing_breaks(facts: Facts) -> Iterator[Violation]:
-    """A core raises nothing but what is documented, and its timer moves."""
+def only_documented_errors(facts: IpcFacts) -> Iterator[Violation]:
+    """A core raises only documented errors, and its timer advances."""
     for broke in facts.broken:
-        yield Violation("nothing breaks", broke.text, broke.time)
+        yield Violation("only documented errors", broke.text, broke.time)
 
 
 @checker
-def every_send_ends_once(facts: Facts) -> Iterator[Violation]:
+def every_send_ends_once(facts: IpcFacts) -> Iterator[Violation]:
     """A send ends exactly once, unless its endpoint crashes first; then not at all."""
     for end in facts.strange_ends:
         text = f"{end.who}/{end.life} was told of a message that it did not send"
@@ -36,8 +36,8 @@ def every_send_ends_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def cancelled_at_once(facts: Facts) -> Iterator[Violation]:
-    """A send that is cancelled before it ended ends at that moment."""
+def cancelled_at_once(facts: IpcFacts) -> Iterator[Violation]:
+    """A send that is cancelled ends at that instant."""
     for message in facts.messages.values():
         end = message.end
         if end is not None and end.time > message.cancelled + EPSILON:
@@ -48,14 +48,14 @@ def cancelled_at_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def unreachable_at_once(facts: Facts) -> Iterator[Violation]:
-    """What goes to a remote that cannot be reached ends when that is known, and not otherwise."""
+def unreachable_at_once(facts: IpcFacts) -> Iterator[Violation]:
+    """Sends to an unreachable remote end when the transport reports it, and not otherwise."""
     for message in facts.messages.values():
         life = facts.life_of(message)
         end = message.end
         if life is None or end is None:
             continue
-        known = life.despairs.get(message.sent.remote, ())
+        known = life.unreachable.get(message.sent.remote, ())
         if any(message.sent.time + EPSILON < time < end.time - EPSILON for time in known):
             yield about(message, "unreachable at once", "went on to nowhere", end.time)
         if end.code == APPLICATION and not any(abs(time - end.time) < EPSILON for time in known):
@@ -63,8 +63,8 @@ def unreachable_at_once(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def nothing_left(facts: Facts) -> Iterator[Violation]:
-    """When all messages have ended, nothing of them is held; a while later no id is remembered."""
+def nothing_left(facts: IpcFacts) -> Iterator[Violation]:
+    """After all messages ended, nothing is held; later, no id is remembered."""
     if not facts.record.drained:
         return
     for who, held in facts.record.leftovers.items():
@@ -77,8 +77,8 @@ def nothing_left(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def holds_what_it_may(facts: Facts) -> Iterator[Violation]:
-    """An endpoint never holds more messages or bytes than its limits say."""
+def within_the_limits(facts: IpcFacts) -> Iterator[Violation]:
+    """An endpoint never holds more messages or bytes than its limits."""
     for (who, number), (count, size) in facts.record.most_held.items():
         config = facts.lives[who, number].config
         for what, held, most in (
@@ -87,12 +87,12 @@ def holds_what_it_may(facts: Facts) -> Iterator[Violation]:
         ):
             if held > most:
                 text = f"{who}/{number} held {held} {what}, over {most}"
-                yield Violation("holds what it may", text)
+                yield Violation("within the limits", text)
 
 
 @checker
-def counts_are_right(facts: Facts) -> Iterator[Violation]:
-    """An endpoint's statistics are what happened."""
+def statistics_are_right(facts: IpcFacts) -> Iterator[Violation]:
+    """The statistics of an endpoint match the record."""
     for (who, number), life in facts.lives.items():
         if life.stopped is None:
             continue
@@ -106,10 +106,10 @@ def counts_are_right(facts: Facts) -> Iterator[Violation]:
         ):
             if count != seen:
                 text = f"{who}/{number} counted {count} {name}, and there were {seen}"
-                yield Violation("counts are right", text, life.stopped.time)
-        # Closing refuses what the application has not decided on.
+                yield Violation("statistics are right", text, life.stopped.time)
+        # Closing refuses the messages that the application neither took nor refused.
         if told.refused < life.refused or (
             life.stopped.how != "closed" and told.refused != life.refused
         ):
             text = f"{who}/{number} counted {told.refused} refused, and there were {life.refused}"
-            yield Violation("counts are right", text, life.stopped.time)
+            yield Violation("statistics are right", text, life.stopped.time)

@@ -1,7 +1,7 @@
-"""What a record says about each message and each life of an endpoint, gathered in one pass.
+"""What is known of each message and each life of an endpoint, computed from the record.
 
-PDUs are read here a second time, by the layout of the specification: a checker does not believe
-the core's own decoder.
+PDUs are parsed here by the layout of the specification, independently of the decoder of the
+core.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 
 from aqueduct.ipc.core.config import Config
 from aqueduct.testing.ipc.record import (
-    Began,
-    Broke,
     Cancelled,
-    Finished,
-    Owned,
+    IpcArrived,
+    IpcEnded,
+    IpcFault,
+    IpcRecord,
+    IpcRefused,
+    IpcSent,
+    IpcTaken,
+    LifeStarted,
+    LifeStopped,
+    OwnerIdChanged,
     PduArrived,
     PduSent,
-    Record,
-    Refused,
     Reported,
     Resized,
-    Sent,
-    Stopped,
-    Took,
     Troubled,
-    Whole,
 )
 
 DATA: Final = 1
@@ -44,13 +44,13 @@ SEND_TIMEOUT: Final = -4
 PEER_RESTARTED: Final = -6
 
 HEAD: Final = 42
-"""The bytes of a HEADER or DATA before its data."""
+"""Bytes of a HEADER or DATA PDU before its data."""
 SMALLEST_PDU: Final = 512
 MAX_ACK: Final = 512
 EPSILON: Final = 1e-6
 NEVER: Final = float("inf")
 TAG_SIZE: Final = 8
-"""Bytes at the start of a message, if it has as many, that no other message begins with."""
+"""Bytes at the start of a message that identify it, if it has that many."""
 
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
@@ -59,7 +59,7 @@ Life = tuple[str, int]
 
 
 class Pass(NamedTuple):
-    """One PDU of a message leaving its sender."""
+    """One PDU of a message that its sender sent."""
 
     time: float
     wire_id: bytes
@@ -71,7 +71,7 @@ class Pass(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One ack of a message that came to its sender."""
+    """One ack of a message that its sender received."""
 
     time: float
     wire_id: bytes
@@ -81,51 +81,51 @@ class Answer(NamedTuple):
     code: int
     payload: bytes
     passes: int
-    """How many PDUs of the message had left by then."""
+    """The number of PDUs of the message sent by then."""
 
 
 @dataclass(slots=True)
-class MessageFacts:
+class IpcMessageFacts:
     """One message."""
 
-    sent: Sent
-    ends: list[Finished] = field(default_factory=list)
-    takes: list[Took] = field(default_factory=list)
-    refusals: list[Refused] = field(default_factory=list)
+    sent: IpcSent
+    ends: list[IpcEnded] = field(default_factory=list)
+    takes: list[IpcTaken] = field(default_factory=list)
+    refusals: list[IpcRefused] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
-    """Without those that only abort it."""
+    """The PDUs sent, without aborts."""
     aborts: list[Pass] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     reports: list[float] = field(default_factory=list)
     cancelled: float = NEVER
 
     @property
-    def end(self) -> Finished | None:
-        """What its sender was told; None if it was not, or has crashed."""
+    def end(self) -> IpcEnded | None:
+        """How the send ended; None if it did not, or its endpoint crashed."""
         return self.ends[0] if self.ends else None
 
 
 @dataclass(slots=True)
 class LifeFacts:
-    """An endpoint from its start to its crash."""
+    """One life of an endpoint."""
 
     config: Config
     reports_sent: bool
     limits: list[tuple[float, int]]
-    """The sizes of PDUs it was set to, and when."""
-    stopped: Stopped | None = None
+    """The maximum PDU sizes, with the time of each change."""
+    stopped: LifeStopped | None = None
     owners: list[tuple[float, bytes]] = field(default_factory=list)
     heard: dict[str, list[float]] = field(default_factory=dict)
-    """When acks came, by source."""
+    """When acks arrived, by source."""
     troubles: dict[str, list[float]] = field(default_factory=dict)
-    """When the transport told that a remote could not be reached just now."""
-    despairs: dict[str, list[float]] = field(default_factory=dict)
-    """When it told that a remote cannot be reached at all."""
+    """When the transport reported a remote as temporarily unreachable."""
+    unreachable: dict[str, list[float]] = field(default_factory=dict)
+    """When it reported a remote as unreachable for good."""
     whole: dict[bytes, float] = field(default_factory=dict)
     headers: dict[bytes, list[tuple[float, bytes]]] = field(default_factory=dict)
-    """HEADERs that came for the owner id of then, by message id: when, and for which id."""
+    """HEADER PDUs received for the current owner id, by message id: time and owner id."""
     aborts: dict[bytes, list[tuple[float, bytes]]] = field(default_factory=dict)
-    """Empty DATA PDUs that came, by message id."""
+    """Empty DATA PDUs received, by message id: time and owner id."""
     sent: int = 0
     failed: int = 0
     taken: int = 0
@@ -134,7 +134,7 @@ class LifeFacts:
     pdus_received: int = 0
 
     def max_pdu(self, time: float) -> int:
-        """The size of PDUs it was set to; at the moment of a change, the larger of both."""
+        """Return the maximum PDU size at a time; at the instant of a change, the larger one."""
         sizes = [self.limits[0][1]]
         for when, size in self.limits:
             if when < time - EPSILON:
@@ -144,62 +144,62 @@ class LifeFacts:
         return max(sizes)
 
 
-class Facts:
-    """A record, sorted by what it is about."""
+class IpcFacts:
+    """The facts of a run, by message and by life."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: IpcRecord) -> None:
         self.record = record
         self.lives: dict[Life, LifeFacts] = {}
-        self.messages: dict[bytes, MessageFacts] = {}
-        self.strange_takes: list[Took] = []
-        """Takes of what nobody sent."""
-        self.strange_ends: list[Finished] = []
+        self.messages: dict[bytes, IpcMessageFacts] = {}
+        self.strange_takes: list[IpcTaken] = []
+        """Messages taken that were never sent."""
+        self.strange_ends: list[IpcEnded] = []
         self.large_acks: list[PduSent] = []
-        self.broken: list[Broke] = []
+        self.broken: list[IpcFault] = []
         self.owner_ids: dict[bytes, Life] = {}
-        self._tags: dict[bytes, MessageFacts] = {}
-        # A message may travel under another id than the one its application knows.
-        self._by_wire_id: dict[bytes, MessageFacts] = {}
+        self._tags: dict[bytes, IpcMessageFacts] = {}
+        # A message may be sent under another id than the application knows.
+        self._by_wire_id: dict[bytes, IpcMessageFacts] = {}
         handlers = {
-            Began: self._began,
-            Stopped: self._stopped,
-            Owned: self._owned,
-            Sent: self._sent,
+            LifeStarted: self._began,
+            LifeStopped: self._stopped,
+            OwnerIdChanged: self._owned,
+            IpcSent: self._sent,
             Cancelled: self._cancelled,
-            Finished: self._finished,
-            Whole: self._whole,
-            Took: self._took,
-            Refused: self._refused,
+            IpcEnded: self._finished,
+            IpcArrived: self._whole,
+            IpcTaken: self._took,
+            IpcRefused: self._refused,
             Resized: self._resized,
             Troubled: self._troubled,
             PduSent: self._pdu_sent,
             PduArrived: self._pdu_arrived,
             Reported: self._reported,
-            Broke: self.broken.append,
+            IpcFault: self.broken.append,
         }
         for entry in record.entries:
             handler = handlers.get(type(entry))
             if handler is not None:
                 handler(entry)  # type: ignore[operator]
 
-    def life_of(self, message: MessageFacts) -> LifeFacts | None:
-        """The life that sent a message; None for a stranger's."""
+    def life_of(self, message: IpcMessageFacts) -> LifeFacts | None:
+        """Return the life that sent a message; None if the stranger sent it."""
         return self.lives.get((message.sent.who, message.sent.life))
 
-    def _began(self, entry: Began) -> None:
+    def _began(self, entry: LifeStarted) -> None:
         limits = [(entry.time, entry.config.max_pdu)]
         life = LifeFacts(entry.config, entry.reports_sent, limits)
         self.lives[entry.who, entry.life] = life
 
-    def _stopped(self, entry: Stopped) -> None:
+    def _stopped(self, entry: LifeStopped) -> None:
         self.lives[entry.who, entry.life].stopped = entry
 
-    def _owned(self, entry: Owned) -> None:
+    def _owned(self, entry: OwnerIdChanged) -> None:
         self.lives[entry.who, entry.life].owners.append((entry.time, entry.owner))
         self.owner_ids[entry.owner] = (entry.who, entry.life)
 
-    def _sent(self, entry: Sent) -> None:
-        message = MessageFacts(entry)
+    def _sent(self, entry: IpcSent) -> None:
+        message = IpcMessageFacts(entry)
         self.messages[entry.message] = message
         self._by_wire_id[entry.message] = message
         if len(entry.payload) >= TAG_SIZE:
@@ -208,7 +208,7 @@ class Facts:
     def _cancelled(self, entry: Cancelled) -> None:
         self.messages[entry.message].cancelled = entry.time
 
-    def _finished(self, entry: Finished) -> None:
+    def _finished(self, entry: IpcEnded) -> None:
         life = self.lives[entry.who, entry.life]
         if entry.code == SUCCESS:
             life.sent += 1
@@ -220,10 +220,10 @@ class Facts:
         else:
             message.ends.append(entry)
 
-    def _whole(self, entry: Whole) -> None:
+    def _whole(self, entry: IpcArrived) -> None:
         self.lives[entry.who, entry.life].whole[entry.message] = entry.time
 
-    def _took(self, entry: Took) -> None:
+    def _took(self, entry: IpcTaken) -> None:
         self.lives[entry.who, entry.life].taken += 1
         message = self._by_wire_id.get(entry.message) or self._tags.get(entry.payload[:TAG_SIZE])
         if message is None:
@@ -231,7 +231,7 @@ class Facts:
         else:
             message.takes.append(entry)
 
-    def _refused(self, entry: Refused) -> None:
+    def _refused(self, entry: IpcRefused) -> None:
         self.lives[entry.who, entry.life].refused += 1
         message = self._by_wire_id.get(entry.message)
         if message is not None:
@@ -242,7 +242,7 @@ class Facts:
 
     def _troubled(self, entry: Troubled) -> None:
         life = self.lives[entry.who, entry.life]
-        times = life.despairs if entry.hopeless else life.troubles
+        times = life.unreachable if entry.hopeless else life.troubles
         times.setdefault(entry.remote, []).append(entry.time)
 
     def _reported(self, entry: Reported) -> None:
@@ -307,7 +307,7 @@ def _answer(entry: PduArrived, opcode: int, passes: int) -> Answer:
 
 
 def stated_size(answer: Answer) -> int | None:
-    """The most data in a PDU that an answer asks for."""
+    """Return the maximum data per PDU that an answer asks for, or None."""
     if answer.code != PDU_TOO_LARGE or answer.opcode != HEADER_ACK or len(answer.payload) != 4:
         return None
     size: int = _INT32.unpack(answer.payload)[0]

@@ -1,4 +1,4 @@
-"""No PDU is larger than its sender may send, or its receiver said it takes."""
+"""Sizes: PDUs stay within the limits of their sender and of their receiver."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from aqueduct.testing.ipc.checkers.facts import (
     HEAD,
     MAX_ACK,
     NEVER,
-    Facts,
+    IpcFacts,
     Life,
     stated_size,
 )
 
 
 @checker
-def pdus_within_the_limit(facts: Facts) -> Iterator[Violation]:
-    """A message travels in PDUs of the size its endpoint was set to when it began."""
+def pdus_within_the_limit(facts: IpcFacts) -> Iterator[Violation]:
+    """A message is sent in PDUs of the size that its endpoint had at the start of the send."""
     for message in facts.messages.values():
         life = facts.life_of(message)
         if life is None or not message.passes:
@@ -32,8 +32,8 @@ def pdus_within_the_limit(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
-    """Once a receiver said how large a PDU may be, none larger is sent to it."""
+def pdus_as_large_as_told(facts: IpcFacts) -> Iterator[Violation]:
+    """After a receiver stated its maximum PDU size, no larger PDU is sent to it."""
     told: dict[tuple[Life, str], tuple[float, int]] = {}
     for message in facts.messages.values():
         sent = message.sent
@@ -59,7 +59,7 @@ def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
         sent = message.sent
         life = facts.life_of(message)
         since, size = told.get(((sent.who, sent.life), sent.remote), (NEVER, 0))
-        # An endpoint that remembers only few remotes has to be told again.
+        # An endpoint that remembers few remotes must be told again.
         if life is None or life.config.max_remotes == 1 or not message.passes:
             continue
         first = message.passes[0]
@@ -69,8 +69,8 @@ def pdus_as_large_as_told(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def acks_are_small(facts: Facts) -> Iterator[Violation]:
-    """An ack has 512 bytes at most."""
+def acks_are_small(facts: IpcFacts) -> Iterator[Violation]:
+    """An ack has at most 512 bytes."""
     for entry in facts.large_acks:
         text = f"{entry.who} sent an ack of {len(entry.pdu)} bytes, over {MAX_ACK}"
         yield Violation("acks are small", text, entry.time)

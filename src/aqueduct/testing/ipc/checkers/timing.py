@@ -1,4 +1,4 @@
-"""When things happen: retries in their time, patience as configured, ids trusted no longer."""
+"""Timing: backoff of retransmissions, ack timeouts, and the lifetime of owner ids."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from aqueduct.testing.ipc.checkers.facts import (
     PDU_TOO_LARGE,
     SEND_TIMEOUT,
     SUCCESS,
-    Facts,
+    IpcFacts,
+    IpcMessageFacts,
     LifeFacts,
-    MessageFacts,
 )
 
 CORRECTIONS = (INVALID_DESTINATION, PDU_TOO_LARGE)
 
 
 @checker
-def retries_in_time(facts: Facts) -> Iterator[Violation]:
-    """A PDU goes again no sooner than the least backoff after it went, nor later than the most."""
+def retries_in_time(facts: IpcFacts) -> Iterator[Violation]:
+    """A PDU is retransmitted no sooner than the minimum and no later than the maximum backoff."""
     for message in facts.messages.values():
         life = facts.life_of(message)
         if life is None:
@@ -56,11 +56,11 @@ def retries_in_time(facts: Facts) -> Iterator[Violation]:
 
 
 @checker
-def the_held_are_left_alone(facts: Facts) -> Iterator[Violation]:
-    """A receiver that said it has all of a message, and waits, is asked for it only rarely."""
+def held_backoff(facts: IpcFacts) -> Iterator[Violation]:
+    """After a notice that a message is complete, PDUs are retransmitted at the held backoff."""
     for message in facts.messages.values():
         life = facts.life_of(message)
-        # After a correction the receiver has to be told everything again.
+        # After a correction the sender starts the message again.
         if life is None or any(each.code in CORRECTIONS for each in message.answers[1:]):
             continue
         pause = max(life.config.held_backoff, life.config.min_backoff) - EPSILON
@@ -68,12 +68,12 @@ def the_held_are_left_alone(facts: Facts) -> Iterator[Violation]:
             following = next((each.time for each in message.passes if each.time > notice), NEVER)
             if following - notice < pause:
                 text = f"was asked for {following - notice:.6f} s after its receiver had it"
-                yield about(message, "the held are left alone", text, following)
+                yield about(message, "held backoff", text, following)
 
 
 @checker
-def as_patient_as_configured(facts: Facts) -> Iterator[Violation]:
-    """A send is given up when one PDU had no answer for the ack timeout: not sooner, not later."""
+def ack_timeout_as_configured(facts: IpcFacts) -> Iterator[Violation]:
+    """A send fails when one PDU had no answer for the ack timeout: not sooner, not later."""
     for message in facts.messages.values():
         life = facts.life_of(message)
         if life is None:
@@ -86,25 +86,25 @@ def as_patient_as_configured(facts: Facts) -> Iterator[Violation]:
         for earlier, later in pairwise([*steps, end] if end < NEVER else steps):
             if later - earlier > most:
                 text = f"waited {later - earlier:.6f} s for one answer"
-                yield about(message, "as patient as configured", text, later)
+                yield about(message, "ack timeout as configured", text, later)
         if message.end is not None and message.end.code == SEND_TIMEOUT:
             since = steps[-1] if steps else message.sent.time
             if message.end.time - since < timeout - EPSILON:
                 text = f"was given up {message.end.time - since:.6f} s after its last PDU began"
-                yield about(message, "as patient as configured", text, message.end.time)
+                yield about(message, "ack timeout as configured", text, message.end.time)
         begun = steps[0] if steps else end
         heard = life.heard.get(message.sent.remote, [])
         last = bisect_right(heard, begun)
         since = max(message.sent.time, heard[last - 1] if last else 0.0)
         if begun < NEVER and begun - since > most:
             text = f"waited {begun - since:.6f} s for its turn, with nobody answering"
-            yield about(message, "as patient as configured", text, begun)
+            yield about(message, "ack timeout as configured", text, begun)
 
 
 @checker
-def nobody_waits_for_nothing(facts: Facts) -> Iterator[Violation]:
-    """A message waits for its turn only while others are under way to the same remote."""
-    groups: dict[tuple[str, int, str], list[MessageFacts]] = {}
+def no_idle_queueing(facts: IpcFacts) -> Iterator[Violation]:
+    """A message is queued only while others are in flight to the same remote."""
+    groups: dict[tuple[str, int, str], list[IpcMessageFacts]] = {}
     for message in facts.messages.values():
         sent = message.sent
         groups.setdefault((sent.who, sent.life, sent.remote), []).append(message)
@@ -125,12 +125,12 @@ def nobody_waits_for_nothing(facts: Facts) -> Iterator[Violation]:
                     covered = max(covered, end)
             if covered < begun - EPSILON:
                 text = f"waited from {covered:.6f} on although nothing was under way"
-                yield about(message, "nobody waits for nothing", text, begun)
+                yield about(message, "no idle queueing", text, begun)
 
 
 @checker
-def ids_are_asked_for(facts: Facts) -> Iterator[Violation]:
-    """A message begins with an id that the remote has only soon after an answer from there."""
+def owner_ids_are_fresh(facts: IpcFacts) -> Iterator[Violation]:
+    """A message starts with a known owner id only within its trust time after an answer."""
     for message in facts.messages.values():
         life = facts.life_of(message)
         if life is None or not message.passes:
@@ -144,16 +144,16 @@ def ids_are_asked_for(facts: Facts) -> Iterator[Violation]:
         since = heard[last - 1] if last else -NEVER
         if first.time - since > life.config.id_trust + EPSILON:
             text = f"began with an id last heard of {first.time - since:.6f} s ago"
-            yield about(message, "ids are asked for", text, first.time)
+            yield about(message, "owner ids are fresh", text, first.time)
         trouble = [time for time in life.troubles.get(remote, ()) if time < first.time]
         if trouble and trouble[-1] > since + EPSILON:
             text = "began with an id from before the remote was in trouble"
-            yield about(message, "ids are asked for", text, first.time)
+            yield about(message, "owner ids are fresh", text, first.time)
 
 
 @checker
-def wrong_ids_are_corrected(facts: Facts) -> Iterator[Violation]:
-    """What follows an answer with the right owner id goes to that id, or the send is over."""
+def wrong_ids_are_corrected(facts: IpcFacts) -> Iterator[Violation]:
+    """After an answer with the right owner id, PDUs go to that id, or the send has ended."""
     for message in facts.messages.values():
         life = facts.life_of(message)
         if life is None:
@@ -180,16 +180,16 @@ def wrong_ids_are_corrected(facts: Facts) -> Iterator[Violation]:
                     break
 
 
-def _first_passes(message: MessageFacts) -> dict[int, float]:
-    """When each PDU of a message first left."""
+def _first_passes(message: IpcMessageFacts) -> dict[int, float]:
+    """Return when each PDU of a message was first sent."""
     firsts: dict[int, float] = {}
     for each in message.passes:
         firsts.setdefault(each.number, each.time)
     return firsts
 
 
-def _notices(message: MessageFacts) -> list[float]:
-    """When its receiver said that it has all of the message: of a PDU past the one under way."""
+def _notices(message: IpcMessageFacts) -> list[float]:
+    """Return when acks for the PDU after the current one reported the message as complete."""
     return [
         answer.time
         for answer in message.answers
@@ -202,8 +202,8 @@ def _notices(message: MessageFacts) -> list[float]:
     ]
 
 
-def _end_time(message: MessageFacts, life: LifeFacts) -> float:
-    """When a send ended, or its endpoint did."""
+def _end_time(message: IpcMessageFacts, life: LifeFacts) -> float:
+    """Return when a send ended, or its endpoint stopped."""
     if message.ends:
         return message.ends[0].time
     return life.stopped.time if life.stopped is not None else NEVER

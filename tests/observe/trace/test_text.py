@@ -5,13 +5,13 @@ from pathlib import Path
 from rich.console import Console
 
 from aqueduct.observe.trace.read import read
-from aqueduct.observe.trace.tell import Story, tell, trees
+from aqueduct.observe.trace.text import TraceSummary, channel_trees, format_rows
 
 
 def drawn(recorded: Path, *, ascii_only: bool = False) -> str:
     console = Console(width=120, no_color=True)
     with console.capture() as capture:
-        for tree in trees(Story(read(recorded)), ascii_only=ascii_only):
+        for tree in channel_trees(TraceSummary(read(recorded)), ascii_only=ascii_only):
             console.print(tree)
     return capture.get()
 
@@ -33,7 +33,7 @@ def test_the_tree_can_do_without_pictures(recorded: Path) -> None:
 
 def test_every_row_is_a_line(recorded: Path) -> None:
     table = read(recorded)
-    lines = list(tell(table))
+    lines = list(format_rows(table))
     assert len(lines) == table.num_rows
     text = "\n".join(lines)
     assert ">> s2 VERSION" in text

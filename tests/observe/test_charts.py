@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aqueduct.spark.jobs.plot import CHARACTER, Axis, Band, Bar, Chart, Line, Marker, nice_step
+from aqueduct.observe.charts import (
+    CHARACTER,
+    Axis,
+    BandSeries,
+    Bar,
+    Chart,
+    LineSeries,
+    Marker,
+    html_page,
+    html_table,
+    nice_step,
+)
 
 
 def drawn(chart: Chart) -> ElementTree.Element:
@@ -52,10 +63,10 @@ FULL = Chart(
     "seconds",
     "seconds of latency",
     [
-        Line("p50", [(0, 0.5), (10, 0.7), (20, 0.6)]),
-        Line("p95", [(0, 1.5), (10, 123_456.7), (20, 1.6)], "#d9730d"),
+        LineSeries("p50", [(0, 0.5), (10, 0.7), (20, 0.6)]),
+        LineSeries("p95", [(0, 1.5), (10, 123_456.7), (20, 1.6)], "#d9730d"),
     ],
-    [Band([(0, 0.2, 0.8), (20, 0.1, 2.0)])],
+    [BandSeries([(0, 0.2, 0.8), (20, 0.1, 2.0)])],
     [Bar(0, 5, 10), Bar(5, 10, 20)],
     [Marker(4.0, "p50"), Marker(4.2, "p95"), Marker(19.99, "p99")],
 )
@@ -88,13 +99,20 @@ def test_words_are_escaped() -> None:
     assert drawn(FULL).findtext("title") == FULL.title
 
 
+def test_a_page_and_its_tables_are_escaped() -> None:
+    text = html_page("<title>", [html_table(("name", "<count>"), [["<one>", "1"]])])
+    assert text.count("&lt;title&gt;") == 2
+    assert '<th class="number">&lt;count&gt;</th>' in text
+    assert '<td>&lt;one&gt;</td><td class="number">1</td>' in text
+
+
 def test_a_chart_without_points_says_so() -> None:
     assert Chart("Rates <x>", "s", "n").svg().count("<") == 2
-    assert "nothing to draw" in Chart("Rates", "s", "n", [Line("one", [])]).svg()
+    assert "nothing to draw" in Chart("Rates", "s", "n", [LineSeries("one", [])]).svg()
 
 
 def test_one_point_is_a_chart() -> None:
-    picture = drawn(Chart("One", "s", "n", [Line("one", [(3.0, 7.0)])], from_zero=False))
+    picture = drawn(Chart("One", "s", "n", [LineSeries("one", [(3.0, 7.0)])], from_zero=False))
     assert all(math.isfinite(x) and math.isfinite(y) for x, y in coordinates(picture))
 
 

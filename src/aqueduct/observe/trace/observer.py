@@ -1,11 +1,10 @@
-"""Listens beside one connection: to the bytes its core writes and reads, and to its events.
+"""The observer that turns what one connection does into the rows of a trace.
 
-The core knows nothing of it. Payloads and the values of headers are never recorded.
+Payloads and the values of headers are never recorded.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -14,13 +13,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, Concatenate, ParamSpec
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.observe.trace.batch import Connection, frame_code, signed
+from aqueduct.observe.base import PortCounters
+from aqueduct.observe.trace.batch import ConnectionKey, frame_code, signed
 from aqueduct.observe.trace.kinds import FIN, FRAME_CODES, FRAME_SHIFT, NULL, Kind, space
 from aqueduct.observe.trace.scan import Found, PlainMessages, RichMessage, Scanner
-from aqueduct.observe.trace.writer import Trace, logger, release
+from aqueduct.observe.trace.writer import Trace, logger
 from aqueduct.protocol.config import INITIAL_LIMITS
 from aqueduct.protocol.events import (
     ConnectionEnded,
@@ -50,15 +50,15 @@ from aqueduct.wire.ranges import RangeSet
 P = ParamSpec("P")
 
 MAX_NAMES = 32
-"""Header names recorded of one frame."""
+"""Header names recorded per frame."""
 MAX_NAME = 64
-"""Characters recorded of one name."""
+"""Characters recorded per header name."""
 MAX_HELD = 16 * 1024 * 1024
-"""Bytes of unfinished frames kept over all streams."""
+"""Bytes of incomplete frames held over all streams; a stream beyond that is not followed."""
 MAX_FOLLOWED = 1 << 17
-"""Channels whose arrivals are remembered until they are taken."""
+"""Receivers whose arrivals are remembered until the application takes them."""
 MAX_ARRIVALS = 1 << 14
-"""Stretches of arrivals remembered for one of them."""
+"""Runs of arrivals remembered per receiver."""
 
 _RULE = re.compile(r"AQ-[A-Z]+-[0-9]+")
 _FATES = {End.LOST: Kind.MESSAGE_LOST, End.CONNECTION: Kind.MESSAGE_OPEN}
@@ -66,19 +66,12 @@ _SENT = [frame_code(Kind.FRAME_SENT, Message, reliable) for reliable in (False, 
 _RECEIVED = [frame_code(Kind.FRAME_RECEIVED, Message, reliable) for reliable in (False, True)]
 
 
-class Counts(Protocol):
-    """A port of a channel, as far as a tap looks at it."""
-
-    def statistics(self) -> dict[str, int]:
-        """Counters; ``sent`` is how many messages the application gave a sender."""
-
-
-Stretch = tuple[bool, int, int]
-"""Whether messages are reliable, the number of the first, and that after the last."""
+NumberRange = tuple[bool, int, int]
+"""The number space (whether reliable), the first number, and the number after the last."""
 
 
 class Sending:
-    """What a tap keeps of a sender: the numbers that left, and those whose fate is known."""
+    """A sender: the next number to leave and the numbers whose fate is known, by space."""
 
     __slots__ = ("fated", "next", "unreliable")
 
@@ -89,7 +82,7 @@ class Sending:
 
 
 class Receiving:
-    """What a tap keeps of a receiver: what arrived and was not taken, in order, by space."""
+    """A receiver: what arrived and has not been taken, in order of arrival."""
 
     __slots__ = ("arrived",)
 
@@ -97,7 +90,7 @@ class Receiving:
         self.arrived: deque[list[int]] = deque()
 
     def arrive(self, reliable: bool, first: int, count: int) -> None:
-        """Messages arrived; the core may still ignore them."""
+        """Add messages that arrived; the core may still ignore them."""
         arrived = self.arrived
         if arrived:
             last = arrived[-1]
@@ -108,9 +101,12 @@ class Receiving:
                 arrived.popleft()
         arrived.append([reliable, first, first + count])
 
-    def take(self, first: int, count: int) -> list[Stretch]:
-        """The spaces of messages that were taken: in the order they arrived, some left out."""
-        taken: list[Stretch] = []
+    def take(self, first: int, count: int) -> list[NumberRange]:
+        """Remove messages that were taken, and return them with their number spaces.
+
+        Messages are taken in the order of arrival; arrivals that were skipped were ignored.
+        """
+        taken: list[NumberRange] = []
         arrived = self.arrived
         stop = first + count
         while first < stop and arrived:
@@ -128,24 +124,26 @@ class Receiving:
         return taken
 
 
-def harmless(method: Callable[Concatenate[Tap, P], None]) -> Callable[Concatenate[Tap, P], None]:
-    """A fault of the tap is the end of its record, never of the connection."""
+def harmless(
+    method: Callable[Concatenate[TraceObserver, P], None],
+) -> Callable[Concatenate[TraceObserver, P], None]:
+    """Stop recording a connection when the observer raises; the connection continues."""
 
     @wraps(method)
-    def call(tap: Tap, /, *arguments: P.args, **named: P.kwargs) -> None:
-        if tap.broken:
+    def call(observer: TraceObserver, /, *arguments: P.args, **named: P.kwargs) -> None:
+        if observer.broken:
             return
         try:
-            method(tap, *arguments, **named)
-        except Exception:  # noqa: BLE001 -- whatever it is, the connection goes on
-            tap.broken = True
-            logger.exception("the trace of a connection ends here, by a fault of its own")
+            method(observer, *arguments, **named)
+        except Exception:  # noqa: BLE001 -- the connection must not fail with its trace
+            observer.broken = True
+            logger.exception("the trace of a connection stops: its observer raised")
 
     return call
 
 
-class Tap:
-    """The recorder of one connection at one side."""
+class TraceObserver:
+    """Records one side of one connection in a `Trace`; implements `Observer`."""
 
     def __init__(
         self,
@@ -154,21 +152,21 @@ class Tap:
         side: Side,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.trace = trace
+        self._writer = trace._writer
         self.broken = False
         self._clock = clock
-        self._connection: Connection = (connection.hex(), side.name.lower())
+        self._connection: ConnectionKey = (connection.hex(), side.name.lower())
         self._written: dict[int, Scanner] = {}
         self._read: dict[int, Scanner] = {}
         self._held = 0
         self._sending: dict[int, Sending] = {}
         self._receiving: dict[int, Receiving] = {}
         self._closed: set[int] = set()
-        self._rescued: dict[int, deque[list[Stretch]]] = {}
-        """Of each channel, what the port took when the connection ended; the application may ask
-        for it after that."""
+        self._rescued: dict[int, deque[list[NumberRange]]] = {}
+        """By channel, what a port took when the connection ended and the application may still
+        receive."""
         self._ended = False
-        with trace.lock:
+        with self._writer.lock:
             now = self._clock()
             self._add(now, Kind.CONNECTION_OPENED)
             self._add(now, Kind.CHANNEL_BORN, ENTRYPOINT)
@@ -177,38 +175,38 @@ class Tap:
 
     @harmless
     def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
-        """The core wrote to a stream."""
+        """Record the frames in what the core wrote to a stream."""
         self._pass(self._written, Kind.FRAME_SENT, stream, data, fin)
 
     @harmless
     def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
-        """Bytes of a stream arrived for the core."""
+        """Record the frames in what arrived on a stream."""
         self._pass(self._read, Kind.FRAME_RECEIVED, stream, data, fin)
 
     @harmless
     def datagram_written(self, data: bytes) -> None:
-        """The core sent a datagram."""
+        """Record the frames in a datagram that the core sent."""
         self._pass({}, Kind.FRAME_SENT, NULL, data, False)
 
     @harmless
     def datagram_read(self, data: bytes) -> None:
-        """A datagram arrived for the core."""
+        """Record the frames in a datagram that arrived."""
         self._pass({}, Kind.FRAME_RECEIVED, NULL, data, False)
 
     @harmless
     def reset_written(self, stream: int, code: int) -> None:
-        """The core reset a stream."""
+        """Record that the core reset a stream."""
         self._reset(self._written, Kind.STREAM_RESET, stream, code)
 
     @harmless
     def reset_read(self, stream: int, code: int) -> None:
-        """The peer reset a stream."""
+        """Record that the peer reset a stream."""
         self._reset(self._read, Kind.STREAM_RESET_RECEIVED, stream, code)
 
     # -- the application --------------------------------------------------------------------------
 
     @harmless
-    def born(
+    def channels_born(
         self,
         carrier: int,
         number: int,
@@ -216,8 +214,8 @@ class Tap:
         channels: Sequence[int],
         modes: Sequence[str],
     ) -> None:
-        """Channels were made for a message that is being sent; the modes are of those we send."""
-        with self.trace.lock:
+        """Record the channels that this side made for a message; the mode of those it sends on."""
+        with self._writer.lock:
             now = self._clock()
             for channel, mode in zip(channels, modes, strict=True):
                 rare = _carried(carrier, number, reliable)
@@ -226,46 +224,46 @@ class Tap:
                     sending = self._sending[channel] = Sending()
                     sending.unreliable = mode == "unreliable"
                 self._add(now, Kind.CHANNEL_BORN, channel, rare=rare)
-            self.trace.check()
+            self._writer.check()
 
     @harmless
-    def taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
-        """The application's port took messages from the core's queue, to hand them out."""
-        with self.trace.lock:
+    def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+        """Record that the application took messages, and the channels in them."""
+        with self._writer.lock:
             now = self._clock()
             rescued = self._rescued.get(channel)
             for entry in batch:
-                stretches = rescued.popleft() if rescued else self._take(now, channel, entry)
-                for reliable, first, stop in stretches:
+                ranges = rescued.popleft() if rescued else self._take(now, channel, entry)
+                for reliable, first, stop in ranges:
                     self._add(
                         now, Kind.MESSAGE_TAKEN | space(reliable), channel, first, stop - first
                     )
-            self.trace.check()
+            self._writer.check()
 
     @harmless
-    def rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
-        """The connection ends: the port took what there was, and the application may ask for it."""
-        with self.trace.lock:
+    def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+        """Record the channels in messages that a port keeps beyond the end of the connection."""
+        with self._writer.lock:
             now = self._clock()
             kept = self._rescued.setdefault(channel, deque())
             kept.extend(self._take(now, channel, entry) for entry in batch)
-            self.trace.check()
+            self._writer.check()
 
     @harmless
-    def closed(self, channel: int) -> None:
-        """The application closed a receiver: the last it hears of it."""
+    def receiver_closed(self, channel: int) -> None:
+        """Record that the application closed a receiver."""
         if channel in self._closed or self._ended:
             return
-        with self.trace.lock:
+        with self._writer.lock:
             self._closed.add(channel)
             self._receiving.pop(channel, None)
             self._add(self._clock(), Kind.CHANNEL_ENDED, channel, rare={"how": "closed"})
-            self.trace.check()
+            self._writer.check()
 
     @harmless
-    def saw(self, events: Sequence[Event], ports: Mapping[int, Counts]) -> None:
-        """The core told the application something."""
-        with self.trace.lock:
+    def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
+        """Record the fates of messages and the ends of channels and of the connection."""
+        with self._writer.lock:
             now = self._clock()
             for event in events:
                 if isinstance(event, Delivered):
@@ -280,13 +278,9 @@ class Tap:
                     self._end(now, event)
                 elif isinstance(event, PeerHeaders):
                     continue  # the frame that brought them was recorded
-            self.trace.check()
+            self._writer.check()
 
-    async def release(self) -> None:
-        """The connection is over: what it recorded is written, if nobody else records there."""
-        await asyncio.get_running_loop().run_in_executor(None, release, self.trace)
-
-    # -- inside, with the lock held ---------------------------------------------------------------
+    # -- private; the caller holds the lock ------------------------------------------------------
 
     def _add(
         self,
@@ -299,20 +293,20 @@ class Tap:
         value: int = NULL,
         rare: Mapping[str, Any] | None = None,
     ) -> None:
-        self.trace.batch.add(
+        self._writer.batch.add(
             now, self._connection, code, channel, message, count, stream, value, rare
         )
 
-    def _take(self, now: int, channel: int, entry: Message | MessageRun) -> list[Stretch]:
-        """What left the core's queue, and with it the channels in it."""
+    def _take(self, now: int, channel: int, entry: Message | MessageRun) -> list[NumberRange]:
+        """Record the births of channels in a queue entry, and return the numbers it holds."""
         receiving = self._receiving.get(channel) or Receiving()
         if isinstance(entry, MessageRun):
             return receiving.take(entry.first, len(entry.payloads))
-        stretches = receiving.take(entry.number, 1)
-        rare = _carried(channel, entry.number, stretches[0][0])
+        ranges = receiving.take(entry.number, 1)
+        rare = _carried(channel, entry.number, ranges[0][0])
         for attachment in entry.attachments:
             self._add(now, Kind.CHANNEL_BORN, attachment.channel, rare=rare)
-        return stretches
+        return ranges
 
     def _pass(
         self, streams: dict[int, Scanner], kind: Kind, stream: int, data: bytes, fin: bool
@@ -320,7 +314,7 @@ class Tap:
         scanner = streams.get(stream)
         if scanner is None:
             if self._ended and kind is Kind.FRAME_RECEIVED:
-                return  # the core reads nothing any more, but may have more to say
+                return  # the core ignores what arrives after the end; its writes still leave
             scanner = Scanner()
         held = scanner.held
         problem: RemoteProtocolError | None = None
@@ -329,7 +323,7 @@ class Tap:
         except RemoteProtocolError as error:
             found, problem = [], error
         self._held += scanner.held - held
-        with self.trace.lock:
+        with self._writer.lock:
             now = self._clock()
             last = len(found) - 1
             for at, one in enumerate(found):
@@ -341,7 +335,7 @@ class Tap:
                     Kind.STREAM_FINISHED if kind is Kind.FRAME_SENT else Kind.STREAM_FINISH_RECEIVED
                 )
                 self._add(now, ending, _or_null(scanner.channel), stream=stream)
-            self.trace.check()
+            self._writer.check()
         if fin or problem is not None or self._held > MAX_HELD:
             self._held -= scanner.held
             streams.pop(stream, None)
@@ -351,7 +345,7 @@ class Tap:
     def _note(
         self, now: int, kind: Kind, stream: int, channel: int, found: Found, fin: bool
     ) -> None:
-        """Record one frame, or a run of messages."""
+        """Add the row of one frame, or the rows of a run of messages."""
         end = FIN if fin else 0
         sent = kind is Kind.FRAME_SENT
         if isinstance(found, PlainMessages | RichMessage):
@@ -362,7 +356,7 @@ class Tap:
                 self._note_run(now, code, end, channel, found, stream)
             else:
                 first, count = found.number, 1
-                self.trace.batch.add_sizes(array("q", (found.size,)))
+                self._writer.batch.add_sizes(array("q", (found.size,)))
                 self._add(now, code | end, channel, first, 1, stream, rare=_describe_rich(found))
             self._follow(sent, channel, reliable, first, count)
         else:
@@ -373,11 +367,11 @@ class Tap:
     def _note_run(
         self, now: int, code: int, end: int, channel: int, found: PlainMessages, stream: int
     ) -> None:
-        batch = self.trace.batch
+        batch = self._writer.batch
         count = len(found.sizes)
         batch.add_sizes(found.sizes)
         if end and count > 1:
-            # The end of the stream comes with the last alone.
+            # Only the row of the last message says that the stream ended.
             batch.add(now, self._connection, code, channel, found.first, count - 1, stream)
             batch.add(
                 now, self._connection, code | end, channel, found.first + count - 1, 1, stream
@@ -405,10 +399,10 @@ class Tap:
         scanner = streams.pop(stream, None)
         if scanner is not None:
             self._held -= scanner.held
-        with self.trace.lock:
+        with self._writer.lock:
             channel = _or_null(scanner.channel) if scanner is not None else NULL
             self._add(self._clock(), kind, channel, stream=stream, rare={"code": code})
-            self.trace.check()
+            self._writer.check()
 
     def _settle(self, now: int, kind: Kind, event: Delivered | Undelivered) -> None:
         sending = self._sending.get(event.channel)
@@ -419,7 +413,7 @@ class Tap:
             fated.add(start, stop)
             self._add(now, kind | space(event.reliable), event.channel, start, stop - start)
 
-    def _end_sender(self, now: int, event: SenderEnded, ports: Mapping[int, Counts]) -> None:
+    def _end_sender(self, now: int, event: SenderEnded, ports: Mapping[int, PortCounters]) -> None:
         channel = event.channel
         sending = self._sending.pop(channel, None) or Sending()
         port = ports.get(channel)
@@ -433,7 +427,7 @@ class Tap:
     def _add_open_fates(
         self, now: int, event: SenderEnded, sending: Sending, given: int, rare: dict[str, Any]
     ) -> None:
-        """What has no fate yet shares that of its channel, also what never left."""
+        """Record the fate of the channel for its messages without one, sent or not."""
         known = [max(sending.next[each], sending.fated[each].max) for each in (False, True)]
         unseen = given - sum(known)
         if unseen > 0:
@@ -454,7 +448,7 @@ class Tap:
         self._add(now, Kind.CHANNEL_ENDED, event.channel, rare=rare)
 
     def _end(self, now: int, event: ConnectionEnded) -> None:
-        # The reason is the application's text, and may say anything; the rule in it is ours.
+        # The reason is the application's text and may contain anything, so only the rule is kept.
         rule = _RULE.match(event.reason)
         rare: dict[str, Any] = {"code": event.code, "by_peer": event.by_peer}
         if rule is not None:
@@ -493,7 +487,7 @@ def _describe_rich(message: RichMessage) -> dict[str, Any]:
 
 
 def _describe_frame(frame: Frame) -> tuple[int, dict[str, Any] | None]:
-    """The value of a frame, and its rare columns."""
+    """Return the value of a frame, and its rare columns."""
     if isinstance(frame, AckReliable):
         return NULL, {"ranges": [signed(edge) for pair in frame.ranges for edge in pair]}
     if isinstance(frame, AckNackUnreliable):

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aqueduct.observe.trace import Trace
-from aqueduct.observe.trace.tap import Receiving, Tap
+from aqueduct.observe.trace.observer import Receiving, TraceObserver
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -32,19 +32,19 @@ from aqueduct.wire.frames import (
 
 
 class Bench:
-    """A tap and what it wrote."""
+    """An observer and what it wrote."""
 
     def __init__(self, directory: Path, side: Side = Side.CLIENT) -> None:
         self.directory = directory
         self.trace = Trace(directory)
-        self.tap = Tap(self.trace, b"\xc0\xff\xee", side)
+        self.observer = TraceObserver(self.trace, b"\xc0\xff\xee", side)
 
     def saw(self, *events: Event, sent: int = 0) -> None:
         class Port:
             def statistics(self) -> dict[str, int]:
                 return {"sent": sent}
 
-        self.tap.saw(events, {0: Port(), 8: Port()})
+        self.observer.events_raised(events, {0: Port(), 8: Port()})
 
     def rows(self, *kinds: str) -> list[dict[str, Any]]:
         self.trace.close()
@@ -76,8 +76,8 @@ def test_a_connection_begins_with_its_entrypoint(bench: Bench) -> None:
 
 
 def test_frames_are_recorded_with_their_stream_and_the_end_of_it(bench: Bench) -> None:
-    bench.tap.stream_written(2, RouteTo(0).encode() + plain(0, 3), False)
-    bench.tap.stream_written(2, plain(3, 1) + FinishSender(4).encode(), True)
+    bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 3), False)
+    bench.observer.stream_written(2, plain(3, 1) + FinishSender(4).encode(), True)
     rows = bench.rows("frame_sent")
     assert [row["frame"] for row in rows] == ["ROUTE_TO", *["MESSAGE"] * 4, "FINISH_SENDER"]
     assert {row["stream"] for row in rows} == {2}
@@ -86,19 +86,19 @@ def test_frames_are_recorded_with_their_stream_and_the_end_of_it(bench: Bench) -
 
 
 def test_the_end_of_a_stream_comes_with_its_last_message_alone(bench: Bench) -> None:
-    bench.tap.stream_written(2, RouteTo(0).encode() + plain(0, 3), True)
+    bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 3), True)
     assert [row["fin"] for row in bench.rows("frame_sent")] == [None, None, None, True]
 
 
 def test_an_end_without_a_frame_has_its_own_row(bench: Bench) -> None:
-    bench.tap.stream_read(3, RouteTo(0).encode() + CloseReceiver().encode(), False)
-    bench.tap.stream_read(3, b"", True)
+    bench.observer.stream_read(3, RouteTo(0).encode() + CloseReceiver().encode(), False)
+    bench.observer.stream_read(3, b"", True)
     (row,) = bench.rows("stream_finish_received")
     assert (row["stream"], row["channel"]) == (3, 0)
 
 
 def test_a_datagram_has_no_stream_and_the_other_space(bench: Bench) -> None:
-    bench.tap.datagram_written(RouteTo(8).encode() + plain(0, 2))
+    bench.observer.datagram_written(RouteTo(8).encode() + plain(0, 2))
     rows = bench.rows("frame_sent")
     assert [row["stream"] for row in rows] == [None] * 3
     assert [row["reliable"] for row in rows] == [None, False, False]
@@ -108,8 +108,8 @@ def test_neither_payloads_nor_header_values_are_recorded(bench: Bench) -> None:
     secret = b"hush"
     message = Message(0, ((b"name", secret),), (Attachment(8, ((b"a", secret),)),), secret)
     headers = ConnectionHeaders(((b"token", secret),))
-    bench.tap.stream_written(2, headers.encode(), True)
-    bench.tap.stream_written(6, RouteTo(0).encode() + message.encode(), False)
+    bench.observer.stream_written(2, headers.encode(), True)
+    bench.observer.stream_written(6, RouteTo(0).encode() + message.encode(), False)
     rows = bench.rows()
     assert "hush" not in repr(rows)
     assert rows[-1]["header_names"] == ["name"]
@@ -122,23 +122,23 @@ def test_neither_payloads_nor_header_values_are_recorded(bench: Bench) -> None:
 def test_long_and_many_header_names_are_cut(bench: Bench) -> None:
     pairs = tuple((b"n" * 1_000, b"") for _ in range(100))
     message = Message(0, pairs, (), b"")
-    bench.tap.stream_written(6, RouteTo(0).encode() + message.encode(), False)
+    bench.observer.stream_written(6, RouteTo(0).encode() + message.encode(), False)
     names = bench.rows("frame_sent")[-1]["header_names"]
     assert (len(names), len(names[0])) == (32, 64)
 
 
 def test_bytes_that_are_no_frames_are_told_and_forgotten(bench: Bench) -> None:
-    bench.tap.stream_read(3, b"\x0d", False)
-    bench.tap.stream_read(7, RouteTo(0).encode() + CloseReceiver().encode(), True)
+    bench.observer.stream_read(3, b"\x0d", False)
+    bench.observer.stream_read(7, RouteTo(0).encode() + CloseReceiver().encode(), True)
     (row,) = bench.rows("unreadable")
     assert (row["stream"], row["rule"]) == (3, "AQ-FRAME-2")
     assert len(bench.rows("frame_received")) == 2
 
 
 def test_resets_are_told_with_their_channel(bench: Bench) -> None:
-    bench.tap.stream_written(2, RouteTo(8).encode(), False)
-    bench.tap.reset_written(2, 0x10)
-    bench.tap.reset_read(3, 0x11)
+    bench.observer.stream_written(2, RouteTo(8).encode(), False)
+    bench.observer.reset_written(2, 0x10)
+    bench.observer.reset_read(3, 0x11)
     rows = bench.rows("stream_reset", "stream_reset_received")
     assert [(row["channel"], row["stream"], row["code"]) for row in rows] == [
         (8, 2, 0x10),
@@ -147,7 +147,7 @@ def test_resets_are_told_with_their_channel(bench: Bench) -> None:
 
 
 def test_every_message_of_a_finished_sender_has_one_fate(bench: Bench) -> None:
-    bench.tap.stream_written(2, RouteTo(0).encode() + plain(0, 5), False)
+    bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 5), False)
     bench.saw(Delivered(0, True, ((0, 3),)), Undelivered(0, True, ((3, 5),)))
     bench.saw(SenderEnded(0, End.RECEIVER_CLOSED), sent=5)
     assert bench.fates() == [
@@ -157,8 +157,8 @@ def test_every_message_of_a_finished_sender_has_one_fate(bench: Bench) -> None:
 
 
 def test_messages_of_a_lost_channel_are_lost_with_their_ancestors(bench: Bench) -> None:
-    bench.tap.born(0, 7, True, [8], ["ordered"])
-    bench.tap.stream_written(2, RouteTo(8).encode() + plain(0, 2), False)
+    bench.observer.channels_born(0, 7, True, [8], ["ordered"])
+    bench.observer.stream_written(2, RouteTo(8).encode() + plain(0, 2), False)
     bench.saw(SenderEnded(8, End.LOST, (0,)), sent=2)
     rows = bench.rows("message_lost")
     assert [row["message"] for row in rows] == [0, 1]
@@ -169,8 +169,8 @@ def test_messages_of_a_lost_channel_are_lost_with_their_ancestors(bench: Bench) 
 
 
 def test_a_message_that_never_left_has_a_fate_too(bench: Bench) -> None:
-    bench.tap.born(0, 0, True, [8], ["unreliable"])
-    bench.tap.stream_written(2, RouteTo(0).encode() + plain(0, 1), False)
+    bench.observer.channels_born(0, 0, True, [8], ["unreliable"])
+    bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 1), False)
     bench.saw(SenderEnded(0, End.CONNECTION), sent=3)
     bench.saw(SenderEnded(8, End.LOST, (0,)), sent=1)
     assert bench.fates() == [
@@ -180,8 +180,8 @@ def test_a_message_that_never_left_has_a_fate_too(bench: Bench) -> None:
 
 
 def test_both_spaces_are_kept_apart(bench: Bench) -> None:
-    bench.tap.datagram_written(RouteTo(0).encode() + plain(0, 3))
-    bench.tap.stream_written(2, RouteTo(0).encode() + plain(0, 1), True)
+    bench.observer.datagram_written(RouteTo(0).encode() + plain(0, 3))
+    bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 1), True)
     bench.saw(Delivered(0, False, ((0, 1), (2, 3))), Delivered(0, True, ((0, 1),)))
     bench.saw(SenderEnded(0, End.CONNECTION), sent=4)
     assert bench.fates() == [
@@ -194,11 +194,11 @@ def test_both_spaces_are_kept_apart(bench: Bench) -> None:
 
 def test_what_is_taken_is_known_by_its_space(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Side.SERVER)
-    bench.tap.datagram_read(RouteTo(0).encode() + plain(0, 2))
-    bench.tap.stream_read(2, RouteTo(0).encode() + plain(0, 1), True)
-    bench.tap.datagram_read(RouteTo(0).encode() + plain(2, 1))
-    bench.tap.taken(0, [MessageRun(0, [b"", b""], 0), MessageRun(0, [b""], 0)])
-    bench.tap.taken(0, [MessageRun(2, [b""], 0)])
+    bench.observer.datagram_read(RouteTo(0).encode() + plain(0, 2))
+    bench.observer.stream_read(2, RouteTo(0).encode() + plain(0, 1), True)
+    bench.observer.datagram_read(RouteTo(0).encode() + plain(2, 1))
+    bench.observer.messages_taken(0, [MessageRun(0, [b"", b""], 0), MessageRun(0, [b""], 0)])
+    bench.observer.messages_taken(0, [MessageRun(2, [b""], 0)])
     rows = bench.rows("message_taken")
     assert [(row["reliable"], row["message"]) for row in rows] == [
         (False, 0),
@@ -211,8 +211,8 @@ def test_what_is_taken_is_known_by_its_space(tmp_path: Path) -> None:
 def test_halves_are_born_when_their_message_is_taken(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Side.SERVER)
     message = Message(0, (), (Attachment(8, ()), Attachment(2, ())), b"x")
-    bench.tap.stream_read(2, RouteTo(0).encode() + message.encode(), False)
-    bench.tap.taken(0, [message])
+    bench.observer.stream_read(2, RouteTo(0).encode() + message.encode(), False)
+    bench.observer.messages_taken(0, [message])
     born = [row for row in bench.rows("channel_born") if row["carrier"] is not None]
     assert [(row["channel_name"], row["role"]) for row in born] == [
         ("client#1>", "receiver"),
@@ -222,8 +222,8 @@ def test_halves_are_born_when_their_message_is_taken(tmp_path: Path) -> None:
 
 def test_a_receiver_ends_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Side.SERVER)
-    bench.tap.closed(0)
-    bench.tap.closed(0)
+    bench.observer.receiver_closed(0)
+    bench.observer.receiver_closed(0)
     bench.saw(ReceiverEnded(0, End.CONNECTION))
     (row,) = bench.rows("channel_ended")
     assert row["how"] == "closed"
@@ -236,14 +236,14 @@ def test_the_reason_of_an_end_is_not_recorded_but_its_rule_is(bench: Bench) -> N
     assert "hush" not in repr(row)
 
 
-def test_a_fault_of_the_tap_is_not_one_of_the_connection(
+def test_an_error_in_the_observer_does_not_reach_the_connection(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        bench.tap.saw([Delivered(0, True, ((1, 2, 3),))], {})  # type: ignore[arg-type]
-        bench.tap.stream_written(2, RouteTo(0).encode(), False)
+        bench.observer.events_raised([Delivered(0, True, ((1, 2, 3),))], {})  # type: ignore[arg-type]
+        bench.observer.stream_written(2, RouteTo(0).encode(), False)
     assert bench.rows("frame_sent") == []
-    assert "the trace of a connection ends here" in caplog.text
+    assert "the trace of a connection stops" in caplog.text
 
 
 def test_arrivals_that_the_core_ignored_are_passed_over() -> None:

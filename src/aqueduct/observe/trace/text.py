@@ -1,4 +1,4 @@
-"""A trace told to people: a line for each row, and the tree of channels with fates."""
+"""A trace as text: a line per row, and the tree of channels with the fates of messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from aqueduct.observe.trace.picture import Marks
-from aqueduct.observe.trace.read import ChannelStory, channels, ledger
+from aqueduct.observe.trace.read import ChannelHistory, channels, ledger
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import MAX_VARINT
 
@@ -20,10 +20,10 @@ SHOWN_OF_CONNECTION = 8
 _ARROWS = {"frame_sent": ">>", "frame_received": "<<"}
 
 
-def tell(table: pa.Table) -> Iterator[str]:
-    """The rows as lines: seconds since the first, connection, side, what happened.
+def format_rows(table: pa.Table) -> Iterator[str]:
+    """Return each row as a line: seconds since the first row, connection, side, what happened.
 
-    ``>>`` leaves a side and ``<<`` arrives at it.
+    ``>>`` marks what a side sent and ``<<`` what it received.
     """
     start: Any = None
     for batch in table.to_batches(max_chunksize=8192):
@@ -31,11 +31,11 @@ def tell(table: pa.Table) -> Iterator[str]:
             start = row["wall"] if start is None else start
             seconds = (row["wall"] - start).total_seconds()
             connection = row["connection"][:SHOWN_OF_CONNECTION]
-            yield f"{seconds:11.6f} {connection:8} {row['side']:6} {tell_row(row)}"
+            yield f"{seconds:11.6f} {connection:8} {row['side']:6} {format_row(row)}"
 
 
-def tell_row(row: dict[str, Any]) -> str:
-    """What one row says, without when and where."""
+def format_row(row: dict[str, Any]) -> str:
+    """Return the text of one row without its time and side."""
     parts = [_ARROWS.get(row["kind"], "  ")]
     if row["stream"] is not None:
         parts.append(f"s{row['stream']}")
@@ -76,8 +76,8 @@ def _details(row: dict[str, Any]) -> Iterator[str]:
         yield "fin"
 
 
-class Story:
-    """Everything a picture of a trace needs: channels, and the fates of their messages."""
+class TraceSummary:
+    """The channels of a trace and the fates of their messages."""
 
     def __init__(self, table: pa.Table) -> None:
         self.channels = channels(table)
@@ -97,44 +97,44 @@ class Story:
             if (connection, channel, reliable, message) in carriers:
                 self._by_message[connection, channel, reliable, message] = fate
 
-    def fate_counts(self, story: ChannelStory) -> dict[str, int]:
-        """How many of a channel's messages met each fate."""
-        return dict(Counter(self.fates.get((story.connection, story.channel), [])))
+    def fate_counts(self, one: ChannelHistory) -> dict[str, int]:
+        """Return the number of messages of a channel by fate."""
+        return dict(Counter(self.fates.get((one.connection, one.channel), [])))
 
-    def carrier_fate(self, story: ChannelStory) -> str | None:
-        """What became of the message that carried a channel, if the trace knows."""
-        key = story.connection, story.carrier, story.carrier_reliable, story.carrier_message
+    def carrier_fate(self, one: ChannelHistory) -> str | None:
+        """Return the fate of the message that carried a channel, or None if it is unknown."""
+        key = one.connection, one.carrier, one.carrier_reliable, one.carrier_message
         return self._by_message.get(key)
 
 
-def trees(story: Story, *, ascii_only: bool = False) -> Iterator[Tree]:
-    """A tree per connection: every channel under the one whose message carried it."""
+def channel_trees(summary: TraceSummary, *, ascii_only: bool = False) -> Iterator[Tree]:
+    """Return a tree per connection, with each channel under the one that carried it."""
     marks = Marks(ascii_only=ascii_only)
     roots: dict[str, Tree] = {}
     nodes: dict[tuple[str, int], Tree] = {}
-    for one in story.channels:
+    for one in summary.channels:
         if one.connection not in roots:
             roots[one.connection] = Tree(f"connection {one.connection}")
         above = roots[one.connection]
         if one.carrier is not None:
             above = nodes.get((one.connection, one.carrier), above)
-        nodes[one.connection, one.channel] = above.add(_label(story, one, marks))
+        nodes[one.connection, one.channel] = above.add(_label(summary, one, marks))
     yield from roots.values()
 
 
-def _label(story: Story, one: ChannelStory, marks: Marks) -> Group:
+def _label(summary: TraceSummary, one: ChannelHistory, marks: Marks) -> Group:
     sender, receiver = ends_of(one.channel)
     title = marks.title(one.name, sender, receiver, one.mode, one.ending)
-    fate = story.carrier_fate(one)
+    fate = summary.carrier_fate(one)
     if one.carrier_message is not None:
         carrier = Text(f"in {one.carrier_message} ")
         if fate is not None:
             carrier.append_text(marks.draw([fate])).append(" ")
         title = carrier.append_text(title)
-    fates = story.fates.get((one.connection, one.channel))
+    fates = summary.fates.get((one.connection, one.channel))
     return Group(title, marks.draw(fates)) if fates else Group(title)
 
 
 def ends_of(channel: int) -> tuple[str, str]:
-    """The sender and the receiver of a channel (AQ-CHANID-1)."""
+    """Return the sender and the receiver of a channel (AQ-CHANID-1)."""
     return ("server", "client") if channel >> 1 & 1 else ("client", "server")

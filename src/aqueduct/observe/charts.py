@@ -1,27 +1,72 @@
-"""Charts as SVG text for pages that need nothing else: lines, bands and bars, axes with units."""
+"""Self-contained HTML pages with charts as SVG text: lines, bands and bars on labelled axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 Point = tuple[float, float]
-Place = Callable[[float, float], Point]
-"""Where a point of the data is in the picture."""
+Projection = Callable[[float, float], Point]
+"""Maps a point of the data to a point of the picture."""
 
 COLOURS = ("#1f77d0", "#d9730d", "#2e9b5f", "#a259c9", "#c0392b", "#7f8c8d")
-"""Readable on light and on dark."""
+"""Colours that are readable on a light and on a dark background."""
 CHARACTER = 6.8
-"""Width of a character of 11 pixels, about; to keep words apart."""
+"""Approximate width of a character of 11 pixels, to keep labels apart."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 30, 36
 _TICK = 4
 
 
+_STYLE = """
+:root { color-scheme: light dark; --line: #8885; --soft: #8882; --text: #666 }
+@media (prefers-color-scheme: dark) { :root { --text: #aaa } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1000px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem 1.2rem .25rem 0; text-align: left; border-bottom: 1px solid var(--soft) }
+td.number, th.number { text-align: right }
+.note { color: var(--text); font-size: .9rem }
+svg { max-width: 100%; height: auto; display: block; margin: .6rem 0 }
+svg text { font: 11px ui-monospace, monospace; fill: currentColor }
+svg .grid { stroke: var(--soft) } svg .axis { stroke: var(--line) }
+"""
+
+
+def html_page(title: str, body: Iterable[str], style: str = "") -> str:
+    """Return a page that needs no other file; ``style`` is added to the common rules."""
+    return "\n".join(
+        (
+            "<!doctype html>",
+            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<style>{_STYLE}{style}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            *body,
+            "</body></html>",
+        )
+    )
+
+
+def html_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of escaped text; with headings, all columns but the first are numbers."""
+    numeric = ' class="number"' if headings else ""
+    head = "".join(
+        f"<th{numeric if at else ''}>{escape(each)}</th>" for at, each in enumerate(headings)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{numeric if at else ''}>{escape(cell)}</td>" for at, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+
+
 @dataclass(frozen=True)
-class Line:
-    """Points that belong together, in the order of x."""
+class LineSeries:
+    """A line through points in the order of x."""
 
     name: str
     points: Sequence[Point]
@@ -29,8 +74,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Band:
-    """What is between two lines: x, the lower and the upper y."""
+class BandSeries:
+    """The area between two lines: x, the lower and the upper y of each point."""
 
     points: Sequence[tuple[float, float, float]]
     colour: str = COLOURS[0]
@@ -38,7 +83,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Bar:
-    """From one x to another."""
+    """A bar of a histogram."""
 
     left: float
     right: float
@@ -47,7 +92,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Marker:
-    """A vertical line with a name."""
+    """A labelled vertical line."""
 
     x: float
     name: str
@@ -56,13 +101,13 @@ class Marker:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with two axes; what it shows is scaled to fit."""
+    """A picture with two axes, scaled to what it shows."""
 
     title: str
     x_title: str
     y_title: str
-    lines: Sequence[Line] = ()
-    bands: Sequence[Band] = ()
+    lines: Sequence[LineSeries] = ()
+    bands: Sequence[BandSeries] = ()
     bars: Sequence[Bar] = ()
     markers: Sequence[Marker] = ()
     width: int = 960
@@ -71,7 +116,7 @@ class Chart:
     """Whether the y axis begins at zero."""
 
     def svg(self) -> str:
-        """The picture."""
+        """Return the picture as an ``svg`` element."""
         xs, ys = self._values()
         if not ys:
             return f'<p class="note">{escape(self.title)}: there is nothing to draw.</p>'
@@ -81,7 +126,7 @@ class Chart:
         low = min(0.0, *ys) if self.from_zero else min(ys)
         y_axis = Axis.fit(low, max(ys), max(int(plot_height / 42), 2))
 
-        def place(x: float, y: float) -> Point:
+        def project(x: float, y: float) -> Point:
             return (
                 _LEFT + plot_width * x_axis.share(x),
                 _TOP + plot_height * (1.0 - y_axis.share(y)),
@@ -91,11 +136,11 @@ class Chart:
             f'<svg viewBox="0 0 {self.width} {self.height}" role="img" '
             f'aria-label="{escape(self.title)}">',
             f"<title>{escape(self.title)}</title>",
-            *self._grid(x_axis, y_axis, place),
-            *(_band(each, place) for each in self.bands),
-            *(_bar(each, place) for each in self.bars),
-            *(_line(each, place) for each in self.lines),
-            *self._markers(place),
+            *self._grid(x_axis, y_axis, project),
+            *(_band(each, project) for each in self.bands),
+            *(_bar(each, project) for each in self.bars),
+            *(_line(each, project) for each in self.lines),
+            *self._markers(project),
             *self._legend(),
             "</svg>",
         ]
@@ -113,15 +158,15 @@ class Chart:
         xs += [marker.x for marker in self.markers]
         return [x for x in xs if math.isfinite(x)], [y for y in ys if math.isfinite(y)]
 
-    def _grid(self, x_axis: Axis, y_axis: Axis, place: Place) -> list[str]:
+    def _grid(self, x_axis: Axis, y_axis: Axis, project: Projection) -> list[str]:
         right, bottom = self.width - _RIGHT, self.height - _BOTTOM
         parts = []
         for y in y_axis.ticks:
-            _, at = place(x_axis.low, y)
+            _, at = project(x_axis.low, y)
             parts.append(_rule(_LEFT, at, right, at, "grid"))
             parts.append(_text(_LEFT - 8, at + 4, y_axis.label(y), "end"))
         for x in x_axis.ticks:
-            at, _ = place(x, y_axis.low)
+            at, _ = project(x, y_axis.low)
             parts.append(_rule(at, bottom, at, bottom + _TICK, "axis"))
             parts.append(_text(at, bottom + 16, x_axis.label(x), "middle"))
         parts.append(_rule(_LEFT, bottom, right, bottom, "axis"))
@@ -129,13 +174,13 @@ class Chart:
         parts.append(_text(4, 14, self.y_title, "start"))
         return parts
 
-    def _markers(self, place: Place) -> list[str]:
+    def _markers(self, project: Projection) -> list[str]:
         parts = []
         bottom = self.height - _BOTTOM
         rows: list[float] = []
-        """Where the last name of each row ends; a name goes into the first row with room."""
+        """Where the last label of each row ends; a label goes into the first row with room."""
         for marker in sorted(self.markers, key=lambda each: each.x):
-            at, _ = place(marker.x, 0.0)
+            at, _ = project(marker.x, 0.0)
             width = CHARACTER * len(marker.name) + 10
             left = at + 4 if at + width < self.width else at - width
             row = next((row for row, end in enumerate(rows) if end < left), len(rows))
@@ -162,14 +207,14 @@ class Chart:
 
 
 class Axis:
-    """A range with round numbers on it."""
+    """A range of values with ticks at round numbers."""
 
     def __init__(self, low: float, high: float, step: float) -> None:
         self.low, self.high, self.step = low, high, step
 
     @classmethod
     def fit(cls, low: float, high: float, count: int, *, tight: bool = False) -> Axis:
-        """An axis for these values with about so many numbers; a tight one ends where they do."""
+        """Return an axis with about ``count`` ticks; a tight one ends at ``low`` and ``high``."""
         if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
             low, high = low - (0.5 if low else 0.0), high + (0.5 if low else 1.0)
         step = nice_step((high - low) / count)
@@ -179,23 +224,23 @@ class Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """The round numbers."""
+        """The values of the ticks."""
         first = math.ceil(self.low / self.step - 1e-9)
         last = math.floor(self.high / self.step + 1e-9)
         return [number * self.step for number in range(first, last + 1)]
 
     def share(self, value: float) -> float:
-        """How far along the axis a value is, from 0 to 1."""
+        """Return the position of a value on the axis, from 0 to 1."""
         return (value - self.low) / (self.high - self.low)
 
     def label(self, value: float) -> str:
-        """A number, with as many digits as the step needs."""
+        """Return the text of a value, with as many digits as the step needs."""
         digits = max(-math.floor(math.log10(self.step) + 1e-9), 0)
         return f"{0.0 if abs(value) < self.step / 2 else value:,.{digits}f}"
 
 
 def nice_step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not less."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is at least ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     for each in (1, 2, 5):
         if each * power >= least * (1 - 1e-9):
@@ -203,24 +248,24 @@ def nice_step(least: float) -> float:
     return 10 * power
 
 
-def _line(line: Line, place: Place) -> str:
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line.points))
+def _line(line: LineSeries, project: Projection) -> str:
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (project(*point) for point in line.points))
     return (
         f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="2" '
         f'stroke-linejoin="round"><title>{escape(line.name)}</title></polyline>'
     )
 
 
-def _band(band: Band, place: Place) -> str:
-    upper = [place(x, high) for x, _, high in band.points]
-    lower = [place(x, low) for x, low, _ in reversed(band.points)]
+def _band(band: BandSeries, project: Projection) -> str:
+    upper = [project(x, high) for x, _, high in band.points]
+    lower = [project(x, low) for x, low, _ in reversed(band.points)]
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in upper + lower)
     return f'<polygon points="{points}" fill="{band.colour}" opacity=".18"/>'
 
 
-def _bar(bar: Bar, place: Place) -> str:
-    left, top = place(bar.left, bar.height)
-    right, bottom = place(bar.right, 0.0)
+def _bar(bar: Bar, project: Projection) -> str:
+    left, top = project(bar.left, bar.height)
+    right, bottom = project(bar.right, 0.0)
     width = max(right - left - 1.0, 0.5)
     return (
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '

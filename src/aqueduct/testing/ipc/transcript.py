@@ -1,4 +1,4 @@
-"""A record of endpoints told in order, a line for each thing that happened."""
+"""The transcript of a run of endpoints: a line per entry of its record."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Iterator
 from aqueduct.errors import RemoteProtocolError
 from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, decode
 from aqueduct.testing.ipc.record import (
-    Began,
-    Broke,
     Cancelled,
     Entry,
-    Finished,
-    NotSent,
-    Owned,
+    IpcArrived,
+    IpcEnded,
+    IpcFault,
+    IpcRecord,
+    IpcRefused,
+    IpcSendFailed,
+    IpcSent,
+    IpcTaken,
+    LifeStarted,
+    LifeStopped,
+    OwnerIdChanged,
     PduArrived,
     PduSent,
-    Record,
-    Refused,
     Reported,
     Resized,
-    Sent,
-    Stopped,
-    Took,
     Troubled,
-    Whole,
 )
 
 
-def tell(record: Record) -> Iterator[str]:
-    """The lines of the story: time, endpoint and life, what happened.
+def transcript(record: IpcRecord) -> Iterator[str]:
+    """Return the lines of the transcript: time, endpoint and life, what happened.
 
-    ``>>`` leaves an endpoint, ``<<`` arrives at it, ``!`` is an event its application sees; the
-    rest are the application's own doings and the network's.
+    ``>>`` marks a PDU sent, ``<<`` a PDU received, ``!`` an event of the application; the other
+    lines are actions of the application and of the network.
     """
     for entry in record.entries:
         who = f"{entry.who}/{entry.life}"
-        yield f"{entry.time:11.6f} {who:6} {_tell_entry(entry)}"
+        yield f"{entry.time:11.6f} {who:6} {_format_entry(entry)}"
 
 
 def short(identity: bytes) -> str:
-    """So much of an id as tells it from others; of an owner id, its changing half too."""
+    """Return a short prefix of an id."""
     return identity[:3].hex()
 
 
@@ -52,45 +52,45 @@ def _code(code: int) -> str:
     return Code(code).name if code in set(Code) else str(code)
 
 
-def _tell_entry(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     if isinstance(entry, PduSent):
-        return f">> {entry.remote} {_tell_pdu(entry.pdu)}"
+        return f">> {entry.remote} {_format_pdu(entry.pdu)}"
     if isinstance(entry, PduArrived):
-        return f"<< {entry.source} {_tell_pdu(entry.pdu)}"
-    if isinstance(entry, Finished):
+        return f"<< {entry.source} {_format_pdu(entry.pdu)}"
+    if isinstance(entry, IpcEnded):
         exposed = " (exposed)" if entry.exposed and entry.code else ""
         return f"!  {short(entry.message)} ended: {_code(entry.code)}{exposed}"
-    if isinstance(entry, Whole):
+    if isinstance(entry, IpcArrived):
         return f"!  {short(entry.message)} is whole"
-    if isinstance(entry, Broke):
+    if isinstance(entry, IpcFault):
         return f"✗  {entry.text}"
-    return f"   {_tell_doing(entry)}"
+    return f"   {_format_action(entry)}"
 
 
-def _tell_doing(entry: Entry) -> str:
-    if isinstance(entry, Began):
+def _format_action(entry: Entry) -> str:
+    if isinstance(entry, LifeStarted):
         return f"begins: {entry.config}{', reports what has gone' if entry.reports_sent else ''}"
-    if isinstance(entry, Stopped):
+    if isinstance(entry, LifeStopped):
         return f"{entry.how}: {entry.statistics}"
-    if isinstance(entry, Owned):
+    if isinstance(entry, OwnerIdChanged):
         return f"has owner id {_owner(entry.owner)}"
-    if isinstance(entry, Sent):
+    if isinstance(entry, IpcSent):
         return f"sends {short(entry.message)} to {entry.remote}: {len(entry.payload)} B"
-    if isinstance(entry, NotSent):
+    if isinstance(entry, IpcSendFailed):
         return f"cannot send: {entry.error}"
-    if isinstance(entry, Took):
+    if isinstance(entry, IpcTaken):
         size = len(entry.payload)
         return f"takes {short(entry.message)} from {entry.remote}: {size} B"
     if isinstance(entry, Resized):
         return f"sends and takes PDUs of {entry.max_pdu} B"
     if isinstance(entry, Troubled):
         return f"hears that {entry.remote} {'cannot be' if entry.hopeless else 'is not'} there"
-    verbs = {Cancelled: "cancels", Refused: "refuses", Reported: "hears that a PDU has gone:"}
+    verbs = {Cancelled: "cancels", IpcRefused: "refuses", Reported: "hears that a PDU has gone:"}
     message = getattr(entry, "message", b"")
     return f"{verbs.get(type(entry), 'finds withdrawn:')} {short(message)}"
 
 
-def _tell_pdu(pdu: bytes) -> str:
+def _format_pdu(pdu: bytes) -> str:
     try:
         value = decode(pdu)
     except RemoteProtocolError as error:

@@ -1,19 +1,18 @@
-"""Tests of the tap: which frames it notes, and when it counts them as arrived."""
+"""Tests of the recorder: which frames it records, and when it counts them as arrived."""
 
-from aqueduct.testing.clock import Clock
-from aqueduct.testing.record import Broke, Entry, FrameArrived, FrameSent, StreamEnded
-from aqueduct.testing.tap import Tap
-from aqueduct.wire.chanid import Side
+from aqueduct.testing.clock import VirtualClock
+from aqueduct.testing.record import CoreFault, Entry, FrameArrived, FrameSent, StreamEnded
+from aqueduct.testing.recorder import observe_pair
 from aqueduct.wire.frames import ConnectionHeaders, Frame, Message, RouteTo, Version
 
 
 class Listener:
-    """A tap and what it noted."""
+    """The observers of both sides, and what they recorded."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.entries: list[Entry] = []
-        self.tap = Tap(self.clock, self.entries)
+        self.client, self.server = observe_pair(self.clock, self.entries)
 
     def sent(self) -> list[Frame]:
         return [entry.frame for entry in self.entries if isinstance(entry, FrameSent)]
@@ -26,19 +25,19 @@ MESSAGES = [Message(number, (), (), b"x" * number) for number in range(3)]
 STREAM = RouteTo(0).encode() + b"".join(message.encode() for message in MESSAGES)
 
 
-def test_frames_are_noted_when_they_are_complete() -> None:
+def test_frames_are_recorded_when_they_are_complete() -> None:
     listener = Listener()
-    listener.tap.stream_written(Side.CLIENT, 1, STREAM[:5], False)
+    listener.client.stream_written(6, STREAM[:5], False)
     assert listener.sent() == [RouteTo(0)]
-    listener.tap.stream_written(Side.CLIENT, 1, STREAM[5:], True)
+    listener.client.stream_written(6, STREAM[5:], True)
     assert listener.sent() == [RouteTo(0), *MESSAGES]
     assert isinstance(listener.entries[-1], StreamEnded)
 
 
 def test_each_frame_arrives_with_its_last_byte() -> None:
     listener = Listener()
-    listener.tap.open(Side.SERVER)
-    listener.tap.stream_written(Side.CLIENT, 1, STREAM, True)
+    listener.server.release_held()
+    listener.client.stream_written(6, STREAM, True)
     for position in range(len(STREAM)):
         whole = [
             frame
@@ -47,52 +46,52 @@ def test_each_frame_arrives_with_its_last_byte() -> None:
         ]
         assert listener.arrived() == whole
         chunk = STREAM[position : position + 1]
-        listener.tap.stream_arrived(Side.SERVER, 1, chunk, position == len(STREAM) - 1)
+        listener.server.stream_read(6, chunk, position == len(STREAM) - 1)
     assert listener.arrived() == [RouteTo(0), *MESSAGES]
 
 
 def test_frames_of_channels_wait_until_the_server_accepts() -> None:
     listener = Listener()
-    listener.tap.stream_written(Side.CLIENT, 1, Version().encode() + STREAM, True)
+    listener.client.stream_written(6, Version().encode() + STREAM, True)
     size = len(Version().encode() + STREAM)
-    listener.tap.stream_arrived(Side.SERVER, 1, b"." * size, True)
+    listener.server.stream_read(6, b"." * size, True)
     assert listener.arrived() == [Version()]
-    listener.tap.open(Side.SERVER)
+    listener.server.release_held()
     assert listener.arrived() == [Version(), RouteTo(0), *MESSAGES]
 
 
 def test_frames_of_channels_wait_until_the_client_has_the_headers() -> None:
     listener = Listener()
-    listener.tap.stream_written(Side.SERVER, 1, STREAM, True)
-    listener.tap.stream_arrived(Side.CLIENT, 1, STREAM, True)
+    listener.server.stream_written(7, STREAM, True)
+    listener.client.stream_read(7, STREAM, True)
     assert listener.arrived() == []
     headers = ConnectionHeaders(()).encode()
-    listener.tap.stream_written(Side.SERVER, 0, headers, True)
-    listener.tap.stream_arrived(Side.CLIENT, 0, headers, True)
+    listener.server.stream_written(3, headers, True)
+    listener.client.stream_read(3, headers, True)
     assert listener.arrived() == [ConnectionHeaders(()), RouteTo(0), *MESSAGES]
 
 
 def test_what_is_kept_of_a_stream_that_is_reset_never_arrives() -> None:
     listener = Listener()
-    listener.tap.stream_written(Side.CLIENT, 1, STREAM, False)
-    listener.tap.stream_arrived(Side.SERVER, 1, STREAM, False)
-    listener.tap.reset_sent(Side.CLIENT, 1, 16)
-    listener.tap.reset_arrived(Side.SERVER, 1, 16)
-    listener.tap.open(Side.SERVER)
+    listener.client.stream_written(6, STREAM, False)
+    listener.server.stream_read(6, STREAM, False)
+    listener.client.reset_written(6, 16)
+    listener.server.reset_read(6, 16)
+    listener.server.release_held()
     assert listener.arrived() == []
 
 
 def test_a_datagram_arrives_whole() -> None:
     listener = Listener()
-    listener.tap.open(Side.SERVER)
-    listener.tap.datagram_sent(Side.CLIENT, 0, STREAM)
+    listener.server.release_held()
+    listener.client.datagram_written(STREAM)
     assert all(entry.in_datagram for entry in listener.entries if isinstance(entry, FrameSent))
-    listener.tap.datagram_arrived(Side.SERVER, 0, STREAM)
+    listener.server.datagram_read(STREAM)
     assert listener.arrived() == [RouteTo(0), *MESSAGES]
 
 
-def test_bytes_that_are_no_frames_are_noted_as_a_fault() -> None:
+def test_bytes_that_are_no_frames_are_recorded_as_a_fault() -> None:
     listener = Listener()
-    listener.tap.stream_written(Side.CLIENT, 1, b"\x77", True)
+    listener.client.stream_written(6, b"\x77", True)
     (fault, _) = listener.entries
-    assert isinstance(fault, Broke)
+    assert isinstance(fault, CoreFault)

@@ -1,4 +1,4 @@
-"""A record told in order, a line for each thing that happened, and a hash to compare stories."""
+"""The transcript of a run: a line per entry of its record, and a hash to compare runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from aqueduct.protocol.events import (
 )
 from aqueduct.testing.record import (
     NO_CHANNEL,
-    Broke,
-    Called,
+    CommandCalled,
     ConnectionClosed,
-    ConnectionLost,
+    ConnectionGone,
+    CoreFault,
     Entry,
+    EventRaised,
     FrameArrived,
     FrameSent,
-    NotSent,
+    MessageSent,
+    MessageTaken,
     Record,
-    RttTold,
-    Saw,
-    Sent,
+    RttMeasured,
+    SendFailed,
     StreamEnded,
-    Took,
 )
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.frames import (
@@ -45,18 +45,18 @@ from aqueduct.wire.frames import (
 )
 
 
-def tell(record: Record) -> Iterator[str]:
-    """The lines of the story: time, side, what happened.
+def transcript(record: Record) -> Iterator[str]:
+    """Return the lines of the transcript: time, side, what happened.
 
-    ``>>`` leaves a side, ``<<`` arrives at it, ``!`` is an event its application sees; the rest
-    are the application's own doings.
+    ``>>`` marks what a side sent, ``<<`` what it received, ``!`` an event of the application; the
+    other lines are actions of the application.
     """
     for entry in record.entries:
-        yield f"{entry.time:11.6f} {entry.side.name.lower():6} {_tell_entry(entry)}"
+        yield f"{entry.time:11.6f} {entry.side.name.lower():6} {_format_entry(entry)}"
 
 
-def story_hash(lines: Iterable[str]) -> str:
-    """A short fingerprint of a story: the same for two runs only if they are the same."""
+def transcript_hash(lines: Iterable[str]) -> str:
+    """Return a short hash of a transcript: equal runs have equal hashes."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(line.encode())
@@ -64,19 +64,19 @@ def story_hash(lines: Iterable[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _tell_entry(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     if isinstance(entry, FrameSent):
-        return f">> {_place(entry)} {_tell_frame(entry)}"
+        return f">> {_place(entry)} {_format_frame(entry)}"
     if isinstance(entry, FrameArrived):
-        return f"<< {_place(entry.sent)} {_tell_frame(entry.sent)}"
+        return f"<< {_place(entry.sent)} {_format_frame(entry.sent)}"
     if isinstance(entry, StreamEnded):
         end = "finished" if entry.reset is None else f"reset with code {entry.reset}"
         return f">> s{entry.stream} is {end}"
-    if isinstance(entry, RttTold):
+    if isinstance(entry, RttMeasured):
         return f"<< the round-trip time is {entry.rtt * 1000:.1f} ms"
-    if isinstance(entry, Saw):
-        return f"!  {_tell_event(entry.event)}"
-    if isinstance(entry, Sent):
+    if isinstance(entry, EventRaised):
+        return f"!  {_format_event(entry.event)}"
+    if isinstance(entry, MessageSent):
         kind = "message" if entry.reliable else "datagram message"
         made = "".join(f" +{describe(each.channel)}" for each in entry.attached)
         headers = f", {len(entry.headers)} headers" if entry.headers else ""
@@ -84,21 +84,21 @@ def _tell_entry(entry: Entry) -> str:
         return (
             f"   sends {kind} {entry.number} on {describe(entry.channel)}: {size} B{headers}{made}"
         )
-    if isinstance(entry, NotSent):
+    if isinstance(entry, SendFailed):
         return f"   cannot send on {describe(entry.channel)}: {entry.error}"
-    if isinstance(entry, Took):
+    if isinstance(entry, MessageTaken):
         message = entry.message
         got = "".join(f" +{describe(each.channel)}" for each in message.attachments)
         size = len(message.payload)
         return f"   takes message {message.number} from {describe(entry.channel)}: {size} B{got}"
-    if isinstance(entry, Called):
+    if isinstance(entry, CommandCalled):
         where = "" if entry.channel == NO_CHANNEL else f" {describe(entry.channel)}"
         return f"   {entry.verb}{where} {entry.detail}".rstrip()
     if isinstance(entry, ConnectionClosed):
         return f">> closes the connection, code {entry.code} {entry.reason}"
-    if isinstance(entry, ConnectionLost):
+    if isinstance(entry, ConnectionGone):
         return f"<< the connection is lost, code {entry.code} {entry.reason}"
-    assert isinstance(entry, Broke)
+    assert isinstance(entry, CoreFault)
     return f"✗  {entry.text}"
 
 
@@ -107,13 +107,13 @@ def _place(sent: FrameSent) -> str:
     return place if sent.channel == NO_CHANNEL else f"{place} {describe(sent.channel)}"
 
 
-def _tell_frame(sent: FrameSent) -> str:
+def _format_frame(sent: FrameSent) -> str:
     frame: Frame = sent.frame
     if isinstance(frame, Message):
         made = "".join(f" +{describe(each.channel)}" for each in frame.attachments)
         return f"MESSAGE {frame.number} ({frame.size} B){made}"
     if isinstance(frame, AckReliable):
-        return f"ACK_RELIABLE {_tell_ranges(frame.ranges)}"
+        return f"ACK_RELIABLE {_format_ranges(frame.ranges)}"
     if isinstance(frame, AckNackUnreliable):
         marks = [
             f"{'nack' if position % 2 else 'ack'} {length}"
@@ -135,11 +135,11 @@ def _tell_frame(sent: FrameSent) -> str:
     return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
 
 
-def _tell_event(event: Event) -> str:
+def _format_event(event: Event) -> str:
     if isinstance(event, Delivered | Undelivered):
         space = "" if event.reliable else "datagram "
         name = type(event).__name__.lower()
-        return f"{space}{name} {_tell_ranges(event.ranges)} on {describe(event.channel)}"
+        return f"{space}{name} {_format_ranges(event.ranges)} on {describe(event.channel)}"
     if isinstance(event, SenderEnded | ReceiverEnded):
         half = "sender" if isinstance(event, SenderEnded) else "receiver"
         above = ", ".join(describe(each) for each in event.lineage)
@@ -152,7 +152,7 @@ def _tell_event(event: Event) -> str:
     return f"{type(event).__name__.lower()} {describe(event.channel)}"
 
 
-def _tell_ranges(ranges: Iterable[tuple[int, int]]) -> str:
+def _format_ranges(ranges: Iterable[tuple[int, int]]) -> str:
     return ", ".join(
         str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in ranges
     )

@@ -1,0 +1,166 @@
+"""The trace and the simulator's record keep the contract of observers, and so do their callers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from aqueduct.observe.base import Observer
+from aqueduct.observe.trace import Trace
+from aqueduct.observe.trace.observer import TraceObserver
+from aqueduct.testing.quic import stream_id
+from aqueduct.testing.record import (
+    CommandCalled,
+    Entry,
+    EventRaised,
+    FrameArrived,
+    FrameSent,
+    MessageSent,
+    MessageTaken,
+    Record,
+    StreamEnded,
+)
+from aqueduct.wire.chanid import Side
+from tests.observe.contract import (
+    KINDS,
+    CallLog,
+    Fact,
+    assert_hears_everything,
+    assert_order,
+    event_facts,
+    frame_fact,
+    play,
+    taken_facts,
+)
+from tests.observe.trace.recorded import Conversation
+
+
+class TraceCandidate:
+    """The trace: its facts are the rows of its files."""
+
+    kinds = KINDS
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._trace = Trace(directory)
+
+    def observers(self) -> tuple[Sequence[Observer], Sequence[Observer]]:
+        client, server = (TraceObserver(self._trace, b"contract", side) for side in Side)
+        return (client,), (server,)
+
+    def facts(self, side: Side, record: Record) -> list[Fact]:
+        self._trace.close()
+        rows = pq.read_table(self._directory).sort_by("sequence").to_pylist()
+        mine = [row for row in rows if row["side"] == side.name.lower()]
+        return [fact for row in mine for fact in self._row_facts(row)]
+
+    @staticmethod
+    def _row_facts(row: dict[str, Any]) -> Iterator[Fact]:
+        kind, stream, channel = row["kind"], row["stream"], row["channel"]
+        if row["frame"] is not None:
+            name = row["frame"].replace("_", "").lower()
+            if name in ("version", "ackversion", "connectionheaders"):
+                channel = None
+            yield kind, stream, channel, name, row["message"]
+            if row["fin"]:
+                sent = kind == "frame_sent"
+                yield "stream_finished" if sent else "stream_finish_received", stream
+        elif kind in ("stream_finished", "stream_finish_received"):
+            yield kind, stream
+        elif kind in ("stream_reset", "stream_reset_received"):
+            yield kind, stream, row["code"]
+        elif kind == "channel_born" and row["carrier"] is not None:
+            yield kind, channel, row["carrier"], row["carrier_message"]
+        elif kind == "channel_ended":
+            yield kind, channel, row["how"]
+        elif kind == "message_taken":
+            yield kind, channel, row["message"]
+        elif kind in ("message_delivered", "message_undelivered") and row["how"] is None:
+            yield kind, channel, row["reliable"], row["message"]
+        elif kind == "connection_ended":
+            yield kind, row["code"], row["by_peer"]
+
+
+class RecordCandidate:
+    """The simulator's own observers: their facts are the entries of its record."""
+
+    kinds = KINDS - {"stream_finish_received", "stream_reset_received"}
+
+    def observers(self) -> tuple[Sequence[Observer], Sequence[Observer]]:
+        return (), ()
+
+    def facts(self, side: Side, record: Record) -> list[Fact]:
+        mine = [entry for entry in record.entries if entry.side == side]
+        return [fact for entry in mine for fact in self._entry_facts(entry)]
+
+    @staticmethod
+    def _entry_facts(entry: Entry) -> Iterator[Fact]:
+        if isinstance(entry, FrameSent | FrameArrived):
+            sent = entry if isinstance(entry, FrameSent) else entry.sent
+            kind = "frame_sent" if sent is entry else "frame_received"
+            stream = None if sent.in_datagram else stream_id(sent.stream, sent.side)
+            yield frame_fact(kind, stream, sent.channel, sent.frame)
+        elif isinstance(entry, StreamEnded):
+            stream = stream_id(entry.stream, entry.side)
+            if entry.reset is None:
+                yield "stream_finished", stream
+            else:
+                yield "stream_reset", stream, entry.reset
+        elif isinstance(entry, MessageSent):
+            for attached in entry.attached:
+                yield "channel_born", attached.channel, entry.channel, entry.number
+        elif isinstance(entry, MessageTaken):
+            yield from taken_facts(entry.channel, [entry.message])
+        elif isinstance(entry, EventRaised):
+            yield from event_facts(entry.event)
+        elif isinstance(entry, CommandCalled) and entry.verb == "close":
+            yield "channel_ended", entry.channel, "closed"
+
+
+def test_the_trace_hears_everything_in_order(tmp_path: Path) -> None:
+    assert_hears_everything(TraceCandidate(tmp_path))
+
+
+def test_the_record_of_the_simulator_hears_everything_in_order() -> None:
+    assert_hears_everything(RecordCandidate())
+
+
+def test_an_observer_that_misses_a_call_fails_the_contract(tmp_path: Path) -> None:
+    class Forgetful(TraceObserver):
+        def reset_read(self, stream: int, code: int) -> None:
+            """Not recorded."""
+
+    class Candidate(TraceCandidate):
+        def observers(self) -> tuple[Sequence[Observer], Sequence[Observer]]:
+            client, server = (Forgetful(self._trace, b"contract", side) for side in Side)
+            return (client,), (server,)
+
+    with pytest.raises(AssertionError):
+        assert_hears_everything(Candidate(tmp_path))
+
+
+def test_the_simulator_calls_observers_in_the_documented_order() -> None:
+    client, server = CallLog(), CallLog()
+    play([client], [server])
+    assert_order(client, server)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "memory://"])
+def test_a_connection_calls_observers_in_the_documented_order(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = {side: CallLog() for side in Side}
+
+    def log(trace: Trace, connection: bytes, side: Side) -> CallLog:
+        return logs[side]
+
+    monkeypatch.setattr("aqueduct.observe.trace.observer.TraceObserver", log)
+    asyncio.run(Conversation(tmp_path / "client", tmp_path / "server", address).play())
+    assert_order(logs[Side.CLIENT], logs[Side.SERVER])
+    names = {call[0] for side in Side for call in logs[side].calls}
+    assert names >= {"stream_written", "datagram_read", "reset_written", "channels_born"}
