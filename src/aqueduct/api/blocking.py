@@ -561,16 +561,33 @@ class Server(Generic[T]):
             finally:
                 free.release()
 
+        failures: list[BaseException] = []
+
+        def accept() -> None:
+            try:
+                while free.acquire():
+                    pool.submit(work, self.accept())
+            except EndOfChannel:
+                pass
+            except BaseException as error:  # noqa: BLE001 -- raised again below
+                failures.append(error)
+
+        # In a thread of its own: an interrupt while the pool starts a thread would lose the thread,
+        # and the process would wait for it at exit.
+        accepting = threading.Thread(target=accept, name="aqueduct-accept")
         try:
-            while free.acquire():
-                pool.submit(work, self.accept())
-        except EndOfChannel:
-            pass
+            accepting.start()
+            accepting.join()
         except BaseException:
             self.close()  # handlers wait for clients
             raise
         finally:
+            if accepting.ident is not None:
+                accepting.join()
             pool.shutdown()
+        if failures:
+            self.close()
+            raise failures[0]
 
     def drain(self, grace: float = 10.0) -> None:
         """Take no new connections, let those there are end by themselves so long, then close."""

@@ -252,7 +252,7 @@ class Connection(Line, Generic[T]):
         self._told = True
         return type(failure)(*failure.args)
 
-    def discard(self, error: AqueductError) -> None:
+    def _discard(self, error: AqueductError) -> None:
         """Break the reference cycles of a connection that ended before the application saw it.
 
         Otherwise the garbage collector frees a flood of them at once, and all clients wait.

@@ -166,7 +166,7 @@ class Server(Generic[T]):
             async with asyncio.timeout(self._endpoint.options.handshake_timeout):
                 await connection.wait_ready()
         except AqueductError as error:
-            connection.discard(error)
+            connection._discard(error)
             return
         except TimeoutError:
             connection.core.close_connection(
