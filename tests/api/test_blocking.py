@@ -313,6 +313,8 @@ def test_ctrl_c_ends_a_server_whose_handlers_wait_for_clients(own_certificates: 
         import aqueduct
         from aqueduct import blocking
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else a background job ignores it
+
         def handle(connection):
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
             for _ in connection.entrypoint:
