@@ -611,11 +611,18 @@ def test_empty_messages_cost_nothing_in_any_mode(
 ) -> None:
     """AQ-FLOW-9: memory does not grow with their number, and none of them is lost."""
     peer = server_core(SMALL)
-    assert growth(mode(peer), peer, 3_000) < STEADY
+    send = mode(peer)
+    sent: list[int] = []
+
+    def flood(numbers: range) -> None:
+        send(numbers)
+        sent.append(len(numbers))
+
+    assert growth(flood, peer, 3_000) < STEADY
     peer.assert_alive()
     batch = peer.core.take(ENTRYPOINT, 10**6, peer.now)
-    taken = len(payloads(batch))
-    assert taken in {6_000, 9_000, 12_000}  # `growth` floods once more if memory is noisy
+    assert sum(sent) >= 6_000  # `growth` repeats a flood while other allocations disturb it
+    assert len(payloads(batch)) == sum(sent)
 
 
 def test_empty_messages_with_gaps_in_the_queue_are_bounded() -> None:
