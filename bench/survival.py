@@ -31,7 +31,7 @@ ROUNDS = 5
 """How often a connection opens STREAMS channels under loss."""
 PAUSE = 0.2
 
-OPTIONS = aqueduct.QuicOptions(max_packet=PACKET, idle_timeout=30.0)
+OPTIONS = aqueduct.QuicSettings(max_packet=PACKET, idle_timeout=30.0)
 
 
 class Sum(msgspec.Struct):

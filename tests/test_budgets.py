@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from aqueduct.ingest.limits import IngestLimits
-from aqueduct.ipc.core.config import Config as IpcConfig
+from aqueduct.ingest.settings import IngestSettings
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.transports.tcp import TcpLimits
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+?) \| ([^|]+?) \|$", re.M)
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024 * 1024, "GiB": 1024**3, "s": 1, "MB": 1_000_000}
-CLASSES = (Limits, Config, QuicOptions, IngestLimits, IpcConfig, TcpLimits)
+CLASSES = (Limits, Config, QuicSettings, IngestSettings, IpcSettings, TcpLimits)
 
 
 def rows() -> dict[str, str]:
@@ -67,6 +67,6 @@ def test_every_limit_of_the_code_is_on_the_page(kind: Any) -> None:
         if field.name.startswith(("max_", "min_")) and field.name not in ("max_datagram",)
     ]
     missing = [name for name in limits if f"{prefix}.{name}" not in rows()]
-    if kind is QuicOptions:
+    if kind is QuicSettings:
         missing = [name for name in missing if name != "max_packet"]
     assert not missing, f"give docs/security.md a row for {', '.join(missing)} of {prefix}"

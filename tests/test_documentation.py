@@ -44,7 +44,7 @@ def test_every_class_of_the_core_has_the_docstring_of_its_source(name: str) -> N
         assert (inspect.getdoc(getattr(module, kind)) or "").startswith(text), kind
 
 
-@pytest.mark.parametrize("kind", [aqueduct.Mode, aqueduct.Limits, ipc.Config, ipc.Statistics])
+@pytest.mark.parametrize("kind", [aqueduct.Mode, aqueduct.Limits, ipc.IpcSettings, ipc.Statistics])
 def test_help_shows_what_a_class_is(kind: type[Any]) -> None:
     text = pydoc.plain(pydoc.render_doc(kind))
     assert (inspect.getdoc(kind) or "?").splitlines()[0] in text

@@ -140,7 +140,7 @@ def test_what_options_take_is_what_functions_take() -> None:
 
 
 def test_settings_are_documented_field_by_field() -> None:
-    for kind in (aqueduct.Limits, aqueduct.QuicOptions, ingest.IngestLimits):
+    for kind in (aqueduct.Limits, aqueduct.QuicSettings, ingest.IngestSettings):
         text = inspect.getdoc(kind) or ""
         for field in get_type_hints(kind):
             assert re.search(rf"^    {field} = .*: [A-Z]", text, re.M), f"{kind.__name__}.{field}"

@@ -32,7 +32,7 @@ from aqueduct.security import (
     trust,
 )
 from aqueduct.transport.quic.configuration import server_settings
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +88,10 @@ def test_a_certificate_that_is_about_to_expire_is_renewed(own_directory: Path) -
 def test_a_file_that_is_gone_or_damaged_is_made_anew(own_directory: Path, name: str) -> None:
     dev_tls()
     (own_directory / name).unlink()
-    server_settings(dev_tls(), QuicOptions())
+    server_settings(dev_tls(), QuicSettings())
     if name.endswith(".pem"):
         (own_directory / name).write_bytes(b"garbage")
-        server_settings(dev_tls(), QuicOptions())
+        server_settings(dev_tls(), QuicSettings())
 
 
 def test_a_new_authority_makes_the_server_certificate_new_too(own_directory: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_new_authority_makes_the_server_certificate_new_too(own_directory: Pat
 def test_a_key_of_another_certificate_is_made_anew(own_directory: Path) -> None:
     dev_tls()
     (own_directory / "server.key").write_bytes(make_certificate(["a.test"]).key)
-    server_settings(dev_tls(), QuicOptions())
+    server_settings(dev_tls(), QuicSettings())
 
 
 def test_those_who_start_at_once_make_one_certificate(own_directory: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_is_no_certificate_or_not_its_key_is_a_tls_error() -> None:
         ServerTLS(b"", b""),
     ):
         with pytest.raises(TLSError, match="the server's"):
-            server_settings(bad, QuicOptions())
+            server_settings(bad, QuicSettings())
 
 
 def test_a_pin_is_64_hexadecimal_digits() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from aqueduct import Limits, QuicOptions, ipc
+from aqueduct import Limits, QuicSettings, ipc
 from aqueduct.errors import AqueductError, SettingError
-from aqueduct.ingest import IngestLimits
+from aqueduct.ingest import IngestSettings
 from aqueduct.ipc.transports.tcp import TcpLimits
 from aqueduct.protocol.config import Config
 from aqueduct.settings import (
@@ -30,7 +30,7 @@ from aqueduct.settings import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-CLASSES = (Limits, QuicOptions, ipc.Config, IngestLimits, TcpLimits, Config)
+CLASSES = (Limits, QuicSettings, ipc.IpcSettings, IngestSettings, TcpLimits, Config)
 DECLARED = [
     pytest.param(kind, name, setting, id=f"{kind.__module__}.{kind.__name__}.{name}")
     for kind in CLASSES

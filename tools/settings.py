@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aqueduct import Limits, QuicOptions, ipc
-from aqueduct.ingest import IngestLimits
+from aqueduct import Limits, QuicSettings, ipc
+from aqueduct.ingest import IngestSettings
 from aqueduct.ipc.transports.tcp import TcpLimits
 from aqueduct.protocol.config import Config
 from aqueduct.settings import settings_of, shown
@@ -30,20 +30,20 @@ SECTIONS: tuple[tuple[str, str, type[Any]], ...] = (
         Limits,
     ),
     (
-        "QUIC: `aqueduct.QuicOptions`",
-        "`connect(..., options=QuicOptions(...))` and `serve(..., options=QuicOptions(...))`.",
-        QuicOptions,
+        "QUIC: `aqueduct.QuicSettings`",
+        "`connect(..., options=QuicSettings(...))` and `serve(..., options=QuicSettings(...))`.",
+        QuicSettings,
     ),
     (
-        "ScalableIPC: `aqueduct.ipc.Config`",
-        "`ipc.Endpoint(..., config=ipc.Config(...))`. Nothing of this is negotiated; endpoints "
-        "that talk to each other should have the same timeouts.",
-        ipc.Config,
+        "ScalableIPC: `aqueduct.ipc.IpcSettings`",
+        "`ipc.Endpoint(..., config=ipc.IpcSettings(...))`. Nothing of this is negotiated; "
+        "endpoints that talk to each other should have the same timeouts.",
+        ipc.IpcSettings,
     ),
     (
-        "Ingest: `aqueduct.ingest.IngestLimits`",
-        "`ingest.IngestServer(..., limits=IngestLimits(...))`, and options of `aqueduct ingest`.",
-        IngestLimits,
+        "Ingest: `aqueduct.ingest.IngestSettings`",
+        "`ingest.IngestServer(..., limits=IngestSettings(...))`, and options of `aqueduct ingest`.",
+        IngestSettings,
     ),
     (
         "TLS connections of ScalableIPC: `aqueduct.ipc.transports.tcp.TcpLimits`",

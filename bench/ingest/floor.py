@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
+from aqueduct.ingest.settings import IngestSettings
 from bench.ingest import store
 from bench.network.peer import Json, Setting
 
 SCHEMA = pa.schema([("value", pa.binary()), ("timestamp", pa.int64())])
-GROUP = IngestLimits().group_size
+GROUP = IngestSettings().group_size
 
 
 class Server(store.Server):

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import aqueduct
 from aqueduct import ingest
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.local.storage import LocalStorage
 from bench.ingest import store
 from bench.network.peer import HOST, Json
 
 TOPIC = "bench"
-UNROLLED = IngestLimits(roll_size=1 << 40)
+UNROLLED = IngestSettings(roll_size=1 << 40)
 """Everything stays in the log."""
 
 

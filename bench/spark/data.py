@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.local.storage import LocalStorage
 
 LARGE = "large"
@@ -24,7 +24,7 @@ _POOL = 20_000
 def fill(directory: Path, rows: int, files: int, size: int) -> None:
     """Make both topics; values are random, so that nothing is gained by compression."""
     pool = [os.urandom(size) for _ in range(_POOL)]
-    limits = IngestLimits(partitions=PARTITIONS, low_water=0)
+    limits = IngestSettings(partitions=PARTITIONS, low_water=0)
     store = Store(LocalStorage(directory), limits, scratch=directory)
     try:
         _write(store, LARGE, pool, rows, _GROUP, lambda _: None)

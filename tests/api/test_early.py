@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import aqueduct
-from aqueduct import Connection, Mode, QuicOptions, Receiver, Sender, blocking, channel, oneshot
+from aqueduct import Connection, Mode, QuicSettings, Receiver, Sender, blocking, channel, oneshot
 from aqueduct.security import make_authority, make_certificate
 from aqueduct.transport.quic import connector
 from aqueduct.transport.quic.tickets import ClientTickets
@@ -254,7 +254,7 @@ async def test_a_retry_costs_nothing_but_time() -> None:
     async with serving(handle) as first:
         await visit(first)
         endpoint = listener_of(first)
-        endpoint.options = QuicOptions(handshakes_before_retry=0)
+        endpoint.options = QuicSettings(handshakes_before_retry=0)
         async with connect(first) as connection:
             sender, receiver = channel(bytes)
             sender.cancel()

@@ -261,7 +261,7 @@ async def test_connections_that_ended_before_they_were_accepted_are_kept_within_
 
 
 async def test_connections_that_wait_to_be_accepted_count_as_connections() -> None:
-    options = aqueduct.QuicOptions(max_connections=2)
+    options = aqueduct.QuicSettings(max_connections=2)
     async with serve(options=options) as server:
         for _ in range(2):
             async with connect(server):

@@ -15,14 +15,14 @@ from enum import IntEnum
 from random import Random
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError, WouldBlock
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Withdrawn
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, HeaderAck, decode
+from aqueduct.ipc.core.settings import IpcSettings
 from tests.fuzz.program import MAX_OPERATIONS, Tape
 
-ROOMY = Config(max_pdu=512)
+ROOMY = IpcSettings(max_pdu=512)
 TIGHT = replace(
     ROOMY,
     max_message=65_536,
@@ -72,7 +72,7 @@ class Op(IntEnum):
 class Side:
     """An endpoint, what it has sent and not arrived, and what its application holds."""
 
-    def __init__(self, place: int, config: Config, settings: int) -> None:
+    def __init__(self, place: int, config: IpcSettings, settings: int) -> None:
         self.place = place
         self.config = config
         self.reports_sent = bool(settings & REPORTS_SENT)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 import aqueduct
-from aqueduct import Mode, QuicOptions, Receiver, Sender, ipc
+from aqueduct import Mode, QuicSettings, Receiver, Sender, ipc
 from aqueduct.ipc.transports import tcp
 from tests.processes import lab
 
@@ -87,7 +87,7 @@ async def serve_channels(stack: contextlib.AsyncExitStack) -> dict[str, str]:
             "127.0.0.1:0",
             Request,
             tls=aqueduct.dev_tls(),
-            options=QuicOptions(max_connections=MAX_CONNECTIONS),
+            options=QuicSettings(max_connections=MAX_CONNECTIONS),
         )
     )
     target.server = server
@@ -97,7 +97,7 @@ async def serve_channels(stack: contextlib.AsyncExitStack) -> dict[str, str]:
 
 
 async def serve_ingest(stack: contextlib.AsyncExitStack) -> dict[str, str]:
-    from aqueduct.ingest import Grant, IngestLimits, IngestServer, Permissions
+    from aqueduct.ingest import Grant, IngestServer, IngestSettings, Permissions
     from aqueduct.ingest.server.metrics_http import Exposition
 
     directory = stack.enter_context(tempfile.TemporaryDirectory())
@@ -107,7 +107,7 @@ async def serve_ingest(stack: contextlib.AsyncExitStack) -> dict[str, str]:
             "127.0.0.1:0",
             Path(directory) / "data",
             tls=aqueduct.dev_tls(),
-            limits=IngestLimits(low_water=0),
+            limits=IngestSettings(low_water=0),
             permissions=Permissions({HONEST_TOKEN: everything, HOSTILE_TOKEN: everything}),
         )
     )

@@ -24,7 +24,6 @@ from aqueduct.errors import AqueductError
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import Reader
 from aqueduct.ingest.dedup.scope import WriteScope
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import (
     Advance,
     Answer,
@@ -40,13 +39,14 @@ from aqueduct.ingest.protocol import (
 )
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.settings import IngestSettings
 from tests.ingest.lab import eventually
 
 SEEDS = int(os.environ.get("INGEST_SEEDS", "1"))
 STEPS = int(os.environ.get("INGEST_STEPS", "40"))
 HONEST, HOSTILE, GUESSED = (f"token-of-{name}-clients" for name in ("honest", "hostile", "other"))
 NUMBERS = (-(2**63), -1, 0, 1, 2, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-LIMITS = IngestLimits(low_water=0, partitions=2, max_fetches=8, max_connection_fetches=8)
+LIMITS = IngestSettings(low_water=0, partitions=2, max_fetches=8, max_connection_fetches=8)
 
 
 def bomb(count: int, headers: int) -> bytes:

@@ -21,15 +21,15 @@ from typing import Any
 
 import msgspec
 
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.server import committer, server
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.local import wal
 from aqueduct.security import ServerTLS
 
 LIFE = 100
 """Seconds after which a server that nobody killed ends."""
 
-LIMITS = IngestLimits(roll_size=8 * 1024, roll_age=0.06, low_water=0, linger=0.001)
+LIMITS = IngestSettings(roll_size=8 * 1024, roll_age=0.06, low_water=0, linger=0.001)
 """So small that logs become segments all the time."""
 
 

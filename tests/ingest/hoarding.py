@@ -17,9 +17,9 @@ import msgspec
 
 from aqueduct.api.client import connect
 from aqueduct.api.handles import Receiver, Sender, channel
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Answer, Open, Records, Request
 from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.security import make_authority, make_certificate, trust
 
 
@@ -34,7 +34,7 @@ async def main(directory: Path, messages: int, records: int, headers: int) -> No
     row = [("", b"")] * headers
     message = Records(1, [b""] * records, [0] * records, headers=[row] * records)
     payload = msgspec.msgpack.encode(message)
-    limits = IngestLimits(low_water=0)
+    limits = IngestSettings(low_water=0)
     async with IngestServer("127.0.0.1:0", directory, tls=tls, limits=limits) as server:
         trusted = trust(authority.certificate)
         async with connect(server.address, Request, trust=trusted) as connection:

@@ -11,9 +11,9 @@ from aqueduct.api.client import Connecting, connect
 from aqueduct.api.handles import Receiver, Sender, channel
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import Reader
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Answer, Open, Opened, Records, Refusal, Request
 from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.security import ServerTLS, Trust
 
 SECONDS = 60.0
@@ -31,7 +31,7 @@ class Lab:
         """A server; what is not about its limits is an option of its own."""
         names = ("permissions", "directory_mode")
         own = {name: options.pop(name) for name in names if name in options}
-        limits = IngestLimits(**{"low_water": 0, **options})
+        limits = IngestSettings(**{"low_water": 0, **options})
         return IngestServer(address, self.directory, tls=self._tls, limits=limits, **own)
 
     def producer(self, server: IngestServer, topic: str = "topic", **options: Any) -> Producer:

@@ -11,14 +11,14 @@ import sys
 
 from aqueduct.ingest.client import producer as producers
 from aqueduct.security import Trust, trust
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.crashing import say
 
 PARTITIONS = 3
 
 
 async def main(address: str, topic: str, producer_id: str, trusted: Trust, life: str) -> None:
-    setattr(producers, "ATTENTIVE", QuicOptions(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    setattr(producers, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
     chance = random.Random(life)
     async with producers.Producer(
         address,

@@ -8,19 +8,19 @@ from typing import Any, cast
 import pyarrow as pa
 
 from aqueduct.ingest.identity import TopicPosition
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.clock import Clock
 from aqueduct.ingest.server.named_readers import Move
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import PartitionStorage
 from aqueduct.ingest.storage.local.durability import CLOSED
 from aqueduct.ingest.storage.local.partition import Partition
 from aqueduct.ingest.storage.local.storage import LocalStorage
 from aqueduct.ingest.storage.local.topic_storage import LocalTopicStorage
 
-LIMITS = IngestLimits(low_water=0, partitions=2)
+LIMITS = IngestSettings(low_water=0, partitions=2)
 
 
 class Crash(BaseException):
@@ -64,7 +64,7 @@ def stored(store: Store, what: Records, topic: str = "t", producer: str = "p") -
 
 def open_store(
     directory: Path,
-    limits: IngestLimits = LIMITS,
+    limits: IngestSettings = LIMITS,
     clock: Clock | Callable[[], float] | None = None,
     mode: int | None = None,
 ) -> Store:
@@ -107,7 +107,7 @@ def retain(store: Store) -> int:
 @contextmanager
 def opened(
     directory: Path,
-    limits: IngestLimits = LIMITS,
+    limits: IngestSettings = LIMITS,
     clock: Clock | Callable[[], float] | None = None,
 ) -> Iterator[Store]:
     """A store, closed at the end."""

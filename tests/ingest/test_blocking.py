@@ -33,7 +33,7 @@ SECONDS = 20
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ingest.IngestServer]:
     """A server on the loop that everything blocking shares."""
-    limits = ingest.IngestLimits(low_water=0)
+    limits = ingest.IngestSettings(low_water=0)
 
     def make() -> ingest.IngestServer:
         return ingest.IngestServer("127.0.0.1:0", tmp_path, tls=SHOWN, limits=limits)

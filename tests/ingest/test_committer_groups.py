@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.committer import Committer, size_of
 from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.settings import IngestSettings
 
 TOPIC = cast(Topic, "topic")
 
@@ -22,7 +22,7 @@ TOPIC = cast(Topic, "topic")
 class RecordingStore:
     """Stores nothing, and notes what it was given and when."""
 
-    def __init__(self, limits: IngestLimits) -> None:
+    def __init__(self, limits: IngestSettings) -> None:
         self.limits = limits
         self.groups: list[list[int]] = []
         """The first sequence number of each submission, by group."""
@@ -59,7 +59,7 @@ async def submit(committer: Committer, sequence: int, size: int) -> asyncio.Futu
 
 
 async def test_records_within_the_linger_share_a_group() -> None:
-    store = RecordingStore(IngestLimits(linger=0.1))
+    store = RecordingStore(IngestSettings(linger=0.1))
     async with running(store) as committer:
         done = [await submit(committer, sequence, 100) for sequence in (1, 2, 3)]
         await asyncio.wait_for(asyncio.gather(*done), 10)
@@ -67,7 +67,7 @@ async def test_records_within_the_linger_share_a_group() -> None:
 
 
 async def test_records_that_arrived_during_a_commit_do_not_linger() -> None:
-    store = RecordingStore(IngestLimits(linger=0.3))
+    store = RecordingStore(IngestSettings(linger=0.3))
     store.may_go.clear()
     async with running(store) as committer:
         first = await submit(committer, 1, 100)
@@ -82,14 +82,14 @@ async def test_records_that_arrived_during_a_commit_do_not_linger() -> None:
 
 
 async def test_a_group_of_the_wanted_size_does_not_linger() -> None:
-    store = RecordingStore(IngestLimits(linger=60, group_size=1_000))
+    store = RecordingStore(IngestSettings(linger=60, group_size=1_000))
     async with running(store) as committer:
         await asyncio.wait_for(await submit(committer, 1, 1_000), 10)
     assert store.groups == [[1]]
 
 
 async def test_a_group_has_at_most_four_times_the_wanted_size() -> None:
-    store = RecordingStore(IngestLimits(linger=0.01, group_size=1_000))
+    store = RecordingStore(IngestSettings(linger=0.01, group_size=1_000))
     store.may_go.clear()
     async with running(store) as committer:
         done = [await submit(committer, 1, 1_000)]
@@ -101,7 +101,7 @@ async def test_a_group_has_at_most_four_times_the_wanted_size() -> None:
 
 
 async def test_a_submission_larger_than_that_is_a_group_by_itself() -> None:
-    store = RecordingStore(IngestLimits(linger=0.01, group_size=1_000))
+    store = RecordingStore(IngestSettings(linger=0.01, group_size=1_000))
     async with running(store) as committer:
         done = [await submit(committer, sequence, 9_000) for sequence in (1, 2)]
         await asyncio.wait_for(asyncio.gather(*done), 10)

@@ -16,7 +16,7 @@ from aqueduct.ingest.client import producer as producers
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader, Reader
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.crashing import RECOVERING, ROLLING, WRITING
 from tests.ingest.killing import Script, Servers
 from tests.ingest.ledger import Ledger
@@ -30,7 +30,7 @@ OUTSIDE = "from outside"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed server is missed at once: these tests kill hundreds."""
-    monkeypatch.setattr(producers, "ATTENTIVE", QuicOptions(idle_timeout=0.25, keep_alive=0.08))
+    monkeypatch.setattr(producers, "ATTENTIVE", QuicSettings(idle_timeout=0.25, keep_alive=0.08))
     monkeypatch.setattr(producers, "MAX_PAUSE", 0.1)
 
 

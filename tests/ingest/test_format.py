@@ -38,7 +38,7 @@ METADATA = tuple[
 
 
 async def store(directory: Path, *values: bytes) -> None:
-    limits = ingest.IngestLimits(low_water=0, roll_age=3_600)
+    limits = ingest.IngestSettings(low_water=0, roll_age=3_600)
     async with (
         ingest.IngestServer(
             "127.0.0.1:0", directory, tls=aqueduct.dev_tls(), limits=limits
@@ -163,7 +163,7 @@ def lines_of(path: Path) -> list[Any]:
 
 async def _roll(directory: Path) -> None:
     """A server that is started finds finished logs, and makes segments of them."""
-    limits = ingest.IngestLimits(low_water=0)
+    limits = ingest.IngestSettings(low_water=0)
     async with ingest.IngestServer(
         "127.0.0.1:0", directory, tls=aqueduct.dev_tls(), limits=limits
     ) as server:

@@ -16,7 +16,7 @@ from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.jobbing import RUNS, ids_of
 from tests.ingest.killing import Servers
 
@@ -27,7 +27,7 @@ VALUES = [b"%d" % (number % 900) for number in range(3_000)]
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed server is missed at once."""
     for module in (clients, producers):
-        monkeypatch.setattr(module, "ATTENTIVE", QuicOptions(idle_timeout=0.4, keep_alive=0.1))
+        monkeypatch.setattr(module, "ATTENTIVE", QuicSettings(idle_timeout=0.4, keep_alive=0.1))
         monkeypatch.setattr(module, "MAX_PAUSE", 0.1)
 
 

@@ -34,10 +34,10 @@ _SENT = 4_096
 SERVER = f"""
 import asyncio, sys
 import aqueduct
-from aqueduct.ingest import IngestLimits, IngestServer
+from aqueduct.ingest import IngestSettings, IngestServer
 
 async def main():
-    limits = IngestLimits(low_water=0{LIMITS})
+    limits = IngestSettings(low_water=0{LIMITS})
     async with IngestServer(
         "127.0.0.1:0", sys.argv[1], tls=aqueduct.dev_tls(), limits=limits
     ) as server:

@@ -17,16 +17,16 @@ from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.scope import ID_HEADER, Attempt, Ledger, WriteScope, fingerprint_of
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server import store as stores
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.settings import IngestSettings
 from tests.ingest.dedup.test_jobs import begin, commit, complete, scope, send, topic_of, values_of
 from tests.ingest.jobbing import RUNS, ids_of, last, records
 from tests.ingest.storing import opened, rolled
 
-FOUR = IngestLimits(low_water=0, max_ids=4)
+FOUR = IngestSettings(low_water=0, max_ids=4)
 
 
 def open_part(store: Store, topic: Topic, part: WriteScope) -> None:
@@ -85,7 +85,7 @@ def numbered(part: int, first: int, end: int) -> list[bytes]:
 def test_parts_that_are_open_are_written_whatever_fits_in_memory(
     tmp_path: Path, unique: bool, together: bool
 ) -> None:
-    limits = IngestLimits(low_water=0, max_ids=100)
+    limits = IngestSettings(low_water=0, max_ids=100)
     parts = range(5)
     wanted = Counter(value for part in parts for value in numbered(part, 0, 200))
     with opened(tmp_path, limits) as store:
@@ -195,7 +195,7 @@ def test_rows_stored_during_a_recall_are_known_even_if_a_group_fails(
 
 
 def test_idle_ids_are_evicted_first_across_topics(tmp_path: Path) -> None:
-    with opened(tmp_path, IngestLimits(low_water=0, max_ids=6)) as store:
+    with opened(tmp_path, IngestSettings(low_water=0, max_ids=6)) as store:
         busy, idle = (store.topic_to_write(name, None) for name in ("busy", "idle"))
         left = WriteScope("left", 0, RUNS[0], 0)
         open_part(store, idle, left)
@@ -244,7 +244,7 @@ def test_later_runs_spill_their_ids_within_the_limit(
 def test_a_later_run_finishes_a_step_many_times_larger_than_memory(
     tmp_path: Path, unique: bool
 ) -> None:
-    limits = IngestLimits(low_water=0, max_ids=100)
+    limits = IngestSettings(low_water=0, max_ids=100)
     values = [b"%d" % number for number in range(3_000)]
     with opened(tmp_path, limits) as store:
         for part in range(2):
@@ -290,7 +290,7 @@ def test_ids_are_read_back_without_the_values_of_their_rows(tmp_path: Path) -> N
 
 
 def test_a_part_larger_than_memory_is_stored_and_attempted_again(tmp_path: Path) -> None:
-    limits = IngestLimits(low_water=0, max_ids=100)
+    limits = IngestSettings(low_water=0, max_ids=100)
     values = [b"%d" % number for number in range(1_000)]
     with opened(tmp_path, limits) as store:
         jobs = topic_of(store).jobs
@@ -340,7 +340,7 @@ def test_ids_that_could_not_be_spilled_are_read_back(
         raise sqlite3.OperationalError("database or disk is full")
 
     values = [b"%d" % number for number in range(20)]
-    with opened(tmp_path, IngestLimits(low_water=0, max_ids=40)) as store:
+    with opened(tmp_path, IngestSettings(low_water=0, max_ids=40)) as store:
         topic = topic_of(store)
         for part in (0, 1):
             begin(store, scope(part))

@@ -5,16 +5,16 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended, Event
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Data, Header, HeaderAck, Pdu, decode
+from aqueduct.ipc.core.settings import IpcSettings
 
 THEM = "them"
 """Where the other endpoint is."""
 
-CONFIG = Config(max_pdu=512)
+CONFIG = IpcSettings(max_pdu=512)
 DATA = CONFIG.max_data
 """The most data in a PDU of these tests: 470 bytes."""
 

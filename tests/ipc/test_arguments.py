@@ -16,7 +16,7 @@ from aqueduct.settings import LONGEST
         (5, {}, "an address is a string"),
         (b"udp://127.0.0.1:0", {}, "an address is a string"),
         ("udp://127.0.0.1:0", {"on_message": 5}, "on_message is a function, not 5"),
-        ("udp://127.0.0.1:0", {"config": {}}, "config is what ipc.Config"),
+        ("udp://127.0.0.1:0", {"config": {}}, "config is what ipc.IpcSettings"),
         ("tls://127.0.0.1:0", {"tls": "cert.pem"}, "tls is what aqueduct.tls"),
         ("tls://", {"trust": "ca.pem"}, "trust is what aqueduct.trust"),
     ],

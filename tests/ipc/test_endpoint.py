@@ -27,12 +27,12 @@ from aqueduct.errors import (
 from aqueduct.security import make_authority, make_certificate
 
 ADDRESSES = ["udp://127.0.0.1:0", "udp://[::1]:0", "local://"]
-QUICK = ipc.Config(ack_timeout=0.3, receive_timeout=0.3, min_backoff=0.01, max_backoff=0.02)
+QUICK = ipc.IpcSettings(ack_timeout=0.3, receive_timeout=0.3, min_backoff=0.01, max_backoff=0.02)
 
 
 @contextlib.asynccontextmanager
 async def two(
-    address: str = "udp://127.0.0.1:0", config: ipc.Config | None = None
+    address: str = "udp://127.0.0.1:0", config: ipc.IpcSettings | None = None
 ) -> AsyncIterator[tuple[ipc.Endpoint[bytes], ipc.Endpoint[bytes]]]:
     async with (
         ipc.Endpoint(address, config=config) as sender,
@@ -220,7 +220,7 @@ async def test_functions_for_messages_that_were_withdrawn_count_until_they_end()
         running += 1
         await may_end.wait()
 
-    few = ipc.Config(max_receives=6)  # of which one remote holds half
+    few = ipc.IpcSettings(max_receives=6)  # of which one remote holds half
     async with (
         ipc.Endpoint("udp://127.0.0.1:0") as sender,
         ipc.Endpoint("udp://127.0.0.1:0", on_message=slow, config=few) as receiver,
@@ -236,7 +236,7 @@ async def test_functions_for_messages_that_were_withdrawn_count_until_they_end()
 
 
 async def test_the_time_of_a_send_is_also_for_waiting_for_others() -> None:
-    async with ipc.Endpoint("udp://127.0.0.1:0", config=ipc.Config(max_sends=1)) as sender:
+    async with ipc.Endpoint("udp://127.0.0.1:0", config=ipc.IpcSettings(max_sends=1)) as sender:
         first = asyncio.create_task(sender.send("udp://127.0.0.1:9", b"x"))
         await asyncio.sleep(0)
         with pytest.raises(SendTimeout, match="max_sends") as raised:
@@ -334,7 +334,7 @@ async def sender_sends(
 
 
 async def test_a_message_too_large_is_refused_and_the_next_is_not() -> None:
-    small = ipc.Config(max_message=65_536)
+    small = ipc.IpcSettings(max_message=65_536)
     async with (
         ipc.Endpoint("udp://127.0.0.1:0") as sender,
         ipc.Endpoint("udp://127.0.0.1:0", config=small) as receiver,
@@ -347,7 +347,7 @@ async def test_a_message_too_large_is_refused_and_the_next_is_not() -> None:
 async def test_smaller_pdus_are_learned_from_the_peer() -> None:
     async with (
         ipc.Endpoint("udp://127.0.0.1:0") as sender,
-        ipc.Endpoint("udp://127.0.0.1:0", config=ipc.Config(max_pdu=512)) as receiver,
+        ipc.Endpoint("udp://127.0.0.1:0", config=ipc.IpcSettings(max_pdu=512)) as receiver,
     ):
         await sender_sends(sender, receiver, bytes(5_000))
         before = sender.statistics().pdus_sent
@@ -388,7 +388,7 @@ async def test_what_was_not_taken_is_refused_when_the_receiver_closes() -> None:
 
 
 async def test_sends_past_the_limit_wait_for_others() -> None:
-    async with two(config=ipc.Config(max_sends=2)) as (sender, receiver):
+    async with two(config=ipc.IpcSettings(max_sends=2)) as (sender, receiver):
         sends = [asyncio.create_task(sender.send(receiver.address, b"x")) for _ in range(10)]
         for _ in sends:
             await receiver.receive()

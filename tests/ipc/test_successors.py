@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.pdu import Code
+from aqueduct.ipc.core.settings import IpcSettings
 
-CONFIG = Config(max_pdu=60_000, window=1_000_000)
+CONFIG = IpcSettings(max_pdu=60_000, window=1_000_000)
 SENDER = "the sender"
 REMOTE = "the receiver"
 LARGE = bytes(200_000)

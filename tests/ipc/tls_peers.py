@@ -11,10 +11,10 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended, Heard
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.transports.tcp import TcpLimits, TlsTransport, open_tls
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
 
@@ -61,7 +61,7 @@ class Peer:
         self.transport = transport
         settings = {"max_pdu": max_pdu, "window": transport.window, "id_trust": transport.id_trust}
         self.exchange = Exchange(
-            Config(**(settings | config)), random.Random(), self.loop.time(), reports_sent=True
+            IpcSettings(**(settings | config)), random.Random(), self.loop.time(), reports_sent=True
         )
         return self
 

@@ -374,7 +374,7 @@ async def main(options: argparse.Namespace) -> None:
         accept=check_password if options.accept == "password" else None,
         limits=aqueduct.Limits(channel_window=WINDOW, max_channels=options.max_channels),
         early_data=options.early_data,
-        options=aqueduct.QuicOptions(
+        options=aqueduct.QuicSettings(
             idle_timeout=options.idle,
             handshake_timeout=options.handshake,
             keep_alive=options.idle / 3,

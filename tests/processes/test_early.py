@@ -20,7 +20,7 @@ from tests.processes.peers import Peer, bounded, connect, lab
 
 DELAY = 0.05
 RTT = 2 * DELAY
-SMALL = aqueduct.QuicOptions(max_packet=1_200)
+SMALL = aqueduct.QuicSettings(max_packet=1_200)
 
 
 async def ask(connection: Any, text: str = "hi") -> Any:

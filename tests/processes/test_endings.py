@@ -285,7 +285,7 @@ async def test_the_server_closes_the_connection(how: str, code: int, reason: str
 async def test_a_killed_server_is_noticed_and_one_can_connect_to_the_next() -> None:
     async with lab() as first:
         address = first.address
-        options = aqueduct.QuicOptions(idle_timeout=3.0, keep_alive=1.0)
+        options = aqueduct.QuicSettings(idle_timeout=3.0, keep_alive=1.0)
         async with connect(address, Request, options=options) as connection:
             assert await connection.entrypoint.call(Ask, text="one") == "ONE"
             sender, receiver = channel()

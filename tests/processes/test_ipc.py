@@ -22,7 +22,7 @@ from tests.processes.peers import PATIENCE, Peer, bounded, eventually
 ANYWHERE = "udp://127.0.0.1:0"
 MIB = 1024 * 1024
 ROUNDS = 10
-PATIENT = ipc.Config(ack_timeout=PATIENCE, receive_timeout=PATIENCE)
+PATIENT = ipc.IpcSettings(ack_timeout=PATIENCE, receive_timeout=PATIENCE)
 
 
 class Listener(Peer):

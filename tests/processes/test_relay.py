@@ -24,7 +24,7 @@ from tests.processes.peers import (
 )
 from tests.transport.quic.inside import transport_of
 
-SMALL = aqueduct.QuicOptions(max_packet=1_200, idle_timeout=10)
+SMALL = aqueduct.QuicSettings(max_packet=1_200, idle_timeout=10)
 
 
 @bounded
@@ -236,7 +236,7 @@ async def test_a_new_address_is_survived_under_way_and_idle() -> None:
 
 @bounded
 async def test_a_network_that_is_gone_for_good_ends_the_connection() -> None:
-    options = aqueduct.QuicOptions(idle_timeout=3.0, keep_alive=1.0)
+    options = aqueduct.QuicSettings(idle_timeout=3.0, keep_alive=1.0)
     async with (
         lab("--idle", "3.0") as server,
         Relay(server.address) as relay,
@@ -253,7 +253,7 @@ async def test_a_network_that_is_gone_for_good_ends_the_connection() -> None:
 
 @bounded
 async def test_an_idle_connection_is_kept_alive() -> None:
-    options = aqueduct.QuicOptions(idle_timeout=2.0, keep_alive=0.5)
+    options = aqueduct.QuicSettings(idle_timeout=2.0, keep_alive=0.5)
     async with (
         lab("--idle", "2.0") as server,
         connect(server.address, Request, options=options) as connection,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.pdu import Code
+from aqueduct.ipc.core.settings import IpcSettings
 
-CONFIG = Config(
+CONFIG = IpcSettings(
     max_pdu=1_000,
     owner_id_lifetime=100.0,
     receive_timeout=5.0,

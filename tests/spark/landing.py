@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.server.permissions import Permissions
 from aqueduct.ingest.server.server import IngestServer
 from aqueduct.ingest.server.store import Store
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.runtime.background import background
 from aqueduct.security import ServerTLS
 from aqueduct.spark.backend import Place
 from tests.ingest.storing import opened, parts_of, records, rolled, stored
 
-LIMITS = IngestLimits(low_water=0, partitions=2)
+LIMITS = IngestSettings(low_water=0, partitions=2)
 
 
 class Landing:

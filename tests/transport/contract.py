@@ -35,7 +35,7 @@ from aqueduct.protocol.events import (
     Writable,
 )
 from aqueduct.transport.base import Listener, Transport
-from aqueduct.transport.schemes import QuicOptions, connector_for, listen
+from aqueduct.transport.schemes import QuicSettings, connector_for, listen
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import Message
 from tests.observe.silent import SilentObserver
@@ -173,7 +173,7 @@ class TransportContract:
     """The tests; a subclass says where to listen, and may choose other options."""
 
     address = ""
-    options = QuicOptions(idle_timeout=2.0, keep_alive=0.5)
+    options = QuicSettings(idle_timeout=2.0, keep_alive=0.5)
 
     @pytest.fixture(autouse=True)
     def own_certificates(

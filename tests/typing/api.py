@@ -153,7 +153,7 @@ async def server() -> None:
         tls=tls,
         accept=accept,
         limits=limits,
-        options=aqueduct.QuicOptions(),
+        options=aqueduct.QuicSettings(),
         early_data=True,
     ) as running:
         assert_type(running, aqueduct.Server[Sum])
@@ -218,7 +218,7 @@ async def messages_without_connections() -> None:
 
 
 async def durable_records(headers: Mapping[str, bytes]) -> None:
-    limits = ingest.IngestLimits(partitions=8, retention_age=86_400.0)
+    limits = ingest.IngestSettings(partitions=8, retention_age=86_400.0)
     permissions = ingest.Permissions({"token": ingest.Grant(write=["a.*"], read=["*"])})
     assert_type(ingest.read_permissions(Path("tokens.json")), ingest.Permissions)
     async with ingest.IngestServer(

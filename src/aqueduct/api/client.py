@@ -22,7 +22,7 @@ from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
 from aqueduct.transport.address import Route
 from aqueduct.transport.base import Connector
-from aqueduct.transport.schemes import QuicOptions, connector_for
+from aqueduct.transport.schemes import QuicSettings, connector_for
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ConnectOptions(TypedDict, total=False):
     trust: Required[Trust]
     headers: HeadersLike | None
     limits: Limits | None
-    options: QuicOptions | None
+    options: QuicSettings | None
     timeout: float
     trace: TraceLike | None
     early_data: bool
@@ -72,7 +72,7 @@ def connect(
     trust: Trust,
     headers: HeadersLike | None = None,
     limits: Limits | None = None,
-    options: QuicOptions | None = None,
+    options: QuicSettings | None = None,
     timeout: float = CONNECT_TIMEOUT,
     trace: TraceLike | None = None,
     early_data: bool = False,

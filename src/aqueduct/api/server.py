@@ -22,7 +22,7 @@ from aqueduct.runtime.waiters import Waiters
 from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address
 from aqueduct.transport.base import Listener, Transport
-from aqueduct.transport.schemes import QuicOptions, listen
+from aqueduct.transport.schemes import QuicSettings, listen
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class ServeOptions(TypedDict, total=False):
     tls: Required[ServerTLS]
     accept: AcceptCallback | None
     limits: Limits | None
-    options: QuicOptions | None
+    options: QuicSettings | None
     trace: TraceLike | None
     early_data: bool
 
@@ -297,7 +297,7 @@ def serve(
     tls: ServerTLS,
     accept: AcceptCallback | None = None,
     limits: Limits | None = None,
-    options: QuicOptions | None = None,
+    options: QuicSettings | None = None,
     trace: TraceLike | None = None,
     early_data: bool = False,
 ) -> Serving[Any]:

@@ -16,7 +16,7 @@ from aqueduct.errors import SettingError
 from aqueduct.security import ServerTLS
 
 if TYPE_CHECKING:
-    from aqueduct.ingest import IngestLimits, IngestServer
+    from aqueduct.ingest import IngestServer, IngestSettings
 
 
 def ingest(
@@ -101,12 +101,12 @@ def ingest(
     --tokens tokens.json --metrics 127.0.0.1:9464 --keep-days 7
     """
     options.require_pyarrow()
-    from aqueduct.ingest import IngestLimits
+    from aqueduct.ingest import IngestSettings
     from aqueduct.ingest.storage.local.file_modes import check_mode
 
-    defaults = IngestLimits()
+    defaults = IngestSettings()
     try:
-        limits = IngestLimits(
+        limits = IngestSettings(
             partitions=partitions,
             max_partitions=max(partitions, defaults.max_partitions),
             max_record=max_record,
@@ -140,7 +140,7 @@ class _ServerRun:
     listen: str
     directory: Path
     tls: ServerTLS
-    limits: IngestLimits
+    limits: IngestSettings
     tokens: Path | None
     metrics: str | None
     grace: float

@@ -22,8 +22,8 @@ from aqueduct.cli.listen import readable
 from aqueduct.cli.send import encoded, progress, standard_input
 from aqueduct.errors import AqueductError, ConnectError, DeliveryError, MessageError
 from aqueduct.ipc.address import ParsedAddress, parse
-from aqueduct.ipc.core.config import MIN_MESSAGE, Config
 from aqueduct.ipc.core.pdu import MAX_INT32
+from aqueduct.ipc.core.settings import MIN_MESSAGE, IpcSettings
 from aqueduct.ipc.endpoint import Endpoint
 from aqueduct.ipc.message import ReceivedMessage
 from aqueduct.security import ServerTLS, Trust
@@ -35,7 +35,7 @@ _LISTED = 1_000
 """The most failures listed with --json."""
 _RATED = 256 * 1024
 """The least bytes for which a rate is printed."""
-_DEFAULTS = Config()
+_DEFAULTS = IpcSettings()
 
 app = typer.Typer(
     help="Messages without connections, between processes or hosts (ScalableIPC).\n\n"
@@ -173,7 +173,7 @@ def listen(
     elif cert is not None or key is not None:
         raise typer.BadParameter("--cert and --key are for tls:// addresses")
     printer: IpcPrinter = IpcJsonPrinter() if as_json else IpcRawPrinter() if raw else IpcPrinter()
-    config = Config(
+    config = IpcSettings(
         max_message=max_message, max_received=max(_DEFAULTS.max_received, 2 * max_message)
     )
     running.run(IpcListener(printer, count).serve(address, tls, config))
@@ -227,7 +227,7 @@ class IpcListener:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     trouble: OSError | None = None
 
-    async def serve(self, address: str, tls: ServerTLS | None, config: Config) -> None:
+    async def serve(self, address: str, tls: ServerTLS | None, config: IpcSettings) -> None:
         """Print until Ctrl-C, until ``count`` messages, or until the output is closed."""
         endpoint = Endpoint(address, on_message=self.take, tls=tls, config=config)
         async with running.interrupts() as self.stop, _opened(endpoint):

@@ -28,11 +28,11 @@ from aqueduct.ingest.errors import (
     UnknownTopic,
 )
 from aqueduct.ingest.identity import Epoch, History, TopicPosition
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import PartitionInfo, StepInfo, TopicInfo
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.permissions import Grant, Permissions, read_permissions
 from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import (
     Fenced,
     NothingStored,
@@ -52,8 +52,8 @@ __all__ = [
     "Grant",
     "History",
     "IngestError",
-    "IngestLimits",
     "IngestServer",
+    "IngestSettings",
     "Loss",
     "Metrics",
     "NotAllowed",

@@ -5,9 +5,9 @@
 """
 
 from aqueduct.ipc import blocking
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Statistics
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.endpoint import Endpoint
 from aqueduct.ipc.message import ReceivedMessage
 
-__all__ = ["Config", "Endpoint", "ReceivedMessage", "Statistics", "blocking"]
+__all__ = ["Endpoint", "IpcSettings", "ReceivedMessage", "Statistics", "blocking"]

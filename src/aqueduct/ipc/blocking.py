@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from aqueduct.errors import EndpointClosed
 from aqueduct.ipc import endpoint as endpoints
-from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.message import ReceivedMessage
 from aqueduct.runtime.background import (
     Attribute,
@@ -116,7 +116,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         on_message: Callable[[ReceivedMessage[bytes]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
-        config: Config | None = None,
+        config: IpcSettings | None = None,
         threads: int = THREADS,
     ) -> None: ...
     @overload
@@ -129,7 +129,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         on_message: Callable[[ReceivedMessage[T]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
-        config: Config | None = None,
+        config: IpcSettings | None = None,
         threads: int = THREADS,
     ) -> None: ...
     def __init__(
@@ -141,7 +141,7 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         on_message: Callable[[ReceivedMessage[Any]], object] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
-        config: Config | None = None,
+        config: IpcSettings | None = None,
         threads: int = THREADS,
     ) -> None:
         if threads < 1:

@@ -22,11 +22,11 @@ from aqueduct.errors import (
 )
 from aqueduct.ipc import system
 from aqueduct.ipc.address import parse
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended, Heard, Statistics
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Code
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.failures import delivery_error
 from aqueduct.ipc.message import Handler, ReceivedMessage, encode_message
 from aqueduct.ipc.transports.base import PduListener, PduTransport
@@ -70,7 +70,7 @@ class Endpoint(Generic[T]):
         on_message: Handler[bytes] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
-        config: Config | None = None,
+        config: IpcSettings | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -82,7 +82,7 @@ class Endpoint(Generic[T]):
         on_message: Handler[T] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
-        config: Config | None = None,
+        config: IpcSettings | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Endpoint(Generic[T]):
         on_message: Handler[Any] | None = None,
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
-        config: Config | None = None,
+        config: IpcSettings | None = None,
     ) -> None:
         self._asked_address = address
         _check_arguments(address, on_message, tls, trust, config)
@@ -101,7 +101,7 @@ class Endpoint(Generic[T]):
         self._on_message = on_message
         self._tls = tls
         self._trust = trust
-        self._config = config or Config()
+        self._config = config or IpcSettings()
         self._transport: PduTransport
         self._exchange: Exchange
         self._is_open = False
@@ -255,7 +255,7 @@ class Endpoint(Generic[T]):
         """Send a message, and return when its receiver has taken it.
 
         Raise a `DeliveryError` that says what happened, `MessageTooLarge`, or `ConnectError` for an
-        invalid address. Without an answer, it raises after ``Config.ack_timeout`` seconds. A
+        invalid address. Without an answer, it raises after ``IpcSettings.ack_timeout`` seconds. A
         ``timeout`` bounds everything: the lookup of the host, the wait for other sends and the
         delivery. Cancellation aborts the transfer.
         """
@@ -541,7 +541,7 @@ def _check_arguments(
     on_message: object,
     tls: ServerTLS | None,
     trust: Trust | None,
-    config: Config | None,
+    config: IpcSettings | None,
 ) -> None:
     """Raise if the arguments of an endpoint have the wrong type or contradict each other."""
     scheme = parse(address).scheme
@@ -549,7 +549,7 @@ def _check_arguments(
         raise TypeError(f"on_message is a function, not {on_message!r}")
     _check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)")
     _check_type("trust", trust, Trust, "aqueduct.trust(…)")
-    _check_type("config", config, Config, "ipc.Config(…)")
+    _check_type("config", config, IpcSettings, "ipc.IpcSettings(…)")
     if scheme != "tls" and (tls is not None or trust is not None):
         raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
     if scheme == "tls" and (tls is not None) != (address != "tls://"):

@@ -18,33 +18,33 @@ from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport import memory
 from aqueduct.transport.base import Connector, Listener, MakeCore, OnTransport
 from aqueduct.transport.quic.connector import QuicConnector
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.listener import listen as listen_on_quic
 
-__all__ = ["QuicOptions", "connector_for", "listen"]
+__all__ = ["QuicSettings", "connector_for", "listen"]
 
 
 def connector_for(
-    address: str, *, trust: Trust, options: QuicOptions | None, early_data: bool
+    address: str, *, trust: Trust, options: QuicSettings | None, early_data: bool
 ) -> Connector:
     """Return the connector for an address; raise `ConnectError` if it is malformed."""
     if address.startswith(memory.SCHEME):
         return memory.MemoryConnector(address)
-    return QuicConnector(address, trust, options or QuicOptions(), early_data)
+    return QuicConnector(address, trust, options or QuicSettings(), early_data)
 
 
 async def listen(
     address: str,
     *,
     tls: ServerTLS,
-    options: QuicOptions | None,
+    options: QuicSettings | None,
     config: Config,
     make_core: MakeCore,
     on_transport: OnTransport,
     early_data: bool,
 ) -> Listener:
     """Listen on an address; raise `ConnectError` if it is malformed or in use."""
-    chosen = options or QuicOptions()
+    chosen = options or QuicSettings()
     if address.startswith(memory.SCHEME):
         return memory.listen(address, chosen.handshake_timeout, make_core, on_transport)
     return await listen_on_quic(

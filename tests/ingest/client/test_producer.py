@@ -15,7 +15,7 @@ from aqueduct.ingest.errors import IngestError, NotAllowed, RefusedRecords
 from aqueduct.ingest.partitioning import partition_of
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.security import make_authority, trust
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.lab import Lab, eventually
 from tests.transport.quic.inside import listener_of
 
@@ -327,7 +327,7 @@ async def test_a_server_that_dies_in_silence_is_missed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert producers.ATTENTIVE.idle_timeout < 10  # type: ignore[attr-defined]
-    options = QuicOptions(idle_timeout=0.3, keep_alive=0.1)
+    options = QuicSettings(idle_timeout=0.3, keep_alive=0.1)
     monkeypatch.setattr(producers, "ATTENTIVE", options)
     async with lab.serve() as server, lab.producer(server) as producer:
         await producer.send(b"1")

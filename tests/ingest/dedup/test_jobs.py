@@ -19,10 +19,10 @@ from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.dedup.jobs import SHOWN_STEPS
 from aqueduct.ingest.dedup.scope import ID_HEADER, Fingerprint, Job, WriteScope, fingerprint_of
 from aqueduct.ingest.errors import IngestError, RefusedRecords, StepConflict, UnknownTopic
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records, StepInfo
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.local.files import write_checked
 from tests.ingest.jobbing import RUNS, ids_of, last, records, shared_out
 from tests.ingest.storing import (
@@ -99,7 +99,7 @@ def test_equal_rows_are_stored_as_often_as_they_occur(tmp_path: Path) -> None:
 
 
 def test_the_id_of_a_row_is_its_last_header(tmp_path: Path) -> None:
-    with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
+    with opened(tmp_path, IngestSettings(low_water=0, partitions=1)) as store:
         begin(store, scope())
         ids = ids_of([b"1", b"2", b"3"])
         own = [[("a", b"b"), (ID_HEADER, b"of another topic")], [], []]
@@ -254,7 +254,7 @@ def test_a_step_keeps_its_mode(tmp_path: Path) -> None:
 
 def test_ids_of_idle_jobs_are_evicted_and_read_back(tmp_path: Path) -> None:
     first, second = (WriteScope(name, 1, RUNS[0], 0) for name in ("first", "second"))
-    with opened(tmp_path, IngestLimits(low_water=0, max_ids=4)) as store:
+    with opened(tmp_path, IngestSettings(low_water=0, max_ids=4)) as store:
         begin(store, first)
         send(store, first, b"a", b"b", b"c")
         begin(store, second)
@@ -272,7 +272,7 @@ def test_ids_of_idle_jobs_are_evicted_and_read_back(tmp_path: Path) -> None:
 def test_rows_whose_ids_exceed_memory_are_stored(tmp_path: Path) -> None:
     jobs = [WriteScope(name, 1, RUNS[0], 0) for name in ("first", "second")]
     rows = records([b"a", b"b"], ids_of([b"a", b"b"]))
-    with opened(tmp_path, IngestLimits(low_water=0, max_ids=3)) as store:
+    with opened(tmp_path, IngestSettings(low_water=0, max_ids=3)) as store:
         for each in jobs:
             begin(store, each)
         for _ in range(3):
@@ -285,7 +285,7 @@ def test_rows_whose_ids_exceed_memory_are_stored(tmp_path: Path) -> None:
 
 
 def test_a_step_may_have_more_rows_than_ids_fit_in_memory(tmp_path: Path) -> None:
-    limits = IngestLimits(low_water=0, max_ids=4)
+    limits = IngestSettings(low_water=0, max_ids=4)
     rows = {part: [b"%d %d" % (part, number) for number in range(3)] for part in range(5)}
     wanted = Counter(value for values in rows.values() for value in values)
     with opened(tmp_path, limits) as store:
@@ -306,7 +306,7 @@ def test_a_step_may_have_more_rows_than_ids_fit_in_memory(tmp_path: Path) -> Non
 
 def test_only_expired_jobs_are_evicted(tmp_path: Path) -> None:
     now = [1_000_000.0]
-    limits = IngestLimits(low_water=0, max_jobs=2, producer_memory=10 * HOUR)
+    limits = IngestSettings(low_water=0, max_jobs=2, producer_memory=10 * HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
 
         def begin_job(name: str, step: int = 0) -> None:
@@ -407,7 +407,7 @@ def test_a_damaged_journal_rejects_jobs_and_no_other_producer(
 
 
 def test_rows_after_a_repair_are_deduplicated(tmp_path: Path) -> None:
-    limits = IngestLimits(low_water=0, partitions=1)
+    limits = IngestSettings(low_water=0, partitions=1)
     with opened(tmp_path, limits) as store:
         stored(store, Records(1, [b"%d" % number for number in range(10)], [0] * 10))
         begin(store, scope())
@@ -433,7 +433,7 @@ def test_a_job_without_runs_is_damage(tmp_path: Path) -> None:
 
 def test_retention_keeps_rows_of_an_unfinished_step(tmp_path: Path) -> None:
     now = [1_000_000.0]
-    limits = IngestLimits(low_water=0, partitions=1, retention_age=1, producer_memory=HOUR)
+    limits = IngestSettings(low_water=0, partitions=1, retention_age=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
         stored(store, Records(1, [b"old"], [0]))
         rolled(store)
@@ -581,7 +581,7 @@ def test_steps_without_fingerprints_are_ended_with_a_warning(
 
 
 def test_more_than_a_thousand_jobs_fit_in_a_topic(tmp_path: Path) -> None:
-    with opened(tmp_path, IngestLimits(low_water=0, partitions=1)) as store:
+    with opened(tmp_path, IngestSettings(low_water=0, partitions=1)) as store:
         jobs = topic_of(store).jobs
         end(store, WriteScope("first", 3, RUNS[0], 0))
         size = (tmp_path / "t" / "jobs.log").stat().st_size
@@ -608,7 +608,7 @@ def unsynced() -> Iterator[None]:
 
 def test_an_abandoned_step_is_listed_with_the_rows_it_keeps(tmp_path: Path) -> None:
     now = [1_000_000.0]
-    limits = IngestLimits(low_water=0, partitions=1, producer_memory=HOUR)
+    limits = IngestSettings(low_water=0, partitions=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
         stored(store, Records(1, [b"old"], [0]))
         begin(store, scope())
@@ -629,7 +629,7 @@ def test_an_abandoned_step_is_listed_with_the_rows_it_keeps(tmp_path: Path) -> N
 
 def test_steps_that_keep_rows_are_listed_first(tmp_path: Path) -> None:
     now = [1_000_000.0]
-    limits = IngestLimits(low_water=0, partitions=1, producer_memory=HOUR)
+    limits = IngestSettings(low_water=0, partitions=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
         with unsynced():
             for number in range(SHOWN_STEPS + 1):

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from aqueduct.ingest.errors import IngestError
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import Records
 from aqueduct.ingest.server.committer import Committer, size_of
 from aqueduct.ingest.server.decoding import HEADER_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.topic import Submission
+from aqueduct.ingest.settings import IngestSettings
 from tests.ingest.storing import open_store
 
 
@@ -24,7 +24,7 @@ class Bench:
     """A committer at work, and what it was given to store at once."""
 
     def __init__(self, directory: Path, **limits: Any) -> None:
-        self.store = open_store(directory, IngestLimits(**{"low_water": 0, **limits}))
+        self.store = open_store(directory, IngestSettings(**{"low_water": 0, **limits}))
         self.topic = self.store.topic_to_write("topic", 2)
         self.writer = ThreadPoolExecutor(1)
         self.metrics = Metrics()

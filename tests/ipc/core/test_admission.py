@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.incoming import IncomingTransfer
 from aqueduct.ipc.core.pdu import Code, DataAck, HeaderAck
+from aqueduct.ipc.core.settings import IpcSettings
 from tests.ipc.cores import DATA, ID, Core
 
 FULL = b"x" * DATA
@@ -171,5 +171,5 @@ def test_remotes_that_hold_nothing_are_forgotten() -> None:
 
 
 def test_the_default_leaves_room_for_several_of_the_largest_messages() -> None:
-    config = Config()
+    config = IpcSettings()
     assert config.max_received >= 4 * config.max_message

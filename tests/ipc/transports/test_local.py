@@ -26,7 +26,7 @@ async def test_without_a_name_one_is_made() -> None:
 
 
 async def test_an_unregistered_name_is_reported() -> None:
-    quick = ipc.Config(ack_timeout=0.1, receive_timeout=0.1)
+    quick = ipc.IpcSettings(ack_timeout=0.1, receive_timeout=0.1)
     async with ipc.Endpoint("local://", config=quick) as endpoint:
         with pytest.raises(SendTimeout, match="no endpoint of this process"):
             await endpoint.send("local://nobody", b"x")

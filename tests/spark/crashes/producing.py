@@ -12,7 +12,7 @@ import sys
 
 from aqueduct.ingest.client import producer as producers
 from aqueduct.security import trust
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.crashing import say
 from tests.ingest.ledger import record
 
@@ -22,7 +22,7 @@ PAUSE = 0.02
 
 async def main(address: str, topic: str, producer_id: str, authority: str) -> None:
     # A killed server is missed at once: these tests kill many.
-    setattr(producers, "ATTENTIVE", QuicOptions(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    setattr(producers, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
     chance = random.Random(producer_id)
     asked = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
     async with producers.Producer(

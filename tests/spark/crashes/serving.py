@@ -11,12 +11,12 @@ import os
 import sys
 from pathlib import Path
 
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.server.server import IngestServer
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.security import ServerTLS
 from tests.ingest.crashing import say
 
-LIMITS = IngestLimits(roll_age=0.5, low_water=0)
+LIMITS = IngestSettings(roll_age=0.5, low_water=0)
 """Logs become segments all the time, and most rows are read from segments."""
 
 

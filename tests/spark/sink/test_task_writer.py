@@ -15,9 +15,9 @@ import pytest
 from aqueduct.errors import ConnectionLost
 from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.errors import RefusedRecords, StepConflict
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import LAST_TIME
 from aqueduct.ingest.server.permissions import Grant, Permissions
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.security import ServerTLS, trust
 from aqueduct.spark.backend import Place
 from aqueduct.spark.errors import SinkError
@@ -174,7 +174,7 @@ def test_a_part_may_have_rows_for_more_topics_than_producers_fit_in_a_connection
     place: Place,
 ) -> None:
     sink, this = Sink((place,), Columns("value", topic="topic")), step()
-    topics = [f"t{number}" for number in range(IngestLimits().max_connection_streams + 1)]
+    topics = [f"t{number}" for number in range(IngestSettings().max_connection_streams + 1)]
     rows = pa.record_batch({"value": ["a"] * len(topics), "topic": topics})
     for _ in range(2):
         written = write_part(sink, this, 0, [rows, rows])

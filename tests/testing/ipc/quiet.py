@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.testing.faults import CALM, Faults
 from aqueduct.testing.ipc.plan import IpcPlan
 from aqueduct.testing.ipc.simulation import IpcSimulation
 
-CONFIG = Config(
+CONFIG = IpcSettings(
     max_pdu=600,
     owner_id_lifetime=1.0,
     receive_timeout=1.0,

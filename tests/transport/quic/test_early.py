@@ -16,7 +16,7 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings, settings_for_path
-from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicOptions, destination_id
+from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicSettings, destination_id
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import TICKETS_PER_SERVER, ClientTickets, ServerTickets
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -323,7 +323,7 @@ class Stage:
 
     def __init__(self, tickets: ServerTickets, packets: list[bytes]) -> None:
         tls, _ = certificates()
-        options = QuicOptions(max_packet=1_452)
+        options = QuicSettings(max_packet=1_452)
         settings = settings_for_path(server_settings(tls, options), options, ADDRESSES[0])
         self.core = ConnectionCore(Side.SERVER)
         self.quic = Engine(

@@ -17,7 +17,7 @@ from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection, QuicConnectionError
 
 import aqueduct
-from aqueduct import QuicOptions
+from aqueduct import QuicSettings
 from aqueduct.transport.quic.endpoint import ID_LENGTH, Newcomers, QuicEndpoint, destination_id
 from tests.interop.peer import peer_of
 from tests.processes.peers import PATIENCE, eventually
@@ -130,7 +130,7 @@ async def test_two_clients_behind_one_address_are_kept_apart(
 
 @pytest.mark.parametrize("threshold", [0, 1])
 async def test_under_load_clients_prove_their_address_first(threshold: int) -> None:
-    options = QuicOptions(handshakes_before_retry=threshold)
+    options = QuicSettings(handshakes_before_retry=threshold)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -143,7 +143,7 @@ async def test_under_load_clients_prove_their_address_first(threshold: int) -> N
 
 
 async def test_with_retry_a_forged_address_costs_the_server_nothing() -> None:
-    options = QuicOptions(handshakes_before_retry=0)
+    options = QuicSettings(handshakes_before_retry=0)
     async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server:
         host, port = server.address.split(":")
         with udp_client() as sock:
@@ -156,7 +156,7 @@ async def test_with_retry_a_forged_address_costs_the_server_nothing() -> None:
 
 @pytest.mark.parametrize("how", ["flipped", "short", "elsewhere"])
 async def test_a_bad_token_makes_no_connection(how: str) -> None:
-    options = QuicOptions(handshakes_before_retry=0)
+    options = QuicSettings(handshakes_before_retry=0)
     async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server:
         host, port = server.address.split(":")
         with udp_client() as sock, udp_client() as other:
@@ -227,7 +227,7 @@ async def test_packets_that_mean_nothing_are_ignored(
 
 
 async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() -> None:
-    options = QuicOptions(max_connections=2)
+    options = QuicSettings(max_connections=2)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -245,7 +245,7 @@ async def test_a_full_server_takes_no_more_and_takes_again_when_there_is_room() 
 
 
 async def test_one_address_cannot_use_up_the_connections_of_a_server() -> None:
-    options = QuicOptions(max_connections=20)
+    options = QuicSettings(max_connections=20)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -265,7 +265,7 @@ async def test_one_address_cannot_use_up_the_connections_of_a_server() -> None:
 
 
 async def test_a_handshake_that_nobody_finishes_is_dropped() -> None:
-    options = QuicOptions(handshake_timeout=2.0)
+    options = QuicSettings(handshake_timeout=2.0)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -283,7 +283,7 @@ async def test_a_handshake_that_nobody_finishes_is_dropped() -> None:
 
 
 async def test_a_client_that_sends_no_headers_is_told_and_dropped() -> None:
-    options = QuicOptions(handshake_timeout=2.0)
+    options = QuicSettings(handshake_timeout=2.0)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -303,7 +303,7 @@ async def test_a_handshake_that_is_done_counts_no_more(server: aqueduct.Server[b
 async def test_an_endpoint_ignores_packets_for_nobody() -> None:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
-    endpoint = QuicEndpoint(sock, QuicOptions())
+    endpoint = QuicEndpoint(sock, QuicSettings())
     with udp_client() as other:
         other.sendto(b"\x40 nobody", endpoint.local_address)
         await asyncio.sleep(0.05)
@@ -321,7 +321,7 @@ class Reading:
     def __init__(self) -> None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.bind(("127.0.0.1", 0))
-        self.endpoint = QuicEndpoint(sock, QuicOptions())
+        self.endpoint = QuicEndpoint(sock, QuicSettings())
         self.endpoint.close()
         self.endpoint._closed = False
         self.endpoint.udp.receive = self.receive  # type: ignore[method-assign]
@@ -534,13 +534,13 @@ def test_options_that_cannot_work_are_refused_with_advice(
     options: dict[str, Any], advice: str
 ) -> None:
     (name,) = options
-    with pytest.raises(ValueError, match=rf"QuicOptions\({name}=.*{advice}"):
-        QuicOptions(**options)
+    with pytest.raises(ValueError, match=rf"QuicSettings\({name}=.*{advice}"):
+        QuicSettings(**options)
 
 
 def test_the_outermost_options_are_fine() -> None:
-    QuicOptions(max_packet=1_200, keep_alive=None, handshakes_before_retry=0, max_connections=1)
-    QuicOptions(max_packet=65_527, idle_timeout=1, handshake_timeout=0.001)
+    QuicSettings(max_packet=1_200, keep_alive=None, handshakes_before_retry=0, max_connections=1)
+    QuicSettings(max_packet=65_527, idle_timeout=1, handshake_timeout=0.001)
 
 
 async def test_a_connection_that_quic_gave_up_ends_when_it_is_to_be_kept_alive(
@@ -551,7 +551,7 @@ async def test_a_connection_that_quic_gave_up_ends_when_it_is_to_be_kept_alive(
     def refuse(_: int) -> None:
         raise QuicConnectionError(1, None, "connection is closed")
 
-    options = QuicOptions(keep_alive=0.05)
+    options = QuicSettings(keep_alive=0.05)
     async with aqueduct.serve("127.0.0.1:0", bytes, tls=aqueduct.dev_tls()) as server:
         trust = aqueduct.dev_trust()
         async with aqueduct.connect(server.address, bytes, trust=trust, options=options) as client:
@@ -578,7 +578,7 @@ PATIENT: dict[str, Any] = {
 async def test_half_open_connections_of_another_address_give_way(
     limits: dict[str, Any], taken: int
 ) -> None:
-    options = QuicOptions(**PATIENT, **limits)
+    options = QuicSettings(**PATIENT, **limits)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -604,7 +604,7 @@ async def test_half_open_connections_of_another_address_give_way(
 
 async def test_a_half_open_connection_that_is_dropped_leaves_no_garbage() -> None:
     """The garbage collector would free a flood of them at once, while all clients wait."""
-    options = QuicOptions(**PATIENT)
+    options = QuicSettings(**PATIENT)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -627,7 +627,7 @@ async def test_a_half_open_connection_that_is_dropped_leaves_no_garbage() -> Non
 
 
 async def test_half_open_connections_give_way_to_their_own_address_after_a_while() -> None:
-    options = QuicOptions(**PATIENT, max_half_open=20)
+    options = QuicSettings(**PATIENT, max_half_open=20)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
@@ -643,7 +643,7 @@ async def test_half_open_connections_give_way_to_their_own_address_after_a_while
 
 
 async def test_an_address_with_many_half_open_connections_has_to_prove_itself_sooner() -> None:
-    options = QuicOptions(handshakes_before_retry=80)
+    options = QuicSettings(handshakes_before_retry=80)
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,

@@ -19,7 +19,7 @@ from aqueduct.transport.quic.configuration import (
     server_settings,
     settings_for_path,
 )
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.engine import ALPN, Engine
 from aqueduct.transport.quic.tls import MAX_DATAGRAM_FRAME
 from tests.transport.quic.virtual import ADDRESSES, NAME, certificates
@@ -32,7 +32,7 @@ class Wire:
 
     def __init__(self, packet: int = 16_000) -> None:
         tls, trust = certificates()
-        options = QuicOptions(max_packet=packet)
+        options = QuicSettings(max_packet=packet)
         self.client = Engine(configuration=client_settings(trust, options, NAME, ADDRESSES[1]))
         self.client.connect(ADDRESSES[1], 0.0)
         settings = settings_for_path(server_settings(tls, options), options, ADDRESSES[0])

@@ -9,7 +9,7 @@ from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import make_authority, make_certificate
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.engine import ALPN, Engine
 from aqueduct.wire.chanid import Side
 
@@ -28,7 +28,7 @@ def test_a_peer_that_takes_no_datagrams_is_turned_away() -> None:
         )
     )
     engine = Engine(
-        configuration=server_settings(tls, QuicOptions()),
+        configuration=server_settings(tls, QuicSettings()),
         original_destination_connection_id=client.original_destination_connection_id,
     )
     server = Bridge(ConnectionCore(Side.SERVER), engine)

@@ -33,7 +33,7 @@ from aqueduct.transport.quic.configuration import (
     server_settings,
     settings_for_path,
 )
-from aqueduct.transport.quic.endpoint import QuicOptions, destination_id
+from aqueduct.transport.quic.endpoint import QuicSettings, destination_id
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tls import Settings
 from aqueduct.transport.udp import Packet
@@ -45,7 +45,7 @@ ADDRESSES = (("127.0.0.1", 1111), ("127.0.0.1", 2222))
 FAR = 600.0
 """A timer further away than this is QUIC's idle timeout, which is no business under way."""
 IDLE = 5.0
-OPTIONS = QuicOptions(idle_timeout=3_600.0, keep_alive=None)
+OPTIONS = QuicSettings(idle_timeout=3_600.0, keep_alive=None)
 PACKET_SIZES = (1_200, 1_452, 16_000)
 TURNS_AT_ONE_INSTANT = 1_000
 LEAST_DELAY = 0.000_05
@@ -177,7 +177,7 @@ class RealQuic:
         self._numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._rtts = [0.0, 0.0]
         size = random.choice(PACKET_SIZES)
-        self._options = QuicOptions(
+        self._options = QuicSettings(
             idle_timeout=OPTIONS.idle_timeout, keep_alive=None, max_packet=size
         )
         self._taps = [

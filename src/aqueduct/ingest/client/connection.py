@@ -21,9 +21,9 @@ from aqueduct.errors import (
 from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.errors import IngestError, refusal_error
 from aqueduct.ingest.identity import MAX_POSITIONS, TopicPosition
-from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.protocol import EndStep, Refusal, Request
 from aqueduct.ingest.server.permissions import HEADER
+from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.security import Trust
 
 GIVE_UP_AFTER = 60.0

@@ -30,9 +30,9 @@ from aqueduct.ingest.client.sending import OVERHEAD, Columns, check_id, size_of_
 from aqueduct.ingest.dedup.scope import Fingerprint, ScopeFault, WriteScope, fingerprint_of
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_error
 from aqueduct.ingest.identity import TopicPosition
-from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.protocol import Answer, Committed, Open, Opened, Records, Refusal, Request
 from aqueduct.ingest.server.permissions import HEADER
+from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.security import Trust
 
 MAX_BUFFERED = 16 * 1024 * 1024

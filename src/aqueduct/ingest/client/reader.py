@@ -14,7 +14,6 @@ from aqueduct.api.handles import channel, oneshot
 from aqueduct.errors import ChannelError
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic, refusal_error
 from aqueduct.ingest.identity import History, TopicPosition
-from aqueduct.ingest.limits import ATTENTIVE
 from aqueduct.ingest.protocol import (
     Advance,
     Done,
@@ -31,6 +30,7 @@ from aqueduct.ingest.protocol import (
 from aqueduct.ingest.records import STORED, as_rows, in_pieces
 from aqueduct.ingest.server.permissions import HEADER
 from aqueduct.ingest.server.topic import Topic
+from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.ingest.storage.base import check_name
 from aqueduct.ingest.storage.local.storage import LocalStorage
 from aqueduct.security import Trust

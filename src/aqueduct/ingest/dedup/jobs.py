@@ -49,9 +49,9 @@ from aqueduct.ingest.dedup.scope import (
 from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, StepConflict
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import StepInfo
 from aqueduct.ingest.server.memory import give_back
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import TopicStorage
 from aqueduct.ingest.storage.checked import write_blob
 
@@ -139,7 +139,7 @@ class Jobs:
         scope: WriteScope,
         ends: dict[int, int],
         now: int,
-        limits: IngestLimits,
+        limits: IngestSettings,
         *,
         again: bool = False,
         is_dense: bool = False,
@@ -210,7 +210,7 @@ class Jobs:
             self._attempts = [each for each in self._attempts if each.is_open]
             self._most_attempts = 2 * len(self._attempts) + _FEW
 
-    def _ledger(self, job: Job, limits: IngestLimits, *, is_new_run: bool = True) -> Ledger:
+    def _ledger(self, job: Job, limits: IngestSettings, *, is_new_run: bool = True) -> Ledger:
         return Ledger(
             unique=job.unique,
             is_first_run=len(job.runs) == 1,
@@ -249,7 +249,7 @@ class Jobs:
         if self.fault:
             raise ScopeFault(f"nobody knows how far the jobs of this topic are: {self.fault}")
 
-    def _make_room(self, name: str, now: int, limits: IngestLimits) -> dict[str, Job | None]:
+    def _make_room(self, name: str, now: int, limits: IngestSettings) -> dict[str, Job | None]:
         """Return the jobs to evict before a new one is added; raise if none can be."""
         if name in self._jobs or len(self._jobs) < limits.max_jobs:
             return {}
@@ -476,7 +476,7 @@ class Jobs:
         run: str,
         ends: dict[int, int],
         now: int,
-        limits: IngestLimits,
+        limits: IngestSettings,
         *,
         rows: Fingerprint | None = None,
         allow_extra: bool = False,

@@ -10,9 +10,9 @@ import msgspec
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import TopicPosition
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.server.owners import Owners
 from aqueduct.ingest.server.owners import check_owner as check_token
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import Blob, TopicStorage, check_name
 from aqueduct.ingest.storage.checked import read_blob, write_blob
 
@@ -73,7 +73,7 @@ class NamedReaders:
         topic does not shrink, and its next epoch begins after all readers."""
 
     def advance_all(
-        self, moves: Sequence[Move], max_readers: int = IngestLimits.max_readers
+        self, moves: Sequence[Move], max_readers: int = IngestSettings.max_readers
     ) -> list[IngestError | None]:
         """Commit moves of readers in one write; return the error of each, or None.
 

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aqueduct.ingest.errors import IngestError
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.server.named_readers import Move
 from aqueduct.ingest.server.topic import Topic
+from aqueduct.ingest.settings import IngestSettings
 
 
 class Progress:
     """Writes the advances of named readers, and completes each when it is on disk."""
 
-    def __init__(self, limits: IngestLimits, in_thread: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, limits: IngestSettings, in_thread: Callable[..., Awaitable[Any]]) -> None:
         self._limits = limits
         self._in_thread = in_thread
         self._waiting: dict[Topic, list[tuple[Move, asyncio.Future[None]]]] = {}

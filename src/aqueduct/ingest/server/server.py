@@ -23,7 +23,6 @@ from aqueduct.ingest.dedup.jobs import RECALLERS
 from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_of
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import (
     MAX_SEQUENCE,
     Advance,
@@ -51,6 +50,7 @@ from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.stream import Stream
 from aqueduct.ingest.server.token_throttle import Doorman
 from aqueduct.ingest.server.topic import Topic
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import check_name
 from aqueduct.ingest.storage.local.file_modes import check_mode, open_directory
 from aqueduct.ingest.storage.local.storage import LocalStorage
@@ -88,7 +88,7 @@ class IngestServer:
         directory: str | os.PathLike[str],
         *,
         tls: ServerTLS,
-        limits: IngestLimits | None = None,
+        limits: IngestSettings | None = None,
         permissions: Permissions | None = None,
         directory_mode: int | None = None,
     ) -> None:
@@ -103,7 +103,7 @@ class IngestServer:
         self._asked_address = address
         self._directory = Path(directory)
         self._tls = tls
-        self.limits = limits or IngestLimits()
+        self.limits = limits or IngestSettings()
         self._permissions = permissions or Permissions()
         self.metrics = Metrics()
         self._doorman = Doorman()
@@ -521,7 +521,7 @@ class _Client:
         return "" if self.grant.admin else self.owner
 
 
-def _open_store(directory: Path, limits: IngestLimits, mode: int | None) -> Store:
+def _open_store(directory: Path, limits: IngestSettings, mode: int | None) -> Store:
     return Store(LocalStorage(directory, mode=mode), limits, scratch=directory)
 
 

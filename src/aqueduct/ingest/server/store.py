@@ -13,11 +13,11 @@ from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import clear
 from aqueduct.ingest.errors import DiskLow, IngestError, RefusedRecords, UnknownTopic
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.ingest.server.clock import TOLERANCE, Clock
 from aqueduct.ingest.server.memory import give_back
 from aqueduct.ingest.server.topic import Submission, Topic, replaced
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import Retention, Storage, check_name
 
 _log = logging.getLogger("aqueduct.ingest")
@@ -33,7 +33,7 @@ class Store:
     def __init__(
         self,
         storage: Storage,
-        limits: IngestLimits,
+        limits: IngestSettings,
         clock: Clock | Callable[[], float] | None = None,
         *,
         scratch: Path,

@@ -13,12 +13,12 @@ from aqueduct.ingest.dedup.jobs import SHOWN_STEPS, Jobs
 from aqueduct.ingest.dedup.scope import Attempt, WriteScope, cut_ids
 from aqueduct.ingest.errors import IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
-from aqueduct.ingest.limits import IngestLimits
 from aqueduct.ingest.partitioning import partition_of, spread
 from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, Records, TopicInfo
 from aqueduct.ingest.records import Chunk, make_batch, pick_places, pick_runs
 from aqueduct.ingest.server.named_readers import NamedReaders
 from aqueduct.ingest.server.owners import Owners, tag_of
+from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import (
     Group,
     PartitionRecords,
@@ -79,7 +79,7 @@ class Topic:
         storage: TopicStorage,
         *,
         scratch: Path,
-        max_epochs: int = IngestLimits.max_epochs,
+        max_epochs: int = IngestSettings.max_epochs,
         is_new: bool = False,
     ) -> None:
         """``scratch``: a local directory for spill files; ``is_new``: just created, with an epoch.

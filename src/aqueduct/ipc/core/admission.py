@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.incoming import IncomingState, IncomingTransfer, RemoteAccount
+from aqueduct.ipc.core.settings import IpcSettings
 
 _LOOKS = 8
 """Transfers to examine when room is short: a constant cost per PDU. The next PDU examines the next
@@ -22,7 +22,7 @@ _FEW = 64
 class ReceiveBudget:
     """The budget of all incoming messages (IPC-FLOW-2, IPC-FLOW-8)."""
 
-    def __init__(self, config: Config, displace: Callable[[IncomingTransfer], None]) -> None:
+    def __init__(self, config: IpcSettings, displace: Callable[[IncomingTransfer], None]) -> None:
         """``displace``: abort a transfer and `release` it, to make room for another."""
         self.count = 0
         self.held = 0

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
-from aqueduct.ipc.core.config import MIN_PDU, Config
 from aqueduct.ipc.core.events import Event, Heard, Randomness, Statistics, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import OVERHEAD, Code, DataAck, Header, HeaderAck, decode
 from aqueduct.ipc.core.receiving import TransferReceiver
 from aqueduct.ipc.core.sending import TransferSender
+from aqueduct.ipc.core.settings import MIN_PDU, IpcSettings
 from aqueduct.protocol.timers import Timers
 
 
@@ -30,7 +30,7 @@ class Exchange:
     """
 
     def __init__(
-        self, config: Config, randomness: Randomness, now: float, *, reports_sent: bool = False
+        self, config: IpcSettings, randomness: Randomness, now: float, *, reports_sent: bool = False
     ) -> None:
         """``reports_sent``: the transport calls `handle_sent` when a PDU was sent."""
         self.config = config

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Hashable
 
 from aqueduct.ipc.core.admission import ReceiveBudget
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Randomness, Statistics, Transmit, Withdrawn
 from aqueduct.ipc.core.incoming import IncomingState, IncomingTransfer
 from aqueduct.ipc.core.pdu import (
@@ -23,6 +22,7 @@ from aqueduct.ipc.core.pdu import (
     HeaderAck,
     encode_size,
 )
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.protocol.timers import NEVER, Timers
 
 
@@ -31,7 +31,7 @@ class TransferReceiver:
 
     def __init__(
         self,
-        config: Config,
+        config: IpcSettings,
         randomness: Randomness,
         timers: Timers,
         statistics: Statistics,

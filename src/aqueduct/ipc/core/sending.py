@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from aqueduct.errors import MessageTooLarge, WouldBlock
-from aqueduct.ipc.core.config import MIN_PDU, Config
 from aqueduct.ipc.core.events import Ended, Randomness, Statistics, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingState, OutgoingTransfer
 from aqueduct.ipc.core.pdu import (
@@ -20,6 +19,7 @@ from aqueduct.ipc.core.pdu import (
     decode_owner,
     decode_size,
 )
+from aqueduct.ipc.core.settings import MIN_PDU, IpcSettings
 from aqueduct.protocol.timers import NEVER, Timers
 
 DATAGRAM_OVERHEAD = 1_024
@@ -113,7 +113,7 @@ class TransferSender:
 
     def __init__(
         self,
-        config: Config,
+        config: IpcSettings,
         randomness: Randomness,
         timers: Timers,
         statistics: Statistics,

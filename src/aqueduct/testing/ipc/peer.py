@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 
 from aqueduct.errors import WouldBlock
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Arrived, Ended
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.testing.clock import StuckTimer, VirtualClock, seeded
 from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.plan import IpcPlan, draw_max_pdu, draw_size
@@ -60,7 +60,7 @@ class Peer:
         """Messages that the application has neither taken nor refused."""
         self.on_drop: Callable[[str, str], None] = lambda source, name: None
         """Called when a datagram arrives while no endpoint runs."""
-        self.config: Config = plan.configs[place]
+        self.config: IpcSettings = plan.configs[place]
         self._seed = seed
         self._plan = plan
         self._reports_sent = plan.reports_sent[place]

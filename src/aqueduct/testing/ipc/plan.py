@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from aqueduct.ipc.core.config import MIN_MESSAGE, Config
 from aqueduct.ipc.core.pdu import OVERHEAD
+from aqueduct.ipc.core.settings import MIN_MESSAGE, IpcSettings
 
 NAMES = ("ann", "bob", "cat", "dan")
 
@@ -49,7 +49,7 @@ class IpcPlan:
     report_delay: float
     report_fails: float
     """A PDU is reported as sent and was not."""
-    configs: tuple[Config, ...]
+    configs: tuple[IpcSettings, ...]
     reports_sent: tuple[bool, ...]
 
 
@@ -108,11 +108,11 @@ def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _draw_config(random: Random, unit: float, large: bool) -> Config:
+def _draw_config(random: Random, unit: float, large: bool) -> IpcSettings:
     min_backoff = unit * random.choice((0.03, 0.08, 0.15))
     max_message = random.choice((MIN_MESSAGE, 4 * MIN_MESSAGE))
     tiny = random.random() < 0.25
-    return Config(
+    return IpcSettings(
         max_message=max_message,
         max_pdu=draw_max_pdu(random, large),
         owner_id_lifetime=max(0.1, unit * random.choice((0.25, 0.6, 1.0, 1.5, 5.0))),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.events import Statistics
+from aqueduct.ipc.core.settings import IpcSettings
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class LifeStarted:
     time: float
     who: str
     life: int
-    config: Config
+    config: IpcSettings
     reports_sent: bool
 
 

@@ -11,7 +11,7 @@ from qh3.quic.packet import QuicProtocolVersion
 from aqueduct.errors import TLSError
 from aqueduct.security import ServerTLS, Trust, check, system_authorities
 from aqueduct.transport.address import Address
-from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicOptions
+from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicSettings
 from aqueduct.transport.quic.engine import ALPN
 from aqueduct.transport.quic.tls import Settings
 
@@ -25,7 +25,7 @@ process answers late, and a needless retransmission costs more than the wait: it
 faults of qh3."""
 
 
-def server_settings(tls: ServerTLS, options: QuicOptions) -> Settings:
+def server_settings(tls: ServerTLS, options: QuicSettings) -> Settings:
     """Return the QUIC settings of a server, without those that depend on the client."""
     check(tls)
     settings = Settings(
@@ -43,7 +43,7 @@ def server_settings(tls: ServerTLS, options: QuicOptions) -> Settings:
 
 
 def client_settings(
-    trust: Trust, options: QuicOptions, server_name: str, address: Address
+    trust: Trust, options: QuicSettings, server_name: str, address: Address
 ) -> Settings:
     """Return the QUIC settings of a client for one server."""
     settings = Settings(
@@ -65,7 +65,7 @@ def client_settings(
     return settings_for_path(settings, options, address)
 
 
-def settings_for_path(settings: Settings, options: QuicOptions, address: Address) -> Settings:
+def settings_for_path(settings: Settings, options: QuicSettings, address: Address) -> Settings:
     """Return the settings with the packet size and the ack delay for a path."""
     size = options.max_packet
     loopback = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback

@@ -13,7 +13,7 @@ from aqueduct.security import Trust
 from aqueduct.transport.address import Address, Route, resolve, split_address
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import client_settings
-from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicOptions
+from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicSettings
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import ClientTickets
 from aqueduct.transport.quic.transport import QuicTransport
@@ -25,7 +25,7 @@ _tickets = ClientTickets()
 class QuicConnector:
     """A `Connector` for ``host:port``."""
 
-    def __init__(self, address: str, trust: Trust, options: QuicOptions, early_data: bool) -> None:
+    def __init__(self, address: str, trust: Trust, options: QuicSettings, early_data: bool) -> None:
         self.host, self._port = split_address(address)
         self._trust = trust
         self._options = options
@@ -59,7 +59,7 @@ class QuicConnector:
             raise
 
 
-def _open_endpoint(family: int, where: Address, options: QuicOptions) -> ClientEndpoint:
+def _open_endpoint(family: int, where: Address, options: QuicSettings) -> ClientEndpoint:
     sock: socket.socket | None = None
     try:
         sock = socket.socket(family, socket.SOCK_DGRAM)

@@ -39,7 +39,7 @@ _LONGEST = 86_400 * 365
 
 
 @dataclass(frozen=True)
-class QuicOptions:
+class QuicSettings:
     """How QUIC behaves."""
 
     idle_timeout: float = field(
@@ -99,7 +99,7 @@ class QuicOptions:
     )
 
 
-declare(QuicOptions)
+declare(QuicSettings)
 
 
 class PacketQueue:
@@ -138,7 +138,7 @@ class Newcomers:
 class QuicEndpoint:
     """A UDP socket on the event loop, and the connections that share it."""
 
-    def __init__(self, sock: socket.socket, options: QuicOptions) -> None:
+    def __init__(self, sock: socket.socket, options: QuicSettings) -> None:
         self.loop = asyncio.get_running_loop()
         self.options = options
         self.flushes_due = 0

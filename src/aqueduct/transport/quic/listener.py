@@ -39,7 +39,7 @@ from aqueduct.transport.quic.endpoint import (
     ID_LENGTH,
     SMALLEST_INITIAL,
     QuicEndpoint,
-    QuicOptions,
+    QuicSettings,
 )
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import ServerTickets
@@ -63,7 +63,7 @@ _MAX_CLOSING = 4
 async def listen(
     address: str,
     tls: ServerTLS,
-    options: QuicOptions,
+    options: QuicSettings,
     config: Config,
     make_core: MakeCore,
     on_transport: OnTransport,
@@ -104,7 +104,7 @@ class QuicListener(QuicEndpoint):
     def __init__(
         self,
         sock: socket.socket,
-        options: QuicOptions,
+        options: QuicSettings,
         tls: ServerTLS,
         make_core: MakeCore,
         on_transport: OnTransport,

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aqueduct.ipc.core.config import Config
+from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.testing.ipc.record import (
     Cancelled,
     IpcArrived,
@@ -109,7 +109,7 @@ class IpcMessageFacts:
 class LifeFacts:
     """One life of an endpoint."""
 
-    config: Config
+    config: IpcSettings
     reports_sent: bool
     limits: list[tuple[float, int]]
     """The maximum PDU sizes, with the time of each change."""

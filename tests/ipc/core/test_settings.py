@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from aqueduct.ipc.core.config import Config
 from aqueduct.ipc.core.pdu import MAX_INT32
+from aqueduct.ipc.core.settings import IpcSettings
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
     """IPC-CONF-3: they are fixed, so they are not negotiated."""
-    config = Config()
+    config = IpcSettings()
     assert config.max_message == 16 * 1024 * 1024
     assert (config.owner_id_lifetime, config.receive_timeout, config.ack_timeout) == (6, 6, 5)
     assert (config.min_backoff, config.max_backoff, config.held_backoff) == (0.05, 0.2, 1)
@@ -47,8 +47,8 @@ REFUSED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
 def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Config\(\w+=.*\): give "):
-        Config(**changes)
+    with pytest.raises(ValueError, match=r"IpcSettings\(\w+=.*\): give "):
+        IpcSettings(**changes)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
 )
 def test_what_is_no_number_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        Config(**changes)
+        IpcSettings(**changes)
 
 
 ALLOWED: list[dict[str, Any]] = [
@@ -73,9 +73,9 @@ ALLOWED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", ALLOWED, ids=str)
 def test_the_bounds_themselves_are_allowed(changes: dict[str, Any]) -> None:
-    assert Config(**changes) == Config(**changes)
+    assert IpcSettings(**changes) == IpcSettings(**changes)
 
 
 def test_a_pdu_holds_42_bytes_besides_its_data() -> None:
     """IPC-PDU-2."""
-    assert Config(max_pdu=512).max_data == 470
+    assert IpcSettings(max_pdu=512).max_data == 470

@@ -14,7 +14,7 @@ MIN_MESSAGE = 64 * KIB
 
 
 @dataclass(frozen=True)
-class Config:
+class IpcSettings:
     """How an endpoint behaves.
 
     Nothing of this is negotiated (IPC-CONF-3). Endpoints that talk to each other should have the
@@ -161,4 +161,4 @@ class Config:
         return self.max_pdu - OVERHEAD
 
 
-declare(Config)
+declare(IpcSettings)

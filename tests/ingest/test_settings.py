@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aqueduct.ingest.identity import MAX_OFFSETS
-from aqueduct.ingest.limits import MAX_WAITING, IngestLimits
+from aqueduct.ingest.settings import MAX_WAITING, IngestSettings
 
 
 @pytest.mark.parametrize(
@@ -28,27 +28,27 @@ from aqueduct.ingest.limits import MAX_WAITING, IngestLimits
 )
 def test_a_limit_of_nothing_is_refused_by_its_name(name: str) -> None:
     nothing: dict[str, Any] = {name: 0}
-    with pytest.raises(ValueError, match=rf"IngestLimits\({name}=0\): give a whole number"):
-        replace(IngestLimits(), **nothing)
+    with pytest.raises(ValueError, match=rf"IngestSettings\({name}=0\): give a whole number"):
+        replace(IngestSettings(), **nothing)
 
 
 def test_a_new_topic_cannot_have_more_partitions_than_a_topic_may() -> None:
     with pytest.raises(ValueError, match=r"partitions=5\): give .* from 1 to max_partitions \(4\)"):
-        IngestLimits(partitions=5, max_partitions=4)
+        IngestSettings(partitions=5, max_partitions=4)
 
 
 def test_a_topic_cannot_have_more_partitions_than_a_position_names() -> None:
-    IngestLimits(max_partitions=MAX_OFFSETS)
+    IngestSettings(max_partitions=MAX_OFFSETS)
     with pytest.raises(ValueError, match=r"max_partitions=1025\): give .* from 1 to 1,024"):
-        IngestLimits(max_partitions=MAX_OFFSETS + 1)
+        IngestSettings(max_partitions=MAX_OFFSETS + 1)
 
 
 def test_a_record_has_to_fit_into_what_may_wait() -> None:
     with pytest.raises(ValueError, match=r"max_waiting=999\): give .* from max_record \(1,000\)"):
-        IngestLimits(max_record=1000, max_waiting=999)
+        IngestSettings(max_record=1000, max_waiting=999)
 
 
 def test_what_may_wait_has_to_fit_into_a_block() -> None:
-    IngestLimits(max_waiting=MAX_WAITING)
+    IngestSettings(max_waiting=MAX_WAITING)
     with pytest.raises(ValueError, match=r"max_waiting=\d+\): give .* to 67,108,864"):
-        IngestLimits(max_waiting=MAX_WAITING + 1)
+        IngestSettings(max_waiting=MAX_WAITING + 1)

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 from aqueduct.ingest.identity import MAX_OFFSETS
 from aqueduct.settings import MIB, declare, seconds, switch, whole
-from aqueduct.transport.quic.endpoint import QuicOptions
+from aqueduct.transport.quic.endpoint import QuicSettings
 
 MAX_WAITING = 64 * MIB
 """Everything that waits may become one block of a log, with the description of each row."""
 
-ATTENTIVE = QuicOptions(idle_timeout=6.0, keep_alive=2.0)
+ATTENTIVE = QuicSettings(idle_timeout=6.0, keep_alive=2.0)
 """For producers and readers: a server that was killed cannot close its connections, so clients
 must detect that soon."""
 
 
 @dataclass(frozen=True)
-class IngestLimits:
+class IngestSettings:
     """What an ingest server takes, and how it stores it."""
 
     max_record: int = field(
@@ -197,4 +197,4 @@ class IngestLimits:
     )
 
 
-declare(IngestLimits)
+declare(IngestSettings)
