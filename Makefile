@@ -84,7 +84,7 @@ fuzz: $(FUZZ_INSTALLED)  ## fuzz for FUZZ_SECONDS (60); Linux on x86-64 only
 		echo "make fuzz: the fuzzer, atheris, exists for CPython on Linux x86-64 only." >&2; exit 1; }
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tests/fuzz/fuzz.py -max_total_time=$(FUZZ_SECONDS)
 
-compile: $(COMPILED)  ## compile wire, protocol and the core of ipc to C, into build/compiled
+compile: $(COMPILED)  ## compile the hot path to C, into build/compiled
 
 lock:  ## write requirements/*.lock anew; UPGRADE=1 takes the newest versions
 	@$(FIND_PYTHON); test -x build/lock/bin/uv || { echo "lock: installing $(UV) into build/lock"; \

@@ -26,8 +26,13 @@ COMPILED = (
     "aqueduct/wire",
     "aqueduct/protocol",
     "aqueduct/ipc/core",
+    "aqueduct/transport/quic/bridge.py",
+    "aqueduct/transport/quic/write_queue.py",
+    "aqueduct/transport/quic/costs.py",
+    "aqueduct/runtime/send_port.py",
+    "aqueduct/runtime/receive_port.py",
 )
-"""The pure modules, and packages all of whose modules are."""
+"""The hot path: the pure packages, and the modules between them and the event loop."""
 WORK = Path(__file__).resolve().parent / "build" / "mypyc"
 
 
@@ -80,7 +85,7 @@ def compiled_modules() -> list[Extension]:
         modules = sorted(
             str(path)
             for name in COMPILED
-            for path in Path(name).rglob("*.py")
+            for path in (Path(name).rglob("*.py") if Path(name).is_dir() else [Path(name)])
             if path.name != "__init__.py"
         )
     copy_sources(modules)

@@ -26,8 +26,11 @@ WORK = BUILD / "compiling"
 CACHE = BUILD / "extensions"
 """Extension modules of the last quick build, and the key of their sources."""
 
-COMPILED = ("wire", "protocol", "ipc/core", "errors.py", "settings.py")
-"""What is compiled, and what the compiler reads for it."""
+READ = (
+    *("wire", "protocol", "ipc/core", "transport", "runtime", "codec", "observe"),
+    *("errors.py", "settings.py"),
+)
+"""What the compiler reads: the compiled modules, and the packages that these import."""
 
 
 def main() -> int:
@@ -39,7 +42,7 @@ def main() -> int:
         failure = build_quick()
         target = QUICK
     else:
-        print("compile: wire, protocol and ipc, this may take some minutes", flush=True)
+        print("compile: the hot path, this may take some minutes", flush=True)
         failure = install("3")
         target = TARGET
         if not failure:
@@ -95,7 +98,7 @@ def build_quick() -> str:
 def source_key() -> str:
     """Return a hash of everything that the extension modules depend on."""
     found = hashlib.sha256(sys.version.encode())
-    roots = [SOURCES / "aqueduct" / name for name in COMPILED]
+    roots = [SOURCES / "aqueduct" / name for name in READ]
     paths = [path for root in roots for path in (root.rglob("*.py") if root.is_dir() else [root])]
     for path in sorted([*paths, ROOT / "setup.py", ROOT / "requirements" / "build.lock"]):
         found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())

@@ -19,10 +19,15 @@ TESTS = (
     "tests/test_errors.py",
     "tests/test_exports.py",
     "tests/test_settings.py",
+    "tests/api/test_attachments.py",
+    "tests/api/test_handles.py",
+    "tests/runtime/test_receive_port.py",
+    "tests/runtime/test_send_port.py",
+    "tests/transport/test_contract.py",
     "tests/cli/test_help.py",
     "tests/cli/test_ipc.py::test_each_message_is_a_line_of_json_with_four_fields",
     "tests/cli/test_ipc.py::test_a_message_that_is_too_large_for_the_receiver_fails_alone",
-    "tests/ipc/core/test_config.py",
+    "tests/ipc/core/test_settings.py",
     "tests/protocol/test_config.py",
 )
 

@@ -38,6 +38,7 @@ class Mode(Enum):
 # For the hot path: Python finds a module's name ten times faster than an enum's member.
 _OPEN: Final = SenderState.OPEN
 _ORDERED: Final = Mode.ORDERED
+_UNRELIABLE: Final = Mode.UNRELIABLE
 
 
 class Sender(SenderStateMachine):
@@ -96,18 +97,14 @@ class Sender(SenderStateMachine):
         outstanding = before + size
         if outstanding > limits.channel_window and before:
             self._block(size)
-        if before < window.reserve:
-            spare = window.spare(before, size)
-            if not window.fits(size, spare):
-                self._block(size)
-            window.add(size, spare)
-        else:
-            if (
-                window.outstanding + size > window.limit
-                and window.outstanding > window.limit - window.base
-            ):
-                self._block(size)
-            window.outstanding += size
+        total = window.outstanding + size
+        free = window.reserve - before
+        if total > window.limit and not window.fits(size, window.spare(before, size)):
+            self._block(size)
+        window.outstanding = total
+        if free > 0:
+            window.reserved = reserved = window.reserved + (size if size < free else free)
+            window.limit = window.base + (reserved if reserved < window.pool else window.pool)
         number = self.next_reliable
         self.next_reliable = number + 1
         self.outstanding = outstanding
@@ -128,7 +125,7 @@ class Sender(SenderStateMachine):
             return self.send_message(payload, (), (), now)[0]
         if self._is_crowded():
             self._block(size)
-        if self.mode is Mode.UNRELIABLE:
+        if self.mode is _UNRELIABLE:
             frame = message_head(self._next_number(), size) + payload
             if self._context.out.fits_datagram(self.channel, len(frame)):
                 return self._send_unreliable(frame, size, now)
@@ -150,7 +147,7 @@ class Sender(SenderStateMachine):
         check_message(message, size, self._credit.peer_limits)
         if self._is_crowded():
             self._block(size)
-        if self.mode is Mode.UNRELIABLE:
+        if self.mode is _UNRELIABLE:
             frame = message.encode()
             if self._context.out.fits_datagram(self.channel, len(frame)):
                 number = self._send_unreliable(frame, size, now)
@@ -388,7 +385,7 @@ class Sender(SenderStateMachine):
     # -- inside ----------------------------------------------------------------------------------
 
     def _next_number(self) -> int:
-        if self.mode is Mode.UNRELIABLE:
+        if self.mode is _UNRELIABLE:
             return self.datagrams.next_number if self.datagrams is not None else 0
         return self.next_reliable
 
@@ -397,9 +394,12 @@ class Sender(SenderStateMachine):
 
     def _is_crowded(self) -> bool:
         """Return whether the peer owes more acks than this side may remember (AQ-LIMIT-6)."""
-        undecided = len(self.datagrams.sizes) if self.datagrams is not None else 0
-        unacked = len(self._singles) if self._singles is not None else 0
-        return max(undecided, unacked, self.node.size()) >= self._context.config.max_ranges
+        limit = self._context.config.max_ranges
+        return (
+            (self.datagrams is not None and len(self.datagrams.sizes) >= limit)
+            or (self._singles is not None and len(self._singles) >= limit)
+            or self.node.size() >= limit
+        )
 
     def _block(self, size: int) -> None:
         # Several tasks may wait: wake for the smallest message, then all try again.
@@ -451,7 +451,8 @@ class Sender(SenderStateMachine):
         out.finish(stream)
 
     def _send_unreliable(self, frame: bytes, size: int, now: float) -> int:
-        self._move(SenderInput.SEND)
+        if self.state is not _OPEN:
+            self._move(SenderInput.SEND)
         if self.datagrams is None:
             self.datagrams = SentDatagrams()
         out = self._context.out
