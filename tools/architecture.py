@@ -1,4 +1,4 @@
-"""Writes the graph of packages in docs/architecture.md from the import graph."""
+"""Write the graph of packages in docs/architecture.md from the import graph."""
 
 from __future__ import annotations
 
