@@ -103,10 +103,10 @@ def play() -> list[dict[str, Any]]:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         with started("client", address) as client:
-            _, told = client.communicate(timeout=20)
-        _, heard = server.communicate(timeout=20)
-    events = [{"who": "client", **event} for event in read_log(told)]
-    events += [{"who": "server", **event} for event in read_log(heard)]
+            _, client_log = client.communicate(timeout=20)
+        _, server_log = server.communicate(timeout=20)
+    events = [{"side": "client", **event} for event in read_log(client_log)]
+    events += [{"side": "server", **event} for event in read_log(server_log)]
     return sorted(events, key=lambda event: event["at"])
 
 
@@ -137,7 +137,7 @@ def draw(events: list[dict[str, Any]]) -> None:
     table.add_column("", justify="center", no_wrap=True)
     table.add_column("server process", ratio=1)
     for event in events:
-        mine = event["who"] == "client"
+        mine = event["side"] == "client"
         text = Text(event["text"], style="cyan" if mine else "green")
         arrow = Text(ROWS[event["kind"]], style="bold yellow")
         cells = (text, arrow, "") if mine else ("", arrow, text)
