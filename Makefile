@@ -1,14 +1,14 @@
-# Everything runs in .venv, which each target makes from requirements/*.lock when it is missing or
-# out of date. Only Python 3.11 or newer and make are needed.
+# Targets run in .venv, which is created from requirements/*.lock when it is missing or out of date.
+# Requires Python 3.11 or newer, and make.
 #
-#   make test PYTHON=python3.13     another Python (.venv is then made anew)
-#   make test VENV=.venv-3.13       another place, to keep several
+#   make test PYTHON=python3.13     use another Python; .venv is created again
+#   make test VENV=.venv-3.13       use another directory, to keep several environments
 
 VENV ?= .venv
 FUZZ_SECONDS ?= 60
 SEEDS ?= 20000
 HOSTILE_SECONDS ?= 600
-# One more than there are cores: tests that start processes wait more than they work.
+# One more than the number of cores: tests that start processes mostly wait.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 BIN := $(VENV)/bin
@@ -20,12 +20,12 @@ COMPILED := build/compiled/.stamp
 
 CODE := $(wildcard src tests bench examples tools setup.py)
 SOURCES := $(shell find src/aqueduct -name '*.py')
-# -qq leaves errors and nothing else.
+# -qq prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
-# Pinned, so that the form of the locks changes only when we want it.
+# Pinned, because the format of the locks depends on the version.
 UV := uv==0.13.7
 
-# Shell code that sets $$python or ends with a sentence that says what is missing.
+# Shell code that sets $$python, or exits with a message that says what is missing.
 PYTHONS := $(if $(PYTHON),'$(PYTHON)',python3 python3.14 python3.13 python3.12 python3.11 python)
 define FIND_PYTHON
 found=; for python in $(PYTHONS); do \
@@ -46,16 +46,16 @@ endef
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(INSTALLED)  ## make .venv from the lock and install the project into it
+setup: $(INSTALLED)  ## create .venv from the lock and install the project into it
 
-demo: $(INSTALLED)  ## telemetry from devices over channels and ingest to Spark, tables and a report
+demo: $(INSTALLED)  ## run a pipeline: devices, channels, ingest, Spark, tables and a report
 	@rm -rf build/demo
 	@$(BIN)/aqueduct pipeline --duration 20 --rate 5000 --out build/demo
 
-test: check  ## everything that must pass: check, then the tests
+test: check  ## run check, then all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, attacks, leaks, loss, kills under Spark; 40 minutes
+soak: $(INSTALLED)  ## run SEEDS (20000) simulations per protocol, attacks, leak, loss and crash tests; 40 minutes
 	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \
 		--protocol $$protocol --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.hostile.campaign --soak --seconds $(HOSTILE_SECONDS)
@@ -66,7 +66,7 @@ soak: $(INSTALLED)  ## SEEDS (20000) simulated runs of each protocol, attacks, l
 	SURVIVAL_SEEDS=$$(($(SEEDS) / 100)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_survival.py
 	CRASH_ROUNDS=$$(($(SEEDS) / 200)) CRASH_SEED=$(SEEDS) $(BIN)/python -m pytest tests/spark/crashes
 
-check: $(INSTALLED)  ## style, types and import rules
+check: $(INSTALLED)  ## check style, types and import rules
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict $(CODE)
@@ -86,17 +86,17 @@ fuzz: $(FUZZ_INSTALLED)  ## fuzz for FUZZ_SECONDS (60); Linux on x86-64 only
 
 compile: $(COMPILED)  ## compile the hot path to C, into build/compiled
 
-lock:  ## write requirements/*.lock anew; UPGRADE=1 takes the newest versions
+lock:  ## write requirements/*.lock again; UPGRADE=1 takes the newest versions
 	@$(FIND_PYTHON); test -x build/lock/bin/uv || { echo "lock: installing $(UV) into build/lock"; \
 		"$$python" -m venv --clear build/lock && build/lock/bin/python -m pip -qq install $(UV); }
 	@build/lock/bin/python tools/lock.py build/lock/bin/uv $(if $(UPGRADE),--upgrade)
 
-clean:  ## remove .venv and everything that was built
+clean:  ## remove .venv and all build output
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf src/*.egg-info
 	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
-# Asked for another Python than .venv was made with: make it anew.
+# PYTHON differs from the one that .venv was created with: create .venv again.
 ifdef PYTHON
 ifneq ($(PYTHON),$(shell cat $(VENV)/.made-with 2>/dev/null))
 .PHONY: $(LOCKED)
@@ -104,9 +104,9 @@ endif
 endif
 
 $(LOCKED): requirements/dev.lock
-	@$(FIND_PYTHON); echo "setup: making $(VENV) with $$("$$python" --version) ($$python)"; \
+	@$(FIND_PYTHON); echo "setup: creating $(VENV) with $$("$$python" --version) ($$python)"; \
 		rm -rf $(VENV) && "$$python" -m venv $(VENV)
-	@echo "setup: installing what requirements/dev.lock names"
+	@echo "setup: installing requirements/dev.lock"
 	@$(PIP) install --require-hashes -r requirements/dev.lock
 	@echo '$(PYTHON)' > $(VENV)/.made-with
 	@touch $@
@@ -117,12 +117,12 @@ $(INSTALLED): $(LOCKED) pyproject.toml
 	@touch $@
 
 $(FUZZ_INSTALLED): $(INSTALLED) requirements/fuzz.lock
-	@echo "setup: installing what requirements/fuzz.lock names"
+	@echo "setup: installing requirements/fuzz.lock"
 	@$(PIP) install --require-hashes -r requirements/fuzz.lock
 	@touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED) requirements/bench.lock
-	@echo "setup: installing what requirements/bench.lock names"
+	@echo "setup: installing requirements/bench.lock"
 	@$(PIP) install --require-hashes -r requirements/bench.lock
 	@touch $@
 

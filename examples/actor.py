@@ -1,6 +1,7 @@
-"""An actor: state that one task owns, reached only through its mailbox, which is a channel.
+"""An actor: one task owns the state, and receives commands through its mailbox, a channel.
 
-The client makes the mailbox and sends its receiving half away; what stays is the actor's address.
+The client creates the mailbox and sends the receiving half to the server. The sending half is the
+address of the actor.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class OpenAccount(msgspec.Struct):
 
 
 async def account(owner: str, mailbox: Receiver[Command]) -> None:
-    """The actor. It needs no lock: commands come one at a time."""
+    """Run the actor. It needs no lock, because it handles one command at a time."""
     balance = 0
     async for command in mailbox:
         match command:
@@ -50,7 +51,7 @@ async def account(owner: str, mailbox: Receiver[Command]) -> None:
 
 
 async def answer(reply: Sender[Any], value: Any) -> None:
-    """Who asked may not wait for it any more; that does not end the actor."""
+    """Send a reply; a caller that gave up does not end the actor."""
     with contextlib.suppress(aqueduct.ChannelError):
         await reply.send(value)
 

@@ -1,8 +1,8 @@
-"""Two processes in conversation, and a picture of what they said.
+"""Two processes exchange messages, and a sequence diagram of both sides is drawn.
 
-A server process and a client process talk over real QUIC on this machine. The client asks for the
-primes below a hundred: one message that carries two channels, one for its progress and one for the
-results. Each side writes down what it does; afterwards both lists are drawn as one picture.
+A server process and a client process talk over QUIC on this machine. The client asks for the primes
+below a hundred: one message that carries two channels, one for progress and one for the results.
+Each process logs what it does; afterwards the logs are merged and drawn.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Primes(msgspec.Struct):
 
 async def search(connection: Connection[Primes]) -> None:
     async for request in connection.entrypoint:
-        say("note", f"a request: primes below {request.below}, with two senders in it")
+        log("note", f"a request: primes below {request.below}, with two senders in it")
         async with request.found, request.progress:
             sieve = set(range(2, request.below))
             for number in range(2, request.below):
@@ -47,22 +47,22 @@ async def search(connection: Connection[Primes]) -> None:
                     await request.found.send(number)
                 if number % 25 == 0:
                     await request.progress.send(number)
-                    say("answer", f"progress: {number}, in a datagram")
+                    log("answer", f"progress: {number}, in a datagram")
             await request.found.flush()
-            say(
+            log(
                 "answer", f"{request.found.statistics()['sent']} primes, in order, all acknowledged"
             )
-        say("gone", "both channels finished")
+        log("gone", "both channels finished")
 
 
 async def run_server() -> None:
     async with aqueduct.serve("127.0.0.1:0", Primes, tls=aqueduct.dev_tls()) as server:
         print(server.address, flush=True)
-        say("note", f"listens on {server.address}")
-        async for connection in server:  # the first one is the only one
+        log("note", f"listens on {server.address}")
+        async for connection in server:  # serves one connection
             await search(connection)
             await connection.wait_closed()
-            say("note", "the client has closed the connection")
+            log("note", "the client has closed the connection")
             break
 
 
@@ -72,41 +72,41 @@ async def run_server() -> None:
 async def run_client(address: str) -> None:
     start = time.perf_counter()
     async with aqueduct.connect(address, Primes, trust=aqueduct.dev_trust()) as connection:
-        say("note", f"connected, encrypted, in {1000 * (time.perf_counter() - start):.1f} ms")
+        log("note", f"connected, encrypted, in {1000 * (time.perf_counter() - start):.1f} ms")
         their_found, found = aqueduct.channel(int)
         their_progress, progress = aqueduct.channel(int, mode=Mode.UNRELIABLE)
         await connection.entrypoint.send(Primes(100, their_found, their_progress))
-        say("send", "Primes(below=100, found=…, progress=…)")
+        log("send", "Primes(below=100, found=…, progress=…)")
         primes = [prime async for prime in found]
-        say("note", f"received {primes[:4]} … {primes[-2:]}, then the end")
+        log("note", f"received {primes[:4]} … {primes[-2:]}, then the end")
         heard = [number async for number in progress]
-        say("note", f"heard progress {heard}")
+        log("note", f"heard progress {heard}")
         statistics = connection.statistics()
         milliseconds = 1000 * statistics["rtt"]
         lost = statistics["lost_packets"]
-        say("note", f"round trip {milliseconds:.1f} ms, {lost:.0f} packets lost")
+        log("note", f"round trip {milliseconds:.1f} ms, {lost:.0f} packets lost")
         connection.entrypoint.finish()
-        say("end", "finished the entrypoint")
+        log("end", "finished the entrypoint")
 
 
 # -- the picture -----------------------------------------------------------------------------------
 
 
-def say(kind: str, text: str) -> None:
-    """One line of this process's diary, on standard error."""
+def log(kind: str, text: str) -> None:
+    """Write an entry of this process's log to standard error."""
     print(json.dumps({"at": time.time(), "kind": kind, "text": text}), file=sys.stderr, flush=True)
 
 
 def play() -> list[dict[str, Any]]:
-    """Run both processes, and return what they wrote down, in order."""
+    """Run both processes, and return the entries of both logs in order of time."""
     with started("server") as server:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         with started("client", address) as client:
-            _, told = client.communicate(timeout=20)
-        _, heard = server.communicate(timeout=20)
-    events = [{"who": "client", **event} for event in diary(told)]
-    events += [{"who": "server", **event} for event in diary(heard)]
+            _, client_log = client.communicate(timeout=20)
+        _, server_log = server.communicate(timeout=20)
+    events = [{"side": "client", **event} for event in read_log(client_log)]
+    events += [{"side": "server", **event} for event in read_log(server_log)]
     return sorted(events, key=lambda event: event["at"])
 
 
@@ -122,7 +122,7 @@ def started(*role: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def diary(text: str) -> list[dict[str, Any]]:
+def read_log(text: str) -> list[dict[str, Any]]:
     lines = text.splitlines()
     try:
         return [json.loads(line) for line in lines]
@@ -137,7 +137,7 @@ def draw(events: list[dict[str, Any]]) -> None:
     table.add_column("", justify="center", no_wrap=True)
     table.add_column("server process", ratio=1)
     for event in events:
-        mine = event["who"] == "client"
+        mine = event["side"] == "client"
         text = Text(event["text"], style="cyan" if mine else "green")
         arrow = Text(ROWS[event["kind"]], style="bold yellow")
         cells = (text, arrow, "") if mine else ("", arrow, text)

@@ -1,7 +1,7 @@
-"""Durable records: a producer dies, its successor goes on behind what is stored, nothing is twice.
+"""Durable records: a restarted producer continues after the last stored record, without duplicates.
 
-The source can be read again, here a function of the number. So a producer that starts anew under
-the same name sends from the record behind the last one that the server has.
+The source can be read again; here a record is a function of its number. A producer that restarts
+with the same id continues with the record after the last one that the server has stored.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ def reading(number: int) -> tuple[bytes, bytes]:
 
 
 async def measure(address: str, until: int) -> int:
-    """Send the readings that are not stored yet, and tell where that began."""
+    """Send the readings that are not stored yet; return the number of the first one."""
     async with ingest.Producer(
         address, "telemetry", producer_id="house-7", trust=aqueduct.dev_trust()
     ) as producer:
@@ -28,7 +28,7 @@ async def measure(address: str, until: int) -> int:
         for number in range(begin, until + 1):
             room, value = reading(number)
             await producer.send(value, key=room)
-    return begin  # leaving the block has waited until all of it was on disk
+    return begin  # the end of the block waited until everything was on disk
 
 
 async def read(address: str) -> list[dict[str, Any]]:
@@ -46,12 +46,12 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with ingest.IngestServer("127.0.0.1:0", directory, tls=aqueduct.dev_tls()) as server:
             await measure(server.address, 600)
-            print("stored 600 readings, then the producer is gone")
+            print("stored 600 readings, then the producer stopped")
             begin = await measure(server.address, READINGS)
-            print(f"the next one goes on behind reading {begin - 1}")
+            print(f"the next producer continues after reading {begin - 1}")
             rows = await read(server.address)
         numbers = sorted(int(row["value"]) for row in rows)
-        print("each of 1000 readings is there once:", numbers == list(range(1, READINGS + 1)))
+        print("each of 1000 readings is stored once:", numbers == list(range(1, READINGS + 1)))
         kitchen = [row for row in rows if row["key"] == b"kitchen"]
         partitions = {row["partition"] for row in kitchen}
         order = [row["producer_sequence"] for row in kitchen]
@@ -60,7 +60,7 @@ async def main() -> None:
         count = sum(
             part.next_offset for part in ingest.DirectoryReader(directory).topics()[0].partitions
         )
-        print("the directory says the same as the server:", count == READINGS)
+        print("the directory matches the server:", count == READINGS)
 
 
 asyncio.run(main())

@@ -1,9 +1,8 @@
 """Jobs that survive the loss of the message that carried their channel.
 
-Jobs go out in datagrams, each with the channel for its result. When the network loses one, nobody
-at the other end knows of that channel, and nobody would ever answer on it. So the client is told:
-its half ends with `ChannelLostInTransit`, at once and for certain, and the job can be sent again.
-No timeout has to be guessed.
+Each job is sent in a datagram with the channel for its result. When the network loses the datagram,
+the worker never learns of that channel. The client's half then ends with `ChannelLostInTransit`,
+and the client sends the job again. This needs no timeout.
 """
 
 import asyncio
@@ -30,13 +29,13 @@ class Work(msgspec.Struct):
 async def worker(connection: Connection[Work]) -> None:
     async for work in connection.entrypoint:
         async for job in work.jobs:
-            with contextlib.suppress(aqueduct.ChannelError):  # nobody waits for it any more
+            with contextlib.suppress(aqueduct.ChannelError):  # the client gave up
                 await job.result.send(job.number**2)
 
 
 async def run_job(jobs: Sender[Job], number: int) -> int:
-    """Have a job done, and return how often it had to be sent."""
-    await asyncio.sleep(number / 200)  # so that not all of them share one packet
+    """Run a job, and return how often it was sent."""
+    await asyncio.sleep(number / 200)  # so that jobs use several packets
     attempts = 1
     while True:
         theirs, result = aqueduct.oneshot(int)

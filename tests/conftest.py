@@ -1,4 +1,4 @@
-"""How tests are shared out over processes."""
+"""Distribution of tests over processes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ GROUPS = {
     "killed": ("tests/spark/crashes/", "tests/cluster/"),
     "session": ("tests/spark/", "tests/cli/test_pipeline.py"),
 }
-"""Tests that start Java, by where they are; the first that fits counts."""
+"""Paths of tests that start Java; the first match counts."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have tests of Spark run in few processes: a session takes longer to start than they take.
+    """Run the tests of Spark in few processes, because a session starts slowly.
 
-    Those that start processes of their own are a second group: they wait more than they work. Marks
-    (``xdist_group``) are lost by pytest-xdist 3.8 with pytest 9.2, so paths tell.
+    Tests that start their own processes mostly wait, and are a second group. Groups are chosen by
+    path, because pytest-xdist 3.8 loses ``xdist_group`` marks with pytest 9.2.
     """
     if config.getvalue("dist") != "loadgroup":
         return None

@@ -1,4 +1,4 @@
-"""The budgets in docs/security.md are those of the code, and none is missing."""
+"""The tables of budgets in docs/security.md match the code, and are complete."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CLASSES = (Limits, Config, QuicSettings, IngestSettings, IpcSettings, TcpLimits)
 
 
 def rows() -> dict[str, str]:
-    """The default of each limit, as the page states it."""
+    """Return the default of each limit, as the page states it."""
     return {name: default for name, default, _ in ROW.findall(PAGE.read_text())}
 
 
 def stated(default: str) -> object:
-    """A default as a value."""
+    """Parse a default."""
     if default == "None":
         return None
     number, _, unit = default.partition(" ")
@@ -41,7 +41,7 @@ def stated(default: str) -> object:
 
 
 def actual(name: str) -> Any:
-    """What the code says: a constant of a module, or a field of a class with defaults."""
+    """Return the value in the code: a constant of a module, or the default of a field."""
     *path, last = name.split(".")
     if path[-1][0].isupper():
         module = importlib.import_module("aqueduct." + ".".join(path[:-1]))
@@ -49,12 +49,12 @@ def actual(name: str) -> Any:
     return getattr(importlib.import_module("aqueduct." + ".".join(path)), last)
 
 
-def test_there_are_budgets() -> None:
+def test_the_page_has_budgets() -> None:
     assert len(rows()) > 50
 
 
 @pytest.mark.parametrize(("name", "default"), rows().items(), ids=list(rows()))
-def test_a_limit_has_the_default_that_the_page_states(name: str, default: str) -> None:
+def test_the_page_states_the_default_of_a_limit(name: str, default: str) -> None:
     assert actual(name) == stated(default), f"docs/security.md is wrong about {name}"
 
 

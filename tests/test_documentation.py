@@ -1,4 +1,4 @@
-"""What ``help()`` shows: the docstrings of the sources, also where the core is compiled."""
+"""``help()`` shows the docstrings of the sources, compiled or not, and links in docs resolve."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import enum
 import importlib
 import inspect
 import pydoc
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from aqueduct import ipc
 
 CORE = ("wire", "protocol", "ipc/core")
 SOURCES = Path(aqueduct.__file__).parent
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 MODULES = {
     f"aqueduct.{path.relative_to(SOURCES).with_suffix('')}".replace("/", "."): path
     for folder in CORE
@@ -33,7 +37,7 @@ def classes(path: Path) -> dict[str, str]:
     }
 
 
-def test_the_core_is_looked_at() -> None:
+def test_the_core_has_docstrings() -> None:
     assert sum(len(classes(path)) for path in MODULES.values()) > 50
 
 
@@ -45,15 +49,14 @@ def test_every_class_of_the_core_has_the_docstring_of_its_source(name: str) -> N
 
 
 @pytest.mark.parametrize("kind", [aqueduct.Mode, aqueduct.Limits, ipc.IpcSettings, ipc.Statistics])
-def test_help_shows_what_a_class_is(kind: type[Any]) -> None:
+def test_help_shows_the_summary_of_a_class(kind: type[Any]) -> None:
     text = pydoc.plain(pydoc.render_doc(kind))
     assert (inspect.getdoc(kind) or "?").splitlines()[0] in text
     assert "filler" not in text
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_enums_are_enums(name: str) -> None:
-    """Members, values and names are those of the source."""
+def test_enums_have_the_members_of_the_source(name: str) -> None:
     module = importlib.import_module(name)
     for node in ast.parse(MODULES[name].read_text()).body:
         if not isinstance(node, ast.ClassDef):
@@ -83,3 +86,19 @@ def test_a_mode_is_found_by_its_name_and_by_its_value() -> None:
     for mode in aqueduct.Mode:
         assert aqueduct.Mode[mode.name] is mode
         assert aqueduct.Mode(mode.value) is mode
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {text.replace(" ", "-") for text in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for path, anchor in LINK.findall(page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors(target), f"{path}#{anchor}"

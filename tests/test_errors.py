@@ -1,4 +1,4 @@
-"""One hierarchy of errors: drawn in `aqueduct.errors`, complete, and exported."""
+"""The hierarchy of errors is drawn completely in `aqueduct.errors`, and exported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def modules() -> list[ModuleType]:
 
 
 def defined() -> dict[str, list[type[BaseException]]]:
-    """Every exception class that a module of ours defines, by name."""
+    """Return every exception class that the package defines, by name."""
     kinds: dict[str, list[type[BaseException]]] = {}
     for module in modules():
         for value in vars(module).values():
@@ -41,7 +41,7 @@ def defined() -> dict[str, list[type[BaseException]]]:
 
 
 def drawn() -> dict[str, str]:
-    """The parent of each error in the drawing."""
+    """Return the parent of each error in the drawing."""
     parents: dict[str, str] = {}
     path = ["AqueductError"]
     for indent, name in LINE.findall(errors.__doc__ or ""):
@@ -53,7 +53,7 @@ def drawn() -> dict[str, str]:
     return parents
 
 
-def test_every_exception_derives_from_the_root() -> None:
+def test_every_exception_derives_from_aqueduct_error() -> None:
     strays = [
         f"{kind.__module__}.{name}"
         for name, kinds in defined().items()
@@ -63,7 +63,7 @@ def test_every_exception_derives_from_the_root() -> None:
     assert strays == []
 
 
-def test_the_drawing_has_every_exception_under_one_of_its_bases() -> None:
+def test_the_drawing_shows_every_exception_under_one_of_its_bases() -> None:
     kinds, parents = defined(), drawn()
     public = {name for name in kinds if not name.startswith("_")}
     assert set(parents) | {"AqueductError"} == public
@@ -72,7 +72,7 @@ def test_the_drawing_has_every_exception_under_one_of_its_bases() -> None:
             assert parent in {base.__name__ for base in kind.__bases__}, name
 
 
-def test_every_exception_is_exported_where_users_meet_it() -> None:
+def test_every_exception_is_exported_by_its_package() -> None:
     missing = []
     for name, kinds in defined().items():
         for kind in kinds:
@@ -96,11 +96,11 @@ def test_a_hint_follows_the_message() -> None:
 
 @pytest.mark.parametrize("kind", [AqueductError, ConnectError, SendTimeout])
 def test_an_error_without_a_hint_is_its_message(kind: type[AqueductError]) -> None:
-    error = kind("nobody answers")
-    assert (str(error), error.message, error.hint) == ("nobody answers", "nobody answers", "")
+    error = kind("no answer")
+    assert (str(error), error.message, error.hint) == ("no answer", "no answer", "")
 
 
 def test_a_hint_survives_copying_and_pickling() -> None:
-    error = ConnectError("nobody answers", hint="start the server")
+    error = ConnectError("no answer", hint="start the server")
     for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert str(same) == "nobody answers; start the server"
+        assert str(same) == "no answer; start the server"

@@ -1,4 +1,4 @@
-"""Every example runs, and prints what its reader expects."""
+"""Every example runs, and prints the expected output."""
 
 import os
 import re
@@ -35,11 +35,11 @@ the last reading was (delivered|lost)
     "lost_carrier": r"""40 jobs done, \d+ messages sent
 some were lost and sent again: True
 """,
-    "ingest": r"""stored 600 readings, then the producer is gone
-the next one goes on behind reading 600
-each of 1000 readings is there once: True
+    "ingest": r"""stored 600 readings, then the producer stopped
+the next producer continues after reading 600
+each of 1000 readings is stored once: True
 kitchen is in one partition, in order: True
-the directory says the same as the server: True
+the directory matches the server: True
 """,
     "conversation": r"(?s).*two processes, one connection.*a request: primes below 100"
     r".*25 primes, in order, all acknowledged.*the client has closed the connection.*",
@@ -51,7 +51,7 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_example_prints_what_its_reader_expects(name: str, tmp_path: Path) -> None:
+def test_an_example_prints_the_expected_output(name: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
         env={**os.environ, "AQUEDUCT_DEV_DIR": str(tmp_path), "COLUMNS": "160"},
@@ -65,7 +65,7 @@ def test_an_example_prints_what_its_reader_expects(name: str, tmp_path: Path) ->
     assert ran.stderr == ""
 
 
-def test_a_call_that_is_given_up_leaves_other_calls_alone() -> None:
+def test_a_call_that_was_given_up_does_not_affect_other_calls() -> None:
     source = (EXAMPLES / "rpc.py").read_text(encoding="utf-8")
     more = """
 async def give_up() -> None:

@@ -40,7 +40,7 @@ def public_members(kind: type[Any]) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_the_list_of_names_is_sorted_and_without_repetition(module: ModuleType) -> None:
+def test_exported_names_are_sorted_and_unique(module: ModuleType) -> None:
     names = module.__all__
     assert len(set(names)) == len(names)
     groups = [name.isupper() for name in names], [name[0].isupper() for name in names]
@@ -48,7 +48,7 @@ def test_the_list_of_names_is_sorted_and_without_repetition(module: ModuleType) 
 
 
 @pytest.mark.parametrize("module", [aqueduct, blocking], ids=lambda module: module.__name__)
-def test_what_a_user_sees_is_in_the_list(module: ModuleType) -> None:
+def test_every_visible_name_is_exported(module: ModuleType) -> None:
     """Names imported for internal use begin with an underscore, or are modules."""
     seen = {
         name
@@ -58,7 +58,7 @@ def test_what_a_user_sees_is_in_the_list(module: ModuleType) -> None:
     assert seen <= set(module.__all__)
 
 
-def test_the_public_api_is_the_reviewed_one() -> None:
+def test_the_public_api_matches_the_reviewed_list() -> None:
     reviewed = public_api.REVIEWED.read_text().splitlines()
     changes = [
         line
@@ -73,7 +73,7 @@ def test_the_public_api_is_the_reviewed_one() -> None:
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES)
-def test_every_name_is_there_and_explained(module: ModuleType, name: str) -> None:
+def test_every_name_exists_and_has_a_docstring(module: ModuleType, name: str) -> None:
     value = getattr(module, name)
     if name in VALUES:
         return
@@ -84,7 +84,7 @@ def test_every_name_is_there_and_explained(module: ModuleType, name: str) -> Non
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES)
-def test_every_method_is_explained(module: ModuleType, name: str) -> None:
+def test_every_public_method_has_a_docstring(module: ModuleType, name: str) -> None:
     value = getattr(module, name)
     explained = ("aqueduct.api", "aqueduct.codec", "aqueduct.ingest", "aqueduct.runtime")
     if not isinstance(value, type) or not value.__module__.startswith(explained):
@@ -93,7 +93,7 @@ def test_every_method_is_explained(module: ModuleType, name: str) -> None:
     assert missing == []
 
 
-def test_the_blocking_twin_has_what_the_original_has() -> None:
+def test_the_blocking_twin_has_all_methods_of_the_original() -> None:
     internal = {"incoming", "forked"}
     internal |= {"on_headers", "on_end", "turned", "expect", "fail", "leave", "lost"}
     internal |= {"connections"}  # each belongs to the thread that accepted it
@@ -116,7 +116,7 @@ def test_every_error_is_exported_and_in_the_drawing() -> None:
         assert getattr(aqueduct, name) is kind
 
 
-def test_what_options_take_is_what_functions_take() -> None:
+def test_typed_options_match_the_keywords_of_functions() -> None:
     """The `TypedDict` that type checkers see has the keywords that the function takes."""
     client = importlib.import_module("aqueduct.api.client")
     server = importlib.import_module("aqueduct.api.server")
@@ -154,7 +154,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "module", ["aqueduct", "aqueduct.blocking", "aqueduct.ipc", "aqueduct.testing"]
 )
-def test_what_does_not_store_anything_needs_no_pyarrow(module: str) -> None:
+def test_modules_without_storage_do_not_import_pyarrow(module: str) -> None:
     found = run(
         f"import sys, {module}\n"
         "print([name for name in sys.modules if name.startswith(('pyarrow', 'aqueduct.ingest'))])"
@@ -170,7 +170,7 @@ def test_the_command_line_imports_ingest_only_when_it_is_used() -> None:
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 
-def test_ingest_without_pyarrow_says_what_to_install() -> None:
+def test_ingest_without_pyarrow_raises_with_what_to_install() -> None:
     found = run(
         "import sys; sys.modules['pyarrow'] = None\n"
         "try:\n    from aqueduct import ingest\n"

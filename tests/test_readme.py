@@ -1,4 +1,4 @@
-"""The examples of the README and the guides do what these say."""
+"""The examples in the README and the guides print what the text promises."""
 
 import re
 import subprocess
@@ -17,12 +17,12 @@ EXAMPLES = examples_of("README.md")
 
 
 def run(example: str) -> str:
-    """In a process of its own: the README promises that it can be pasted."""
+    """Run an example in its own process, as if it were pasted."""
     command = [sys.executable, "-W", "error", "-c", example]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_the_first_example_prints_the_sum_and_is_short() -> None:
+def test_the_first_example_prints_the_sum_in_twenty_lines() -> None:
     assert run(EXAMPLES[0]) == "45\n"
     assert len([line for line in EXAMPLES[0].splitlines() if line.strip()]) <= 20
 
@@ -53,9 +53,9 @@ def test_the_example_of_the_test_kit_prints_the_squares() -> None:
     assert run(EXAMPLES[1]) == "[b'0', b'1', b'4', b'9', b'16']\n"
 
 
-def test_the_first_example_of_the_guide_to_ipc_does_what_it_says() -> None:
+def test_the_first_example_of_the_ipc_guide_runs() -> None:
     assert run(examples_of("docs/ipc.md")[0]) == "b'hello' True\n"
 
 
-def test_the_first_example_of_the_guide_to_ingest_does_what_it_says() -> None:
+def test_the_first_example_of_the_ingest_guide_runs() -> None:
     assert run(examples_of("docs/ingest.md")[0]) == "Stored(partition=0, offset=0)\n[b'21.5']\n"

@@ -1,4 +1,4 @@
-"""What the repository's own files promise: the locks, the list of dependencies, the sources."""
+"""The locks, the list of dependencies and the build requirements are consistent."""
 
 import re
 import tomllib
@@ -21,7 +21,7 @@ def direct_dependencies() -> set[str]:
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
-def test_a_lock_holds_versions_and_hashes_and_nothing_else(lock: Path) -> None:
+def test_a_lock_has_only_versions_and_hashes(lock: Path) -> None:
     for line in lock.read_text().splitlines():
         assert PIN.fullmatch(line) or HASH.fullmatch(line) or line.lstrip().startswith("#"), line
         assert "://" not in line
@@ -32,18 +32,18 @@ def test_every_direct_dependency_is_locked() -> None:
     assert direct_dependencies() <= {pin[1] for pin in pins if pin}
 
 
-def test_every_direct_dependency_has_its_reason_written_down() -> None:
+def test_the_documentation_gives_a_reason_for_every_direct_dependency() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
     assert [name for name in direct_dependencies() if f"| `{name}` |" not in reasons] == []
 
 
-def test_the_sources_hold_no_compiled_modules() -> None:
+def test_the_sources_contain_no_compiled_modules() -> None:
     compiled = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".so", ".pyd"}]
     assert compiled == []
 
 
 def pins_of(lock: str) -> dict[str, str]:
-    """The versions in a lock, with the platforms they are for."""
+    """Return the pinned requirements of a lock by name."""
     lines = (ROOT / "requirements" / lock).read_text().splitlines()
     pinned = [line.removesuffix("\\").strip() for line in lines if PIN.fullmatch(line)]
     return {re.split("==", line)[0]: line for line in pinned}
@@ -54,7 +54,7 @@ def test_a_build_uses_exactly_the_versions_of_its_lock() -> None:
     assert sorted(system["requires"]) == sorted(pins_of("build.lock").values())
 
 
-def test_a_build_in_the_development_environment_uses_the_same_versions() -> None:
-    """It has no isolation: ``make setup`` and ``make compile`` build with what is installed."""
+def test_the_development_environment_builds_with_the_same_versions() -> None:
+    """``make setup`` and ``make compile`` build without isolation."""
     build, dev = pins_of("build.lock"), pins_of("dev.lock")
     assert {name: dev.get(name) for name in build} == build

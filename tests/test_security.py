@@ -48,7 +48,7 @@ def names_of(certificate: bytes) -> list[str]:
     return [str(name.value) for name in extension.value]
 
 
-def test_a_development_certificate_is_made_once(own_directory: Path) -> None:
+def test_a_development_certificate_is_created_once(own_directory: Path) -> None:
     first = dev_tls()
     assert dev_tls() == first
     assert dev_trust() == dev_trust()
@@ -65,14 +65,14 @@ def test_a_development_certificate_names_this_machine() -> None:
     assert set(names_of(dev_tls().certificate)) == set(dev_names())
 
 
-def test_keys_are_for_the_owner_alone(own_directory: Path) -> None:
+def test_only_the_owner_can_read_keys(own_directory: Path) -> None:
     dev_tls()
     assert stat.S_IMODE(own_directory.stat().st_mode) == 0o700
     for path in own_directory.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_certificate_that_is_about_to_expire_is_renewed(own_directory: Path) -> None:
+def test_a_certificate_that_expires_soon_is_renewed(own_directory: Path) -> None:
     before = dev_tls()
     authority = tls(own_directory / "authority.pem", own_directory / "authority.key")
     old = make_certificate(dev_names(), authority, days=5)
@@ -85,7 +85,7 @@ def test_a_certificate_that_is_about_to_expire_is_renewed(own_directory: Path) -
 
 
 @pytest.mark.parametrize("name", ["server.pem", "server.key", "authority.pem", "authority.key"])
-def test_a_file_that_is_gone_or_damaged_is_made_anew(own_directory: Path, name: str) -> None:
+def test_a_missing_or_damaged_file_is_created_again(own_directory: Path, name: str) -> None:
     dev_tls()
     (own_directory / name).unlink()
     server_settings(dev_tls(), QuicSettings())
@@ -94,7 +94,7 @@ def test_a_file_that_is_gone_or_damaged_is_made_anew(own_directory: Path, name: 
         server_settings(dev_tls(), QuicSettings())
 
 
-def test_a_new_authority_makes_the_server_certificate_new_too(own_directory: Path) -> None:
+def test_a_new_authority_renews_the_server_certificate(own_directory: Path) -> None:
     before = dev_tls()
     (own_directory / "authority.pem").unlink()
     authority = dev_trust().authorities
@@ -104,20 +104,22 @@ def test_a_new_authority_makes_the_server_certificate_new_too(own_directory: Pat
     assert authority in after.certificate
 
 
-def test_a_key_of_another_certificate_is_made_anew(own_directory: Path) -> None:
+def test_a_key_that_does_not_match_its_certificate_is_replaced(own_directory: Path) -> None:
     dev_tls()
     (own_directory / "server.key").write_bytes(make_certificate(["a.test"]).key)
     server_settings(dev_tls(), QuicSettings())
 
 
-def test_those_who_start_at_once_make_one_certificate(own_directory: Path) -> None:
+def test_concurrent_starts_create_one_certificate(own_directory: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: dev_tls(), range(8)))
         trusted = list(pool.map(lambda _: dev_trust(), range(8)))
     assert len(set(made)) == len(set(trusted)) == 1
 
 
-def test_the_cache_directory_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_development_directory_is_in_the_cache_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("AQUEDUCT_DEV_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert dev_directory() == tmp_path / "aqueduct" / "dev"
@@ -125,7 +127,7 @@ def test_the_cache_directory_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert dev_directory() == Path.home() / ".cache" / "aqueduct" / "dev"
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(TLSError, match=r"certificate file .*nothing\.pem"):
         tls(tmp_path / "nothing.pem", tmp_path / "nothing.key")
     with pytest.raises(TLSError, match=r"authority file .*nothing\.pem"):
@@ -139,7 +141,7 @@ def test_a_certificate_and_key_from_files(tmp_path: Path) -> None:
     assert tls(tmp_path / "c.pem", str(tmp_path / "k.pem")) == made
 
 
-def test_what_is_no_certificate_or_not_its_key_is_a_tls_error() -> None:
+def test_an_invalid_certificate_or_key_is_a_tls_error() -> None:
     one, two = make_certificate(["a.test"]), make_certificate(["b.test"])
     for bad in (
         ServerTLS(b"garbage", one.key),
@@ -162,14 +164,14 @@ def test_a_pin_is_64_hexadecimal_digits() -> None:
             pin(bad)
 
 
-def test_the_key_is_not_in_what_is_printed() -> None:
+def test_the_repr_does_not_contain_the_key() -> None:
     made = make_certificate(["a.test"])
     assert made.fingerprint in repr(made)
     assert "PRIVATE" not in repr(made)
     assert fingerprint(made.certificate) == made.fingerprint
 
 
-def test_names_and_addresses_are_told_apart() -> None:
+def test_names_and_addresses_are_distinguished() -> None:
     names = ["a.test", "10.0.0.1", "::1"]
     assert names_of(make_certificate(names).certificate) == names
 
@@ -182,13 +184,13 @@ def test_an_authority_can_sign_and_a_certificate_cannot() -> None:
     assert not leaf.extensions.get_extension_for_class(basic).value.ca
 
 
-def test_trust_without_an_argument_is_the_systems() -> None:
+def test_trust_without_arguments_uses_the_system() -> None:
     assert trust() == Trust()
     authority = make_authority("somebody").certificate
     assert trust(authority).authorities == authority
 
 
-def test_only_an_authority_can_be_trusted_as_one() -> None:
+def test_only_an_authority_can_be_a_trust_anchor() -> None:
     with pytest.raises(TLSError, match="not PEM"):
         trust(b"PEM")
     leaf = make_certificate(["localhost"], make_authority("somebody"))
@@ -201,7 +203,7 @@ def test_only_an_authority_can_be_trusted_as_one() -> None:
 # -- whose certificates ---------------------------------------------------------------------------
 
 
-def test_a_directory_that_others_can_write_to_is_refused(own_directory: Path) -> None:
+def test_a_directory_that_others_can_write_to_is_rejected(own_directory: Path) -> None:
     dev_tls()
     own_directory.chmod(0o770)
     for use in (dev_trust, dev_tls):
@@ -212,7 +214,7 @@ def test_a_directory_that_others_can_write_to_is_refused(own_directory: Path) ->
 
 
 @pytest.mark.parametrize("name", ["authority.pem", "authority.key", "server.pem", "server.key"])
-def test_a_file_that_others_can_write_to_is_refused(own_directory: Path, name: str) -> None:
+def test_a_file_that_others_can_write_to_is_rejected(own_directory: Path, name: str) -> None:
     dev_tls()
     (own_directory / name).chmod(0o646)
     with pytest.raises(TLSError, match=rf"other users can write to .*{name}"):
@@ -220,7 +222,7 @@ def test_a_file_that_others_can_write_to_is_refused(own_directory: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["", "authority.pem", "authority.key"])
-def test_what_belongs_to_somebody_else_is_refused(
+def test_files_of_another_user_are_rejected(
     own_directory: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dev_tls()
@@ -234,7 +236,7 @@ def test_what_belongs_to_somebody_else_is_refused(
             use()
 
 
-def test_an_authority_planted_before_the_first_use_is_refused(own_directory: Path) -> None:
+def test_an_authority_planted_before_the_first_use_is_rejected(own_directory: Path) -> None:
     planted = make_authority("mallory")
     own_directory.mkdir(mode=0o777)
     own_directory.chmod(0o777)
@@ -298,7 +300,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("lengths", "fits"), PATHS)
-def test_a_path_may_be_as_long_as_every_authority_in_it_allows(
+def test_a_chain_may_be_as_long_as_every_authority_in_it_allows(
     lengths: tuple[int | None, ...], fits: bool
 ) -> None:
     shown, root = path_of(*lengths)

@@ -1,4 +1,4 @@
-"""The settings mechanism, all classes that use it, and the page that is generated from them."""
+"""The settings mechanism, all classes that use it, and the generated page."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def _derive(values: dict[str, Any]) -> None:
 declare(Example, _derive)
 
 
-def test_values_that_are_allowed_are_kept() -> None:
+def test_allowed_values_are_kept() -> None:
     made = Example(60, 0.5, size=1, total=KIB, loud=True, names=("a",))
     assert (made.timeout, made.pause, made.size, made.total) == (60, 0.5, 1, KIB)
     assert (made.loud, made.names) == (True, ("a",))
     assert replace(made, size=2).size == 2
 
 
-def test_a_value_that_follows_from_others_is_derived() -> None:
+def test_a_value_that_depends_on_others_is_derived() -> None:
     assert Example().spare == KIB
     assert Example(spare=9).spare == 9
 
@@ -98,7 +98,7 @@ def test_a_value_that_follows_from_others_is_derived() -> None:
         ({"loud": 1}, "Example(loud=1): give True or False"),
     ],
 )
-def test_an_error_says_name_value_and_what_is_allowed(
+def test_an_error_names_the_setting_the_value_and_the_allowed_values(
     changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(SettingError) as caught:
@@ -111,12 +111,12 @@ def test_an_error_says_name_value_and_what_is_allowed(
     assert isinstance(caught.value, TypeError)
 
 
-def test_a_name_that_is_not_known_is_a_type_error_as_in_any_call() -> None:
+def test_an_unknown_name_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="unknown"):
         Example(unknown=1)  # type: ignore[call-arg]
 
 
-def test_what_a_peer_stated_is_taken_as_it_is() -> None:
+def test_settings_of_a_peer_are_not_validated() -> None:
     values = {one.name: getattr(Example(), one.name) for one in fields(Example)}
     made = unchecked(Example, {**values, "size": 0, "spare": 0})
     assert (made.size, made.spare) == (0, 0)
@@ -155,7 +155,7 @@ def test_a_setting_has_a_reason_a_unit_and_an_allowed_default(
 
 
 @pytest.mark.parametrize(("kind", "name", "setting"), DECLARED)
-def test_a_setting_rejects_what_is_no_number(kind: type[Any], name: str, setting: Setting) -> None:
+def test_a_setting_rejects_a_string(kind: type[Any], name: str, setting: Setting) -> None:
     with pytest.raises(SettingError, match=rf"{kind.__name__}\({name}='many'\): give "):
         kind(**{name: "many"})
 
@@ -167,7 +167,7 @@ def test_every_number_is_declared(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_the_documentation_of_a_class_explains_its_settings(kind: type[Any]) -> None:
+def test_the_docstring_of_a_class_explains_its_settings(kind: type[Any]) -> None:
     text = " ".join((inspect.getdoc(kind) or "").split())
     assert text[0].isupper()
     for name, setting in settings_of(kind):
@@ -182,7 +182,7 @@ def test_settings_cannot_be_changed(kind: type[Any]) -> None:
         setattr(kind(), name, 1)
 
 
-def test_the_page_of_settings_is_what_the_code_declares() -> None:
+def test_the_settings_page_matches_the_declarations() -> None:
     """Write it again with ``python tools/settings.py``."""
     spec = importlib.util.spec_from_file_location("settings_page", ROOT / "tools" / "settings.py")
     assert spec is not None

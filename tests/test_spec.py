@@ -1,4 +1,4 @@
-"""The specification, the code and the tests speak of the same rules."""
+"""The specification, the code and the tests cite the same rules."""
 
 import importlib.util
 import re
@@ -24,7 +24,7 @@ def defined() -> list[str]:
 
 
 def cited(paths: Iterable[Path]) -> dict[str, set[str]]:
-    """Where each rule is named, by the paths that name it."""
+    """Return the paths that name each rule."""
     places: dict[str, set[str]] = {}
     for path in paths:
         for rule in CITATION.findall(path.read_text()):
@@ -33,7 +33,7 @@ def cited(paths: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def product() -> list[Path]:
-    """The code that has to follow the rules; the test kit beside it only checks them."""
+    """Return the sources that implement the rules; the test kit only checks them."""
     return [path for path in SOURCES.rglob("*.py") if SOURCES / "testing" not in path.parents]
 
 
@@ -42,7 +42,7 @@ def in_order(rules: Iterable[str]) -> list[str]:
     return sorted(rules, key=lambda rule: places.get(rule, -1))
 
 
-def test_the_rules_can_be_found_at_all() -> None:
+def test_the_pages_define_rules() -> None:
     per_page = {page.name: len(DEFINITION.findall(page.read_text())) for page in pages()}
     assert {name for name, rules in per_page.items() if not rules} == {"README.md", "7-states.md"}
     assert sum(per_page.values()) > 100
@@ -53,7 +53,7 @@ def test_no_rule_is_defined_twice() -> None:
     assert not twice, f"defined more than once: {', '.join(twice)}"
 
 
-def test_every_rule_is_cited_beside_the_code_that_follows_it() -> None:
+def test_every_rule_is_cited_by_the_code() -> None:
     missing = in_order(set(defined()) - set(cited(product())))
     assert not missing, f"nothing under src/aqueduct cites {', '.join(missing)}"
 
@@ -64,7 +64,7 @@ def test_every_rule_is_named_by_a_test() -> None:
     assert not missing, f"nothing under tests names {', '.join(missing)}"
 
 
-def test_nobody_cites_a_rule_that_does_not_exist() -> None:
+def test_every_cited_rule_exists() -> None:
     known = set(defined())
     everything = [
         *pages(),
@@ -82,8 +82,8 @@ def test_nobody_cites_a_rule_that_does_not_exist() -> None:
     assert not unknown, f"no page defines {'; '.join(unknown)}"
 
 
-def test_the_numbers_of_a_family_begin_at_one_and_leave_no_room_for_a_slip() -> None:
-    """A rule that goes away leaves its number unused; then it is listed here."""
+def test_the_numbers_of_a_family_start_at_one_without_gaps() -> None:
+    """The number of a removed rule is not used again; list it in ``retired``."""
     retired: set[str] = set()
     families: dict[str, set[int]] = {}
     for rule in [*defined(), *retired]:
@@ -96,8 +96,8 @@ def test_the_numbers_of_a_family_begin_at_one_and_leave_no_room_for_a_slip() -> 
     assert {family: missing for family, missing in holes.items() if missing} == {}
 
 
-def test_the_page_of_states_is_what_the_tables_say() -> None:
-    """Write it anew with ``python tools/states.py``."""
+def test_the_states_page_matches_the_transition_tables() -> None:
+    """Write it again with ``python tools/states.py``."""
     path = ROOT / "tools" / "states.py"
     spec = importlib.util.spec_from_file_location("states", path)
     assert spec is not None

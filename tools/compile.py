@@ -1,4 +1,4 @@
-"""Installs the package with its compiled core into build/compiled, or quickly for tests.
+"""Install the package with its compiled core into build/compiled, or quickly for tests.
 
 ``PYTHONPATH=build/compiled`` makes Python use the copy: an extension module is found before the
 Python file beside it. The sources under src stay as they are.

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the declarations of all settings."""
+"""Write docs/settings.md from the declarations of all settings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 
 INTRODUCTION = """# Settings
 
-Written by `python tools/settings.py` from the declarations in the code; a test fails when they
-differ. Settings are frozen objects. A constructor raises `SettingError` for a value that is not
-allowed; the error names the setting, the value and what is allowed. What each budget protects
-against is in [security.md](security.md).
+```python
+aqueduct.serve("0.0.0.0:4433", tls=tls, limits=aqueduct.Limits(max_channels=1_024))
+```
+
+Settings are frozen objects. A constructor raises `SettingError` for an invalid value; the error
+names the setting, the value and the allowed values. [security.md](security.md) explains what each
+budget protects against.
+
+`python tools/settings.py` writes this page from the declarations in the code; a test fails if they
+differ.
 
 """
 
@@ -36,8 +42,8 @@ SECTIONS: tuple[tuple[str, str, type[Any]], ...] = (
     ),
     (
         "ScalableIPC: `aqueduct.ipc.IpcSettings`",
-        "`ipc.Endpoint(..., config=ipc.IpcSettings(...))`. Nothing of this is negotiated; "
-        "endpoints that talk to each other should have the same timeouts.",
+        "`ipc.Endpoint(..., config=ipc.IpcSettings(...))`. These are not negotiated; endpoints "
+        "that exchange messages should have the same timeouts.",
         ipc.IpcSettings,
     ),
     (

@@ -1,4 +1,4 @@
-"""Draws docs/spec/7-states.md from the transition tables of channels and of ScalableIPC."""
+"""Draw docs/spec/7-states.md from the transition tables of channels and of ScalableIPC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "spec" / "7-states.md"
 
 
 def diagram(start: State, table: Mapping[tuple[State, Cause], State]) -> str:
-    """A Mermaid state diagram; what leaves a state as it is stands in a note beside it."""
+    """Return a Mermaid state diagram; inputs that keep a state are in a note beside it."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
     edges: dict[tuple[str, str], list[str]] = {}
     stays: dict[str, list[str]] = {}
@@ -34,7 +34,7 @@ def diagram(start: State, table: Mapping[tuple[State, Cause], State]) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(
         [
             "# 7. States",
