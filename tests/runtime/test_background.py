@@ -40,7 +40,7 @@ async def add(one: int, other: int) -> int:
 
 
 def test_there_is_one_loop_and_it_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_state", module._State())
+    monkeypatch.setattr(module, "_state", module._ProcessLoop())
     barrier = threading.Barrier(8)
 
     def ask(_: int) -> Background:
@@ -57,7 +57,7 @@ def test_there_is_one_loop_and_it_is_started_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_loop_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_state", module._State())
+    monkeypatch.setattr(module, "_state", module._ProcessLoop())
     first = background()
     first.stop()
     first.stop()
