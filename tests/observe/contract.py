@@ -33,10 +33,11 @@ from aqueduct.wire.frames import (
     AckVersion,
     ConnectionHeaders,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     Version,
+    frame_name,
 )
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 
@@ -101,10 +102,10 @@ class CallLog:
         assert len(channels) == len(modes)
         self.calls.append(("channels_born", carrier, number, reliable, tuple(channels)))
 
-    def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         self.calls.append(("messages_taken", channel, list(batch)))
 
-    def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_rescued(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         self.calls.append(("messages_rescued", channel, list(batch)))
 
     def receiver_closed(self, channel: int) -> None:
@@ -139,12 +140,12 @@ class _Decoder:
 
 def frame_fact(kind: str, stream: int | None, channel: int | None, frame: Frame) -> Fact:
     """The fact that a frame passed; a frame of the connection has no channel."""
-    number = frame.number if isinstance(frame, Message) else None
+    number = frame.number if isinstance(frame, MessageFrame) else None
     channel = None if isinstance(frame, _OF_CONNECTION) else channel
-    return kind, stream, channel, type(frame).__name__.lower(), number
+    return kind, stream, channel, frame_name(type(frame)), number
 
 
-def taken_facts(channel: int, batch: Sequence[Message | MessageRun]) -> Iterator[Fact]:
+def taken_facts(channel: int, batch: Sequence[MessageFrame | MessageRun]) -> Iterator[Fact]:
     """The facts that messages were taken, and the channels in them born."""
     for item in batch:
         for message in item.messages() if isinstance(item, MessageRun) else (item,):
@@ -261,7 +262,7 @@ def _assert_births_come_first(calls: Sequence[Call]) -> None:
             assert not born & set(arguments[3])
             born.update(arguments[3])
         for frame in when.get(at, ()):
-            if isinstance(frame, Message):
+            if isinstance(frame, MessageFrame):
                 assert {each.channel for each in frame.attachments} <= born
 
 
@@ -274,7 +275,7 @@ def _assert_taken_after_read(calls: Sequence[Call]) -> None:
             there = {
                 frame.number
                 for when, channel, frame in arrived
-                if when < at and channel == arguments[0] and isinstance(frame, Message)
+                if when < at and channel == arguments[0] and isinstance(frame, MessageFrame)
             }
             assert numbers <= there
 

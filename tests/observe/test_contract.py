@@ -63,8 +63,8 @@ class TraceCandidate:
     def _row_facts(row: dict[str, Any]) -> Iterator[Fact]:
         kind, stream, channel = row["kind"], row["stream"], row["channel"]
         if row["frame"] is not None:
-            name = row["frame"].replace("_", "").lower()
-            if name in ("version", "ackversion", "connectionheaders"):
+            name = row["frame"]
+            if name in ("VERSION", "ACK_VERSION", "CONNECTION_HEADERS"):
                 channel = None
             yield kind, stream, channel, name, row["message"]
             if row["fin"]:

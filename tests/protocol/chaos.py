@@ -29,8 +29,8 @@ from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
 from aqueduct.protocol.half import Ownership
-from aqueduct.protocol.receiver import Receiver
-from aqueduct.protocol.sender import Sender
+from aqueduct.protocol.receiver import ReceivingHalf
+from aqueduct.protocol.sender import SendingHalf
 from aqueduct.wire.chanid import ENTRYPOINT, Side, channel_id, creator_of, is_oneshot
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -44,7 +44,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -62,7 +62,7 @@ ANY_FRAME: list[Frame] = [
     ConnectionHeaders(()),
     plain(0),
     plain(1, b"x"),
-    Message(2, ((b"k", b"v"),), (Attachment(8, ()), Attachment(11, ())), b""),
+    MessageFrame(2, ((b"k", b"v"),), (Attachment(8, ()), Attachment(11, ())), b""),
     SentUnreliable(1),
     FinishSender(1),
     CancelSender(),
@@ -97,7 +97,7 @@ class Application:
         with suppress(*DOCUMENTED):
             self._command(now)
 
-    def _channel(self, kind: type[Sender | Receiver]) -> int:
+    def _channel(self, kind: type[SendingHalf | ReceivingHalf]) -> int:
         random = self.random
         if random.random() < self.strange:
             return random.choice([*self.core._channels.halves, random.randrange(64)])
@@ -115,20 +115,22 @@ class Application:
             return
         dice = random.randrange(40)
         if dice < 8:
-            core.send(self._channel(Sender), b"x" * random.choice(SIZES), now)
+            core.send(self._channel(SendingHalf), b"x" * random.choice(SIZES), now)
         elif dice < 18:
             attach = [self._attach() for _ in range(random.randrange(3))]
             payload = b"y" * random.choice(SIZES)
             headers = self._headers()
-            core.send_message(self._channel(Sender), payload, now, headers=headers, attach=attach)
+            core.send_message(
+                self._channel(SendingHalf), payload, now, headers=headers, attach=attach
+            )
         elif dice < 30:
-            core.take(self._channel(Receiver), random.choice([-1, 0, 1, 1, 3, 99]), now)
+            core.take(self._channel(ReceivingHalf), random.choice([-1, 0, 1, 1, 3, 99]), now)
         elif dice < 36:
             self._end_one(now)
         elif dice < 39:
-            core.set_mode(self._channel(Sender), random.choice(list(Mode)))
+            core.set_mode(self._channel(SendingHalf), random.choice(list(Mode)))
         else:
-            credit(core, self._channel(Sender))
+            credit(core, self._channel(SendingHalf))
 
     def _odd_command(self, now: float) -> None:
         core, random = self.core, self.random
@@ -143,7 +145,7 @@ class Application:
     def _end_one(self, now: float) -> None:
         random = self.random
         end = random.choice([self.core.finish, self.core.cancel, self.core.close])
-        channel = self._channel(Receiver if end == self.core.close else Sender)
+        channel = self._channel(ReceivingHalf if end == self.core.close else SendingHalf)
         if channel != ENTRYPOINT or random.random() < 0.05:
             end(channel, now)
 
@@ -221,7 +223,7 @@ class ChaoticPeer:
             lane = self._lanes.setdefault(half.channel, Lane())
             if lane.silent and not self._is_strange():
                 return
-            if isinstance(half, Receiver):
+            if isinstance(half, ReceivingHalf):
                 self._to_receiver(half, lane, now)
             else:
                 self._to_sender(half, lane, now)
@@ -240,7 +242,7 @@ class ChaoticPeer:
         else:
             self.core.handle_stream_data(self._stream(-1), encode(frames), False, now)
 
-    def _to_receiver(self, half: Receiver, lane: Lane, now: float) -> None:
+    def _to_receiver(self, half: ReceivingHalf, lane: Lane, now: float) -> None:
         random = self.random
         dice = random.randrange(30)
         if dice < 12:
@@ -267,7 +269,7 @@ class ChaoticPeer:
         else:
             self._forget(half, lane, now)
 
-    def _to_sender(self, half: Sender, lane: Lane, now: float) -> None:
+    def _to_sender(self, half: SendingHalf, lane: Lane, now: float) -> None:
         random = self.random
         dice = random.randrange(18)
         frame: Frame
@@ -301,12 +303,12 @@ class ChaoticPeer:
             return
         self._say_control(half, lane, [frame], now, cut=False)
 
-    def _forget(self, half: Sender | Receiver, lane: Lane, now: float) -> None:
+    def _forget(self, half: SendingHalf | ReceivingHalf, lane: Lane, now: float) -> None:
         if creator_of(half.channel) == self.side and half.channel != ENTRYPOINT:
             lane.silent = True
             self._say(half.channel, [ForgetChannel()], now)
 
-    def _message(self, half: Receiver, lane: Lane) -> Message | None:
+    def _message(self, half: ReceivingHalf, lane: Lane) -> MessageFrame | None:
         random = self.random
         if lane.holes and random.random() < 0.7:
             number = lane.holes.pop(random.randrange(len(lane.holes)))
@@ -329,9 +331,9 @@ class ChaoticPeer:
         if self._is_strange():
             channels.append(random.randrange(1, 80))
         attached = tuple(Attachment(channel, ()) for channel in dict.fromkeys(channels))
-        return Message(number, ((b"k", b"v"),), attached, payload)
+        return MessageFrame(number, ((b"k", b"v"),), attached, payload)
 
-    def _datagram(self, half: Receiver, lane: Lane, now: float) -> None:
+    def _datagram(self, half: ReceivingHalf, lane: Lane, now: float) -> None:
         random = self.random
         if is_oneshot(half.channel) and not self._is_strange():
             return
@@ -347,7 +349,9 @@ class ChaoticPeer:
         ]
         if random.random() < 0.2:
             attached = (Attachment(self._new_channel(), ()),)
-            frames[-1] = Message(min(first + count - 1, MAX_VARINT), ((b"", b""),), attached, b"")
+            frames[-1] = MessageFrame(
+                min(first + count - 1, MAX_VARINT), ((b"", b""),), attached, b""
+            )
         self.core.handle_datagram(encode([RouteTo(half.channel), *frames]), now)
 
     def _announcement(self, lane: Lane) -> Frame:
@@ -387,7 +391,7 @@ class ChaoticPeer:
 
     def _say_control(
         self,
-        half: Sender | Receiver,
+        half: SendingHalf | ReceivingHalf,
         lane: Lane,
         frames: list[Frame],
         now: float,
@@ -459,11 +463,11 @@ class Watch:
             assert timer is None
         return events
 
-    def _receivers(self) -> list[Receiver]:
-        return [h for h in self.core._channels.halves.values() if isinstance(h, Receiver)]
+    def _receivers(self) -> list[ReceivingHalf]:
+        return [h for h in self.core._channels.halves.values() if isinstance(h, ReceivingHalf)]
 
-    def _senders(self) -> list[Sender]:
-        return [h for h in self.core._channels.halves.values() if isinstance(h, Sender)]
+    def _senders(self) -> list[SendingHalf]:
+        return [h for h in self.core._channels.halves.values() if isinstance(h, SendingHalf)]
 
     def poll(self) -> list[Action]:
         """The actions, of which none may come behind an end."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from aqueduct.errors import CloseCode, LocalProtocolError, WouldBlock
-from aqueduct.protocol.budget import Account, Budget
+from aqueduct.protocol.budget import AddressAccount, Budget
 from aqueduct.protocol.config import COST_OF_STREAM, INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import End, SenderEnded
@@ -27,7 +27,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     ForgetChannel,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -190,7 +190,7 @@ def test_a_server_that_waits_for_its_application_is_bounded() -> None:
 def fill(peer: RawPeer, size: int) -> None:
     """Send so many bytes that have to wait."""
     stream = peer.routed(ENTRYPOINT)
-    peer.write(stream, Message(0, (), (), bytes(size)).encode())
+    peer.write(stream, MessageFrame(0, (), (), bytes(size)).encode())
 
 
 def waiting_for_the_application(config: Config, budget: Budget) -> RawPeer:
@@ -665,7 +665,7 @@ def test_headers_take_memory_in_proportion_to_their_size() -> None:
 
     def flood() -> None:
         for number in range(300):
-            peer.routed(ENTRYPOINT, Message(number, headers, (), b""), fin=True)
+            peer.routed(ENTRYPOINT, MessageFrame(number, headers, (), b""), fin=True)
             peer.core.poll_actions()
 
     held = held_after(flood, peer)
@@ -710,7 +710,7 @@ def test_headers_of_channels_that_are_not_taken_are_bounded() -> None:
 
     def step(number: int) -> None:
         attachment = Attachment(from_client(1 + number), headers)
-        peer.more(stream, Message(number, (), (attachment,), b""))
+        peer.more(stream, MessageFrame(number, (), (attachment,), b""))
 
     assert until_closed(peer, step, 70) <= 66
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
@@ -858,7 +858,7 @@ def test_headers_of_two_bytes_are_not_kept_as_objects() -> None:
 
     def fill() -> None:
         for number in range(12):
-            peer.more(stream, Message(number, empty_pairs, (), b""))
+            peer.more(stream, MessageFrame(number, empty_pairs, (), b""))
 
     # The first message may be objects; the others are bytes.
     assert held_after(fill, peer) < 6 * 12 * 60_000
@@ -909,8 +909,8 @@ def test_streams_of_those_that_are_accepted_are_not_early() -> None:
     peer.assert_alive()
 
 
-def account(limit: int) -> Account:
-    return Account(Budget(limit, 0), Budget(limit, 10 * COST_OF_STREAM))
+def account(limit: int) -> AddressAccount:
+    return AddressAccount(Budget(limit, 0), Budget(limit, 10 * COST_OF_STREAM))
 
 
 def test_streams_before_acceptance_are_charged_to_the_address() -> None:

@@ -25,7 +25,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
 )
@@ -765,7 +765,7 @@ def test_a_message_that_attaches_a_channel_of_ours_is_a_violation() -> None:
     """AQ-FRAME-21."""
     peer = client_core()
     (theirs,) = attached(peer, GIVE_SENDER)
-    peer.routed(theirs, Message(0, (), carrier(0, from_client(5)).attachments, b""))
+    peer.routed(theirs, MessageFrame(0, (), carrier(0, from_client(5)).attachments, b""))
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FRAME-21")
 
 

@@ -18,7 +18,7 @@ from aqueduct.wire.frames import (
     CloseReceiver,
     Dequeued,
     FinishSender,
-    Message,
+    MessageFrame,
     SentUnreliable,
 )
 from tests.protocol.wires import (
@@ -294,11 +294,11 @@ def test_a_peer_past_the_channel_window_is_closed() -> None:
 
 def test_headers_and_attachments_count_against_the_window_too() -> None:
     """AQ-FLOW-1."""
-    size = Message(0, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b"").size
+    size = MessageFrame(0, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b"").size
     for over in (0, 1):
         peer = server_core(SMALL)
         stream = peer.routed(ENTRYPOINT, plain(0, b"x" * (WINDOW - size + over)))
-        peer.more(stream, Message(1, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b""))
+        peer.more(stream, MessageFrame(1, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b""))
         if over:
             peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
         else:

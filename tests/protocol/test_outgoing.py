@@ -12,7 +12,7 @@ from aqueduct.protocol.actions import (
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.wire.chanid import ENTRYPOINT
-from aqueduct.wire.frames import AckVersion, Message, RouteTo, Version
+from aqueduct.wire.frames import AckVersion, MessageFrame, RouteTo, Version
 from tests.protocol.wires import Pair, client_core, decode, encode, plain, server_core
 
 
@@ -149,7 +149,7 @@ def test_the_oldest_datagram_of_a_channel_is_given_up_first() -> None:
     """AQ-UNREL-6."""
     out = outgoing(max_datagram=20)
     for number, channel in enumerate([16, 8, 8, 8]):
-        out.add_to_datagram(channel, number, Message(number, (), (), b"xxx").encode())
+        out.add_to_datagram(channel, number, MessageFrame(number, (), (), b"xxx").encode())
     assert out.drop_oldest_datagram(8) == (1, 3)
     assert out.drop_oldest_datagram(8) == (3, 4)
     assert out.drop_oldest_datagram(8) is None

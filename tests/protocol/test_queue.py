@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from aqueduct.protocol.queue import Queue, objects_in
-from aqueduct.wire.frames import Attachment, Message, MessageRun
+from aqueduct.wire.frames import Attachment, MessageFrame, MessageRun
 from tests.protocol.wires import GENEROUS, carrier, flatten, plain
 
 packing = pytest.mark.parametrize("pack", [False, True])
@@ -21,16 +21,18 @@ def run(first: int, *payloads: bytes) -> MessageRun:
     return MessageRun(first, list(payloads), sum(map(len, payloads)))
 
 
-def messages(batch: list[Message | MessageRun]) -> list[Message]:
-    return [message for message in flatten(batch) if isinstance(message, Message)]
+def messages(batch: list[MessageFrame | MessageRun]) -> list[MessageFrame]:
+    return [message for message in flatten(batch) if isinstance(message, MessageFrame)]
 
 
-def numbers(batch: list[Message | MessageRun]) -> list[int]:
+def numbers(batch: list[MessageFrame | MessageRun]) -> list[int]:
     return [message.number for message in messages(batch)]
 
 
-def add(queue: Queue, entry: Message | MessageRun, *, pack: bool, stretches: int = MANY) -> bool:
-    if isinstance(entry, Message):
+def add(
+    queue: Queue, entry: MessageFrame | MessageRun, *, pack: bool, stretches: int = MANY
+) -> bool:
+    if isinstance(entry, MessageFrame):
         queue.add_message(entry, entry.size, pack=pack)
         return True
     return queue.add_run(entry, pack=pack, max_stretches=stretches)
@@ -106,7 +108,7 @@ def test_runs_whose_numbers_go_on_come_out_as_one() -> None:
 def test_a_message_comes_out_of_a_packed_queue_as_it_went_in(pack: bool) -> None:
     queue = Queue()
     headers = ((b"k" * 300, b""), (b"", b"v"))
-    rich = Message(2**64 - 1, headers, (Attachment(2**63 + 8, headers),), b"payload" * 100)
+    rich = MessageFrame(2**64 - 1, headers, (Attachment(2**63 + 8, headers),), b"payload" * 100)
     add(queue, rich, pack=pack)
     assert queue.take(1, GENEROUS) == [rich]
 
@@ -158,7 +160,7 @@ def test_once_many_wait_headers_are_kept_as_bytes() -> None:
 
     def fill(queue: Queue) -> None:
         for number in range(200):
-            add(queue, Message(number, ((b"", b""),) * 100, (), b""), pack=True)
+            add(queue, MessageFrame(number, ((b"", b""),) * 100, (), b""), pack=True)
 
     assert memory_of(fill) < 200 * 200 * 4
 
@@ -209,7 +211,7 @@ def test_only_messages_with_channels_need_an_answer_when_the_queue_is_dropped(pa
     for entry in (
         run(0, b"a", b""),
         carrier(2, 8),
-        Message(3, ((b"k", b"v"),), (), b""),
+        MessageFrame(3, ((b"k", b"v"),), (), b""),
         carrier(4, 16, 24),
         run(5, b"", b""),
     ):
@@ -232,7 +234,7 @@ class QueueAgainstList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.queue = Queue()
-        self.model: list[Message] = []
+        self.model: list[MessageFrame] = []
         self.number = 0
 
     @rule(run_of=runs, pack=st.booleans(), gap=st.integers(0, 2))
@@ -245,7 +247,7 @@ class QueueAgainstList(RuleBasedStateMachine):
     @rule(pack=st.booleans(), channels=st.integers(0, 2), payload=payloads)
     def add_message(self, pack: bool, channels: int, payload: bytes) -> None:
         attachments = tuple(Attachment(8 + 8 * at, ()) for at in range(channels))
-        entry = Message(self.number, ((b"k", payload),), attachments, payload)
+        entry = MessageFrame(self.number, ((b"k", payload),), attachments, payload)
         self.number += 1
         self.model.append(entry)
         add(self.queue, entry, pack=pack)

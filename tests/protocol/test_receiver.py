@@ -6,7 +6,7 @@ from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import Delivered, End, Readable, ReceiverEnded, Undelivered
-from aqueduct.protocol.receiver import Receiver
+from aqueduct.protocol.receiver import ReceivingHalf
 from aqueduct.protocol.receiver_states import RULES, TRANSITIONS, ReceiverInput, ReceiverState
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
@@ -17,7 +17,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -49,7 +49,7 @@ def test_a_message_is_acked_within_10_ms() -> None:
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, plain(0, b"x"))
     peer.wait(0.006)
-    peer.more(stream, plain(1, b"x"), Message(2, ((b"k", b"v"),), (), b""))
+    peer.more(stream, plain(1, b"x"), MessageFrame(2, ((b"k", b"v"),), (), b""))
     peer.wait(0.0039)
     assert answers(peer) == []
     peer.wait(0.0002)
@@ -147,7 +147,7 @@ def test_no_deadline_is_left_when_everything_arrived() -> None:
     assert answers(peer) == [AckNackUnreliable((2,))]
     peer.core.handle_timer(peer.now)
     half = peer.core._channels.halves[ENTRYPOINT]
-    assert isinstance(half, Receiver)
+    assert isinstance(half, ReceivingHalf)
     assert half.datagrams is not None
     assert not half.datagrams.deadlines
 
@@ -186,7 +186,9 @@ def test_a_message_that_arrives_after_its_nack_is_ignored() -> None:
     assert answers(peer) == [AckNackUnreliable((1,)), AckNackUnreliable((0, 2))]
     for number in (0, 1):
         peer.datagram_to(ENTRYPOINT, plain(number, b"late"))
-    peer.datagram_to(ENTRYPOINT, Message(2, ((b"k", b"v"),), carrier(0, 8).attachments, b"late"))
+    peer.datagram_to(
+        ENTRYPOINT, MessageFrame(2, ((b"k", b"v"),), carrier(0, 8).attachments, b"late")
+    )
     peer.datagram_to(ENTRYPOINT, plain(2, b"late"), plain(3, b"early"))
     peer.assert_alive()
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"in time", b"early"]
@@ -206,7 +208,7 @@ def test_a_datagram_holds_messages_and_nothing_else() -> None:
     """AQ-UNREL-7: VERSION is never wrong before them; a frame of a stream always is."""
     peer = server_core()
     peer.datagram(Version(), RouteTo(ENTRYPOINT), plain(0, b"a"), plain(1, b"b"))
-    peer.datagram_to(ENTRYPOINT, Message(2, ((b"k", b"v"),), (), b"c"))
+    peer.datagram_to(ENTRYPOINT, MessageFrame(2, ((b"k", b"v"),), (), b"c"))
     peer.datagram(RouteTo(ENTRYPOINT))
     peer.assert_alive()
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"a", b"b", b"c"]

@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
 )
@@ -64,7 +64,9 @@ def oneshot_sender(mode: Mode) -> tuple[RawPeer, int]:
 
 def datagram_messages(peer: RawPeer) -> list[Frame]:
     peer.poll()
-    return [frame for frames in peer.datagrams for frame in frames if isinstance(frame, Message)]
+    return [
+        frame for frames in peer.datagrams for frame in frames if isinstance(frame, MessageFrame)
+    ]
 
 
 # -- modes and streams -----------------------------------------------------------------------------

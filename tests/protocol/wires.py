@@ -13,7 +13,7 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
-from aqueduct.protocol.budget import Account, Budget
+from aqueduct.protocol.budget import AddressAccount, Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     Attachment,
     ConnectionHeaders,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     Version,
@@ -85,17 +85,17 @@ def stated(limits: Limits, *, reserves: bool = False) -> HeaderPairs:
     return ((b"aqueduct-limits", contents),)
 
 
-def plain(number: int, payload: bytes = b"") -> Message:
-    return Message(number, (), (), payload)
+def plain(number: int, payload: bytes = b"") -> MessageFrame:
+    return MessageFrame(number, (), (), payload)
 
 
-def carrier(number: int, *channels: int, payload: bytes = b"") -> Message:
-    return Message(number, (), tuple(Attachment(channel, ()) for channel in channels), payload)
+def carrier(number: int, *channels: int, payload: bytes = b"") -> MessageFrame:
+    return MessageFrame(number, (), tuple(Attachment(channel, ()) for channel in channels), payload)
 
 
-def payloads(batch: Iterable[Message | MessageRun]) -> list[bytes]:
+def payloads(batch: Iterable[MessageFrame | MessageRun]) -> list[bytes]:
     """What `take` gave, as payloads."""
-    return [message.payload for message in flatten(batch) if isinstance(message, Message)]
+    return [message.payload for message in flatten(batch) if isinstance(message, MessageFrame)]
 
 
 def from_client(index: int, *, oneshot: bool = False) -> int:
@@ -291,7 +291,7 @@ class RawPeer:
         limits: Limits | None = WIDE,
         greet: bool = True,
         early: Budget | None = None,
-        account: Account | None = None,
+        account: AddressAccount | None = None,
     ) -> None:
         self.now = 100.0
         self.core = ConnectionCore(side, config, early=early, account=account)

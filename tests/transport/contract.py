@@ -21,7 +21,7 @@ import pytest
 
 import aqueduct
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, WouldBlock
-from aqueduct.protocol.budget import Account
+from aqueduct.protocol.budget import AddressAccount
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
@@ -37,7 +37,7 @@ from aqueduct.protocol.events import (
 from aqueduct.transport.base import Listener, Transport
 from aqueduct.transport.schemes import QuicSettings, connector_for, listen
 from aqueduct.wire.chanid import ENTRYPOINT, Side
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 from tests.observe.silent import SilentObserver
 from tests.processes.peers import PATIENCE, eventually
 
@@ -141,10 +141,10 @@ class Owner:
             await asyncio.sleep(0)
         raise AssertionError("the window has no end")
 
-    def take(self, channel: int = ENTRYPOINT) -> list[Message]:
-        messages: list[Message] = []
+    def take(self, channel: int = ENTRYPOINT) -> list[MessageFrame]:
+        messages: list[MessageFrame] = []
         for taken in self.core.take(channel, 1_000_000, self.transport.now()):
-            messages += [taken] if isinstance(taken, Message) else taken.messages()
+            messages += [taken] if isinstance(taken, MessageFrame) else taken.messages()
         self.transport.schedule_flush()
         return messages
 
@@ -182,7 +182,7 @@ class TransportContract:
         monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path_factory.mktemp("dev")))
 
     async def listen(self, accepted: list[Owner], config: Config) -> Listener:
-        def make_core(account: Account | None) -> ConnectionCore:
+        def make_core(account: AddressAccount | None) -> ConnectionCore:
             return ConnectionCore(Side.SERVER, config, account=account)
 
         return await listen(

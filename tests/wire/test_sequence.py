@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     Version,
@@ -231,7 +231,7 @@ def test_a_run_ends_where_the_numbers_do_not_go_on() -> None:
 
 
 def test_a_run_ends_at_a_message_that_is_not_plain() -> None:
-    other = Message(1, ((b"a", b"b"),), (), b"")
+    other = MessageFrame(1, ((b"a", b"b"),), (), b"")
     parser = SequenceParser(LIMITS)
     parser.feed(ROUTE + b"\x04\x00\x00\x00\x00" + other.encode() + b"\x04\x02\x00\x00\x00")
     assert drain(parser)[1:] == [MessageRun(0, [b""], 0), other, MessageRun(2, [b""], 0)]
@@ -320,7 +320,7 @@ def test_a_message_over_the_limit_is_refused_before_it_arrives() -> None:
 def test_a_message_after_others_is_held_to_the_limit_alone() -> None:
     """AQ-SEQ-6."""
     size = LIMITS.max_message - 4
-    message = Message(0, ((b"a", b"b"),), (), b"x" * size)
+    message = MessageFrame(0, ((b"a", b"b"),), (), b"x" * size)
     assert message.size == LIMITS.max_message
     assert parse([ROUTE + message.encode() * 3]) == [RouteTo(0)] + [message] * 3
     assert parse(bytewise(ROUTE + message.encode() * 2)) == [RouteTo(0)] + [message] * 2
@@ -332,9 +332,9 @@ def test_header_data_over_the_limit_is_refused_before_it_arrives() -> None:
     assert refused_by_length(ROUTE + b"\x04\x00", LIMITS.max_headers, "AQ-SEQ-7")
     headers = ((b"a" * 253, b""),)
     attachment = Attachment(8, headers)
-    assert parse([ROUTE + Message(0, (), (attachment,), b"").encode()])
+    assert parse([ROUTE + MessageFrame(0, (), (attachment,), b"").encode()])
     headers = ((b"a" * 253, b"b"),)
-    data = ROUTE + Message(0, (), (Attachment(8, headers),), b"").encode()
+    data = ROUTE + MessageFrame(0, (), (Attachment(8, headers),), b"").encode()
     assert broken(data).rule == "AQ-SEQ-7"
 
 
@@ -342,8 +342,8 @@ def test_a_message_has_a_limited_number_of_attachments() -> None:
     """AQ-SEQ-8."""
     limit = LIMITS.max_attachments
     attachments = tuple(Attachment(channel, ()) for channel in range(8, 9 + limit))
-    assert parse([ROUTE + Message(0, (), attachments[:limit], b"").encode()])
-    error = broken(ROUTE + Message(0, (), attachments, b"").encode())
+    assert parse([ROUTE + MessageFrame(0, (), attachments[:limit], b"").encode()])
+    error = broken(ROUTE + MessageFrame(0, (), attachments, b"").encode())
     assert error.rule == "AQ-SEQ-8"
     assert error.code is CloseCode.LIMIT_EXCEEDED
 
@@ -415,7 +415,7 @@ def test_the_examples_of_the_specification_are_what_they_say() -> None:
     assert parse([first]) == [Version(), ConnectionHeaders(((b"lang", b"py"),))]
     channel = channel_id(Side.CLIENT, Side.CLIENT, False, 3)
     answer = Attachment(channel_id(Side.CLIENT, Side.SERVER, True, 0), ())
-    messages = [Message(0, ((b"k", b"v"),), (answer,), b"hi"), Message(1, (), (), b"bye")]
+    messages = [MessageFrame(0, ((b"k", b"v"),), (answer,), b"hi"), MessageFrame(1, (), (), b"bye")]
     assert parse([forth]) == [RouteTo(channel), *messages, FinishSender(2)]
     assert parse([back]) == [
         RouteTo(channel),

@@ -62,7 +62,7 @@ class ServerConnection(Connection[T]):
 
 
 AcceptCallback = Callable[[Headers, Address], Any]
-Handler = Callable[[ServerConnection[Any]], Awaitable[None]]
+ConnectionHandler = Callable[[ServerConnection[Any]], Awaitable[None]]
 
 
 class Server(Generic[T]):
@@ -101,7 +101,7 @@ class Server(Generic[T]):
         """The connections that are open."""
         return list(self._connections)
 
-    async def run(self, handler: Handler) -> None:
+    async def run(self, handler: ConnectionHandler) -> None:
         """Run a handler for each connection in a task, and close it when the handler returns.
 
         A handler that raises ends its connection: catch `ChannelError` around the work of a single
@@ -227,7 +227,7 @@ class Server(Generic[T]):
         state = "closed" if self._is_closed else "open"
         return f"<Server {self.address} {state}>"
 
-    async def _handle(self, handler: Handler, connection: ServerConnection[Any]) -> None:
+    async def _handle(self, handler: ConnectionHandler, connection: ServerConnection[Any]) -> None:
         failed = (CloseCode.INTERNAL, "the handler failed")
         try:
             await handler(connection)

@@ -47,7 +47,7 @@ class Share:
         return True
 
 
-class Account:
+class AddressAccount:
     """The budgets of one address, before and after acceptance of its connections."""
 
     __slots__ = ("accepted", "early")
@@ -83,7 +83,7 @@ class HeldMemory:
         limits: ParserLimits,
         receive_window: Window,
         early: Budget | None,
-        account: Account | None,
+        account: AddressAccount | None,
     ) -> None:
         self._is_server = side == Side.SERVER
         self._config = config

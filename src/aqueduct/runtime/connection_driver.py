@@ -42,8 +42,7 @@ from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
 from aqueduct.wire.chanid import ENTRYPOINT, sender_of
-from aqueduct.wire.frames import Attachment
-from aqueduct.wire.frames import Message as WireMessage
+from aqueduct.wire.frames import Attachment, MessageFrame
 from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class MovableHalf(Protocol):
     def _prepare_to_move(self) -> Attach:
         """Return what to attach to the message; raise if the half cannot be sent."""
 
-    def _move(self, line: ConnectionDriver, channel: int) -> None:
+    def _move(self, driver: ConnectionDriver, channel: int) -> None:
         """Become a channel of the connection that carries the message."""
 
 
@@ -241,7 +240,7 @@ class ConnectionDriver:
 
     # -- receiving --------------------------------------------------------------------------------
 
-    def open_ports(self, message: WireMessage) -> None:
+    def open_ports(self, message: MessageFrame) -> None:
         """Open ports for the halves in a message that was taken, before their first event."""
         for attachment in message.attachments:
             channel = attachment.channel
@@ -279,11 +278,11 @@ class ConnectionDriver:
             port.abandon()
             raise
 
-    def attached(self, message: WireMessage) -> Unclaimed:
+    def attached(self, message: MessageFrame) -> Unclaimed:
         """Return the halves of a message that is not decoded."""
         return Unclaimed(self, message)
 
-    def abandon(self, message: WireMessage) -> None:
+    def abandon(self, message: MessageFrame) -> None:
         """End the halves in a message that were not claimed (AQ-CLOSE-4)."""
         for attachment in message.attachments:
             port = self._unclaimed.pop(attachment.channel, None)
@@ -517,10 +516,10 @@ def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf
 class Unclaimed:
     """The halves of a message of `bytes`: claimed on first use, closed if never used."""
 
-    __slots__ = ("_halves", "_line", "_message")
+    __slots__ = ("_driver", "_halves", "_message")
 
-    def __init__(self, line: ConnectionDriver, message: WireMessage) -> None:
-        self._line = line
+    def __init__(self, driver: ConnectionDriver, message: MessageFrame) -> None:
+        self._driver = driver
         self._message = message
         self._halves: tuple[ChannelHalf, ...] | None = None
 
@@ -528,10 +527,10 @@ class Unclaimed:
         """Return their handles, the same ones each time."""
         if self._halves is None:
             attachments = self._message.attachments
-            self._halves = tuple(self._line.claim(one, None, bytes) for one in attachments)
+            self._halves = tuple(self._driver.claim(one, None, bytes) for one in attachments)
         return self._halves
 
     def __del__(self) -> None:
-        loop = self._line.loop
+        loop = self._driver.loop
         if self._halves is None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._line.abandon, self._message)
+            loop.call_soon_threadsafe(self._driver.abandon, self._message)

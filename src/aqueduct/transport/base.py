@@ -22,7 +22,7 @@ from typing import Protocol
 
 from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.budget import Account
+from aqueduct.protocol.budget import AddressAccount
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event
 from aqueduct.transport.address import Address, Route
@@ -170,7 +170,7 @@ class Listener(Protocol):
         """Abandon all connections and free the address; idempotent."""
 
 
-MakeCore = Callable[[Account | None], ConnectionCore]
+MakeCore = Callable[[AddressAccount | None], ConnectionCore]
 """Makes the core of an accepted connection; the account is that of its address, if it has one."""
 
 OnTransport = Callable[[Transport], None]

@@ -43,7 +43,7 @@ _TIMER_GRAIN = 0.001
 _NEVER = float("inf")
 _VANISHED = "the peer ended without a close"
 
-Batch = Sequence[Action | None]
+ActionBatch = Sequence[Action | None]
 """What one flush hands over, in order; None stands for an end without a close."""
 
 
@@ -63,7 +63,7 @@ class MemoryTransport:
         self._owner: TransportOwner | None = None
         self._observer: Observer | None = None
         self._other_end: MemoryTransport | None = None
-        self._received: list[Batch] = []
+        self._received: list[ActionBatch] = []
         self._open_streams: set[int] = set()
         self._has_closed = False
         """Whether the close was handed to the other end."""
@@ -124,7 +124,7 @@ class MemoryTransport:
             self._batches_sent += 1
             self._other_end.receive(sent)
 
-    def receive(self, actions: Batch) -> None:
+    def receive(self, actions: ActionBatch) -> None:
         """Read actions of the other end's core in the next turn of the loop."""
         if self._has_ended or self._is_released:
             return

@@ -8,7 +8,7 @@ the varbytes, already cut out of the input and measured by the parser in ``seque
 # The tags are annotated as quoted literals because that is the one form that both the interpreter
 # and mypyc take for a class constant, rather than a field, of a dataclass.
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
@@ -105,7 +105,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageFrame:
     """One message on the channel."""
 
     TAG: "ClassVar[Literal[4]]" = 4
@@ -129,10 +129,10 @@ class Message:
     @staticmethod
     def decode(
         number: int, contents: list[bytes], max_attachments: int, max_headers: int
-    ) -> "Message":
+    ) -> "MessageFrame":
         """Decode the contents of its three varbytes, and check the limits of each attachment."""
         headers, attachments, payload = contents
-        return Message(
+        return MessageFrame(
             number,
             decode_headers(headers),
             decode_attachments(attachments, max_attachments, max_headers),
@@ -295,7 +295,7 @@ Frame: TypeAlias = (
     | AckVersion
     | ConnectionHeaders
     | RouteTo
-    | Message
+    | MessageFrame
     | SentUnreliable
     | FinishSender
     | CancelSender
@@ -305,6 +305,33 @@ Frame: TypeAlias = (
     | ForgetChannel
     | Dequeued
 )
+
+
+def frame_name(kind: type[object]) -> str:
+    """Return the name of a frame in the specification, such as ``ROUTE_TO``."""
+    name = kind.__name__.removesuffix("Frame")
+    return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
+
+
+# AQ-FRAME-1: what follows the tag. Only MESSAGE has both a varint and varbytes.
+BARE_FRAMES: Final[dict[int, Frame]] = {
+    AckVersion.TAG: AckVersion(),
+    CancelSender.TAG: CancelSender(),
+    CloseReceiver.TAG: CloseReceiver(),
+    ForgetChannel.TAG: ForgetChannel(),
+}
+VARINT_FRAMES: Final[dict[int, Callable[[int], Frame]]] = {
+    RouteTo.TAG: RouteTo,
+    SentUnreliable.TAG: SentUnreliable,
+    FinishSender.TAG: FinishSender,
+    Dequeued.TAG: Dequeued,
+}
+VARBYTES_FRAMES: Final[dict[int, Callable[[bytes], Frame]]] = {
+    Version.TAG: Version,
+    ConnectionHeaders.TAG: ConnectionHeaders.decode,
+    AckReliable.TAG: AckReliable.decode,
+    AckNackUnreliable.TAG: AckNackUnreliable.decode,
+}
 
 
 class MessageRun:
@@ -317,11 +344,11 @@ class MessageRun:
         self.payloads = payloads
         self.size = size
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[MessageFrame]:
         """Yield the same messages one by one."""
         number = self.first
         for payload in self.payloads:
-            yield Message(number, (), (), payload)
+            yield MessageFrame(number, (), (), payload)
             number += 1
 
     def __eq__(self, other: object) -> bool:

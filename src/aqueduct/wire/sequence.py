@@ -1,54 +1,29 @@
 """The incremental parser of one stream or datagram, which also checks the order of frames."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.frames import (
+    BARE_FRAMES,
     MESSAGE_STARTS,
     MESSAGE_STARTS_CONTINUED,
     NO_EXTRAS,
     PREAMBLE,
-    AckNackUnreliable,
-    AckReliable,
+    VARBYTES_FRAMES,
+    VARINT_FRAMES,
     AckVersion,
-    CancelSender,
-    CloseReceiver,
     ConnectionHeaders,
-    Dequeued,
-    FinishSender,
-    ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
-    SentUnreliable,
     Version,
 )
 from aqueduct.wire.primitives import MAX_VARINT, decode_varint, encode_varint
 from aqueduct.wire.ranges import MAX_RANGES_SIZE
 
-# AQ-FRAME-1: what follows the tag. Only MESSAGE has both a varint and varbytes.
-_BARE: Final[dict[int, Frame]] = {
-    AckVersion.TAG: AckVersion(),
-    CancelSender.TAG: CancelSender(),
-    CloseReceiver.TAG: CloseReceiver(),
-    ForgetChannel.TAG: ForgetChannel(),
-}
-_WITH_VARINT: Final[dict[int, Callable[[int], Frame]]] = {
-    RouteTo.TAG: RouteTo,
-    SentUnreliable.TAG: SentUnreliable,
-    FinishSender.TAG: FinishSender,
-    Dequeued.TAG: Dequeued,
-}
-_WITH_VARBYTES: Final[dict[int, Callable[[bytes], Frame]]] = {
-    Version.TAG: Version,
-    ConnectionHeaders.TAG: ConnectionHeaders.decode,
-    AckReliable.TAG: AckReliable.decode,
-    AckNackUnreliable.TAG: AckNackUnreliable.decode,
-}
 _MESSAGE: Final = 4
 _LAST_TAG: Final = 12
 _CONNECTION_TAGS: Final = (Version.TAG, AckVersion.TAG, ConnectionHeaders.TAG)
@@ -205,24 +180,24 @@ class SequenceParser:
 
     def _take_other(self) -> Frame | None:
         tag = self._tag
-        if tag in _BARE:
-            frame = _BARE[tag]
-        elif tag in _WITH_VARINT:
+        if tag in BARE_FRAMES:
+            frame = BARE_FRAMES[tag]
+        elif tag in VARINT_FRAMES:
             number = self._take_varint()
             if number == _UNKNOWN:
                 return None
-            frame = _WITH_VARINT[tag](number)
+            frame = VARINT_FRAMES[tag](number)
         else:
             if tag == Version.TAG and not self._match_preamble():
                 return None
             contents = self._take_varbytes()
             if contents is None:
                 return None
-            frame = _WITH_VARBYTES[tag](contents)
+            frame = VARBYTES_FRAMES[tag](contents)
         self._end()
         return frame
 
-    def _take_message(self) -> Message | MessageRun | None:
+    def _take_message(self) -> MessageFrame | MessageRun | None:
         if self._number == _UNKNOWN:
             self._number = self._take_varint()
             if self._number == _UNKNOWN:
@@ -242,7 +217,7 @@ class SequenceParser:
         self._end()
         if parts[0] or parts[1]:
             limits = self._limits
-            return Message.decode(number, parts, limits.max_attachments, limits.max_headers)
+            return MessageFrame.decode(number, parts, limits.max_attachments, limits.max_headers)
         run = MessageRun(number, [parts[2]], len(parts[2]))
         self._extend_run(run)
         return run

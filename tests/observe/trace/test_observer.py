@@ -24,7 +24,7 @@ from aqueduct.wire.frames import (
     CloseReceiver,
     ConnectionHeaders,
     FinishSender,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     message_head,
@@ -106,7 +106,7 @@ def test_a_datagram_has_no_stream_and_the_other_space(bench: Bench) -> None:
 
 def test_neither_payloads_nor_header_values_are_recorded(bench: Bench) -> None:
     secret = b"hush"
-    message = Message(0, ((b"name", secret),), (Attachment(8, ((b"a", secret),)),), secret)
+    message = MessageFrame(0, ((b"name", secret),), (Attachment(8, ((b"a", secret),)),), secret)
     headers = ConnectionHeaders(((b"token", secret),))
     bench.observer.stream_written(2, headers.encode(), True)
     bench.observer.stream_written(6, RouteTo(0).encode() + message.encode(), False)
@@ -121,7 +121,7 @@ def test_neither_payloads_nor_header_values_are_recorded(bench: Bench) -> None:
 
 def test_long_and_many_header_names_are_cut(bench: Bench) -> None:
     pairs = tuple((b"n" * 1_000, b"") for _ in range(100))
-    message = Message(0, pairs, (), b"")
+    message = MessageFrame(0, pairs, (), b"")
     bench.observer.stream_written(6, RouteTo(0).encode() + message.encode(), False)
     names = bench.rows("frame_sent")[-1]["header_names"]
     assert (len(names), len(names[0])) == (32, 64)
@@ -210,7 +210,7 @@ def test_what_is_taken_is_known_by_its_space(tmp_path: Path) -> None:
 
 def test_halves_are_born_when_their_message_is_taken(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Side.SERVER)
-    message = Message(0, (), (Attachment(8, ()), Attachment(2, ())), b"x")
+    message = MessageFrame(0, (), (Attachment(8, ()), Attachment(2, ())), b"x")
     bench.observer.stream_read(2, RouteTo(0).encode() + message.encode(), False)
     bench.observer.messages_taken(0, [message])
     born = [row for row in bench.rows("channel_born") if row["carrier"] is not None]

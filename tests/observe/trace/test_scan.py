@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.observe.trace.scan import MAX_HELD, Found, PlainMessages, RichMessage, Scanner
-from aqueduct.wire.frames import Frame, Message, RouteTo, message_head
+from aqueduct.observe.trace.scan import MAX_HELD, PlainMessages, RichMessage, ScannedFrame, Scanner
+from aqueduct.wire.frames import Frame, MessageFrame, RouteTo, message_head
 from aqueduct.wire.primitives import encode_varint
 from tests.wire.strategies import cut, sequences
 
 
-def flat(found: list[Found]) -> list[object]:
+def flat(found: list[ScannedFrame]) -> list[object]:
     """Runs taken apart, so that it does not matter how they were cut."""
     result: list[object] = []
     for one in found:
@@ -27,7 +27,7 @@ def flat(found: list[Found]) -> list[object]:
 def expected(frames: list[Frame]) -> list[object]:
     result: list[object] = []
     for frame in frames:
-        if not isinstance(frame, Message):
+        if not isinstance(frame, MessageFrame):
             result.append(frame)
         elif frame.headers or frame.attachments:
             result.append(

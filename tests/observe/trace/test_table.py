@@ -8,7 +8,7 @@ from aqueduct.observe.trace.batch import DroppedRows, RowBatch, frame_code, sign
 from aqueduct.observe.trace.kinds import FIN, Kind, space
 from aqueduct.observe.trace.schema import WRITTEN
 from aqueduct.observe.trace.table import to_table
-from aqueduct.wire.frames import AckReliable, Message
+from aqueduct.wire.frames import AckReliable, MessageFrame
 
 CLIENT = ("c0ffee", "client")
 SERVER = ("c0ffee", "server")
@@ -26,7 +26,7 @@ def test_a_run_becomes_a_row_per_message() -> None:
     batch = RowBatch()
     batch.add(5, CLIENT, Kind.CONNECTION_OPENED)
     batch.add_sizes(array("q", [10, 20, 30]))
-    batch.add(7_000, CLIENT, frame_code(Kind.FRAME_SENT, Message, True), 24, 100, 3, stream=2)
+    batch.add(7_000, CLIENT, frame_code(Kind.FRAME_SENT, MessageFrame, True), 24, 100, 3, stream=2)
     batch.add(9_000, SERVER, Kind.MESSAGE_TAKEN | space(False), 24, 7, 2)
     found = rows(batch, sequence=40)
     assert [row["sequence"] for row in found] == [40, 41, 42, 43, 44, 45]
@@ -46,7 +46,7 @@ def test_rows_of_one_each_need_no_spreading() -> None:
     batch = RowBatch()
     for number in range(3):
         batch.add_sizes(array("q", [number]))
-        batch.add(number, CLIENT, frame_code(Kind.FRAME_SENT, Message, False) | FIN, 0, number)
+        batch.add(number, CLIENT, frame_code(Kind.FRAME_SENT, MessageFrame, False) | FIN, 0, number)
     found = rows(batch)
     assert [(row["message"], row["size"], row["fin"]) for row in found] == [
         (0, 0, True),

@@ -14,7 +14,7 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import ServerTickets
-from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import RealQuic
@@ -40,14 +40,14 @@ class EarlyQuic(RealQuic):
     loses: Loss = staticmethod(no_loss)
     flights: tuple[list[bytes], list[bytes]]
 
-    def new_client(self, settings: Settings) -> Engine:
+    def new_client(self, settings: EngineConfiguration) -> Engine:
         self.flights = ([], [])
         return Engine(
             configuration=replace(settings, session_ticket=self.ticket),
             on_ticket=self.received.append,
         )
 
-    def new_server(self, settings: Settings, original: bytes) -> Engine:
+    def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
         return Engine(
             configuration=settings,
             original_destination_connection_id=original,

@@ -16,7 +16,7 @@ from aqueduct.protocol.events import ConnectionEnded
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.wire.chanid import ENTRYPOINT, Side
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 from tests.transport.quic.virtual import RealQuic
 
 LIMIT = 300.0
@@ -109,7 +109,7 @@ class Visit:
     def _serve(self) -> None:
         server = self.pair.server
         for message in server.take(ENTRYPOINT):
-            assert isinstance(message, Message)
+            assert isinstance(message, MessageFrame)
             answer, data = (one.channel for one in message.attachments)
             server.take(data)
             server.send(answer, self.random.randbytes(self.random.choice((10, 900, 3_000))))
@@ -147,7 +147,7 @@ class Torrent(Visit):
         endpoint = self.pair.endpoints[side]
         if side == Side.SERVER:
             for message in endpoint.take(ENTRYPOINT):
-                assert isinstance(message, Message)
+                assert isinstance(message, MessageFrame)
                 back, there = (one.channel for one in message.attachments)
                 self.incoming[Side.SERVER].add(there)
                 endpoint.set_mode(back, self.mode)

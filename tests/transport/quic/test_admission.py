@@ -6,7 +6,7 @@ import pytest
 
 from aqueduct.protocol.budget import Share
 from aqueduct.protocol.config import Config
-from aqueduct.transport.quic.admission import Accounts, HalfOpen, Hidden, neighbourhood
+from aqueduct.transport.quic.admission import AddressAccounts, HalfOpen, Hidden, neighbourhood
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_those_that_are_open_or_over_count_no_more() -> None:
 def test_an_address_has_one_account_while_it_has_connections() -> None:
     """AQ-COST-4."""
     config = Config(max_address_bytes=1_000, address_allowance=10)
-    accounts = Accounts(config)
+    accounts = AddressAccounts(config)
     one, two = accounts.enter("a"), accounts.enter("a")
     assert one is two
     assert accounts.enter("b") is not one

@@ -29,7 +29,7 @@ from aqueduct.transport.quic.bridge import MAX_REASON, Bridge, shortened
 from aqueduct.transport.quic.configuration import server_settings
 from aqueduct.transport.quic.costs import Unacknowledged
 from aqueduct.transport.quic.endpoint import QuicSettings
-from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.quic.write_queue import Write
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import NoHandshake, RealQuic
@@ -329,7 +329,7 @@ def test_streams_that_the_peer_wants_no_more_are_not_written_to(
 def limit_streams(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Have the server allow few streams at once."""
 
-    def settings(tls: ServerTLS, options: QuicSettings) -> Settings:
+    def settings(tls: ServerTLS, options: QuicSettings) -> EngineConfiguration:
         return replace(server_settings(tls, options), max_streams=limit)
 
     monkeypatch.setattr("tests.transport.quic.virtual.server_settings", settings)

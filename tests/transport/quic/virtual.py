@@ -35,7 +35,7 @@ from aqueduct.transport.quic.configuration import (
 )
 from aqueduct.transport.quic.endpoint import QuicSettings, destination_id
 from aqueduct.transport.quic.engine import Engine
-from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
 from tests.observe.silent import SilentObserver
@@ -190,11 +190,11 @@ class RealQuic:
         quic.connect(ADDRESSES[Side.SERVER], clock.now)
         self.bridges: list[Bridge | None] = [self._new_bridge(Side.CLIENT, quic), None]
 
-    def new_client(self, settings: Settings) -> Engine:
+    def new_client(self, settings: EngineConfiguration) -> Engine:
         """The client's QUIC connection."""
         return Engine(configuration=settings)
 
-    def new_server(self, settings: Settings, original: bytes) -> Engine:
+    def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
         """The server's, for a client that chose this id for it."""
         return Engine(configuration=settings, original_destination_connection_id=original)
 
@@ -376,11 +376,11 @@ class ScarceStreams(RealQuic):
 
     max_streams = 8
 
-    def new_client(self, settings: Settings) -> Engine:
+    def new_client(self, settings: EngineConfiguration) -> Engine:
         """The client's QUIC connection."""
         return super().new_client(replace(settings, max_streams=self.max_streams))
 
-    def new_server(self, settings: Settings, original: bytes) -> Engine:
+    def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
         """The server's, for a client that chose this id for it."""
         return super().new_server(replace(settings, max_streams=self.max_streams), original)
 

@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from aqueduct.protocol.budget import Account, Budget
+from aqueduct.protocol.budget import AddressAccount, Budget
 from aqueduct.protocol.config import Config
 from aqueduct.transport.address import Address
 
@@ -132,12 +132,12 @@ class Hidden(Generic[T]):
             del self._by_address[address], self._totals[address]
 
 
-class Accounts:
+class AddressAccounts:
     """The accounts of all addresses with connections."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._accounts: dict[str, tuple[Account, int]] = {}
+        self._accounts: dict[str, tuple[AddressAccount, int]] = {}
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -146,7 +146,7 @@ class Accounts:
         """Return the number of connections of an address."""
         return self._accounts[address][1] if address in self._accounts else 0
 
-    def enter(self, address: str) -> Account:
+    def enter(self, address: str) -> AddressAccount:
         """Return the account for a new connection of an address."""
         account, connections = self._accounts.get(address) or (self._new(), 0)
         self._accounts[address] = account, connections + 1
@@ -158,10 +158,10 @@ class Accounts:
         if connections > 1:
             self._accounts[address] = account, connections - 1
 
-    def _new(self) -> Account:
+    def _new(self) -> AddressAccount:
         config = self._config
         early = config.max_early_total // config.early_share
-        return Account(
+        return AddressAccount(
             Budget(early, config.early_allowance),
             Budget(config.max_address_bytes, config.address_allowance),
         )

@@ -27,7 +27,7 @@ from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address, format_address, resolve, split_address
 from aqueduct.transport.base import MakeCore, OnTransport
 from aqueduct.transport.quic.admission import (
-    Accounts,
+    AddressAccounts,
     HalfOpen,
     Hidden,
     RetryTokens,
@@ -119,7 +119,7 @@ class QuicListener(QuicEndpoint):
         self._tokens = RetryTokens(monotonic)
         self._handshakes: dict[QuicTransport, asyncio.TimerHandle] = {}
         self._half_open: HalfOpen[QuicTransport] = HalfOpen()
-        self._accounts = Accounts(config or Config())
+        self._accounts = AddressAccounts(config or Config())
         self._hidden: Hidden[QuicTransport] = Hidden(config or Config())
         self._closing: deque[QuicTransport] = deque()
         """The last connections that were closed for their hidden state."""
