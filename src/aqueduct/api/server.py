@@ -234,20 +234,20 @@ class Server(Generic[T]):
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                self._part(connection, *_STOPPING)  # `close` waits for this task
+                self._close_in_task(connection, *_STOPPING)  # `close` waits for this task
                 raise
             _report_handler(connection, error)
-            closing = self._part(connection, *failed)
+            closing = self._close_in_task(connection, *failed)
         except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
             if isinstance(error, ConnectionLost) and not connection.is_open:
                 return
             _report_handler(connection, error)
-            closing = self._part(connection, *failed)
+            closing = self._close_in_task(connection, *failed)
         else:
-            closing = self._part(connection, CloseCode.NO_ERROR, "")
+            closing = self._close_in_task(connection, CloseCode.NO_ERROR, "")
         await asyncio.shield(closing)
 
-    def _part(
+    def _close_in_task(
         self, connection: ServerConnection[Any], code: CloseCode, reason: str
     ) -> asyncio.Task[None]:
         """Close a connection whose handler has returned, in a task."""

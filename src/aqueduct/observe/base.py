@@ -1,4 +1,4 @@
-"""The Observer seam: what trace, metrics and the simulator's checkers hear of one connection."""
+"""The `Observer` protocol, by which traces, metrics and the simulator observe one connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PortCounters(Protocol):
 
 
 class Observer(Protocol):
-    """Hears what one side of one connection writes, reads and reports to its application.
+    """Observes what one side of one connection writes, reads and reports to its application.
 
     The transport calls ``stream_*``, ``datagram_*`` and ``reset_*``; the runtime calls the rest.
     All calls come from the thread of the connection, and their order is part of the interface:

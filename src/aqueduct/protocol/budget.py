@@ -12,7 +12,7 @@ _STREAM_OVERHEAD = 64
 """Bytes of a frame's head that a stream may hold besides what flow control counts."""
 
 _GRAIN = 64 * 1024
-"""Bytes by which the charge of the address may lag behind what the connection holds."""
+"""Bytes by which the charge of an address may lag behind what its connections hold."""
 
 
 class Budget:
@@ -155,5 +155,7 @@ class HeldMemory:
         for share in self._early_shares:
             if not share.hold(held):
                 raise RemoteProtocolError(
-                    "AQ-CONN-3", "too much of all clients at once", CloseCode.LIMIT_EXCEEDED
+                    "AQ-CONN-3",
+                    "all clients together exceed the early budget",
+                    CloseCode.LIMIT_EXCEEDED,
                 )

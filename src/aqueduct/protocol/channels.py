@@ -62,12 +62,12 @@ class Channels:
     # -- creation --------------------------------------------------------------------------------
 
     def check_room(self, count: int) -> None:
-        """Raise if the peer does not allow so many channels more (AQ-LIMIT-4)."""
+        """Raise if the peer does not allow ``count`` more channels (AQ-LIMIT-4)."""
         allowed = self._context.credit.peer_limits.max_channels
         if self._ours + count > allowed:
             raise LocalProtocolError(
-                f"AQ-LIMIT-4: the peer takes {allowed} channels at once, {self._ours} are open; "
-                "end some before sending more away"
+                f"AQ-LIMIT-4: the peer accepts {allowed} channels at once, {self._ours} are open; "
+                "end some before attaching more"
             )
 
     def next_id(self, sender: int, oneshot: bool, ahead: dict[int, int]) -> int:
@@ -168,7 +168,7 @@ class Channels:
     # -- ends ------------------------------------------------------------------------------------
 
     def update(self, half: AnyHalf, now: float) -> None:
-        """After a change: end the half on the wire and remove it from the table, when due."""
+        """End a half on the wire and remove it from the table, if its state allows that now."""
         if half.is_open():
             return
         if half.channel not in self.halves:

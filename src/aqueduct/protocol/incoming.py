@@ -1,4 +1,4 @@
-"""Input on its way in: the parser of each stream or datagram, and the dispatch of its frames."""
+"""Incoming streams and datagrams: the parser of each, and the dispatch of its frames."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class ConnectionDriver:
         self.is_forked = False
         self.peer_headers: HeaderPairs | None = None
         self.observer: Observer | None = None
-        """Hears what happens on this connection, if it is observed."""
+        """The observer of this connection, if any."""
         self.owns_trace = False
         """Whether the trace is closed with the connection."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
@@ -124,7 +124,7 @@ class ConnectionDriver:
         self._unsent: list[NetworkSendPort] = []
         """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
-        """Bytes that waited for the application when the peer went."""
+        """Bytes that the application had not received when the connection ended."""
         self._trace = trace
         if trace is not None:
             self._record(trace)
@@ -161,7 +161,7 @@ class ConnectionDriver:
         self._ready.add_done_callback(lambda _: timer.cancel())
 
     def handle_failure(self, error: AqueductError) -> None:
-        """End a connection that is not ready with an error for everyone who uses it."""
+        """Fail a connection that is not ready: its channels and `wait_ready` raise this error."""
         if not self._ready.done():
             self._fail(error)
             self.transport.abandon(str(error))
@@ -176,7 +176,7 @@ class ConnectionDriver:
     def _fail(self, error: AqueductError) -> None:
         self._failure = error
         self._ready.set_exception(error)
-        self._ready.exception()  # nobody has to ask for it
+        self._ready.exception()  # asyncio would log an error that no task retrieves
         self._unready.wake_all()
 
     def accept(self, headers: HeaderPairs) -> None:
@@ -232,8 +232,8 @@ class ConnectionDriver:
             half._move(self, made)
         return sent
 
-    def too_much(self, error: AqueductError) -> AqueductError:
-        """Return the error for a message over the limits: `WouldBlock` if they are not known."""
+    def limit_error(self, error: AqueductError) -> AqueductError:
+        """Return the error for a message over the limits: `WouldBlock` until they are known."""
         if self.peer_headers is not None:
             return error
         return WouldBlock("AQ-EARLY-4: the message has to wait for the server's limits")
@@ -426,7 +426,7 @@ class ConnectionDriver:
         await self.close(CloseCode.GOING_AWAY, "drained")
 
     async def _wait_sent(self) -> None:
-        """Wait until the peer has all that was sent, or does not want it."""
+        """Wait until the peer has acknowledged everything sent, or has stopped receiving."""
         self.transport.schedule_flush()
         while not self.transport.is_closed:
             await self._flushed.wait()
@@ -445,7 +445,7 @@ class ConnectionDriver:
                 if isinstance(port, NetworkSendPort) and is_behind(port)
             ]
         if not unsent:
-            return True  # other data may be in flight, such as credit for a peer that goes on
+            return True  # other data may be in flight, such as credit for a peer that keeps sending
         return self.transport.is_drained()
 
     def statistics(self) -> dict[str, float]:

@@ -307,7 +307,7 @@ class NetworkSendPort:
                 if not self.oneshot and not unordered:
                     self._send_plain = send
         except (MessageTooLarge, LocalProtocolError) as error:
-            raise self.driver.too_much(error) from None
+            raise self.driver.limit_error(error) from None
         if not self._weight:
             mode = self.driver.core.mode_of(self.channel)
             self._weight = _WEIGHTS[mode]

@@ -44,7 +44,7 @@ class TransportOwner(Protocol):
         """
 
     def handle_ending(self) -> None:
-        """Save what has arrived: the core is about to learn that the connection has ended."""
+        """Take what has arrived out of the core, which ends next."""
 
     def handle_failure(self, error: AqueductError) -> None:
         """Fail the connection with this error, unless it is ready."""
@@ -93,7 +93,7 @@ class Transport(Protocol):
         """Set the owner; events are kept in the core until then."""
 
     def detach(self) -> None:
-        """Drop the owner, which is not told of anything more."""
+        """Drop the owner: no callback follows."""
 
     def observe(self, observer: Observer) -> None:
         """Call the observer for streams, datagrams and resets; set before anything is sent."""
@@ -117,13 +117,13 @@ class Transport(Protocol):
         """Return whether a close code says that one side does not trust the other's certificate."""
 
     def abandon(self, reason: str) -> None:
-        """End the core without telling the peer."""
+        """End the core without notifying the peer."""
 
     def close(self) -> None:
         """Free all resources and deliver the last events; idempotent.
 
-        The peer is not told: closing the core does that. A peer that was not told notices by its
-        idle timeout at the latest.
+        This does not notify the peer: closing the core does. Otherwise the peer notices by its idle
+        timeout.
         """
 
     def statistics(self) -> dict[str, float]:

@@ -55,9 +55,9 @@ class ParserLimits:
 class SequenceParser:
     """Parses the bytes of one stream or datagram, in chunks of any size, into frames.
 
-    Between two calls it rests between frames, or inside one: then it knows the tag, perhaps the
-    varint after it, the varbytes that are complete, and the pieces of the one that is not.
-    Once it has raised it is of no further use, like the connection it read from.
+    Between two calls it is between frames, or inside one: then it holds the tag, perhaps the varint
+    after it, the complete varbytes, and the pieces of the incomplete one. It must not be used any
+    more once it has raised.
     """
 
     __slots__ = (
@@ -118,19 +118,19 @@ class SequenceParser:
         return held
 
     def finish(self) -> None:
-        """The stream's FIN or the datagram's end, once next() has nothing more to give.
+        """Handle the end of the stream or datagram; call it once `next` returns None.
 
-        The parser of a stream that was reset is just dropped (AQ-SEQ-10).
+        The parser of a stream that was reset is dropped instead (AQ-SEQ-10).
         """
         if self._tag != _BETWEEN_FRAMES or self._has_bytes():
-            raise RemoteProtocolError("AQ-SEQ-4", "it ended inside a frame")
+            raise RemoteProtocolError("AQ-SEQ-4", "the sequence ended inside a frame")
         if not self._any_frame:
-            raise RemoteProtocolError("AQ-SEQ-5", "it ended without a frame")
+            raise RemoteProtocolError("AQ-SEQ-5", "the sequence ended without a frame")
 
     def next(self) -> Frame | MessageRun | None:
-        """Return the next frame, or all consecutive plain messages that are complete in one chunk.
+        """Return the next frame, or None if more bytes are needed.
 
-        None if more bytes are needed.
+        Consecutive plain messages that are complete in one chunk are returned as one run.
         """
         if self._tag == _BETWEEN_FRAMES:
             if not self._has_bytes():
@@ -238,9 +238,9 @@ class SequenceParser:
     def _extend_run(self, run: MessageRun) -> None:
         """Add the next plain messages in the chunk to run, while their numbers are consecutive.
 
-        This is where most of the time goes when there are many small messages. As all but the
+        The parser spends most of its time here if there are many small messages. As all but the
         low 7 bits of the number stay the same for up to 128 messages, so does their head, and
-        comparing is faster than decoding. Whatever looks different is left for the other methods.
+        comparing is faster than decoding. The other methods parse everything else.
         """
         chunk = self._chunk
         pos = self._pos
@@ -305,7 +305,7 @@ class SequenceParser:
             if not self._has_bytes():
                 return False
             if self._chunk[self._pos] != PREAMBLE[self._preamble_matched]:
-                raise RemoteProtocolError("AQ-FRAME-3", "VERSION does not begin as it must")
+                raise RemoteProtocolError("AQ-FRAME-3", "VERSION has a wrong preamble")
             self._pos += 1
             self._preamble_matched += 1
         return True

@@ -162,7 +162,7 @@ class Scanner:
             if tag == Version.TAG:
                 head = len(PREAMBLE)
                 if not PREAMBLE.startswith(data[pos : pos + head]):
-                    raise RemoteProtocolError("AQ-FRAME-3", "VERSION does not begin as it must")
+                    raise RemoteProtocolError("AQ-FRAME-3", "VERSION has a wrong preamble")
             contents, at = decode_varbytes(data, pos + head, end)
             frame = VARBYTES_FRAMES[tag](contents)
         elif tag == MessageFrame.TAG:

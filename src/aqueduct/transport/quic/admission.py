@@ -8,7 +8,7 @@ one address, a new client must validate its address first (Retry).
 
 QUIC holds state for half-open connections that it does not report; each connection bounds it
 (AQ-COST-2, AQ-COST-3). `Hidden` bounds the sum of the estimates, per address and over all: the
-connection with the most is closed, which is not that of an honest client with little.
+server closes the connection with the largest estimate, and an honest client needs little.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class HalfOpen(Generic[T]):
         """Return the number of half-open connections of an address."""
         return len(self._by_address.get(address, ()))
 
-    def makes_way(self, newcomer: str, now: float, min_age: float) -> T | None:
+    def connection_to_drop(self, newcomer: str, now: float, min_age: float) -> T | None:
         """Return the connection to drop in favour of a new one, or None.
 
         It is the oldest one of the address with the most. If that address has no more than the
@@ -86,13 +86,13 @@ class HalfOpen(Generic[T]):
         """
         if not self._by_address:
             return None
-        most = max(self._by_address.values(), key=_greed)
+        most = max(self._by_address.values(), key=_load)
         oldest, since = next(iter(most.items()))
-        is_greedy = len(most) > self.count(newcomer) + 1
-        return oldest if is_greedy or now - since >= min_age else None
+        is_loady = len(most) > self.count(newcomer) + 1
+        return oldest if is_loady or now - since >= min_age else None
 
 
-def _greed(connections: OrderedDict[T, float]) -> tuple[int, float]:
+def _load(connections: OrderedDict[T, float]) -> tuple[int, float]:
     """Return the sort key of an address: its number of connections, and the age of the oldest."""
     return len(connections), -next(iter(connections.values()))
 
@@ -138,9 +138,6 @@ class AddressAccounts:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._accounts: dict[str, tuple[AddressAccount, int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._accounts)
 
     def count(self, address: str) -> int:
         """Return the number of connections of an address."""
