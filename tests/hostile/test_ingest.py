@@ -239,4 +239,6 @@ async def test_hostile_clients_do_not_affect_well_behaved_ones(
     for when, waits in (("idle", idle), ("under attack", under)):
         count = len(waits)
         middle, late = waits[count // 2], waits[-1 - count // 100]
-        print(f"{when}: {count} rounds of the honest, p50 {middle:.3f} s, p99 {late:.3f} s")
+        print(
+            f"{when}: {count} rounds of well-behaved clients, p50 {middle:.3f} s, p99 {late:.3f} s"
+        )

@@ -1,4 +1,4 @@
-"""An observer that ignores everything, for tests that are interested in a few calls."""
+"""An observer that ignores everything, for tests of a few calls."""
 
 from __future__ import annotations
 

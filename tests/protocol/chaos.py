@@ -1,7 +1,7 @@
 """A peer, an application and a network that act at random, from a seed.
 
-Nearly everything they do is what the state of the core allows, or plays would be over after a few
-steps; now and then it is not. They look into the core to know.
+Most of their actions are valid in the current state of the core, which they inspect: otherwise
+runs would end after a few steps. Some actions are invalid on purpose.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from aqueduct.wire.primitives import MAX_VARINT, HeaderPairs
 from tests.protocol.wires import Direction, credit, encode, plain, stated
 
 DOCUMENTED = (WouldBlock, MessageTooLarge, ChannelClosed, ReceiverClosed, LocalProtocolError)
-"""All that a command may raise. Anything else is a bug, and so is any error out of an input."""
+"""What a command may raise. Any other error is a bug, and so is any error raised by an input."""
 
 ANY_FRAME: list[Frame] = [
     Version(),
@@ -86,14 +86,14 @@ class Application:
         self.strange = strange
 
     def wind_up(self, now: float) -> None:
-        """Finish, and take everything, wherever there is a handle."""
+        """Finish all senders and take everything from all receivers."""
         for half in list(self.core._channels.halves.values()):
             if half.owner is Ownership.APPLICATION:
                 self.core.finish(half.channel, now)
                 self.core.take(half.channel, 999, now)
 
     def step(self, now: float) -> None:
-        """One command, which may raise what is documented and nothing else."""
+        """Give one command, which may raise documented errors only."""
         with suppress(*DOCUMENTED):
             self._command(now)
 
@@ -160,22 +160,22 @@ class Application:
 
 @dataclass
 class Lane:
-    """What the peer has said of one channel."""
+    """What the peer has sent on one channel."""
 
     numbers: int = 0
-    """Of messages in streams: how many are used, but for the holes."""
+    """The next number of messages in streams; some below it may be unused."""
     holes: list[int] = field(default_factory=list)
     datagrams: int = 0
     announced: int = 0
     total: int | None = None
     silent: bool = False
-    """Cancelled, closed or forgotten: there is nothing more to say."""
+    """Whether it was cancelled, closed or forgotten, so that nothing more is sent."""
     control: int | None = None
     """The one stream for announcements, or for acks."""
 
 
 class ChaoticPeer:
-    """The other end of a core: raw frames, mostly such as the core may get."""
+    """The other end of a core, which sends raw frames, most of them valid."""
 
     def __init__(self, core: ConnectionCore, random: Random, *, strange: float) -> None:
         self.core = core
@@ -186,24 +186,24 @@ class ChaoticPeer:
         self._next_stream = 0
         self._next_index = 1
         self._open: dict[int, int] = {}
-        """Streams that are not over, and the channels they lead to."""
+        """Open streams, and the channel that each is routed to."""
         self._rest: dict[int, bytes] = {}
-        """What of a stream is still to come."""
+        """The rest of the data of each stream."""
 
     def hello(self, now: float) -> None:
-        """The version; what comes after it is held until the headers."""
+        """Send the version; the core holds what follows until the headers."""
         frames: list[Frame] = [Version()]
         if self.core.side == Side.CLIENT:
             frames.append(AckVersion())
         self.core.handle_stream_data(self._stream(-1), encode(frames), False, now)
 
     def greet(self, now: float) -> None:
-        """The headers; the channels are open, but for a server's yes."""
+        """Send the headers; the channels open once a server accepts."""
         headers = ConnectionHeaders(stated(self.random.choice([INITIAL_LIMITS, NARROW])))
         self.core.handle_stream_data(self._stream(-1), encode([headers]), False, now)
 
     def step(self, now: float) -> None:
-        """Something the peer does; nothing may come out of it."""
+        """Act once; the core must not raise."""
         random = self.random
         halves = list(self.core._channels.halves.values())
         if self._is_strange():
@@ -228,10 +228,10 @@ class ChaoticPeer:
             else:
                 self._to_sender(half, lane, now)
 
-    # -- what it says
+    # -- frames
 
     def _anything(self, now: float) -> None:
-        """Any frame, wherever it does not belong."""
+        """Send any frame on any channel."""
         random = self.random
         channel = random.choice([*self.core._channels.halves, random.randrange(80)])
         frames: list[Frame] = random.choices(ANY_FRAME, k=random.choice([1, 2]))
@@ -373,7 +373,7 @@ class ChaoticPeer:
     def _odd(self, number: int) -> int:
         return self.random.choice(STRANGE_NUMBERS) if self._is_strange() else number
 
-    # -- how it says it
+    # -- streams
 
     def _stream(self, channel: int) -> int:
         stream = self._next_stream
@@ -382,7 +382,7 @@ class ChaoticPeer:
         return stream
 
     def _say(self, channel: int, frames: list[Frame], now: float, *, again: bool = False) -> None:
-        """On a stream of its own, or on one that led to the channel before."""
+        """Send frames on a new stream, or on one that was routed to the channel before."""
         streams = [stream for stream, leads_to in self._open.items() if leads_to == channel]
         if again and streams:
             self._write(self.random.choice(streams), encode(frames), now)
@@ -398,7 +398,7 @@ class ChaoticPeer:
         *,
         cut: bool = True,
     ) -> None:
-        """On the one stream there is for it, unless that is over."""
+        """Send frames on the control stream of a half, unless it has ended."""
         start: list[Frame] = []
         if lane.control is None or self._is_strange():
             lane.control = self._stream(half.channel)
@@ -407,7 +407,7 @@ class ChaoticPeer:
             self._write(lane.control, encode([*start, *frames]), now, cut=cut)
 
     def _write(self, stream: int, data: bytes, now: float, *, cut: bool = True) -> None:
-        """Some of it now, the rest some other time."""
+        """Write a part of the data now and the rest later."""
         data = self._rest.pop(stream, b"") + data
         if self._is_strange():
             data += bytes([self.random.randrange(256)])
@@ -429,7 +429,7 @@ class ChaoticPeer:
 
 
 class Watch:
-    """What always holds of a core, whatever happens to it."""
+    """Checks the invariants of a core."""
 
     def __init__(self, core: ConnectionCore) -> None:
         self.core = core
@@ -439,7 +439,7 @@ class Watch:
         self._opened: set[int] = set()
 
     def check(self) -> list[Event]:
-        """To be called after everything; returns the events."""
+        """Check the invariants after a step, and return the events."""
         core = self.core
         assert core.held_bytes >= 0
         assert core._context.credit.send_window.outstanding >= 0
@@ -470,14 +470,14 @@ class Watch:
         return [h for h in self.core._channels.halves.values() if isinstance(h, SendingHalf)]
 
     def poll(self) -> list[Action]:
-        """The actions, of which none may come behind an end."""
+        """Return the actions, and check that none follows an end."""
         actions = self.core.poll_actions()
         for action in actions:
             assert not self._closed, f"{action} after the close"
             if isinstance(action, CloseConnection):
                 self._closed = True
             elif isinstance(action, WriteStream):
-                assert action.stream not in self._finished, "a write behind the end"
+                assert action.stream not in self._finished, "a write after the end"
                 self._opened.add(action.stream)
                 if action.fin:
                     self._finished.add(action.stream)
@@ -488,7 +488,7 @@ class Watch:
 
 
 def shake(direction: Direction, random: Random, *, loss: float) -> None:
-    """Deliver some of what is under way, streams against each other in any order."""
+    """Deliver some of the actions in flight; different streams may be reordered."""
     direction.collect()
     lanes: dict[int, list[Action]] = {}
     for at, action in enumerate(direction.flying):
@@ -522,7 +522,7 @@ NARROW = Limits(
     max_attachments=2,
     max_headers=100,
 )
-"""Less than is accepted; what a peer states it is held to."""
+"""The limits that both sides state; they accept more."""
 
 CRAMPED = Config(
     limits=NARROW,
@@ -535,7 +535,7 @@ CRAMPED = Config(
     max_unpacked=3,
     ack_every=4,
 )
-"""Limits that a play can meet."""
+"""Limits that a run can reach."""
 
 FAIR = Config(limits=NARROW, max_datagram=100, max_unpacked=3, ack_every=4)
-"""Limits that an honest peer does not meet but by what was stated."""
+"""Limits that an honest peer reaches only through the stated ones."""

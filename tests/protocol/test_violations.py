@@ -1,7 +1,7 @@
 """Protocol violations: each closes the connection with its code and names its rule.
 
-One table. Each case is played twice, with streams in one piece and byte by byte; afterwards the
-core has to be empty and deaf.
+One table. Each case runs twice, with streams in one piece and byte by byte; afterwards the core
+must hold no state and ignore all input.
 """
 
 import ast
@@ -64,7 +64,7 @@ TIGHT = Config(limits=INITIAL_LIMITS)
 
 
 class BytewisePeer(RawPeer):
-    """The same, but every stream arrives one byte at a time."""
+    """A raw peer whose streams arrive one byte at a time."""
 
     def write(self, stream: int, data: bytes, *, fin: bool = False) -> None:
         for at in range(len(data)):
@@ -137,7 +137,7 @@ def many(count: int, step: Callable[[int], Step]) -> Step:
 
 
 def sends(*payloads: bytes, mode: Mode = Mode.ORDERED) -> Step:
-    """The core, a client, has sent these and its timers have run."""
+    """Have the core, a client, send these and run its timers."""
 
     def play(peer: RawPeer) -> None:
         peer.core.set_mode(ENTRYPOINT, mode)
@@ -149,7 +149,7 @@ def sends(*payloads: bytes, mode: Mode = Mode.ORDERED) -> Step:
 
 
 def contents(frame: bytes) -> bytes:
-    """MESSAGE 0 on the entrypoint with these bytes behind its number."""
+    """Return MESSAGE 0 on the entrypoint with these bytes after its number."""
     return ROUTE + MESSAGE + b"\x00" + frame
 
 
@@ -378,7 +378,7 @@ CHANNELS = [
     ),
     bad("an ack of what was not sent", "AQ-ACK-2",
         each(sends(b""), here(AckReliable(((0, 1), (5, 6))))), side=CLIENT),
-    bad("an ack on a channel nobody sent on", "AQ-ACK-2",
+    bad("an ack on an unused channel", "AQ-ACK-2",
         on(to_client(0), AckReliable(((0, 1),)))),
     bad("an announcement after the finish", "AQ-FINISH-3",
         here(FinishSender(1), SentUnreliable(1))),
@@ -415,11 +415,11 @@ CHANNELS = [
 CASES = [*ENCODING, *FRAMES, *CONNECTION, *CHANNELS]
 
 OF_SEVERAL = {"AQ-COST-4"}
-"""What takes several connections of one address: tests/protocol/test_bounds.py breaks it."""
+"""Rules that only several connections of one address can break: see test_bounds.py."""
 
 
 def scattered_empties(peer: RawPeer, count: int) -> None:
-    """Empty messages in datagrams, every other one lost, that are not taken."""
+    """Send empty messages in datagrams, of which every other one is lost, and take none."""
     control = peer.routed(ENTRYPOINT)
     for number in range(0, 2 * count, 2):
         peer.datagram_to(ENTRYPOINT, plain(number))
@@ -430,14 +430,14 @@ def scattered_empties(peer: RawPeer, count: int) -> None:
 
 
 def made(peer: RawPeer, channel: int) -> None:
-    """See to it that the core, a client, has a receiver of its own creation."""
+    """Have the core, a client, create a receiver."""
     sent = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_SENDER])
     assert sent.channels == (channel,)
     peer.poll()
 
 
 def long(case: Case) -> bool:
-    """Whether byte by byte would take too long to be worth it."""
+    """Return whether a case takes too long byte by byte."""
     return case.rule in ("AQ-FLOW-2", "AQ-LIMIT-3", "AQ-RANGE-5") or case.name == (
         "a message that is too large"
     )
@@ -473,7 +473,7 @@ def test_a_violation_closes_the_connection(case: Case, peer_type: type[RawPeer])
 
 
 def test_the_table_has_every_violation_the_code_can_find() -> None:
-    """AQ-CODE-3: a rule that stands alone in a string is one that a peer can break."""
+    """AQ-CODE-3: a rule id alone in a string is one that a peer can violate."""
     rules: set[str] = set()
     for path in [*(SOURCES / "wire").glob("*.py"), *(SOURCES / "protocol").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -28,7 +28,7 @@ from tests.api.test_blocking import ran_well
 
 @pytest.fixture
 def own() -> Iterator[Background]:
-    """A loop that the test may stop."""
+    """Return a loop that the test may stop."""
     one = Background()
     yield one
     one.stop()
@@ -115,7 +115,7 @@ def test_a_stopped_loop_raises_and_leaves_no_coroutine_unawaited(own: Background
     own.call_soon(lambda: None)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_process_has_a_loop_of_its_own() -> None:
     script = """
         import os

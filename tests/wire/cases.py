@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
     @property
     def sequence(self) -> bytes:
-        """The frame in the shortest sequence that may hold it."""
+        """The shortest sequence that contains the frame."""
         if self.connection_level or isinstance(self.frame, RouteTo):
             return self.encoded
         return b"\x03\x00" + self.encoded

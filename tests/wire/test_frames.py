@@ -137,7 +137,7 @@ def test_a_message_attaches_a_channel_once_and_never_the_entrypoint(contents: by
 
 
 @pytest.mark.parametrize("contents", ["09", "89", "09 01", "09 00 0A", "09 02 00"])
-def test_an_attachment_that_runs_past_the_attachments_is_refused(contents: str) -> None:
+def test_an_attachment_that_runs_past_the_attachments_is_rejected(contents: str) -> None:
     """AQ-BYTES-2."""
     with pytest.raises(RemoteProtocolError) as caught:
         decode_attachments(bytes.fromhex(contents), 256, 256)
@@ -155,7 +155,7 @@ def test_attachments_are_limited_in_number_and_in_their_headers() -> None:
         assert caught.value.code is CloseCode.LIMIT_EXCEEDED
 
 
-def test_a_run_stands_for_its_messages() -> None:
+def test_a_run_yields_its_messages() -> None:
     run = MessageRun(126, [b"a", b"", b"bc"], 3)
     assert list(run.messages()) == [
         MessageFrame(126, (), (), b"a"),

@@ -42,7 +42,7 @@ def test_a_run_becomes_a_row_per_message() -> None:
     assert [row["stream"] for row in found] == [None, 2, 2, 2, None, None]
 
 
-def test_rows_of_one_each_need_no_spreading() -> None:
+def test_runs_of_one_row_are_not_expanded() -> None:
     batch = RowBatch()
     for number in range(3):
         batch.add_sizes(array("q", [number]))
@@ -55,7 +55,7 @@ def test_rows_of_one_each_need_no_spreading() -> None:
     ]
 
 
-def test_rare_columns_are_where_they_belong() -> None:
+def test_rare_columns_are_in_their_rows() -> None:
     batch = RowBatch()
     batch.add(0, CLIENT, Kind.CHANNEL_BORN, 8, rare={"carrier": 0, "mode": "ordered"})
     batch.add(0, CLIENT, Kind.MESSAGE_LOST | space(True), 8, 0, 2, rare={"lineage": [16, 0]})
@@ -85,7 +85,7 @@ def test_the_largest_numbers_fit_as_signed_ones() -> None:
     assert signed(largest) == -1
 
 
-def test_waste_counts_and_keeps_nothing() -> None:
+def test_dropped_rows_are_counted_and_not_kept() -> None:
     waste = DroppedRows()
     waste.add_sizes(array("q", [1, 2, 3]))
     waste.add(0, CLIENT, Kind.MESSAGE_TAKEN, 0, 0, 3)
