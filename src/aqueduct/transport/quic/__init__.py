@@ -1,1 +1,1 @@
-"""Aqueduct over QUIC; no other package imports qh3."""
+"""Aqueduct over QUIC: the only place that knows qh3 and sockets."""
