@@ -16,7 +16,7 @@ import aqueduct
 from aqueduct.transport.quic import connector
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.wire.chanid import Side
-from tests.processes.peers import PATIENCE, eventually
+from tests.processes.peers import TIMEOUT, eventually
 from tests.transport.quic.inside import listener_of, transport_of
 
 
@@ -26,7 +26,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connect(address: str, **options: Any) -> Any:
-    options.setdefault("timeout", PATIENCE)
+    options.setdefault("timeout", TIMEOUT)
     return aqueduct.connect(address, trust=aqueduct.dev_trust(), **options)
 
 
@@ -93,7 +93,7 @@ async def test_connections_are_closed_when_their_server_drains() -> None:
             accepted = await server.accept()
             assert accepted is not None
             draining = asyncio.create_task(server.drain(0.0))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await connection.wait_closed()
                 await draining
             assert connection._driver.ended.code == aqueduct.CloseCode.GOING_AWAY
@@ -153,7 +153,7 @@ async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.Mon
 
 async def test_the_timeout_covers_name_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
-        await asyncio.sleep(PATIENCE)
+        await asyncio.sleep(TIMEOUT)
         return []
 
     monkeypatch.setattr(connector, "resolve", resolve)

@@ -18,7 +18,7 @@ from aqueduct.security import dev_trust
 
 PACKET = 1_350
 """Bytes of frames in one packet."""
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 def varint(value: int) -> bytes:
@@ -77,13 +77,13 @@ class RawClient:
         self.quic: Any = QuicConnection(configuration=configuration)
         self.closed: tuple[int, str] | None = None
         self.sent = 0
-        """Bytes."""
+        """Bytes sent."""
 
     async def shake_hands(self) -> None:
         """Complete the handshake, and wait until everything is acknowledged."""
         loop = asyncio.get_running_loop()
         self.quic.connect(self.server, now=loop.time())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not self.quic._handshake_confirmed:
                 self._flush()
                 await self._read(0.2)
@@ -162,7 +162,7 @@ class RawClient:
 
     async def closing(self) -> tuple[int, str]:
         """Return the code and reason with which the server closed."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while self.closed is None:
                 await self.listen()
         return self.closed

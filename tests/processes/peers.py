@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import aqueduct
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds within which a process answers on a busy machine."""
 HANGS = 120.0
 """Time limit of a test, in seconds."""
@@ -118,7 +118,7 @@ class Peer:
         """Return the next line that it prints."""
         assert self.process is not None
         assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             line = await self.process.stdout.readline()
         if not line:
             if self._reading is not None:
@@ -155,7 +155,7 @@ def lab(*arguments: str, calm: bool = True) -> Peer:
 
 def connect(address: str, kind: Any, **options: Any) -> Any:
     """Connect with the development certificate."""
-    options.setdefault("timeout", PATIENCE)
+    options.setdefault("timeout", TIMEOUT)
     return aqueduct.connect(address, kind, trust=aqueduct.dev_trust(), **options)
 
 
@@ -168,7 +168,7 @@ async def play(scenario: Callable[[Peer, int], Awaitable[None]], *arguments: str
 async def eventually(check: Callable[[], Awaitable[bool] | bool], what: str) -> None:
     """Wait until a condition holds."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE
+    deadline = loop.time() + TIMEOUT
     while loop.time() < deadline:
         found = check()
         if not isinstance(found, bool):

@@ -32,7 +32,7 @@ from tests.processes.lab import (
     Request,
     Vitals,
 )
-from tests.processes.peers import PATIENCE, bounded, connect, eventually, lab, send_until_error
+from tests.processes.peers import TIMEOUT, bounded, connect, eventually, lab, send_until_error
 
 
 @bounded
@@ -96,7 +96,7 @@ async def test_the_client_gets_the_servers_headers() -> None:
 @bounded
 async def test_call_makes_the_oneshot_channel_for_the_answer() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
-        assert await connection.entrypoint.call(Ask, text="hi", timeout=PATIENCE) == "HI"
+        assert await connection.entrypoint.call(Ask, text="hi", timeout=TIMEOUT) == "HI"
         answers = await asyncio.gather(
             *(connection.entrypoint.call(Ask, text=f"n{number}") for number in range(200))
         )
@@ -110,7 +110,7 @@ async def test_a_call_without_an_answer_times_out_and_leaks_nothing() -> None:
         with pytest.raises(TimeoutError):
             await connection.entrypoint.call(Ask, text="never", timeout=0.2)
         with pytest.raises(ChannelCancelled):
-            await connection.entrypoint.call(Ask, text="drop", timeout=PATIENCE)
+            await connection.entrypoint.call(Ask, text="drop", timeout=TIMEOUT)
 
         async def is_clean() -> bool:
             after = await connection.entrypoint.call(Vitals)

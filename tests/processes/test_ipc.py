@@ -17,12 +17,12 @@ from aqueduct import ipc
 from aqueduct.errors import DeliveryError, MessageTooLarge, PeerRestarted, SendTimeout
 from aqueduct.testing.relay import Direction, Impairments, Relay
 from tests.processes.courier import letter, number_of
-from tests.processes.peers import PATIENCE, Peer, bounded, eventually
+from tests.processes.peers import TIMEOUT, Peer, bounded, eventually
 
 ANYWHERE = "udp://127.0.0.1:0"
 MIB = 1024 * 1024
 ROUNDS = 10
-PATIENT = ipc.IpcSettings(ack_timeout=PATIENCE, receive_timeout=PATIENCE)
+LONG_TIMEOUTS = ipc.IpcSettings(ack_timeout=TIMEOUT, receive_timeout=TIMEOUT)
 
 
 class Listener(Peer):
@@ -124,7 +124,7 @@ async def test_messages_of_every_size_arrive_unchanged() -> None:
 
 @bounded
 async def test_a_thousand_messages_can_be_in_flight() -> None:
-    async with Listener() as listener, ipc.Endpoint(ANYWHERE, config=PATIENT) as sender:
+    async with Listener() as listener, ipc.Endpoint(ANYWHERE, config=LONG_TIMEOUTS) as sender:
         listener.signal(signal.SIGSTOP)
         sends = [
             asyncio.create_task(sender.send(listener.address, letter(number, 100)))
@@ -247,7 +247,7 @@ async def test_a_send_to_a_stopped_receiver_says_whether_it_may_have_arrived() -
 @bounded
 async def test_a_sender_may_start_before_the_receiver() -> None:
     address = free_address()
-    async with ipc.Endpoint(ANYWHERE, config=PATIENT) as sender:
+    async with ipc.Endpoint(ANYWHERE, config=LONG_TIMEOUTS) as sender:
         sends = [
             asyncio.create_task(sender.send(address, letter(number, size)))
             for number, size in enumerate((4, 1_000, 200_000))

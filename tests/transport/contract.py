@@ -39,7 +39,7 @@ from aqueduct.transport.schemes import QuicSettings, connector_for, listen
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageFrame
 from tests.observe.silent import SilentObserver
-from tests.processes.peers import PATIENCE, eventually
+from tests.processes.peers import TIMEOUT, eventually
 
 STATISTICS = {
     "rtt",
@@ -207,7 +207,7 @@ class TransportContract:
     async def joined(self, limits: Limits | None = None) -> AsyncIterator[Ends]:
         config = Config(limits=limits or Limits())
         accepted: list[Owner] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             listener = await self.listen(accepted, config)
             client: Owner | None = None
             try:
@@ -382,7 +382,7 @@ class TransportContract:
             assert after[1]["bytes_received"] - before[1]["bytes_received"] >= 100_000
             assert after[0]["packets_sent"] > before[0]["packets_sent"]
             assert after[1]["packets_received"] > before[1]["packets_received"]
-            assert 0 <= after[0]["rtt"] < PATIENCE
+            assert 0 <= after[0]["rtt"] < TIMEOUT
 
     # -- ends -----------------------------------------------------------------------------------
 

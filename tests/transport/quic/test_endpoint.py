@@ -21,7 +21,7 @@ from aqueduct import QuicSettings
 from aqueduct.transport.quic.endpoint import ID_LENGTH, Newcomers, QuicEndpoint, destination_id
 from aqueduct.transport.quic.listener import QuicListener
 from tests.interop.peer import peer_of
-from tests.processes.peers import PATIENCE, eventually
+from tests.processes.peers import TIMEOUT, eventually
 from tests.transport.quic.inside import listener_of, transport_of
 
 VERSION_1 = b"\x00\x00\x00\x01"
@@ -35,7 +35,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def server() -> AsyncIterator[aqueduct.Server[bytes]]:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as running,
     ):
         task = asyncio.ensure_future(running.run(echo))
@@ -50,7 +50,7 @@ async def echo(connection: aqueduct.Connection[bytes]) -> None:
 
 
 def connect(server: aqueduct.Server[Any], **options: Any) -> Any:
-    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=PATIENCE, **options)
+    return aqueduct.connect(server.address, trust=aqueduct.dev_trust(), timeout=TIMEOUT, **options)
 
 
 async def works(connection: aqueduct.Connection[bytes]) -> None:
@@ -131,7 +131,7 @@ async def test_two_clients_behind_one_address_are_kept_apart(
 async def test_under_load_clients_must_validate_their_address(threshold: int) -> None:
     options = QuicSettings(handshakes_before_retry=threshold)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         task = asyncio.ensure_future(server.run(echo))
@@ -226,7 +226,7 @@ async def test_malformed_packets_are_ignored(server: aqueduct.Server[bytes], pac
 async def test_a_full_server_accepts_again_when_there_is_room() -> None:
     options = QuicSettings(max_connections=2)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         task = asyncio.ensure_future(server.run(echo))
@@ -244,7 +244,7 @@ async def test_a_full_server_accepts_again_when_there_is_room() -> None:
 async def test_one_address_cannot_use_up_the_connections_of_a_server() -> None:
     options = QuicSettings(max_connections=20)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
         contextlib.AsyncExitStack() as stack,
     ):
@@ -264,7 +264,7 @@ async def test_one_address_cannot_use_up_the_connections_of_a_server() -> None:
 async def test_an_unfinished_handshake_is_dropped() -> None:
     options = QuicSettings(handshake_timeout=2.0)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         endpoint = listener_of(server)
@@ -282,7 +282,7 @@ async def test_an_unfinished_handshake_is_dropped() -> None:
 async def test_a_client_that_sends_no_headers_is_closed() -> None:
     options = QuicSettings(handshake_timeout=2.0)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
         peer_of(server.address) as peer,
     ):
@@ -486,7 +486,7 @@ def udp_client(host: str = "127.0.0.1") -> socket.socket:
 
 async def answer(sock: socket.socket) -> bytes:
     """Return the next packet that arrives."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return await asyncio.get_running_loop().sock_recv(sock, 65_535)
 
 
@@ -553,7 +553,7 @@ async def test_a_connection_that_quic_closed_ends_at_the_next_keep_alive(
         trust = aqueduct.dev_trust()
         async with aqueduct.connect(server.address, bytes, trust=trust, options=options) as client:
             monkeypatch.setattr(transport_of(client).bridge.quic, "send_ping", refuse)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await client.wait_closed()
             with pytest.raises(aqueduct.ConnectionLost, match="connection is closed"):
                 await client.entrypoint.send(b"x")
@@ -561,7 +561,7 @@ async def test_a_connection_that_quic_closed_ends_at_the_next_keep_alive(
 
 # -- half-open connections ------------------------------------------------------------------------
 
-PATIENT: dict[str, Any] = {
+LONG_TIMEOUTS: dict[str, Any] = {
     "handshakes_before_retry": 10_000,
     "handshake_timeout": 600.0,
     "idle_timeout": 600.0,
@@ -585,9 +585,11 @@ async def test_half_open_connections_are_dropped_for_another_address(
         return room
 
     monkeypatch.setattr(QuicListener, "_make_room", observed)
-    options = QuicSettings(**PATIENT, **limits)
+    # A slow machine must not make the connections old enough to displace each other.
+    monkeypatch.setattr("aqueduct.transport.quic.listener._MIN_HALF_OPEN_AGE", 600.0)
+    options = QuicSettings(**LONG_TIMEOUTS, **limits)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         endpoint = listener_of(server)
@@ -611,9 +613,9 @@ async def test_half_open_connections_are_dropped_for_another_address(
 
 async def test_a_dropped_half_open_connection_leaves_no_reference_cycle() -> None:
     """Otherwise the garbage collector frees a flood of them at once, while all clients wait."""
-    options = QuicSettings(**PATIENT)
+    options = QuicSettings(**LONG_TIMEOUTS)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         endpoint = listener_of(server)
@@ -634,9 +636,9 @@ async def test_a_dropped_half_open_connection_leaves_no_reference_cycle() -> Non
 
 
 async def test_half_open_connections_are_dropped_for_their_own_address_after_min_age() -> None:
-    options = QuicSettings(**PATIENT, max_half_open=20)
+    options = QuicSettings(**LONG_TIMEOUTS, max_half_open=20)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         endpoint = listener_of(server)
@@ -652,7 +654,7 @@ async def test_half_open_connections_are_dropped_for_their_own_address_after_min
 async def test_an_address_with_many_half_open_connections_must_validate_sooner() -> None:
     options = QuicSettings(handshakes_before_retry=80)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), options=options) as server,
     ):
         endpoint = listener_of(server)
@@ -676,7 +678,7 @@ async def test_a_connection_is_half_open_until_it_is_accepted() -> None:
         await decided.wait()
 
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), accept=accept) as server,
     ):
         endpoint = listener_of(server)

@@ -50,7 +50,7 @@ PACKET_SIZES = (1_200, 1_452, 16_000)
 TURNS_AT_ONE_INSTANT = 1_000
 LEAST_DELAY = 0.000_05
 """Delays an answer, because checkers cannot order it and its cause at the same instant."""
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Virtual seconds for a handshake, as in `connect`."""
 
 
@@ -226,7 +226,7 @@ class RealQuic:
     def shake_hands(self) -> None:
         """Advance the time until both sides are connected."""
         while not all(bridge is not None and bridge.connected for bridge in self.bridges):
-            if self.clock.now > PATIENCE or not self.clock.step():
+            if self.clock.now > TIMEOUT or not self.clock.step():
                 raise NoHandshake(f"the handshake has not ended at {self.clock.now:.3f}")
 
     # -- packets ------------------------------------------------------------------------------
