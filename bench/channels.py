@@ -2,7 +2,7 @@
 
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give
 from aqueduct.wire.chanid import ENTRYPOINT
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 from bench.measure import Benchmark, Sample, Stopwatch
 from bench.pair import exchange, greeted, pass_time
 
@@ -15,7 +15,7 @@ def attached(server: ConnectionCore, now: float) -> list[int]:
     return [
         attachment.channel
         for entry in server.take(ENTRYPOINT, 1_000_000, now)
-        if type(entry) is Message
+        if type(entry) is MessageFrame
         for attachment in entry.attachments
     ]
 

@@ -177,7 +177,7 @@ class ReceiverClosed(ChannelError):
 
 
 class ChannelCancelled(ChannelError):
-    """The peer's sender gave up. Not the same as asyncio's ``CancelledError``."""
+    """The peer cancelled its sender. Not asyncio's ``CancelledError``."""
 
 
 class ChannelLostInTransit(ChannelError):
@@ -197,7 +197,7 @@ class ChannelMoved(ChannelError):
 class ConnectionLost(ChannelError):
     """The connection under the channel ended.
 
-    ``reason`` is what whoever closed it gave as the reason, ``str()`` the whole sentence.
+    ``reason`` is what the side that closed it gave; ``str()`` also names that side.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class WouldBlock(AqueductError):
 
 
 class MessageError(AqueductError):
-    """One message could not be sent or received; its channel lives on."""
+    """One message could not be sent or received; its channel stays open."""
 
 
 class MessageTooLarge(MessageError):
@@ -237,42 +237,42 @@ class MessageTooLarge(MessageError):
 
 
 class EncodeError(MessageError):
-    """The message could not be turned into bytes."""
+    """The message could not be encoded."""
 
 
 class DecodeError(MessageError):
-    """The payload could not be turned into the expected type."""
+    """The payload is not a value of the expected type."""
 
 
 class DeliveryError(AqueductError):
-    """A message was not taken by its receiver, or not for certain."""
+    """The receiver has not taken a message, or may not have taken it."""
 
     def __init__(self, sentence: str = "", *, to: str = "", may_have_arrived: bool = False) -> None:
         super().__init__(sentence)
         self.to = to
         """The address it was sent to."""
         self.may_have_arrived = may_have_arrived
-        """False if it is certain that the receiver has not taken it, and never will."""
+        """False if the receiver certainly has not taken it, and never will."""
 
 
 class SendTimeout(DeliveryError, TimeoutError):
-    """The receiver did not take the message in time."""
+    """The receiver did not acknowledge the message in time."""
 
 
 class MessageRefused(DeliveryError):
-    """The receiver has the message and could not make use of it."""
+    """The receiver got the message and rejected it."""
 
 
 class TransferAborted(DeliveryError):
-    """The receiver gave the message up before it was whole."""
+    """The receiver aborted the transfer before the message was complete."""
 
 
 class PeerRestarted(DeliveryError):
-    """The receiver is another process than the one that was sent the message, and may have it."""
+    """The process that the message was sent to was replaced, and may have taken it."""
 
 
 class PeerUnreachable(DeliveryError):
-    """The receiver may have the message, and can no longer be asked; ``__cause__`` says why."""
+    """The receiver may have the message, and can no longer be reached; see ``__cause__``."""
 
 
 class EndpointClosed(DeliveryError):

@@ -1,7 +1,7 @@
 """Certificates and trust: what a server presents, and which certificates a client accepts.
 
 Verification cannot be turned off. For development, `dev_tls` creates a private certificate
-authority in the user's cache directory, which only `dev_trust` trusts. No transport is known here.
+authority in the user's cache directory, which only `dev_trust` trusts. Independent of transports.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def dev_tls() -> ServerTLS:
     """Return a development certificate for this machine; created once, and renewed in time."""
     directory = dev_directory()
     certificate, key = directory / "server.pem", directory / "server.key"
-    with _alone_in(directory):
+    with _locked(directory):
         authority = _dev_authority(directory)
         if not _is_fresh(certificate, key, authority):
             made = make_certificate(dev_names(), authority)
@@ -216,7 +216,7 @@ def dev_tls() -> ServerTLS:
 def dev_trust() -> Trust:
     """Return trust in the certificates that `dev_tls` creates for this user on this machine."""
     directory = dev_directory()
-    with _alone_in(directory):
+    with _locked(directory):
         return Trust(authorities=_dev_authority(directory).certificate)
 
 
@@ -276,8 +276,8 @@ def system_authorities() -> str | None:
 
 
 @contextlib.contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    """Hold a lock on the directory, so that processes that start at once create one authority."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold a lock on the directory, so that concurrent processes create one authority."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(directory, os.O_RDONLY)
@@ -297,7 +297,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 
 def _refuse_foreign(found: os.stat_result, path: Path) -> None:
-    """Raise `TLSError` if another user owns, or can write to, a file or directory of trust."""
+    """Raise `TLSError` if another user owns or can change a certificate file or its directory."""
     hint = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove what is there"
     if found.st_uid not in (os.geteuid(), 0):
         raise TLSError(

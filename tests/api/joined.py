@@ -13,7 +13,7 @@ import aqueduct
 from aqueduct import ClientConnection, Limits, Receiver, Sender, ServerConnection
 
 SECONDS = 60
-"""In which everything happens, however busy the machine is."""
+"""Timeout in seconds, enough for a busy machine."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class GiveSender(msgspec.Struct, Generic[T]):
 
 give_receiver: Any = GiveReceiver
 give_sender: Any = GiveSender
-"""The same, to be given a type at run time."""
+"""The same classes, subscriptable at run time."""
 
 
 class Ends(NamedTuple):
@@ -46,7 +46,7 @@ async def joined(
     limits: Limits | None = None,
     **options: Any,
 ) -> AsyncIterator[Ends]:
-    """Connect; the server has other types and limits than the client if so told."""
+    """Connect a client and a server; the server may have other types and limits."""
     async with (
         asyncio.timeout(SECONDS),
         aqueduct.serve(
@@ -65,7 +65,7 @@ async def joined(
 async def sending(
     kind: Any = bytes, their_kind: Any = None, *, limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[tuple[Sender[Any], Receiver[Any]]]:
-    """A sender here and its receiver at the server."""
+    """Yield a sender at the client and its receiver at the server."""
     async with joined(give_receiver[kind], give_receiver[their_kind or kind], limits=limits) as (
         client,
         server,
@@ -82,7 +82,7 @@ async def sending(
 async def receiving(
     kind: Any = bytes, their_kind: Any = None
 ) -> AsyncIterator[tuple[Sender[Any], Receiver[Any]]]:
-    """A sender at the server and its receiver here."""
+    """Yield a sender at the server and its receiver at the client."""
     async with joined(give_sender[kind], give_sender[their_kind or kind]) as (client, server):
         sender, receiver = aqueduct.channel(kind)
         await client.entrypoint.send(GiveSender(sender))

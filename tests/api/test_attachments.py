@@ -31,7 +31,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def carry(
     handle: Any, kind: Any = bytes, answers: int = 0
 ) -> "tuple[Sender[bytes], Receiver[bytes], list[bytes]]":
-    """Send a sender and a receiver away, have a server handle them; what stayed here, and came."""
+    """Send a sender and a receiver to a server; return the halves that stay, and its messages."""
     async with aqueduct.serve("127.0.0.1:0", kind, tls=aqueduct.dev_tls()) as server:
         serving = asyncio.create_task(server.run(handle))
         async with aqueduct.connect(
@@ -107,11 +107,11 @@ async def test_a_typed_message_has_its_halves_in_its_fields_alone() -> None:
         await reply.receive()
 
 
-async def test_a_sender_whose_receiver_was_closed_before_it_arrived_can_be_taken() -> None:
+async def test_a_sender_whose_receiver_was_closed_before_it_arrived_can_be_claimed() -> None:
     seen: list[str] = []
 
     async def handle(connection: Connection[bytes]) -> None:
-        await asyncio.sleep(0.2)  # the close is here before the message is taken
+        await asyncio.sleep(0.2)  # the close arrives before the message is taken
         message = await connection.entrypoint.receive_message()
         (sender,) = message.attachments
         assert isinstance(sender, Sender)

@@ -30,7 +30,7 @@ class Sum(msgspec.Struct):
 
 
 class Shared(msgspec.Struct):
-    """What asynchronous code declares; threads use the same class."""
+    """A message type declared for asynchronous code, which threads use too."""
 
     numbers: aqueduct.Receiver[int]
     reply: aqueduct.Sender[int]
@@ -58,7 +58,7 @@ def serve_in_process(pipe: Pipe) -> None:
 
 @pytest.fixture
 def address(own_certificates: None) -> Iterator[str]:
-    """A server in a process of its own."""
+    """Start a server in another process, and return its address."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve_in_process, args=(there,), daemon=True)
@@ -112,7 +112,7 @@ def test_batches_are_sent_and_received_with_few_calls_to_the_loop() -> None:
         assert tx.send_many(range(5_000)) == 5_000
         tx.finish()
         assert rx.receive_many(10) == list(range(10))
-        assert rx.receive() == 10  # brings others along, which stay in order
+        assert rx.receive() == 10  # reads ahead; the order stays
         assert rx.receive_many(5) == [11, 12, 13, 14, 15]
         assert rx.statistics() == {"received": 16, "queued": 4_984}
         assert list(rx) == list(range(16, 5_000))
@@ -139,7 +139,7 @@ def test_messages_read_ahead_by_one_thread_are_available_to_all() -> None:
     def work(mine: list[int]) -> None:
         first = rx.receive(timeout=SECONDS)
         mine.append(first)
-        barrier.wait(SECONDS)  # nobody goes on before each has got one
+        barrier.wait(SECONDS)  # no thread continues before each has received one
         mine.extend(rx)
 
     threads = [threading.Thread(target=work, args=(mine,)) for mine in taken]
@@ -313,7 +313,8 @@ def test_ctrl_c_ends_a_server_whose_handlers_wait_for_clients(own_certificates: 
         import aqueduct
         from aqueduct import blocking
 
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # else a background job ignores it
+        # A background job ignores SIGINT otherwise.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
         def handle(connection):
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -323,7 +324,7 @@ def test_ctrl_c_ends_a_server_whose_handlers_wait_for_clients(own_certificates: 
         with blocking.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
             client = blocking.connect(server.address, trust=aqueduct.dev_trust())
             try:
-                server.run(handle, threads=1)  # the only thread is taken: waiting for it ends too
+                server.run(handle, threads=1)  # the only thread is busy; the wait for it ends too
             except KeyboardInterrupt:
                 client.wait_closed(timeout=10)
     """
@@ -370,7 +371,7 @@ def test_a_receiver_that_is_sent_away_takes_its_queued_messages_along() -> None:
 
 
 def test_connecting_where_no_server_listens_fails_at_once(own_certificates: None) -> None:
-    with pytest.raises(aqueduct.ConnectError, match="nobody listens"):
+    with pytest.raises(aqueduct.ConnectError, match="nothing listens"):
         connected("127.0.0.1:9")
 
 

@@ -1,4 +1,4 @@
-"""Clients: what they wait for, what they leave behind, and that others hear of it."""
+"""Clients: what they wait for, and what they free and report on failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import aqueduct
 from aqueduct.transport.quic import connector
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.wire.chanid import Side
-from tests.processes.peers import PATIENCE, eventually
+from tests.processes.peers import TIMEOUT, eventually
 from tests.transport.quic.inside import listener_of, transport_of
 
 
@@ -26,7 +26,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connect(address: str, **options: Any) -> Any:
-    options.setdefault("timeout", PATIENCE)
+    options.setdefault("timeout", TIMEOUT)
     return aqueduct.connect(address, trust=aqueduct.dev_trust(), **options)
 
 
@@ -46,7 +46,7 @@ async def test_an_error_in_the_block_closes_the_connection_and_is_not_hidden() -
         with pytest.raises(ZeroDivisionError):
             async with connect(server.address):
                 raise ZeroDivisionError
-        await eventually(lambda: not listener_of(server).transports, "the server hears of it")
+        await eventually(lambda: not listener_of(server).transports, "the server notices the end")
 
 
 async def test_a_connect_that_times_out_leaves_no_socket_and_no_warning() -> None:
@@ -58,7 +58,7 @@ async def test_a_connect_that_times_out_leaves_no_socket_and_no_warning() -> Non
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
-async def test_a_fault_of_quic_before_the_headers_is_no_reason_to_give_up(
+async def test_connect_retries_after_a_fault_of_quic_before_the_headers(
     side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Bridge._handle_rare
@@ -80,7 +80,7 @@ async def test_a_fault_of_quic_before_the_headers_is_no_reason_to_give_up(
         assert failed
 
 
-async def test_a_server_at_an_address_written_by_name_is_found() -> None:
+async def test_a_server_is_found_by_its_host_name() -> None:
     async with aqueduct.serve("localhost:0", tls=aqueduct.dev_tls()) as server:
         port = server.address.rpartition(":")[2]
         async with connect(f"localhost:{port}") as connection:
@@ -93,19 +93,19 @@ async def test_connections_are_closed_when_their_server_drains() -> None:
             accepted = await server.accept()
             assert accepted is not None
             draining = asyncio.create_task(server.drain(0.0))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await connection.wait_closed()
                 await draining
             assert connection._driver.ended.code == aqueduct.CloseCode.GOING_AWAY
         assert await server.accept() is None
 
 
-async def test_a_type_that_cannot_be_one_is_refused_before_anything_is_opened() -> None:
+async def test_an_invalid_message_type_is_rejected_before_a_socket_is_opened() -> None:
     with pytest.raises(TypeError, match="cannot be the type of a channel"):
         aqueduct.connect("localhost:1", list[int] | set[int], trust=aqueduct.dev_trust())
 
 
-# -- addresses, and what a failure leaves behind ---------------------------------------------------
+# -- addresses and failures ------------------------------------------------------------------------
 
 
 def descriptors() -> int:
@@ -113,7 +113,7 @@ def descriptors() -> int:
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, *found: tuple[int, tuple[str, int]]) -> None:
-    """A name has these addresses."""
+    """Have name resolution return these addresses."""
 
     async def resolve(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
         return list(found)
@@ -151,9 +151,9 @@ async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.Mon
                 assert client.peer == good
 
 
-async def test_the_timeout_is_for_the_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_timeout_covers_name_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
-        await asyncio.sleep(PATIENCE)
+        await asyncio.sleep(TIMEOUT)
         return []
 
     monkeypatch.setattr(connector, "resolve", resolve)
@@ -161,7 +161,7 @@ async def test_the_timeout_is_for_the_name_too(monkeypatch: pytest.MonkeyPatch) 
         await connect("slow.example:4433", timeout=0.1)
 
 
-async def test_whatever_is_wrong_no_socket_is_left(tmp_path: Path) -> None:
+async def test_no_failure_leaves_a_socket_open(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     wrong: list[tuple[type[Exception], dict[str, Any]]] = [
         (OSError, {"trace": tmp_path / "file" / "trace"}),
@@ -175,7 +175,7 @@ async def test_whatever_is_wrong_no_socket_is_left(tmp_path: Path) -> None:
             assert descriptors() == before, options
 
 
-async def test_streams_follow_the_channels_that_are_allowed() -> None:
+async def test_the_stream_limit_follows_the_channel_limit() -> None:
     many = aqueduct.Limits(max_channels=200_000)
     async with (
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), limits=many) as server,

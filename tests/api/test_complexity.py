@@ -1,4 +1,4 @@
-"""The work of the channel layer is linear in what is done; counted in steps, not seconds."""
+"""The work of the channel layer is linear, counted in steps instead of seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Compared(asyncio.Future[None]):
 
 
 def settle_receipts(count: int) -> int:
-    """Steps for as many acks as there are receipts."""
+    """Return the steps for as many acks as receipts."""
     line: Any = SimpleNamespace(core=None)
     port = NetworkSendPort(line, 4, bytes)
     loop = asyncio.get_running_loop()
@@ -43,12 +43,12 @@ def settle_receipts(count: int) -> int:
     return taken
 
 
-async def test_an_ack_does_not_look_at_all_receipts() -> None:
+async def test_an_ack_does_not_scan_all_receipts() -> None:
     few, many = settle_receipts(100), settle_receipts(FACTOR * 100)
     assert many < SLACK * FACTOR * few
 
 
-async def test_a_task_that_waits_no_more_does_not_look_at_all_that_wait(monkeypatch: Any) -> None:
+async def test_a_cancelled_wait_does_not_scan_all_waiting_tasks(monkeypatch: Any) -> None:
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "create_future", lambda: Compared(loop=loop))
     waiters = Waiters()
@@ -63,7 +63,7 @@ async def test_a_task_that_waits_no_more_does_not_look_at_all_that_wait(monkeypa
     assert Compared.comparisons < 2 * len(tasks)
 
 
-async def test_a_close_does_not_look_at_all_senders_in_each_turn() -> None:
+async def test_a_close_does_not_scan_all_senders_in_each_turn() -> None:
     async with joined() as (client, _):
         core: Any = client._driver.core
         idle = [NetworkSendPort(client._driver, 4 * number, bytes) for number in range(1, 400)]

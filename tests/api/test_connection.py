@@ -1,4 +1,4 @@
-"""A connection: what it counts, how it ends, and who hears of it."""
+"""A connection: its statistics, how it ends, and who is notified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[aqueduct.Server[bytes], Relay]]:
-    """A server, and a network before it."""
+    """Start a server behind a lossy relay."""
     async with (
         asyncio.timeout(SECONDS),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
@@ -41,7 +41,7 @@ async def connect(address: str) -> aqueduct.ClientConnection[bytes]:
     return await aqueduct.connect(address, trust=aqueduct.dev_trust(), timeout=SECONDS)
 
 
-# -- what it counts --------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------
 
 
 async def test_statistics_have_round_trips_bytes_packets_losses_and_channels() -> None:
@@ -60,12 +60,12 @@ async def test_statistics_have_round_trips_bytes_packets_losses_and_channels() -
         assert before["bytes_received"] < numbers["bytes_received"] < 50_000
         assert numbers["lost_packets"] >= 0
         assert numbers["channels"] == theirs["channels"] == 1
-        # What one side sent, the other received; nothing is lost on loopback.
+        # Each side received what the other sent: nothing is lost on loopback.
         assert 100_000 <= theirs["bytes_received"] <= client.statistics()["bytes_sent"]
         assert theirs["packets_received"] <= client.statistics()["packets_sent"]
 
 
-async def test_both_sides_count_the_same_packets_when_all_is_quiet() -> None:
+async def test_both_sides_count_the_same_packets_when_idle() -> None:
     async with joined() as (client, server):
         for _ in range(50):
             await client.entrypoint.send(bytes(10_000))
@@ -79,10 +79,10 @@ async def test_both_sides_count_the_same_packets_when_all_is_quiet() -> None:
                 for what in ("bytes", "packets")
             )
 
-        await eventually(agree, "what was sent was received")
+        await eventually(agree, "all packets arrived")
 
 
-async def test_statistics_count_live_channels_and_bytes_that_wait() -> None:
+async def test_statistics_count_open_channels_and_queued_bytes() -> None:
     async with joined(GiveReceiver[bytes]) as (client, server):
         sender, receiver = aqueduct.channel()
         await client.entrypoint.send(GiveReceiver(receiver))
@@ -93,18 +93,18 @@ async def test_statistics_count_live_channels_and_bytes_that_wait() -> None:
         assert server.statistics()["held_bytes"] >= 1_000
         sender.finish()
         assert len([payload async for payload in theirs]) == 1
-        await eventually(lambda: client.statistics()["channels"] == 1, "the channel is over")
+        await eventually(lambda: client.statistics()["channels"] == 1, "the channel has ended")
         assert server.statistics()["held_bytes"] == 0
 
 
-async def test_statistics_can_be_asked_for_when_the_connection_is_over() -> None:
+async def test_statistics_work_after_the_end() -> None:
     async with joined() as (client, _):
         await client.close()
         assert client.statistics()["channels"] == 0
         assert client.statistics()["packets_sent"] > 0
 
 
-# -- how it ends -----------------------------------------------------------------------------------
+# -- ends ------------------------------------------------------------------------------------------
 
 
 async def test_close_delivers_what_was_sent_before_it() -> None:
@@ -120,7 +120,7 @@ async def test_close_delivers_what_was_sent_before_it() -> None:
 
 
 @pytest.mark.parametrize("finish", [False, True])
-async def test_close_waits_for_what_was_lost_on_the_way_and_sent_again(finish: bool) -> None:
+async def test_close_waits_for_retransmissions(finish: bool) -> None:
     async with served() as (server, relay):
         client = await connect(relay.address)
         accepted = await server.accept()
@@ -138,7 +138,9 @@ async def test_close_waits_for_what_was_lost_on_the_way_and_sent_again(finish: b
             await accepted.entrypoint.receive()
 
 
-async def test_close_rests_while_the_peer_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_does_not_poll_while_the_peer_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection_driver, "LINGER", 0.5)
     async with served() as (_, relay):
         client = await connect(relay.address)
@@ -161,7 +163,7 @@ async def test_close_rests_while_the_peer_is_silent(monkeypatch: pytest.MonkeyPa
         relay.end_blackout()
 
 
-async def test_a_close_that_is_cancelled_leaves_no_socket_and_tells_the_peer() -> None:
+async def test_a_cancelled_close_frees_the_socket_and_notifies_the_peer() -> None:
     async with served() as (server, relay):
         client = await connect(relay.address)
         accepted = await server.accept()
@@ -176,7 +178,7 @@ async def test_a_close_that_is_cancelled_leaves_no_socket_and_tells_the_peer() -
         await accepted.wait_closed()
 
 
-async def test_close_does_not_wait_for_a_peer_that_goes_on_sending() -> None:
+async def test_close_does_not_wait_for_a_peer_that_keeps_sending() -> None:
     async with joined(aqueduct.Sender[bytes]) as (client, server):
         sender, receiver = aqueduct.channel(bytes, capacity=10)
         await client.entrypoint.send(sender)
@@ -201,7 +203,7 @@ async def test_close_does_not_wait_for_a_peer_that_goes_on_sending() -> None:
         receiver.close()
 
 
-async def test_close_says_why_and_both_sides_hear_who_closed() -> None:
+async def test_both_sides_get_the_code_the_reason_and_which_side_closed() -> None:
     async with joined() as (client, server):
         waiting = asyncio.create_task(server.entrypoint.receive())
         closed = asyncio.create_task(server.wait_closed())
@@ -218,7 +220,7 @@ async def test_close_says_why_and_both_sides_hear_who_closed() -> None:
         assert not caught.value.by_peer
 
 
-async def test_a_wait_for_the_end_that_is_cancelled_leaves_the_connection_alone() -> None:
+async def test_a_cancelled_wait_closed_leaves_the_connection_open() -> None:
     async with joined() as (client, server):
         waiting = asyncio.create_task(client.wait_closed())
         await asyncio.sleep(0)
@@ -256,7 +258,7 @@ async def test_drain_waits_for_channels_and_then_closes() -> None:
         assert (ended.code, ended.reason) == (CloseCode.GOING_AWAY, "drained")
 
 
-async def test_drain_gives_up_when_the_grace_is_over() -> None:
+async def test_drain_closes_after_the_grace_period() -> None:
     async with joined() as (client, server):
         began = time.monotonic()
         await client.drain(0.05)
@@ -281,7 +283,7 @@ async def test_drain_ends_when_the_socket_is_closed() -> None:
             await draining
 
 
-async def test_a_connection_tells_who_it_is_with_and_what_they_said() -> None:
+async def test_a_connection_has_the_address_and_headers_of_its_peer() -> None:
     async with joined(headers={"user": "me"}) as (client, server):
         assert server.headers.text("user") == "me"
         assert list(client.headers) == []
@@ -298,7 +300,7 @@ async def test_all_connections_of_a_loop_can_be_closed_at_once() -> None:
         assert not two.is_open
 
 
-# -- what users see --------------------------------------------------------------------------------
+# -- the public surface ----------------------------------------------------------------------------
 
 
 async def test_a_connection_shows_only_what_users_may_call() -> None:

@@ -1,4 +1,4 @@
-"""`early_data=`: what may be sent early, what waits, and what is raised if it was in vain."""
+"""`early_data=`: what is sent early, what waits, and the errors if the server rejects it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def own_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def handle(connection: Connection[bytes]) -> None:
-    """Answer a payload with itself, on the channel that came with it, and say if it was early."""
+    """Echo a payload on its attached channel, and report whether it was early."""
     async for message in messages(connection):
         (reply,) = message.attachments
         assert isinstance(reply, Sender)
@@ -75,7 +75,7 @@ def connect(server: aqueduct.Server[Any], kind: Any = Carrier, **options: Any) -
 
 
 async def visit(server: aqueduct.Server[Any], kind: Any = Carrier) -> None:
-    """Be there once, until the ticket has come."""
+    """Connect once, until the ticket has arrived."""
     async with connect(server, kind):
         for _ in range(1_000):
             if len(connector._tickets):
@@ -90,7 +90,7 @@ async def ask(connection: Any, text: bytes) -> bytes:
     return back
 
 
-async def test_the_first_time_is_not_early_and_the_second_is() -> None:
+async def test_the_second_connection_is_early() -> None:
     early: list[bool] = []
 
     async def note(connection: Connection[bytes]) -> None:
@@ -116,7 +116,7 @@ async def test_connect_returns_before_the_server_has_answered() -> None:
             assert connection.is_ready
 
 
-async def test_a_ticket_serves_one_connection_of_many_at_the_same_time() -> None:
+async def test_a_ticket_is_used_by_one_of_many_concurrent_connections() -> None:
     async with serving(handle) as server:
         await visit(server)
 
@@ -126,11 +126,11 @@ async def test_a_ticket_serves_one_connection_of_many_at_the_same_time() -> None
                 return bool(connection.early_data)
 
         early = await asyncio.gather(*(one() for _ in range(5)))
-        assert any(early)  # and another one if it came when the first had its new ticket
+        assert any(early)  # more than one if a later one used the first one's new ticket
         assert len(connector._tickets) <= 5
 
 
-async def test_tickets_are_not_used_under_another_trust() -> None:
+async def test_tickets_are_not_used_with_another_trust() -> None:
     authority = make_authority("ours")
     tls = make_certificate(["127.0.0.1"], authority)
     async with serving(handle, tls=tls) as server:
@@ -166,7 +166,7 @@ async def test_a_message_over_the_initial_limits_waits_for_the_servers(known: bo
             assert len(await answer.receive()) > 300_000
 
 
-async def test_a_message_over_the_servers_limits_is_too_large_early_too() -> None:
+async def test_an_early_message_over_the_servers_limits_is_too_large() -> None:
     async with serving(handle, limits=aqueduct.Limits(max_message=100_000)) as server:
         await visit(server)
         async with connect(server) as connection:
@@ -177,7 +177,7 @@ async def test_a_message_over_the_servers_limits_is_too_large_early_too() -> Non
             reply.cancel()
 
 
-async def test_what_was_queued_locally_waits_too() -> None:
+async def test_locally_queued_messages_wait_for_the_servers_limits() -> None:
     async def measure(connection: Connection[Any]) -> None:
         async for request in connection.entrypoint:
             async with request.content, request.reply:
@@ -234,7 +234,7 @@ async def test_unreliable_messages_wait_for_the_handshake_and_arrive() -> None:
             assert {await receipt for receipt in receipts if receipt} == {aqueduct.DELIVERED}
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 async def test_a_server_with_another_certificate_is_a_tls_error() -> None:
@@ -249,8 +249,8 @@ async def test_a_server_with_another_certificate_is_a_tls_error() -> None:
     assert seen == []
 
 
-async def test_a_retry_costs_nothing_but_time() -> None:
-    """A server under load has each client prove its address first; nothing was taken before."""
+async def test_a_retry_costs_only_a_round_trip() -> None:
+    """A server under load has each client validate its address, and takes no data before."""
     async with serving(handle) as first:
         await visit(first)
         endpoint = listener_of(first)
@@ -263,7 +263,7 @@ async def test_a_retry_costs_nothing_but_time() -> None:
             assert connection.early_data
 
 
-async def test_a_channel_that_waits_is_told_what_connect_would_have_raised() -> None:
+async def test_a_waiting_channel_gets_the_error_that_connect_would_raise() -> None:
     def refuse(headers: aqueduct.Headers, peer: Any) -> None:
         if headers.get("no"):
             raise aqueduct.Refuse("not today")
@@ -284,7 +284,7 @@ async def test_a_channel_that_waits_is_told_what_connect_would_have_raised() -> 
         assert not connection.is_open
 
 
-async def test_a_flush_is_told_when_the_servers_limits_refuse_what_waited_for_them() -> None:
+async def test_flush_raises_if_a_waiting_message_exceeds_the_servers_limits() -> None:
     async def take(connection: Connection[Upload]) -> None:
         async for upload in connection.entrypoint:
             upload.reply.cancel()
@@ -304,7 +304,7 @@ async def test_a_flush_is_told_when_the_servers_limits_refuse_what_waited_for_th
             answer.close()
 
 
-async def test_after_a_close_of_ones_own_channels_say_so() -> None:
+async def test_channels_report_a_local_close() -> None:
     async with serving(handle) as server:
         await visit(server)
         connection = await connect(server)
@@ -339,7 +339,7 @@ class Question(msgspec.Struct):
     reply: blocking.Sender[str]
 
 
-def test_threads_can_be_early_too() -> None:
+def test_threads_can_use_early_data() -> None:
     seen: list[bool] = []
 
     def answer(connection: blocking.Connection[Any]) -> None:
@@ -371,8 +371,8 @@ def test_threads_can_be_early_too() -> None:
     assert seen == [False, True]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_process_begins_without_tickets(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_no_tickets(tmp_path: Path) -> None:
     connector._tickets._tickets["somebody"] = None  # type: ignore[assignment]
     pid = os.fork()
     if pid == 0:

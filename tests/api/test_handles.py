@@ -54,7 +54,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def between(where: str) -> AsyncIterator[tuple[Sender[int], Receiver[int]]]:
-    """Both halves of a channel: in one task, or on both sides of a connection."""
+    """Yield both halves of a channel, local or across a connection."""
     if where == "network":
         async with sending(int) as halves:
             yield halves
@@ -99,7 +99,7 @@ async def test_a_wake_up_of_a_cancelled_receive_goes_to_the_next_one(where: str)
         first.cancel()
         done, _ = await asyncio.wait({first, second}, return_when=asyncio.ALL_COMPLETED, timeout=1)
         if second not in done:
-            assert first.result() == 1  # it had it already
+            assert first.result() == 1  # it had received the message
             sender.send_nowait(2)
             assert await second == 2
         else:
@@ -195,7 +195,7 @@ async def test_a_block_finishes_its_sender_and_an_exception_cancels_it_and_propa
         with pytest.raises(ZeroDivisionError):
             async with receiver:
                 raise ZeroDivisionError
-        await eventually(lambda: not sender._port.is_open(), "the sender hears of it")
+        await eventually(lambda: not sender._port.is_open(), "the sender gets the end")
         with pytest.raises(ReceiverClosed):
             await sender.send(1)
 
@@ -253,7 +253,7 @@ async def test_a_garbage_collected_networked_receiver_warns_and_is_closed() -> N
         theirs = (await server.entrypoint.receive()).half
         with pytest.warns(ResourceWarning, match=r"<Receiver .* open> was not closed.* close\(\)"):
             del receiver
-        await eventually(lambda: not theirs._port.is_open(), "the sender hears of it")
+        await eventually(lambda: not theirs._port.is_open(), "the sender gets the end")
         with pytest.raises(ReceiverClosed):
             await theirs.send(1)
 
@@ -292,7 +292,7 @@ async def test_a_half_ends_if_its_other_half_was_garbage_collected_before_it_was
             del kept
         await client.entrypoint.send(GiveSender(other))
         theirs_to_send = (await server.entrypoint.receive()).half
-        await eventually(lambda: not theirs_to_send._port.is_open(), "the sender hears of it")
+        await eventually(lambda: not theirs_to_send._port.is_open(), "the sender gets the end")
         with pytest.raises(ReceiverClosed):
             await theirs_to_send.send(1)
 
@@ -376,7 +376,7 @@ async def test_a_networked_half_cannot_be_sent_on() -> None:
         theirs = (await server.entrypoint.receive()).half
         with pytest.raises(EncodeError, match="make a new channel and copy the messages"):
             await client.entrypoint.send(GiveSender(theirs))
-        await theirs.send(1)  # it is none the worse for it
+        await theirs.send(1)  # it is still usable
         assert await receiver.receive() == 1
         theirs.finish()
         receiver.close()
@@ -430,7 +430,7 @@ async def test_headers_and_mode_of_a_channel_go_with_it() -> None:
         theirs.close()
 
 
-# -- what a handle shows ---------------------------------------------------------------------------
+# -- repr ------------------------------------------------------------------------------------------
 
 
 def test_a_local_half_names_its_mode_and_state() -> None:
@@ -462,7 +462,7 @@ async def test_a_networked_half_names_its_channel_mode_and_state() -> None:
         assert repr(receiver) == "<Receiver channel=client#1> mode=unreliable moved>"
         assert repr(theirs) == "<Receiver channel=client#1> mode=unknown open>"
         theirs.close()
-        await eventually(lambda: "receiver closed" in repr(sender), "the sender hears of it")
+        await eventually(lambda: "receiver closed" in repr(sender), "the sender gets the end")
         assert repr(sender) == "<Sender channel=client#1> mode=unreliable receiver closed>"
         assert repr(theirs) == "<Receiver channel=client#1> mode=unknown closed>"
     assert repr(client.entrypoint) == "<Sender channel=entrypoint mode=unknown connection ended>"
@@ -512,7 +512,7 @@ async def test_a_call_that_is_not_answered_in_time_closes_the_answers_channel() 
         with pytest.raises(TimeoutError):
             await client.entrypoint.call(Ask, text="hi", timeout=0.01)
         asked = await server.entrypoint.receive()
-        await eventually(lambda: not asked.reply._port.is_open(), "nobody waits for the answer")
+        await eventually(lambda: not asked.reply._port.is_open(), "the answer's channel is closed")
         with pytest.raises(ReceiverClosed) as caught:
             await asked.reply.send("late")
         assert caught.value.payload == "late"

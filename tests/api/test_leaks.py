@@ -57,13 +57,13 @@ async def give_sender(ends: Ends) -> tuple[Sender[bytes], Receiver[bytes]]:
 Make = Callable[[Ends], Awaitable[tuple[Sender[bytes], Receiver[bytes]]]]
 
 
-async def send_for_ever(sender: Sender[bytes]) -> None:
+async def send_until_error(sender: Sender[bytes]) -> None:
     while True:
         await sender.send(b"y")
         await asyncio.sleep(0)
 
 
-async def receive_for_ever(receiver: Receiver[bytes]) -> None:
+async def receive_until_error(receiver: Receiver[bytes]) -> None:
     while True:
         await receiver.receive()
 
@@ -87,7 +87,7 @@ async def close_before_the_sender_ends(make: Make, ends: Ends) -> None:
     await sender.send(b"x")
     receiver.close()
     with pytest.raises(ReceiverClosed):
-        await send_for_ever(sender)
+        await send_until_error(sender)
     sender.cancel()
 
 
@@ -96,7 +96,7 @@ async def cancel(make: Make, ends: Ends) -> None:
     await sender.send(b"x")
     sender.cancel()
     with pytest.raises(ChannelError):
-        await receive_for_ever(receiver)
+        await receive_until_error(receiver)
 
 
 async def close_without_a_message(make: Make, ends: Ends) -> None:
@@ -113,7 +113,7 @@ async def finish_without_a_message(make: Make, ends: Ends) -> None:
 
 
 def left(connection: Connection[object]) -> list[str]:
-    """What a connection keeps besides its entrypoint, which has a stream or two of its own."""
+    """Return what a connection holds besides its entrypoint and its streams."""
     ports = [f"port {channel}" for channel in connection._driver.ports if channel]
     unclaimed = [f"unclaimed port {channel}" for channel in connection._driver._unclaimed]
     left = connection._driver.core.leftovers()
@@ -124,7 +124,7 @@ def left(connection: Connection[object]) -> list[str]:
 
 
 async def assert_nothing_left(ends: Ends) -> None:
-    """Once the last acks have come and the last timers have fired."""
+    """Check that nothing is left after the last acks and timers."""
     clock = asyncio.get_running_loop()
     deadline = clock.time() + SECONDS / 4
     while any(left(one) for one in ends) and clock.time() < deadline:  # noqa: ASYNC110
@@ -167,7 +167,7 @@ async def test_nothing_is_left_of_calls_that_timed_out() -> None:
         await assert_nothing_left(ends)
 
 
-async def test_nothing_is_left_of_halves_that_nobody_claims() -> None:
+async def test_nothing_is_left_of_unclaimed_halves() -> None:
     async with joined(Request, bytes) as ends:
         for _ in range(ROUNDS):
             to_them, receiver = aqueduct.channel()
@@ -179,7 +179,7 @@ async def test_nothing_is_left_of_halves_that_nobody_claims() -> None:
         await assert_nothing_left(ends)
 
 
-async def test_a_server_lets_a_connection_go_when_its_handler_is_done() -> None:
+async def test_a_server_frees_a_connection_when_its_handler_returns() -> None:
     gone = asyncio.Event()
 
     async def handler(connection: aqueduct.ServerConnection[bytes]) -> None:
@@ -203,8 +203,8 @@ def is_freed(quic: Engine) -> bool:
     return quic.core is None
 
 
-async def test_a_connection_that_is_over_holds_nothing_of_quic() -> None:
-    """The application may keep it, and a reference cycle keeps it for minutes."""
+async def test_an_ended_connection_holds_no_memory_of_quic() -> None:
+    """The application, or a reference cycle, may keep the connection for minutes."""
     async with joined() as (client, server):
         await client.entrypoint.send(bytes(500_000))
         await server.entrypoint.receive()

@@ -1,4 +1,4 @@
-"""Servers: who gets in, who does not, and what the application hears of it."""
+"""Servers: acceptance, refusal, handlers, and what is reported to the application."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def reported() -> list[dict[str, Any]]:
-    """What the loop is told of failures."""
+    """Return what is reported to the loop's exception handler."""
     contexts: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: contexts.append(context))
@@ -71,7 +71,7 @@ async def test_an_accept_callback_that_fails_ends_that_connection_at_once(
     (context,) = reported
     assert "the accept callback for <ServerConnection peer=" in context["message"]
     assert isinstance(context["exception"], Exception)
-    gc.collect()  # nobody forgot anything: a warning would be an error here
+    gc.collect()  # a warning about an unclosed half would be an error here
 
 
 async def test_a_server_that_refuses_leaves_nothing_open() -> None:
@@ -85,7 +85,7 @@ async def test_a_server_that_refuses_leaves_nothing_open() -> None:
     gc.collect()
 
 
-async def test_a_client_that_may_try_again_is_not_refused_for_good() -> None:
+async def test_a_busy_server_raises_a_plain_connect_error() -> None:
     """AQ-CONN-5."""
 
     def refuse(headers: Headers, peer: Any) -> None:
@@ -98,7 +98,7 @@ async def test_a_client_that_may_try_again_is_not_refused_for_good() -> None:
     gc.collect()
 
 
-async def test_a_server_that_closes_ends_clients_it_has_not_answered() -> None:
+async def test_a_server_that_closes_ends_clients_that_wait_for_acceptance() -> None:
     asked = asyncio.Event()
 
     async def think(headers: Headers, peer: Any) -> None:
@@ -119,7 +119,7 @@ async def test_a_server_that_closes_ends_clients_it_has_not_answered() -> None:
     gc.collect()
 
 
-async def test_a_handshake_that_nobody_finishes_leaves_nothing_when_the_server_closes() -> None:
+async def test_an_unfinished_handshake_leaves_no_state_when_the_server_closes() -> None:
     async with asyncio.timeout(SECONDS), serve() as server:
         host, _, port = server.address.rpartition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -128,7 +128,7 @@ async def test_a_handshake_that_nobody_finishes_leaves_nothing_when_the_server_c
     gc.collect()
 
 
-async def test_what_a_client_left_unread_does_not_warn_after_the_end() -> None:
+async def test_unread_messages_do_not_warn_after_the_end() -> None:
     async with asyncio.timeout(SECONDS), serve() as server:
         async with connect(server) as connection:
             accepted = await server.accept()
@@ -142,7 +142,7 @@ async def test_what_a_client_left_unread_does_not_warn_after_the_end() -> None:
         gc.collect()
 
 
-async def test_what_arrived_before_the_end_can_be_received_after_it() -> None:
+async def test_messages_that_arrived_before_the_end_can_be_received_after_it() -> None:
     async with asyncio.timeout(SECONDS), serve() as server:
         async with connect(server) as connection:
             accepted = await server.accept()
@@ -156,7 +156,7 @@ async def test_what_arrived_before_the_end_can_be_received_after_it() -> None:
             await accepted.entrypoint.receive()
 
 
-async def test_a_type_that_cannot_be_one_is_refused_before_anything_is_opened() -> None:
+async def test_an_invalid_message_type_is_rejected_before_a_socket_is_opened() -> None:
     with pytest.raises(TypeError, match="cannot be the type of a channel"):
         aqueduct.serve("127.0.0.1:0", list[int] | set[int], tls=aqueduct.dev_tls())
 
@@ -187,7 +187,7 @@ async def test_a_handler_that_loses_another_connection_ends_its_own(
         serving.cancel()
 
 
-async def test_a_handler_that_ends_in_a_cancellation_of_its_own_ends_its_connection(
+async def test_a_handler_that_raises_cancelled_error_ends_its_connection(
     reported: list[dict[str, Any]],
 ) -> None:
     async def give_up(connection: aqueduct.ServerConnection[bytes]) -> None:
@@ -204,7 +204,9 @@ async def test_a_handler_that_ends_in_a_cancellation_of_its_own_ends_its_connect
         serving.cancel()
 
 
-async def test_a_handler_whose_client_goes_is_not_reported(reported: list[dict[str, Any]]) -> None:
+async def test_a_handler_that_ends_by_a_disconnect_is_not_reported(
+    reported: list[dict[str, Any]],
+) -> None:
     async def read(connection: aqueduct.ServerConnection[bytes]) -> None:
         async for _ in connection.entrypoint:
             pass
@@ -213,7 +215,7 @@ async def test_a_handler_whose_client_goes_is_not_reported(reported: list[dict[s
         serving = asyncio.create_task(server.run(read))
         async with connect(server) as client:
             await client.entrypoint.send(b"hello")
-        await eventually(lambda: not listener_of(server).transports, "the server hears of it")
+        await eventually(lambda: not listener_of(server).transports, "the server notices the end")
         assert not reported
         serving.cancel()
 
@@ -239,7 +241,7 @@ async def test_connections_are_closed_when_their_handlers_are_cancelled() -> Non
             await receiver.receive()
 
 
-# -- who waits to be accepted ----------------------------------------------------------------------
+# -- waiting for accept ----------------------------------------------------------------------------
 
 
 async def test_connections_that_ended_before_they_were_accepted_are_kept_within_bounds(
@@ -257,10 +259,10 @@ async def test_connections_that_ended_before_they_were_accepted_are_kept_within_
             assert connection is not None
             kept.append((await connection.entrypoint.receive())[:1])
         assert kept == [b"0", b"1", b"2", b"3"]
-        assert ["lost" in one["message"] for one in reported] == [True]  # said once
+        assert ["lost" in one["message"] for one in reported] == [True]  # reported once
 
 
-async def test_connections_that_wait_to_be_accepted_count_as_connections() -> None:
+async def test_ended_connections_that_wait_for_accept_count_as_open() -> None:
     options = aqueduct.QuicSettings(max_connections=2)
     async with serve(options=options) as server:
         for _ in range(2):
@@ -274,7 +276,7 @@ async def test_connections_that_wait_to_be_accepted_count_as_connections() -> No
             pass
 
 
-# -- what a failure leaves behind ------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_cannot_record_leaves_its_port_free(tmp_path: Path) -> None:

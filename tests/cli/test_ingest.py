@@ -63,7 +63,7 @@ def one_line(ran: "subprocess.CompletedProcess[str]", *parts: str) -> None:
 
 @pytest.fixture
 def nobody() -> str:
-    """An address where nobody listens."""
+    """An address where nothing listens."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{sock.getsockname()[1]}"
@@ -221,13 +221,13 @@ def test_nobody_there_is_said_soon_and_not_waited_for_longer_than_asked(
     assert patient.stderr is not None
     said = patient.stderr.readline()
     assert time.monotonic() - begun < 10
-    assert said.startswith(f"aqueduct: nobody listens at {nobody} (Connection refused)")
+    assert said.startswith(f"aqueduct: nothing listens at {nobody} (Connection refused)")
     assert said.endswith("; trying for up to 60 s, Ctrl-C ends that\n")
     code, out, err = interrupt(patient)
     assert (code, out) == (130, "")
     assert err.startswith("0 records stored in ")
     one_line(run("produce", "logs", "-s", nobody, "--wait", "0", stdin="x"), "could not be reached")
-    one_line(run("topics", "-s", nobody), f"nobody listens at {nobody}")
+    one_line(run("topics", "-s", nobody), f"nothing listens at {nobody}")
 
 
 def test_a_mute_address_is_said_soon_too(start: Start) -> None:

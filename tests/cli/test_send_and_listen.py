@@ -84,7 +84,7 @@ def test_a_listener_that_is_interrupted_has_printed_everything(run: Run, start: 
 def test_without_a_listener_sending_fails_in_one_line(run: Run) -> None:
     ran = run("send", "127.0.0.1:9", "hello")
     assert ran.returncode == 1
-    assert ran.stderr.startswith("aqueduct: nobody listens at 127.0.0.1:9")
+    assert ran.stderr.startswith("aqueduct: nothing listens at 127.0.0.1:9")
     assert len(ran.stderr.splitlines()) == 1
 
 

@@ -40,7 +40,7 @@ class CodecContract:
         assert codec.content_type == self.content_type
         assert MEDIA_TYPE.fullmatch(codec.content_type)
 
-    def test_a_value_comes_back_equal(self) -> None:
+    def test_a_value_round_trips(self) -> None:
         for kind, value in self.samples:
             codec = self.make(kind)
             payload, halves = codec.encode(value)
@@ -108,7 +108,7 @@ class Halves(msgspec.Struct):
 
 
 class Refusing(msgspec.Struct):
-    """Its own code rejects a value with an error that msgspec does not know."""
+    """A type whose own code raises an error that msgspec does not know."""
 
     number: int
 
@@ -118,11 +118,11 @@ class Refusing(msgspec.Struct):
 
 
 class ChannelCodecContract(CodecContract):
-    """What a codec promises besides for values with channel halves."""
+    """What a codec promises in addition for values with channel halves."""
 
     @pytest.fixture
     def halves(self) -> Iterator[list[Any]]:
-        """A receiver and two senders."""
+        """Yield a receiver and two senders."""
         channels = [aqueduct.channel(int) for _ in range(3)]
         yield [channels[0].receiver, *(one.sender for one in channels[1:])]
         for sender, receiver in channels:

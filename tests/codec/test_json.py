@@ -1,4 +1,4 @@
-"""JSON payloads: the contract of a codec, and what others can read."""
+"""JSON payloads: the contract of a codec, and other JSON parsers."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Request(msgspec.Struct):
 
 
 class Picky(msgspec.Struct):
-    """Its own code objects, with an error that msgspec does not know."""
+    """A type whose own code raises an error that msgspec does not know."""
 
     number: int
 
@@ -63,7 +63,7 @@ class Broken(tzinfo):
 
 @pytest.fixture
 def halves() -> Iterator[list[ChannelHalf]]:
-    """A receiver and three senders."""
+    """Yield a receiver and three senders."""
     channels = [aqueduct.channel(int) for _ in range(4)]
     yield [channels[0].receiver, *(one.sender for one in channels[1:])]
     for sender, receiver in channels:
@@ -119,7 +119,7 @@ class TestMessagePackCodec(ChannelCodecContract):
         (bytearray, bytearray(b"kept")),
     ],
 )
-def test_a_value_of_any_type_comes_back(kind: Any, value: Any) -> None:
+def test_a_value_of_any_type_round_trips(kind: Any, value: Any) -> None:
     payload, halves = codec(kind).encode(value)
     assert halves == []
     assert codec(kind).decode(payload, no_channels) == value
@@ -234,7 +234,7 @@ def test_a_decode_error_says_what_was_expected_and_where(kind: Any, value: Any, 
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x92\x01", b"\x01\x02"])
-def test_bytes_that_are_no_msgpack_are_a_decode_error(payload: bytes) -> None:
+def test_malformed_msgpack_is_a_decode_error(payload: bytes) -> None:
     with pytest.raises(DecodeError, match="not a"):
         codec(Any).decode(payload, no_channels)
 

@@ -32,6 +32,6 @@ def test_bytes_are_not_copied_and_buffers_are() -> None:
     assert codec.encode(memoryview(b"def")[::2])[0] == b"df"
 
 
-def test_another_type_says_how_to_declare_it() -> None:
+def test_the_error_for_another_type_says_how_to_declare_it() -> None:
     with pytest.raises(EncodeError, match=r"cannot send str; give it a type"):
         RawCodec().encode("text")

@@ -40,7 +40,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     SentUnreliable,
@@ -522,11 +522,11 @@ def forged_frame(victim: Party, tape: Tape) -> bytes:
         number, space, first = tape.number(), tape.byte() & 7, tape.byte() * 16
         indexes = range(first, first + tape.byte() % 32)
         attached = tuple(Attachment(index << 3 | space, ()) for index in indexes)
-        return Message(number, (), attached, b"").encode()
+        return MessageFrame(number, (), attached, b"").encode()
     if kind is Forgery.RUN:
         first, length, size = tape.number(), tape.byte() % 100, tape.size() % 600
         numbers = range(first, min(first + length, 2**64))
-        return b"".join([Message(number, (), (), bytes(size)).encode() for number in numbers])
+        return b"".join([MessageFrame(number, (), (), bytes(size)).encode() for number in numbers])
     if kind is Forgery.ACK_RELIABLE:
         return forged_acks(tape)
     if kind is Forgery.ACK_NACK_UNRELIABLE:
@@ -565,7 +565,7 @@ def forged_message(kind: Forgery, tape: Tape) -> bytes:
     headers = ((b"forged", tape.bytes(shape >> 4)),) if shape & 1 else ()
     channels = dict.fromkeys(tape.number() for _ in range(shape >> 1 & 3))
     attachments = tuple(Attachment(channel, ()) for channel in channels)
-    encoded = Message(number, headers, attachments, bytes(size)).encode()
+    encoded = MessageFrame(number, headers, attachments, bytes(size)).encode()
     return encoded[:-1] if kind is Forgery.PARTIAL_MESSAGE else encoded
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.wire.frames import Frame, Message, MessageRun
+from aqueduct.wire.frames import Frame, MessageFrame, MessageRun
 from aqueduct.wire.ranges import MAX_RANGES_SIZE
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 from tests.fuzz import files, messages, program
@@ -45,7 +45,7 @@ def roundtrip(data: bytes) -> None:
     if error is None:
         assert (encoded, error_again) == (data, None)
     for frame in frames:
-        if isinstance(frame, Message):
+        if isinstance(frame, MessageFrame):
             check_size(frame)
 
 
@@ -122,9 +122,9 @@ def parse(pieces: list[bytes], at_once: int = 1) -> tuple[list[Frame], str | Non
     return frames, None
 
 
-def check_size(message: Message) -> None:
+def check_size(message: MessageFrame) -> None:
     """The size that flow control counts is the contents of the three varbytes."""
-    bare = Message(message.number, (), (), b"")
+    bare = MessageFrame(message.number, (), (), b"")
     overhead = len(bare.encode())
     # Each of the three length prefixes grows from one byte to two or three.
     assert 0 <= len(message.encode()) - overhead - message.size <= 6

@@ -17,14 +17,14 @@ from tests.interop.frames import message, route_to, varint, version
 from tests.processes.lab import Ask, CloseAfter, Produce, Report, Stall
 from tests.transport.quic.inside import transport_of
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 @contextlib.asynccontextmanager
 async def client(addresses: Addresses) -> AsyncIterator[aqueduct.Connection[Any]]:
     """Connect; on exit close the socket without closing the connection."""
     connection = await aqueduct.connect(
-        addresses["channels"], Request, trust=aqueduct.dev_trust(), timeout=PATIENCE
+        addresses["channels"], Request, trust=aqueduct.dev_trust(), timeout=TIMEOUT
     )
     try:
         yield connection
@@ -90,7 +90,7 @@ async def unordered_closes(addresses: Addresses, random: Random) -> None:
         for _ in range(4):
             reply, answer = oneshot(Poured)
             await connection.entrypoint.send(Pour(1_000_000, 8, reply))
-            async with answer, asyncio.timeout(PATIENCE):
+            async with answer, asyncio.timeout(TIMEOUT):
                 poured = await answer.receive()
             # A client that does not read its socket sends no acks.
             reader = transport_of(connection).endpoint

@@ -27,7 +27,7 @@ from aqueduct.ingest.protocol import (
 from tests.hostile.attackers import HOSTS, Addresses, attack, place
 from tests.hostile.target import HOSTILE_TOKEN, PRODUCER, PUBLIC, TOPIC
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +39,7 @@ async def client(
         Request,
         trust=aqueduct.dev_trust(),
         headers={"authorization": f"Bearer {token}"},
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     try:
         yield connection
@@ -57,7 +57,7 @@ async def producing(
     undecoded = cast("Receiver[bytes]", incoming)
     await connection.entrypoint.send(Open(topic, producer, undecoded, outgoing, scope=scope))
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             answer = await answers.receive()
         yield records, answers, answer.committed if isinstance(answer, Opened) else 0
     finally:
@@ -113,7 +113,7 @@ async def advance_floods(addresses: Addresses, random: Random) -> None:
         async def advance(reader: str) -> None:
             for _ in range(50):
                 await connection.entrypoint.call(
-                    Advance, topic=TOPIC, reader=reader, offsets={0: 0}, timeout=PATIENCE
+                    Advance, topic=TOPIC, reader=reader, offsets={0: 0}, timeout=TIMEOUT
                 )
                 await asyncio.sleep(0.03)
 

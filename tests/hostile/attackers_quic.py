@@ -19,7 +19,7 @@ from tests.hostile.attackers import HOSTS, Addresses, attack, place
 from tests.hostile.attacks import garbage
 from tests.hostile.raw import raw_client, stream_frame
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 UNACCEPTED = 100
 """Megabytes that a server may hold for clients that it has not accepted, with a few addresses."""
 
@@ -55,7 +55,7 @@ class Forger:
         """Complete the handshake."""
         quic = self.quic
         quic.connect(self._where, self._loop.time())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not quic._handshake_complete:
                 self._flush()
                 with contextlib.suppress(TimeoutError):
@@ -119,7 +119,7 @@ async def forger(address: str, random: Random) -> AsyncIterator[Forger]:
 async def pour(
     rude: Forger, random: Random, write: Callable[[QuicPacketBuilder], object], megabytes: float
 ) -> None:
-    """Send up to so many megabytes, two a second, until the server closes the connection."""
+    """Send up to ``megabytes``, two megabytes a second, until the server closes the connection."""
     for _ in range(int(megabytes * 40)):
         if rude.is_closed:
             return

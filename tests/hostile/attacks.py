@@ -1,4 +1,4 @@
-"""What an attack is made of: raw packets, raw streams; and a well-behaved client to compare."""
+"""Parts of attacks: raw packets, raw streams, and a well-behaved client to compare with."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.transport.quic.inside import transport_of
 
 MEGABYTE = 1_000_000
 SLOWEST = 60.0
-"""Seconds after which the well-behaved client has no hope, however busy the machine is."""
+"""Timeout of the well-behaved client in seconds, enough for a busy machine."""
 
 
 class Watch:
-    """Asks the server something again and again, and looks at its memory."""
+    """A client that repeats a request and samples the server's memory."""
 
     def __init__(self, server: Peer) -> None:
         self.server = server
@@ -37,7 +37,7 @@ class Watch:
         self.most = self.start
 
     async def run(self) -> None:
-        """Until cancelled; an answer that does not come is an error."""
+        """Repeat requests until cancelled; a missing answer is an error."""
         async with connect(self.server.address, Request) as connection:
             while True:
                 before = time.perf_counter()
@@ -49,16 +49,16 @@ class Watch:
                 await asyncio.sleep(0.02)
 
     def look(self) -> None:
-        """Note the server's memory."""
+        """Sample the server's memory."""
         self.most = max(self.most, resident(self.server.pid))
 
     @property
     def grown(self) -> int:
-        """By how much the server's memory grew, at most."""
+        """The largest growth of the server's memory, in bytes."""
         return self.most - self.start
 
     def report(self, what: str) -> None:
-        """Print what was measured."""
+        """Print the measurements."""
         waits = sorted(self.waits)
         middle = waits[len(waits) // 2] * 1_000
         print(
@@ -70,14 +70,14 @@ class Watch:
 
 @asynccontextmanager
 async def siege(what: str, *arguments: str) -> AsyncIterator[tuple[Peer, Watch]]:
-    """A server with a well-behaved client that must not suffer."""
+    """Run a server with a well-behaved client, which must get all its answers."""
     async with lab(*arguments) as server:
         watch = Watch(server)
         asking = asyncio.create_task(watch.run())
         async with asyncio.timeout(SLOWEST):
             await watch.first.wait()
         yield server, watch
-        # Also afterwards: somebody new gets in.
+        # A new client is accepted afterwards.
         async with connect(server.address, Request, timeout=SLOWEST) as connection:
             assert await connection.entrypoint.call(Ask, text="new", timeout=SLOWEST) == "NEW"
         watch.look()
@@ -88,7 +88,7 @@ async def siege(what: str, *arguments: str) -> AsyncIterator[tuple[Peer, Watch]]
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory a process holds now."""
+    """Return the resident memory of a process, in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -97,18 +97,18 @@ def resident(pid: int) -> int:
 
 
 def garbage(seed: int) -> Iterator[bytes]:
-    """Packets of all kinds that mean nothing, without end."""
+    """Yield malformed packets of all kinds, endlessly."""
     chance = random.Random(seed)
     good = first_packet()
     while True:
         kind = chance.randrange(4)
         if kind == 0:
             yield chance.randbytes(chance.randrange(1, 1_500))
-        elif kind == 1:  # a long header, then nonsense
+        elif kind == 1:  # a long header, then random bytes
             yield bytes([0xC0 | chance.randrange(64)]) + chance.randbytes(chance.randrange(1_400))
         elif kind == 2:  # a short header
             yield bytes([0x40 | chance.randrange(64)]) + chance.randbytes(chance.randrange(100))
-        else:  # nearly a handshake
+        else:  # a malformed Initial packet
             damaged = bytearray(good)
             for _ in range(chance.randrange(1, 10)):
                 damaged[chance.randrange(len(damaged))] = chance.randrange(256)
@@ -116,7 +116,7 @@ def garbage(seed: int) -> Iterator[bytes]:
 
 
 def first_packet() -> bytes:
-    """What a client sends first."""
+    """Return the first packet of a client."""
     configuration = QuicConfiguration(
         is_client=True, alpn_protocols=["aqueduct"], server_name="localhost"
     )
@@ -145,7 +145,7 @@ async def shoot(address: str, packets: Iterator[bytes], count: int, sockets: int
 
 
 class Attacker:
-    """A connection on which anything can be said."""
+    """A connection that sends raw streams and datagrams."""
 
     def __init__(self, connection: aqueduct.Connection[Any]) -> None:
         self.connection = connection
@@ -158,7 +158,7 @@ class Attacker:
         return number
 
     def write(self, stream: int, data: bytes, *, fin: bool = False) -> None:
-        """Go on with it."""
+        """Write more bytes to a stream."""
         if self.connection.is_open:
             self._quic.send_stream_data(stream, data, fin)
             self._send()
@@ -170,7 +170,7 @@ class Attacker:
             self._send()
 
     async def settle(self) -> None:
-        """Until the server has everything, or has had enough."""
+        """Wait until the server has acknowledged everything, or has closed the connection."""
 
         def is_settled() -> bool:
             if not self.connection.is_open:
@@ -185,7 +185,7 @@ class Attacker:
         transport_of(self.connection).schedule_flush()
 
     def vanish(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket without closing the connection."""
         transport = transport_of(self.connection)
         transport.endpoint.close()
         transport.core.handle_connection_lost(0, "vanished", False, transport.now())
@@ -194,7 +194,7 @@ class Attacker:
 
 @asynccontextmanager
 async def attacker(address: str) -> AsyncIterator[Attacker]:
-    """An attacker that got through the handshake."""
+    """Connect an attacker."""
     rude = Attacker(await connect(address, Request))
     try:
         yield rude

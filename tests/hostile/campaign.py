@@ -39,7 +39,7 @@ from tests.hostile.attacks import MEGABYTE, resident
 from tests.hostile.bystanders import Bystander, bystanders
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 IDLE = 3.0
 """Seconds of measurement beside idle servers."""
 AFTER = 1.0
@@ -177,7 +177,7 @@ async def start(module: str, *arguments: str) -> asyncio.subprocess.Process:
 async def line_of(process: asyncio.subprocess.Process) -> dict[str, Any]:
     """Return the next line of JSON that a process prints."""
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         line = await process.stdout.readline()
     if not line:
         assert process.stderr is not None
@@ -202,7 +202,7 @@ class Campaign:
         """Start the clients, and measure them beside idle servers."""
         self._tasks = [asyncio.create_task(client.run()) for client in self.clients]
         self._tasks.append(asyncio.create_task(self._watch()))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             for client in self.clients:
                 await client.warm.wait()
         for client in self.clients:
@@ -228,7 +228,7 @@ class Campaign:
         reading = asyncio.create_task(process.stderr.read())
         try:
             await line_of(process)
-            async with asyncio.timeout(seconds + PATIENCE):
+            async with asyncio.timeout(seconds + TIMEOUT):
                 ended = await line_of(process)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -245,7 +245,7 @@ class Campaign:
         for client in self.clients:
             client.first.clear()
         with contextlib.suppress(TimeoutError):  # requests in progress must complete
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 for client in self.clients:
                     await client.first.wait()
         for task in self._tasks:
@@ -253,7 +253,7 @@ class Campaign:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for client in self.clients:
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await client.check()
             except Exception as error:  # noqa: BLE001 - any exception is a finding
                 client.errors.append(f"{type(error).__name__}: {error}"[:200])

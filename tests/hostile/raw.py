@@ -1,4 +1,4 @@
-"""A client that says anything in a packet, acknowledges nothing, and finishes handshakes or not."""
+"""A client that sends any frames, acknowledges nothing, and may leave handshakes unfinished."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from aqueduct.security import dev_trust
 
 PACKET = 1_350
 """Bytes of frames in one packet."""
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 def varint(value: int) -> bytes:
-    """QUIC's, not ours."""
+    """Return a varint of QUIC, which differs from Aqueduct's."""
     for prefix, size in enumerate((1, 2, 4, 8)):
         if value < 1 << (8 * size - 2):
             return (value | prefix << (8 * size - 2)).to_bytes(size, "big")
@@ -30,28 +30,28 @@ def varint(value: int) -> bytes:
 
 
 def path_challenge(number: int) -> bytes:
-    """PATH_CHALLENGE: eight bytes that the other side has to send back."""
+    """Return PATH_CHALLENGE, whose eight bytes the other side returns."""
     return b"\x1a" + number.to_bytes(8, "big")
 
 
 def reset_stream(stream: int) -> bytes:
-    """RESET_STREAM of a stream on which nothing was sent."""
+    """Return RESET_STREAM for an unused stream."""
     return b"\x04" + varint(stream) + b"\x00\x00"
 
 
 def stream_frame(stream: int, data: bytes, *, offset: int = 0, fin: bool = False) -> bytes:
-    """STREAM with a length."""
+    """Return STREAM with a length."""
     head = bytes([0x0A | (0x04 if offset else 0) | fin]) + varint(stream)
     return head + (varint(offset) if offset else b"") + varint(len(data)) + data
 
 
 def crypto(offset: int, data: bytes) -> bytes:
-    """CRYPTO: data of the handshake, which may come after it too."""
+    """Return CRYPTO: handshake data, also allowed after the handshake."""
     return b"\x06" + varint(offset) + varint(len(data)) + data
 
 
 def ack(largest: int) -> bytes:
-    """ACK of all packets up to the largest number."""
+    """Return ACK for all packets up to the largest number."""
     return b"\x02" + varint(largest) + b"\x00\x00" + varint(largest)
 
 
@@ -59,7 +59,7 @@ PING = b"\x01"
 
 
 class RawClient:
-    """A QUIC connection of aioquic up to the handshake, then packets by hand."""
+    """A QUIC connection of aioquic for the handshake, then hand-made packets."""
 
     def __init__(self, address: str, own: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
@@ -77,20 +77,20 @@ class RawClient:
         self.quic: Any = QuicConnection(configuration=configuration)
         self.closed: tuple[int, str] | None = None
         self.sent = 0
-        """Bytes."""
+        """Bytes sent."""
 
     async def shake_hands(self) -> None:
-        """Until the server has said that the handshake is done, and everything is acknowledged."""
+        """Complete the handshake, and wait until everything is acknowledged."""
         loop = asyncio.get_running_loop()
         self.quic.connect(self.server, now=loop.time())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not self.quic._handshake_confirmed:
                 self._flush()
                 await self._read(0.2)
         self._flush()
 
     async def _read(self, seconds: float) -> None:
-        """Hear what the server says; time passes."""
+        """Read packets of the server for some seconds."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -111,12 +111,12 @@ class RawClient:
 
     @property
     def received(self) -> int:
-        """The largest number of a packet from the server."""
+        """The largest packet number received from the server."""
         largest: int = self.quic._spaces[tls.Epoch.ONE_RTT].largest_received_packet
         return largest
 
     def packet(self, frames: bytes) -> bytes:
-        """A packet with these frames."""
+        """Return a packet with these frames."""
         quic = self.quic
         number = quic._packet_number
         quic._packet_number += 1
@@ -133,7 +133,7 @@ class RawClient:
             self.socket.sendto(data, self.server)
 
     async def flood(self, frames: Iterable[bytes]) -> None:
-        """Send frames, many in a packet, until the server has had enough; acknowledge nothing."""
+        """Send frames, many per packet, until the server closes; acknowledge nothing."""
         packed = b""
         packets = 0
         for frame in frames:
@@ -150,7 +150,7 @@ class RawClient:
         await self.listen()
 
     async def listen(self) -> None:
-        """Take what the server sent, and answer nothing."""
+        """Read what the server sent, and answer nothing."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0.002)
         with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -161,8 +161,8 @@ class RawClient:
                     self.closed = ended.error_code, ended.reason_phrase
 
     async def closing(self) -> tuple[int, str]:
-        """How the server closed."""
-        async with asyncio.timeout(PATIENCE):
+        """Return the code and reason with which the server closed."""
+        async with asyncio.timeout(TIMEOUT):
             while self.closed is None:
                 await self.listen()
         return self.closed
@@ -170,7 +170,7 @@ class RawClient:
 
 @asynccontextmanager
 async def raw_client(address: str, own: str = "127.0.0.1") -> AsyncIterator[RawClient]:
-    """A client that is through the handshake and has said nothing else."""
+    """Connect a client that completes the handshake and sends nothing else."""
     client = RawClient(address, own)
     try:
         await client.shake_hands()

@@ -42,7 +42,7 @@ def streams(make: Callable[[int], bytes]) -> Attack:
 
 
 def nothing_among_data() -> Iterator[bytes]:
-    """Streams without data, behind frames that raise an event for a byte each."""
+    """Yield empty streams after frames that raise an event for a byte each."""
     data = version() + route_to(0) + message(0, bytes(2_000))
     carriers = range(FIRST, FIRST + 4 * 250, 4)
     empty = itertools.count(carriers.stop, 4)
@@ -92,8 +92,8 @@ async def test_objects_are_bounded_before_acceptance() -> None:
 
 @bounded
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_objects_are_bounded_while_nothing_of_the_server_arrives(name: str) -> None:
-    """AQ-COST-2 and AQ-COST-3: QUIC's events wait then for its window to open, which never does."""
+async def test_objects_are_bounded_while_the_client_acknowledges_nothing(name: str) -> None:
+    """AQ-COST-2 and AQ-COST-3: QUIC's events then wait for a window that never opens."""
     async with (
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
         raw_client(server.address) as rude,
@@ -109,8 +109,8 @@ async def test_objects_are_bounded_while_nothing_of_the_server_arrives(name: str
 
 
 @bounded
-async def test_streams_in_packets_of_their_own_are_bounded() -> None:
-    """AQ-COST-3: what does not count of a packet has no room for a stream."""
+async def test_streams_in_separate_packets_are_bounded() -> None:
+    """AQ-COST-3: the uncounted bytes of a packet cannot hold a stream."""
     async with (
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
         raw_client(server.address) as rude,
@@ -129,7 +129,7 @@ async def test_streams_in_packets_of_their_own_are_bounded() -> None:
 
 @bounded
 async def test_the_connections_of_one_address_share_a_bound_before_acceptance() -> None:
-    """AQ-COST-3: each for itself is within its limits; the one with the most is closed."""
+    """AQ-COST-3: each is within its own limits; the one with the most is closed."""
     async with (
         siege("hidden state of one address", "--handshake", "120") as (server, watch),
         contextlib.AsyncExitStack() as stack,
@@ -152,8 +152,8 @@ async def test_the_connections_of_one_address_share_a_bound_before_acceptance() 
 
 
 @bounded
-async def test_packets_that_only_ask_for_acks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AQ-COST-2: an ack is kept until it is acknowledged itself."""
+async def test_packets_that_only_provoke_acks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AQ-COST-2: QUIC keeps an ack until it is acknowledged."""
     use(monkeypatch, max_early_unacknowledged=1_000)
     async with (
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
@@ -162,7 +162,7 @@ async def test_packets_that_only_ask_for_acks_are_bounded(monkeypatch: pytest.Mo
         (transport,) = listener_of(server).transports
         for number in range(20_000):
             rude.say(PING)
-            await asyncio.sleep(0)  # so that each is read by itself
+            await asyncio.sleep(0)  # so that each is read separately
             await asyncio.sleep(0)
             if number % 64 == 0:
                 await rude.listen()
@@ -175,13 +175,13 @@ async def test_packets_that_only_ask_for_acks_are_bounded(monkeypatch: pytest.Mo
 def use(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
     """Make servers use these limits."""
     small = functools.partial(Config, **limits)
-    # Not by its dotted name: `aqueduct.channel` is the function, too.
+    # Not by its dotted name: `aqueduct.channel` is also a function.
     monkeypatch.setattr(importlib.import_module("aqueduct.api.server"), "Config", small)
 
 
 @bounded
 @pytest.mark.parametrize("name", ["challenges", "streams that are reset"])
-async def test_what_is_not_acknowledged_is_bounded_after_acceptance_too(
+async def test_unacknowledged_packets_are_bounded_after_acceptance(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AQ-COST-2."""
@@ -201,7 +201,7 @@ async def test_what_is_not_acknowledged_is_bounded_after_acceptance_too(
 async def test_a_client_that_acknowledges_is_not_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """AQ-COST-2: what is bounded is what is held."""
+    """AQ-COST-2: only held packets count."""
     use(monkeypatch, max_unacknowledged=2_000)
     async with (
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
@@ -221,7 +221,7 @@ async def test_a_client_that_acknowledges_is_not_bounded(
 async def test_the_connections_of_one_address_share_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """AQ-COST-4: each for itself is within its limits."""
+    """AQ-COST-4: each is within its own limits."""
     small = functools.partial(
         Config, max_address_bytes=1_000 * 1_536, address_allowance=100 * 1_536
     )
@@ -242,6 +242,6 @@ async def test_the_connections_of_one_address_share_a_bound(
                     assert (code, reason[:9]) == (LIMIT_EXCEEDED, "AQ-COST-4"), reason
                     closed += 1
         assert closed == 1
-        # Once they are gone, there is room again.
+        # Their end makes room again.
         async with aqueduct.connect(server.address, trust=aqueduct.dev_trust()) as honest:
             assert honest.is_open

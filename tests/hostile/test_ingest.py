@@ -66,13 +66,13 @@ class Attacker:
         self.entrypoint: Sender[Any] = entrypoint
         self.halves: list[Sender[Any] | Receiver[Any]] = []
         self.attacks: list[Callable[[], Awaitable[None]]] = [
-            self.swallow_a_pill,
-            self.send_headers_without_end,
+            self.send_poison_sequence,
+            self.send_a_header_bomb,
             self.forge_records,
-            self.fetch_and_take_nothing,
-            self.advance_all_the_time,
-            self.say_nonsense,
-            self.ask_for_the_impossible,
+            self.fetch_without_reading,
+            self.flood_with_advances,
+            self.send_malformed_bytes,
+            self.send_invalid_requests,
         ]
 
     async def run(self) -> None:
@@ -106,13 +106,13 @@ class Attacker:
         await self.entrypoint.send(Open("shared", producer, incoming, outgoing, scope=scope))
         return records
 
-    async def swallow_a_pill(self) -> None:
+    async def send_poison_sequence(self) -> None:
         scope = WriteScope("evil", self.rng.randrange(3), f"{self.rng.getrandbits(128):032x}", 0)
         records = await self.open("", self.rng.choice((scope, None)))
         pill = Records(self.number(), [b"x", b"y"], [self.number(), 0], ids=os.urandom(40))
         await records.send(msgspec.msgpack.encode(pill))
 
-    async def send_headers_without_end(self) -> None:
+    async def send_a_header_bomb(self) -> None:
         records = await self.open(f"evil-{self.rng.randrange(20)}")
         await records.send(self.rng.choice(BOMBS))
 
@@ -120,24 +120,24 @@ class Attacker:
         records = await self.open("honest")
         await records.send(msgspec.msgpack.encode(Records(1, [b"forged"] * 50, [0] * 50)))
 
-    async def fetch_and_take_nothing(self) -> None:
+    async def fetch_without_reading(self) -> None:
         rows, taken = channel(bytes)
         reply, answer = oneshot(Done | Refusal)
         self.halves += [taken, answer]
         await self.entrypoint.send(Fetch("shared", 0, 0, self.rng.randrange(1, 20), rows, reply))
 
-    async def advance_all_the_time(self) -> None:
+    async def flood_with_advances(self) -> None:
         for _ in range(20):
             reply, answer = oneshot(Done | Refusal)
             self.halves.append(answer)
             name = self.rng.choice(("honest", "evil", "evil-2"))
             await self.entrypoint.send(Advance("shared", name, {0: self.number()}, reply))
 
-    async def say_nonsense(self) -> None:
+    async def send_malformed_bytes(self) -> None:
         records = await self.open("evil-nonsense")
         await records.send(self.rng.randbytes(self.rng.randrange(1, 2_000)))
 
-    async def ask_for_the_impossible(self) -> None:
+    async def send_invalid_requests(self) -> None:
         reply: Any
         reply, answer = oneshot(Any)
         self.halves.append(answer)
@@ -239,4 +239,6 @@ async def test_hostile_clients_do_not_affect_well_behaved_ones(
     for when, waits in (("idle", idle), ("under attack", under)):
         count = len(waits)
         middle, late = waits[count // 2], waits[-1 - count // 100]
-        print(f"{when}: {count} rounds of the honest, p50 {middle:.3f} s, p99 {late:.3f} s")
+        print(
+            f"{when}: {count} rounds of well-behaved clients, p50 {middle:.3f} s, p99 {late:.3f} s"
+        )

@@ -19,8 +19,8 @@ async def test_garbage_is_ignored() -> None:
 
 
 @bounded
-async def test_half_open_handshakes_do_not_keep_others_out() -> None:
-    async with siege("1,500 handshakes that nobody finishes") as (server, watch):
+async def test_half_open_handshakes_do_not_block_other_clients() -> None:
+    async with siege("1,500 unfinished handshakes") as (server, watch):
         packets = (first_packet() for _ in itertools.count())
         await shoot(server.address, packets, 1_500, sockets=8)
         await asyncio.sleep(0.5)
@@ -28,7 +28,7 @@ async def test_half_open_handshakes_do_not_keep_others_out() -> None:
 
 
 @bounded
-async def test_the_same_first_packet_again_and_again_is_one_connection() -> None:
+async def test_a_repeated_first_packet_creates_one_connection() -> None:
     async with siege("5,000 times the same first packet") as (server, watch):
         await shoot(server.address, itertools.repeat(first_packet()), 5_000)
         await asyncio.sleep(0.3)
@@ -36,8 +36,8 @@ async def test_the_same_first_packet_again_and_again_is_one_connection() -> None
 
 
 @bounded
-async def test_connections_that_vanish_without_a_word_are_freed() -> None:
-    async with siege("200 connections that vanish", "--idle", "2") as (server, watch):
+async def test_connections_that_disappear_are_freed() -> None:
+    async with siege("200 connections that disappear", "--idle", "2") as (server, watch):
         for _ in range(10):
 
             async def come_and_go() -> None:
@@ -52,7 +52,7 @@ async def test_connections_that_vanish_without_a_word_are_freed() -> None:
 
 
 @bounded
-async def test_a_flood_of_connections_is_served_and_forgotten() -> None:
+async def test_a_flood_of_connections_is_served_and_freed() -> None:
     async with siege("600 connections, 60 at a time") as (server, watch):
 
         async def come_and_go() -> None:

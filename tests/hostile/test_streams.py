@@ -1,4 +1,4 @@
-"""A server under connections that got in and then misbehave: floods, huge lengths, slow readers."""
+"""A server under accepted clients that misbehave: floods, huge lengths, slow readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOSED_BY_LIMIT = (aqueduct.CloseCode.LIMIT_EXCEEDED, aqueduct.CloseCode.FLOW_CO
 
 
 async def closed(rude: Attacker, seconds: float = SLOWEST) -> tuple[int, str]:
-    """How the server closed the connection."""
+    """Return the code and reason with which the server closed the connection."""
     async with asyncio.timeout(seconds):
         await rude.connection.wait_closed()
     ended = rude.connection._driver.ended
@@ -43,12 +43,12 @@ async def test_slow_readers_cost_a_window_each() -> None:
         watch.look()
         for half in kept:
             half.close()
-    # 16 MiB is what one connection may have under way, whatever its channels.
+    # One connection may have 16 MiB in flight, whatever its channels.
     assert watch.grown < 100 * MEGABYTE
 
 
 @bounded
-async def test_senders_that_nobody_reads_cost_a_window_each() -> None:
+async def test_unread_senders_cost_a_window_each() -> None:
     async with (
         siege("40 senders to a reader that does not read") as (server, watch),
         connect(server.address, Request) as connection,
@@ -80,7 +80,7 @@ async def test_senders_that_nobody_reads_cost_a_window_each() -> None:
 
 
 @bounded
-async def test_lengths_that_are_announced_and_not_sent_cost_nothing() -> None:
+async def test_announced_lengths_without_data_cost_no_memory() -> None:
     async with (
         siege("5,000 streams that announce 16 MB each") as (server, watch),
         attacker(server.address) as rude,
@@ -126,7 +126,7 @@ async def test_unfinished_large_messages_are_bounded_over_all_streams() -> None:
 @bounded
 async def test_a_flood_of_channels_ends_at_the_limit() -> None:
     async with (
-        siege("15,000 channels where 5,000 may be", "--max-channels", "5000") as (server, watch),
+        siege("15,000 channels with a limit of 5,000", "--max-channels", "5000") as (server, watch),
         attacker(server.address) as rude,
     ):
         flood = asyncio.create_task(open_channels(rude, 15_000))
@@ -174,7 +174,7 @@ async def test_empty_messages_cost_no_credit_and_little_memory() -> None:
 
 
 @bounded
-async def test_tiny_messages_cost_in_proportion_to_their_credit() -> None:
+async def test_memory_of_tiny_messages_is_proportional_to_their_credit() -> None:
     async with (
         siege("a window of messages of a byte") as (server, watch),
         attacker(server.address) as rude,
@@ -189,7 +189,7 @@ async def test_tiny_messages_cost_in_proportion_to_their_credit() -> None:
 
 
 @bounded
-async def test_a_flood_of_datagrams_is_survived() -> None:
+async def test_a_server_survives_a_flood_of_datagrams() -> None:
     async with siege("50,000 datagrams") as (server, watch), attacker(server.address) as rude:
         for number in range(50_000):
             rude.datagram(version() + route_to(8) + message(number, b"x" * 100))
@@ -202,9 +202,9 @@ async def test_a_flood_of_datagrams_is_survived() -> None:
 
 @bounded
 @pytest.mark.parametrize("frame", [b"\x08\x02\x00\x01", b"\x0c\x01", b"\x0a"])
-async def test_routes_to_channels_that_never_were_are_bounded(frame: bytes) -> None:
+async def test_routes_to_nonexistent_channels_are_bounded(frame: bytes) -> None:
     async with (
-        siege("30,000 channels of the server's that never were") as (server, watch),
+        siege("30,000 nonexistent channels of the server") as (server, watch),
         attacker(server.address) as rude,
     ):
         for number in range(30_000):

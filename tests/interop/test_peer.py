@@ -30,7 +30,7 @@ from tests.interop.frames import (
     version,
 )
 from tests.interop.peer import ENTRYPOINT, PATIENCE, Peer, peer_of
-from tests.processes.peers import eventually, receive_for_ever
+from tests.processes.peers import eventually, receive_until_error
 
 Server = aqueduct.Server[bytes]
 
@@ -249,7 +249,7 @@ async def test_we_cancel_and_the_server_is_told(server: Server) -> None:
         peer.reset(stream)
         await peer.frame("CLOSE_RECEIVER", CLIENT_SENDS)
         with pytest.raises(aqueduct.ChannelCancelled):
-            await receive_for_ever(half)
+            await receive_until_error(half)
 
 
 async def test_the_server_closes_a_receiver(server: Server) -> None:

@@ -1,11 +1,11 @@
-"""The contract of `Observer`, for those who call one and for those who implement one.
+"""The contract of `Observer`, for callers and implementations.
 
 A caller is a connection. Attach a `CallLog` to both of its sides and pass them to `assert_order`:
 it checks the five rules in the docstring of `Observer`.
 
-An implementation is played against a scripted connection of the simulator, beside a `CallLog`. It
-must report the same facts as the log, in the same order. Wrap it as a `Candidate` and pass it to
-`assert_hears_everything`.
+An implementation observes a scripted connection of the simulator, beside a `CallLog`. It must
+report the same facts as the log, in the same order. Wrap it as a `Candidate` and pass it to
+`assert_observes_everything`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from aqueduct.wire.frames import (
     AckVersion,
     ConnectionHeaders,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     Version,
+    frame_name,
 )
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 
 Call = tuple[Any, ...]
 """The name of a method, and its arguments."""
 Fact = tuple[Any, ...]
-"""A kind, and what there is to know about it."""
+"""A kind of fact, and its details."""
 
 KINDS = frozenset(
     {
@@ -101,10 +102,10 @@ class CallLog:
         assert len(channels) == len(modes)
         self.calls.append(("channels_born", carrier, number, reliable, tuple(channels)))
 
-    def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         self.calls.append(("messages_taken", channel, list(batch)))
 
-    def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_rescued(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         self.calls.append(("messages_rescued", channel, list(batch)))
 
     def receiver_closed(self, channel: int) -> None:
@@ -124,7 +125,7 @@ class _Decoder:
         self._streams: dict[int, tuple[SequenceParser, list[int]]] = {}
 
     def feed(self, stream: int | None, data: bytes) -> Iterator[tuple[int | None, Frame]]:
-        """Each frame that is complete, with its channel if it has one."""
+        """Yield each complete frame, with its channel if it has one."""
         parser, route = SequenceParser(_NO_LIMITS), list[int]()
         if stream is not None:
             parser, route = self._streams.setdefault(stream, (parser, route))
@@ -138,14 +139,14 @@ class _Decoder:
 
 
 def frame_fact(kind: str, stream: int | None, channel: int | None, frame: Frame) -> Fact:
-    """The fact that a frame passed; a frame of the connection has no channel."""
-    number = frame.number if isinstance(frame, Message) else None
+    """Return the fact that a frame passed; a frame of the connection has no channel."""
+    number = frame.number if isinstance(frame, MessageFrame) else None
     channel = None if isinstance(frame, _OF_CONNECTION) else channel
-    return kind, stream, channel, type(frame).__name__.lower(), number
+    return kind, stream, channel, frame_name(type(frame)), number
 
 
-def taken_facts(channel: int, batch: Sequence[Message | MessageRun]) -> Iterator[Fact]:
-    """The facts that messages were taken, and the channels in them born."""
+def taken_facts(channel: int, batch: Sequence[MessageFrame | MessageRun]) -> Iterator[Fact]:
+    """Yield the facts that messages were taken, and the channels in them born."""
     for item in batch:
         for message in item.messages() if isinstance(item, MessageRun) else (item,):
             for attachment in message.attachments:
@@ -154,7 +155,7 @@ def taken_facts(channel: int, batch: Sequence[Message | MessageRun]) -> Iterator
 
 
 def event_facts(event: Event) -> Iterator[Fact]:
-    """The facts in an event, if an observer need keep them."""
+    """Yield the facts in an event that an observer must keep."""
     if isinstance(event, Delivered | Undelivered):
         kind = "message_delivered" if isinstance(event, Delivered) else "message_undelivered"
         for start, stop in event.ranges:
@@ -166,7 +167,7 @@ def event_facts(event: Event) -> Iterator[Fact]:
 
 
 def facts_of(calls: Sequence[Call]) -> Iterator[Fact]:
-    """The facts that an observer of these calls can know."""
+    """Yield the facts that an observer of these calls can know."""
     written, read = _Decoder(), _Decoder()
     for name, *arguments in calls:
         if name in ("stream_written", "stream_read"):
@@ -237,7 +238,7 @@ def _contents(calls: Sequence[Call], piece: str, reset: str) -> dict[int, bytes]
 
 
 def _frames(calls: Sequence[Call], stream: str, datagram: str) -> Iterator[tuple[int, int, Frame]]:
-    """When each frame of a channel was complete, its channel, and the frame."""
+    """Yield each frame of a channel: when it was complete, its channel, and the frame."""
     decoder = _Decoder()
     for at, (name, *arguments) in enumerate(calls):
         found: Iterator[tuple[int | None, Frame]] = iter(())
@@ -261,7 +262,7 @@ def _assert_births_come_first(calls: Sequence[Call]) -> None:
             assert not born & set(arguments[3])
             born.update(arguments[3])
         for frame in when.get(at, ()):
-            if isinstance(frame, Message):
+            if isinstance(frame, MessageFrame):
                 assert {each.channel for each in frame.attachments} <= born
 
 
@@ -274,7 +275,7 @@ def _assert_taken_after_read(calls: Sequence[Call]) -> None:
             there = {
                 frame.number
                 for when, channel, frame in arrived
-                if when < at and channel == arguments[0] and isinstance(frame, Message)
+                if when < at and channel == arguments[0] and isinstance(frame, MessageFrame)
             }
             assert numbers <= there
 
@@ -321,14 +322,14 @@ class Candidate(Protocol):
     """The kinds of facts that it keeps."""
 
     def observers(self) -> tuple[Sequence[Observer], Sequence[Observer]]:
-        """The observers to attach to the client and to the server."""
+        """Return the observers to attach to the client and to the server."""
 
     def facts(self, side: Side, record: Record) -> list[Fact]:
-        """What was heard at a side; ``record`` is that of the simulator."""
+        """Return the facts of a side; ``record`` is that of the simulator."""
 
 
-def assert_hears_everything(candidate: Candidate) -> None:
-    """Play the script to an implementation, and check that it heard what a log of it did."""
+def assert_observes_everything(candidate: Candidate) -> None:
+    """Run the script, and check that an implementation has the same facts as a log."""
     logs = CallLog(), CallLog()
     attached = candidate.observers()
     pair = play((logs[0], *attached[0]), (logs[1], *attached[1]))
@@ -341,7 +342,7 @@ def assert_hears_everything(candidate: Candidate) -> None:
 
 
 def play(client: Sequence[Observer], server: Sequence[Observer]) -> Pair:
-    """The script: every kind of frame, both number spaces, every way in which a channel ends."""
+    """Run the script: every kind of frame, both number spaces, and every end of a channel."""
     pair = Pair(observers=(client, server))
     pair.run(0.1)
     pair.client.send(ENTRYPOINT, b"zero")
@@ -365,7 +366,7 @@ def play(client: Sequence[Observer], server: Sequence[Observer]) -> Pair:
     pair.server.send(answers, b"answer")
     pair.server.finish(answers)
     pair.run(0.1)
-    # The second message of ``closed`` is under way when its receiver is closed.
+    # The second message of ``closed`` is in flight when its receiver is closed.
     pair.client.send(closed, b"second")
     pair.server.close(closed)
     pair.client.cancel(ordered)

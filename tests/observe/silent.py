@@ -1,4 +1,4 @@
-"""An observer that ignores everything, for tests that are interested in a few calls."""
+"""An observer that ignores everything, for tests of a few calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from aqueduct.observe.base import PortCounters
 from aqueduct.protocol.events import Event
-from aqueduct.wire.frames import Message, MessageRun
+from aqueduct.wire.frames import MessageFrame, MessageRun
 
 
 class SilentObserver:
@@ -26,7 +26,9 @@ class SilentObserver:
         modes: Sequence[str],
     ) -> None: ...
 
-    def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None: ...
-    def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None: ...
+    def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None: ...
+    def messages_rescued(
+        self, channel: int, batch: Sequence[MessageFrame | MessageRun]
+    ) -> None: ...
     def receiver_closed(self, channel: int) -> None: ...
     def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None: ...

@@ -1,4 +1,4 @@
-"""Charts: round numbers on the axes, everything inside the picture, and nothing over something."""
+"""Charts: round numbers on the axes, everything inside the picture, and no overlaps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drawn(chart: Chart) -> ElementTree.Element:
 
 
 def boxes(picture: ElementTree.Element) -> list[tuple[float, float, float, float]]:
-    """Where the words are: left, top, right, bottom."""
+    """Return the boxes of the texts: left, top, right, bottom."""
     found = []
     for text in picture.iter("text"):
         x, y = float(text.attrib["x"]), float(text.attrib["y"])
@@ -84,7 +84,7 @@ def test_everything_is_inside_the_picture() -> None:
 
 
 @pytest.mark.parametrize("width", [960, 320])
-def test_no_words_are_over_others(width: int) -> None:
+def test_texts_do_not_overlap(width: int) -> None:
     chart = Chart(FULL.title, "seconds", "latency", FULL.lines, width=width, markers=FULL.markers)
     words = boxes(drawn(chart))
     for at, one in enumerate(words):
@@ -92,7 +92,7 @@ def test_no_words_are_over_others(width: int) -> None:
             assert not overlap(one, other), (one, other)
 
 
-def test_words_are_escaped() -> None:
+def test_texts_are_escaped() -> None:
     text = FULL.svg()
     assert "<over>" not in text
     assert "&lt;over&gt;" in text
@@ -111,7 +111,7 @@ def test_a_chart_without_points_says_so() -> None:
     assert "nothing to draw" in Chart("Rates", "s", "n", [LineSeries("one", [])]).svg()
 
 
-def test_one_point_is_a_chart() -> None:
+def test_a_chart_may_have_one_point() -> None:
     picture = drawn(Chart("One", "s", "n", [LineSeries("one", [(3.0, 7.0)])], from_zero=False))
     assert all(math.isfinite(x) and math.isfinite(y) for x, y in coordinates(picture))
 
@@ -125,7 +125,7 @@ def test_a_step_is_round_and_large_enough(least: float) -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(2, 12))
-def test_an_axis_holds_its_values_and_few_numbers(low: float, length: float, count: int) -> None:
+def test_an_axis_covers_its_values_with_few_ticks(low: float, length: float, count: int) -> None:
     axis = Axis.fit(low, low + length, count)
     assert axis.low <= low + 1e-6 * length
     assert axis.high >= low + length * (1 - 1e-6)

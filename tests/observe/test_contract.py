@@ -1,4 +1,4 @@
-"""The trace and the simulator's record keep the contract of observers, and so do their callers."""
+"""The trace, the simulator's record and their callers keep the contract of observers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.observe.contract import (
     KINDS,
     CallLog,
     Fact,
-    assert_hears_everything,
+    assert_observes_everything,
     assert_order,
     event_facts,
     frame_fact,
@@ -63,8 +63,8 @@ class TraceCandidate:
     def _row_facts(row: dict[str, Any]) -> Iterator[Fact]:
         kind, stream, channel = row["kind"], row["stream"], row["channel"]
         if row["frame"] is not None:
-            name = row["frame"].replace("_", "").lower()
-            if name in ("version", "ackversion", "connectionheaders"):
+            name = row["frame"]
+            if name in ("VERSION", "ACK_VERSION", "CONNECTION_HEADERS"):
                 channel = None
             yield kind, stream, channel, name, row["message"]
             if row["fin"]:
@@ -122,12 +122,12 @@ class RecordCandidate:
             yield "channel_ended", entry.channel, "closed"
 
 
-def test_the_trace_hears_everything_in_order(tmp_path: Path) -> None:
-    assert_hears_everything(TraceCandidate(tmp_path))
+def test_the_trace_records_everything_in_order(tmp_path: Path) -> None:
+    assert_observes_everything(TraceCandidate(tmp_path))
 
 
-def test_the_record_of_the_simulator_hears_everything_in_order() -> None:
-    assert_hears_everything(RecordCandidate())
+def test_the_record_of_the_simulator_has_everything_in_order() -> None:
+    assert_observes_everything(RecordCandidate())
 
 
 def test_an_observer_that_misses_a_call_fails_the_contract(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_observer_that_misses_a_call_fails_the_contract(tmp_path: Path) -> No
             return (client,), (server,)
 
     with pytest.raises(AssertionError):
-        assert_hears_everything(Candidate(tmp_path))
+        assert_observes_everything(Candidate(tmp_path))
 
 
 def test_the_simulator_calls_observers_in_the_documented_order() -> None:

@@ -1,4 +1,4 @@
-"""The senders of the process tests of aqueduct.ipc, which print what became of each message.
+"""The senders of the process tests of aqueduct.ipc, which print the outcome of each message.
 
 python -m tests.processes.courier --to udp://127.0.0.1:PORT [--from ADDRESS] [--first NUMBER]
     [--count NUMBER] [--size BYTES] [--parallel NUMBER]
@@ -23,28 +23,28 @@ from aqueduct.ipc.address import parse
 from aqueduct.ipc.core.pdu import ID_SIZE, header_head
 
 NUMBER = 4
-"""Bytes that say which message it is."""
+"""Bytes of the message number."""
 
 
 def letter(number: int, size: int) -> bytes:
-    """A message that says which one it is, and that no other one looks like."""
+    """Return a unique message that contains its number."""
     return (number.to_bytes(NUMBER, "big") + Random(number).randbytes(size))[:size]
 
 
 def number_of(payload: bytes) -> int:
-    """Which message it is; one that is not whole is none."""
+    """Return the number of a message, and check that it is complete."""
     number = int.from_bytes(payload[:NUMBER], "big")
     assert payload == letter(number, len(payload)), f"message {number} is not what was sent"
     return number
 
 
 def say(event: str, **more: Any) -> None:
-    """Tell the test."""
+    """Print an event for the test."""
     print(json.dumps({"event": event, **more}), flush=True)
 
 
 async def deliver(options: argparse.Namespace) -> None:
-    """Send messages, some at once, until there were enough."""
+    """Send ``--count`` messages, some concurrently."""
     last = options.first + options.count if options.count else 2**32
     numbers = iter(range(options.first, last))
 
@@ -64,7 +64,7 @@ async def deliver(options: argparse.Namespace) -> None:
 
 
 def litter(to: str, seed: int) -> None:
-    """Send what no endpoint sends, for ever: noise, and PDUs that are cut off or changed."""
+    """Send malformed datagrams endlessly: noise, and PDUs that are truncated or changed."""
     random = Random(seed)
     place = parse(to)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

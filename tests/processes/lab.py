@@ -1,4 +1,4 @@
-"""The server of the process tests: does what each message asks for, and prints events as JSON.
+"""The server of the process tests: handles requests, and prints events as JSON.
 
 python -m tests.processes.lab [--listen 127.0.0.1:0] [--accept all|password] [--grace SECONDS]
 """
@@ -23,7 +23,7 @@ from aqueduct import Receiver, Sender
 
 PASSWORD = b"open sesame"
 WINDOW = 256 * 1024
-"""Of one channel: small, so that back pressure shows soon."""
+"""The window of one channel: small, so that tests reach back pressure soon."""
 
 
 class Report(msgspec.Struct):
@@ -62,7 +62,7 @@ class Collect(msgspec.Struct, tag=True):
 
 
 class Produce(msgspec.Struct, tag=True):
-    """Send so many messages, and end the channel in a certain way."""
+    """Send ``count`` messages, and end the channel as requested."""
 
     count: int
     size: int
@@ -89,7 +89,7 @@ class Mirror(msgspec.Struct, tag=True):
 
 
 class Stall(msgspec.Struct, tag=True):
-    """Do not read before a word comes on ``go``."""
+    """Do not read until a message arrives on ``go``."""
 
     source: Receiver[bytes]
     go: Receiver[bytes]
@@ -97,7 +97,7 @@ class Stall(msgspec.Struct, tag=True):
 
 
 class CloseAfter(msgspec.Struct, tag=True):
-    """Take so many messages, then close the receiver, or drop it."""
+    """Take ``count`` messages, then close the receiver or drop it."""
 
     count: int
     ending: str
@@ -105,14 +105,14 @@ class CloseAfter(msgspec.Struct, tag=True):
 
 
 class Bags(msgspec.Struct, tag=True):
-    """Read bags, and tell of each when its content was read to its end."""
+    """Read bags, and report each once its content was read to the end."""
 
     source: Receiver[Bag]
     seen: Sender[tuple[int, bytes]]
 
 
 class Keep(msgspec.Struct, tag=True):
-    """Keep a channel open and send back what comes."""
+    """Keep a channel open, and echo its messages."""
 
     source: Receiver[bytes]
     sink: Sender[bytes]
@@ -140,12 +140,12 @@ Request = (
 
 
 def say(event: str, **more: Any) -> None:
-    """Tell the test."""
+    """Print an event for the test."""
     print(json.dumps({"event": event, **more}), flush=True)
 
 
 async def collect(source: Receiver[bytes]) -> Report:
-    """Read to the end, whatever it is."""
+    """Read to the end, and report how the channel ended."""
     count = total = 0
     digest = hashlib.sha256()
     in_order = True
@@ -166,12 +166,12 @@ async def collect(source: Receiver[bytes]) -> Report:
 
 
 def numbered(number: int, size: int) -> bytes:
-    """A payload that says which one it is."""
+    """Return a payload that contains its number."""
     return (number.to_bytes(4, "big") + bytes(size))[:size] if size >= 4 else bytes(size)
 
 
 class Lab:
-    """One server; each request is a task of its own."""
+    """One server; each request runs in a task."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
@@ -316,7 +316,7 @@ class Lab:
 
 
 async def send_nested(answer: Sender[Level1], data: Receiver[bytes], back: Sender[bytes]) -> None:
-    """Copy what comes into a channel that travels three levels deep the other way."""
+    """Echo messages into a channel that is sent back three levels deep."""
     to_second, second = aqueduct.channel(Level2)
     to_third, third = aqueduct.channel(Level3)
     copy_in, copy = aqueduct.channel()
@@ -340,16 +340,16 @@ def as_text(headers: aqueduct.Headers) -> list[tuple[str, str]]:
 
 
 def resident() -> int:
-    """Bytes of memory this process holds now."""
+    """Return the resident memory of this process, in bytes."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
-        return 0  # only Linux tells
+        return 0  # only Linux has /proc
     pages = int(statm.read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_password(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
-    """Let in who knows the word."""
+    """Accept clients with the right password."""
     if headers.get("banned"):
         raise aqueduct.Refuse("you are banned")
     if headers.get("password") != PASSWORD:
@@ -404,7 +404,7 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that there is one `Request` and not two.
+    # Imported by its name, so that there is only one `Request` class.
     from tests.processes import lab
 
     sys.exit(asyncio.run(lab.main(lab.options_from(sys.argv[1:]))))

@@ -1,4 +1,4 @@
-"""Starts processes for tests, talks with them in lines of JSON, and looks what they left behind."""
+"""Starts processes for tests, exchanges lines of JSON with them, and checks their errors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any, ParamSpec, Self, TypeVar
 import aqueduct
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
-"""Seconds within which a process answers, however busy the machine is."""
+TIMEOUT = 60.0
+"""Seconds within which a process answers on a busy machine."""
 HANGS = 120.0
-"""Seconds after which a test has no hope."""
+"""Time limit of a test, in seconds."""
 LINE = 64 * 1024 * 1024
 """The longest line that a process prints."""
 
@@ -40,7 +40,7 @@ def bounded(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
 
 class Peer:
-    """Another process. On leaving it is killed, and complaints on its standard error fail."""
+    """Another process. On exit it is killed, and output on its standard error fails the test."""
 
     def __init__(self, module: str, *arguments: str, calm: bool = True) -> None:
         self._command = [sys.executable, "-W", "default", "-m", module, *arguments]
@@ -97,7 +97,7 @@ class Peer:
         self.process.send_signal(number)
 
     async def kill(self) -> None:
-        """End it at once, and collect what it said."""
+        """Kill it, and collect its output."""
         assert self.process is not None
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -108,17 +108,17 @@ class Peer:
             await self._reading
 
     async def stop(self) -> int:
-        """Ask it to end, and wait."""
+        """Terminate it, and wait for its exit."""
         self.signal(signal.SIGTERM)
         await self._drain_output()
         assert self.process is not None
         return await self.process.wait()
 
     async def next_event(self) -> dict[str, Any]:
-        """The next line it prints."""
+        """Return the next line that it prints."""
         assert self.process is not None
         assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             line = await self.process.stdout.readline()
         if not line:
             if self._reading is not None:
@@ -129,7 +129,7 @@ class Peer:
         return event
 
     async def wait_for(self, name: str) -> dict[str, Any]:
-        """The next event of a name; others are kept in ``events``."""
+        """Return the next event of a name; others are kept in ``events``."""
         while True:
             event = await self.next_event()
             if event["event"] == name:
@@ -149,13 +149,13 @@ class Peer:
 
 
 def lab(*arguments: str, calm: bool = True) -> Peer:
-    """A server process, see ``tests/processes/lab.py``."""
+    """Return a server process, see ``tests/processes/lab.py``."""
     return Peer("tests.processes.lab", *arguments, calm=calm)
 
 
 def connect(address: str, kind: Any, **options: Any) -> Any:
     """Connect with the development certificate."""
-    options.setdefault("timeout", PATIENCE)
+    options.setdefault("timeout", TIMEOUT)
     return aqueduct.connect(address, kind, trust=aqueduct.dev_trust(), **options)
 
 
@@ -166,9 +166,9 @@ async def play(scenario: Callable[[Peer, int], Awaitable[None]], *arguments: str
 
 
 async def eventually(check: Callable[[], Awaitable[bool] | bool], what: str) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE
+    deadline = loop.time() + TIMEOUT
     while loop.time() < deadline:
         found = check()
         if not isinstance(found, bool):
@@ -176,10 +176,10 @@ async def eventually(check: Callable[[], Awaitable[bool] | bool], what: str) -> 
         if found:
             return
         await asyncio.sleep(0.02)
-    raise AssertionError(f"in vain: {what}")
+    raise AssertionError(f"timed out: {what}")
 
 
-async def send_for_ever(sender: Any, payload: bytes, pause: float = 0.0) -> None:
+async def send_until_error(sender: Any, payload: bytes, pause: float = 0.0) -> None:
     """Send until it raises."""
     while True:
         await sender.send(payload)
@@ -187,8 +187,8 @@ async def send_for_ever(sender: Any, payload: bytes, pause: float = 0.0) -> None
             await asyncio.sleep(pause)
 
 
-async def receive_for_ever(receiver: Any, into: list[Any] | None = None) -> None:
-    """Receive until it raises, even at a finished end."""
+async def receive_until_error(receiver: Any, into: list[Any] | None = None) -> None:
+    """Receive until it raises, also `EndOfChannel`."""
     while True:
         message = await receiver.receive()
         if into is not None:

@@ -32,11 +32,11 @@ from tests.processes.lab import (
     Request,
     Vitals,
 )
-from tests.processes.peers import PATIENCE, bounded, connect, eventually, lab, send_for_ever
+from tests.processes.peers import TIMEOUT, bounded, connect, eventually, lab, send_until_error
 
 
 @bounded
-async def test_channels_travel_three_levels_deep_both_ways() -> None:
+async def test_channels_can_be_attached_three_levels_deep_in_both_directions() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         to_first, first = channel(Level1)
         to_second, second = channel(Level2)
@@ -44,7 +44,7 @@ async def test_channels_travel_three_levels_deep_both_ways() -> None:
         data_in, data = channel()
         back, returned = channel()
         answer, answers = channel(Level1)
-        # From the inside out, and data before anything has arrived.
+        # From the inside out, with data before anything has arrived.
         await data_in.send(b"early")
         await to_third.send(Level3(data, back))
         await to_second.send(Level2(third))
@@ -66,7 +66,7 @@ async def test_channels_travel_three_levels_deep_both_ways() -> None:
 
 
 @bounded
-async def test_headers_come_on_connection_message_and_channel() -> None:
+async def test_connections_messages_and_channels_have_headers() -> None:
     async with lab() as server:
         headers = [("who", "a test"), ("who", "again")]
         async with connect(server.address, Request, headers=headers) as connection:
@@ -85,7 +85,7 @@ async def test_headers_come_on_connection_message_and_channel() -> None:
 
 
 @bounded
-async def test_the_servers_headers_come_back() -> None:
+async def test_the_client_gets_the_servers_headers() -> None:
     async with lab("--accept", "password") as server:
         headers = {"password": "open sesame"}
         async with connect(server.address, Request, headers=headers) as connection:
@@ -94,9 +94,9 @@ async def test_the_servers_headers_come_back() -> None:
 
 
 @bounded
-async def test_call_makes_the_oneshot_for_the_answer() -> None:
+async def test_call_makes_the_oneshot_channel_for_the_answer() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
-        assert await connection.entrypoint.call(Ask, text="hi", timeout=PATIENCE) == "HI"
+        assert await connection.entrypoint.call(Ask, text="hi", timeout=TIMEOUT) == "HI"
         answers = await asyncio.gather(
             *(connection.entrypoint.call(Ask, text=f"n{number}") for number in range(200))
         )
@@ -110,13 +110,13 @@ async def test_a_call_without_an_answer_times_out_and_leaks_nothing() -> None:
         with pytest.raises(TimeoutError):
             await connection.entrypoint.call(Ask, text="never", timeout=0.2)
         with pytest.raises(ChannelCancelled):
-            await connection.entrypoint.call(Ask, text="drop", timeout=PATIENCE)
+            await connection.entrypoint.call(Ask, text="drop", timeout=TIMEOUT)
 
         async def is_clean() -> bool:
             after = await connection.entrypoint.call(Vitals)
             return bool(after["channels"] <= before["channels"])
 
-        await eventually(is_clean, "the channel of the call is gone at the server")
+        await eventually(is_clean, "the server has freed the channel of the call")
 
 
 @bounded
@@ -134,12 +134,12 @@ async def test_a_half_can_be_sent_once() -> None:
             await report.send(Report(0, 0, "", "", True))
         sender.finish()
         assert (await answer.receive()).ended == "EndOfChannel"
-        # What could not be sent is still here, and still local.
+        # A half that could not be sent is still local and usable.
         other.cancel()
 
 
 @bounded
-async def test_a_networked_half_cannot_be_sent_on_and_the_error_says_what_to_do() -> None:
+async def test_a_networked_half_cannot_be_sent_on_and_the_error_has_a_hint() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         sink, source = channel()
@@ -154,7 +154,7 @@ async def test_a_networked_half_cannot_be_sent_on_and_the_error_says_what_to_do(
 
 
 class Unknown(msgspec.Struct, tag="Ask"):
-    """Passes for an `Ask`, but its reply is no channel there."""
+    """Has the tag of `Ask`, but its reply is not a channel."""
 
     text: str
     reply: str
@@ -163,13 +163,13 @@ class Unknown(msgspec.Struct, tag="Ask"):
 
 
 @bounded
-async def test_halves_that_nobody_claims_are_closed_and_the_channel_lives_on() -> None:
+async def test_unclaimed_halves_are_closed_and_the_channel_stays_open() -> None:
     async with lab(calm=False) as server, connect(server.address, Unknown) as connection:
         sender, receiver = channel()
         sink, source = channel()
         await connection.entrypoint.send(Unknown("x", "no channel", receiver, sink))
         with pytest.raises(ReceiverClosed):
-            await send_for_ever(sender, b"x", pause=0.01)
+            await send_until_error(sender, b"x", pause=0.01)
         with pytest.raises(ChannelCancelled):
             await source.receive()
 
@@ -180,7 +180,7 @@ class Envelope(msgspec.Struct):
 
 
 @bounded
-async def test_a_message_that_does_not_decode_spoils_only_itself() -> None:
+async def test_a_malformed_message_affects_no_other_message() -> None:
     async with (
         aqueduct.serve("127.0.0.1:0", Envelope, tls=aqueduct.dev_tls()) as server,
         connect(server.address, bytes) as connection,

@@ -1,4 +1,4 @@
-"""How a connection comes to be, or not, and that the error says what to do."""
+"""Connecting: success, failures, and the hints in their errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_sockets() -> int:
 
 
 @bounded
-async def test_an_untrusted_certificate_is_a_tls_error_that_names_the_way_out() -> None:
+async def test_an_untrusted_certificate_is_a_tls_error_with_a_hint() -> None:
     stranger = make_authority("a stranger")
     async with lab() as server:
         with pytest.raises(TLSError, match="trust="):
@@ -94,7 +94,7 @@ async def test_a_pin_may_be_written_with_colons_and_capitals() -> None:
 
 
 @bounded
-async def test_a_pin_does_not_help_who_has_the_certificate_but_not_its_key() -> None:
+async def test_a_server_without_the_key_of_a_pinned_certificate_is_rejected() -> None:
     real, thief = make_certificate(["127.0.0.1"]), make_certificate(["127.0.0.1"])
     forged = ServerTLS(real.certificate, thief.key)
     with pytest.raises(TLSError):
@@ -110,14 +110,14 @@ async def test_an_unknown_host_is_a_connect_error_that_names_it() -> None:
 
 @bounded
 @pytest.mark.parametrize("address", ["127.0.0.1:port", "127.0.0.1:99999", ":::::x", ""])
-async def test_an_address_that_is_none_is_a_connect_error(address: str) -> None:
+async def test_a_malformed_address_is_a_connect_error(address: str) -> None:
     with pytest.raises(ConnectError):
         await connect(address, bytes, timeout=1)
 
 
 @bounded
-async def test_nobody_listening_is_told_at_once_and_says_so() -> None:
-    with pytest.raises(ConnectError, match="nobody listens"):
+async def test_connecting_to_an_unused_port_fails_at_once() -> None:
+    with pytest.raises(ConnectError, match="nothing listens"):
         await connect(f"127.0.0.1:{free_port()}", bytes, timeout=10 * HANGS)
 
 
@@ -150,7 +150,7 @@ async def test_a_failed_connect_leaves_no_socket_open() -> None:
 
 
 @bounded
-async def test_the_accept_callback_refuses_and_wants_credentials() -> None:
+async def test_the_accept_callback_refuses_clients_and_checks_credentials() -> None:
     async with lab("--accept", "password") as server:
         with pytest.raises(Unauthenticated, match="the password is wrong"):
             await connect(server.address, Request)
@@ -164,7 +164,7 @@ async def test_the_accept_callback_refuses_and_wants_credentials() -> None:
 
 
 @bounded
-async def test_an_accept_callback_that_fails_refuses_and_the_server_lives_on() -> None:
+async def test_an_accept_callback_that_raises_ends_that_connection_only() -> None:
     calls = 0
 
     def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> None:
@@ -183,7 +183,7 @@ async def test_an_accept_callback_that_fails_refuses_and_the_server_lives_on() -
 
 
 @bounded
-async def test_an_accept_callback_may_take_its_time() -> None:
+async def test_an_accept_callback_may_be_slow() -> None:
     async def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
         await asyncio.sleep(0.1)
         return {"slow": "but sure"}
@@ -196,7 +196,7 @@ async def test_an_accept_callback_may_take_its_time() -> None:
 
 
 @bounded
-async def test_localhost_and_ipv6_and_the_scheme_are_addresses() -> None:
+async def test_localhost_ipv6_and_the_scheme_are_valid_addresses() -> None:
     async with lab() as server:
         port = server.address.rpartition(":")[2]
         async with connect(f"aqueduct://localhost:{port}/", Request) as connection:
@@ -210,7 +210,7 @@ async def test_localhost_and_ipv6_and_the_scheme_are_addresses() -> None:
 
 
 @bounded
-async def test_a_connect_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_a_cancelled_connect_leaves_no_state() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         silent.setblocking(False)
@@ -266,7 +266,7 @@ asyncio.run(main())
 
 
 @bounded
-async def test_a_forked_child_is_told_and_does_the_parent_no_harm() -> None:
+async def test_a_forked_child_gets_an_error_and_does_not_affect_the_parent() -> None:
     assert issubclass(ForkedConnectionError, aqueduct.ConnectionLost)
     async with lab() as server:
         process = await asyncio.create_subprocess_exec(
@@ -283,7 +283,7 @@ async def test_a_forked_child_is_told_and_does_the_parent_no_harm() -> None:
 
 
 @bounded
-async def test_statistics_count() -> None:
+async def test_statistics_count_messages_and_bytes() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         report, answer = oneshot(Report)

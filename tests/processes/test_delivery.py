@@ -1,4 +1,4 @@
-"""What a sender learns: receipts, flush, back pressure; and that a cancelled task loses nothing."""
+"""Receipts, flush, back pressure, and cancelled tasks that lose no message."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.processes.lab import (
     Stall,
     numbered,
 )
-from tests.processes.peers import bounded, connect, lab, send_for_ever
+from tests.processes.peers import bounded, connect, lab, send_until_error
 
 
 @bounded
 @pytest.mark.parametrize("mode", list(Mode))
-async def test_a_receipt_says_that_the_peer_has_the_message(mode: Mode) -> None:
+async def test_a_receipt_reports_delivery(mode: Mode) -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel(mode=mode)
         report, answer = oneshot(Report)
@@ -40,7 +40,7 @@ async def test_a_receipt_says_that_the_peer_has_the_message(mode: Mode) -> None:
 
 
 @bounded
-async def test_a_message_to_a_closed_receiver_is_lost_and_its_receipt_says_so() -> None:
+async def test_a_receipt_reports_the_loss_of_a_message_to_a_closed_receiver() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         await connection.entrypoint.send(CloseAfter(1, "close", receiver))
@@ -58,7 +58,7 @@ async def test_a_message_to_a_closed_receiver_is_lost_and_its_receipt_says_so() 
 
 
 @bounded
-async def test_flush_waits_until_the_peer_has_everything() -> None:
+async def test_flush_waits_until_everything_is_acknowledged() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         report, answer = oneshot(Report)
@@ -73,14 +73,14 @@ async def test_flush_waits_until_the_peer_has_everything() -> None:
 
 
 @bounded
-async def test_a_slow_reader_bounds_what_its_sender_can_send() -> None:
+async def test_a_slow_reader_blocks_its_sender() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         go, stop = channel()
         report, answer = oneshot(Report)
         await connection.entrypoint.send(Stall(receiver, stop, report))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(send_for_ever(sender, bytes(10_000)), 1)
+            await asyncio.wait_for(send_until_error(sender, bytes(10_000)), 1)
         sent = 10_000 * sender.statistics()["sent"]
         assert WINDOW // 2 < sent <= WINDOW
         with pytest.raises(WouldBlock):
@@ -95,7 +95,7 @@ async def test_a_slow_reader_bounds_what_its_sender_can_send() -> None:
 
 
 @bounded
-async def test_our_own_slow_reading_bounds_the_other_process() -> None:
+async def test_a_slow_reader_blocks_the_sending_process() -> None:
     limits = aqueduct.Limits(channel_window=100_000)
     async with lab() as server, connect(server.address, Request, limits=limits) as connection:
         sink, source = channel()
@@ -109,7 +109,7 @@ async def test_our_own_slow_reading_bounds_the_other_process() -> None:
 
 
 @bounded
-async def test_a_cancelled_send_has_sent_all_or_nothing() -> None:
+async def test_a_cancelled_send_has_sent_the_message_or_nothing() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         go, stop = channel()
@@ -190,7 +190,7 @@ async def test_many_tasks_may_share_a_receiver_and_a_sender() -> None:
 
 
 @bounded
-async def test_batches_can_be_received_at_once() -> None:
+async def test_receive_many_receives_batches() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sink, source = channel()
         report, outcome = oneshot(str)

@@ -28,19 +28,19 @@ async def ask(connection: Any, text: str = "hi") -> Any:
 
 
 async def visit(address: str, **options: Any) -> None:
-    """Be there once, so that the next time can be early."""
+    """Connect once, so that the next connection has a ticket."""
     async with connect(address, Request, early_data=True, **options) as connection:
         assert await ask(connection) == "HI"
 
 
 async def earliness(server: Peer) -> bool:
-    """Whether the next connection the server tells of was an early one."""
+    """Return whether the next connection that the server reports used early data."""
     early: bool = (await server.wait_for("connection"))["early"]
     return early
 
 
 @bounded
-async def test_the_answer_is_there_after_one_round_trip() -> None:
+async def test_the_answer_arrives_after_one_round_trip() -> None:
     async with (
         lab("--early-data", "--max-packet", "1200") as server,
         Relay(server.address, Impairments(delay=DELAY)) as relay,
@@ -60,7 +60,7 @@ async def test_the_answer_is_there_after_one_round_trip() -> None:
 
 @bounded
 @pytest.mark.parametrize("client", [True, False])
-async def test_both_sides_have_to_want_it(client: bool) -> None:
+async def test_both_sides_must_enable_early_data(client: bool) -> None:
     async with lab(*(() if client else ("--early-data",))) as server:
         for _ in range(3):
             async with connect(server.address, Request, early_data=client) as connection:
@@ -74,7 +74,7 @@ async def test_both_sides_have_to_want_it(client: bool) -> None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[bytes]]:
-    """All packets this process sends."""
+    """Record all packets that this process sends."""
     packets: list[bytes] = []
     send = UdpSocket.send
 
@@ -89,7 +89,7 @@ def recording() -> Iterator[list[bytes]]:
 
 
 async def replay(address: str, packets: list[bytes]) -> None:
-    """Send recorded packets from a socket that nobody knows."""
+    """Send recorded packets from another socket."""
     host, _, port = address.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
         for data in packets:
@@ -100,13 +100,13 @@ async def replay(address: str, packets: list[bytes]) -> None:
 
 @bounded
 @pytest.mark.parametrize("alive", [True, False])
-async def test_a_recorded_first_flight_is_of_no_use(alive: bool) -> None:
-    """AQ-EARLY-1: while the connection lives, and when it is gone."""
+async def test_a_replayed_first_flight_is_ignored(alive: bool) -> None:
+    """AQ-EARLY-1: during the connection, and after its end."""
     async with lab("--early-data") as server:
         await visit(server.address)
         with recording() as packets:
             async with connect(server.address, Request, early_data=True) as connection:
-                # A request whose traces show: its answer cannot be given.
+                # The server would report this request, whose answer cannot be sent.
                 sink, gone = channel(bytes)
                 gone.close()
                 report, answer = oneshot(str)
@@ -168,7 +168,7 @@ async def test_what_was_sent_before_a_close_reaches_a_restarted_server() -> None
         assert not connection.is_ready
         sink, mine = channel(bytes)
         report, told = oneshot(str)
-        # More than anybody takes: the server is at it when the connection ends.
+        # Enough that the server is still receiving when the connection ends.
         await connection.entrypoint.send(Produce(10_000, 10_000, "finish", sink, report))
         await connection.close()
         assert not await earliness(second)
@@ -202,11 +202,11 @@ async def test_the_first_packets_may_be_lost(way: Direction, lost: int) -> None:
             assert (result.count, result.in_order) == (50, True)
 
 
-# -- no --------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @bounded
-async def test_a_refusal_is_the_same_error_wherever_it_shows() -> None:
+async def test_every_call_raises_the_same_refusal() -> None:
     async with lab("--early-data", "--accept", "password") as server:
 
         async def come_in() -> None:
@@ -241,17 +241,17 @@ async def test_a_refusal_is_the_same_error_wherever_it_shows() -> None:
 
 
 @bounded
-async def test_a_server_that_is_gone_is_told_of_at_once() -> None:
+async def test_connecting_to_a_stopped_server_fails_at_once() -> None:
     async with lab("--early-data") as server:
         await visit(server.address)
         await server.stop()
-    with pytest.raises(aqueduct.ConnectError, match="nobody listens"):
+    with pytest.raises(aqueduct.ConnectError, match="nothing listens"):
         async with connect(server.address, Request, early_data=True) as connection:
             await ask(connection)
 
 
 @bounded
-async def test_silence_is_a_timeout() -> None:
+async def test_a_silent_server_is_a_timeout() -> None:
     async with lab("--early-data") as server, Relay(server.address) as relay:
         await visit(relay.address)
         relay.blackout()

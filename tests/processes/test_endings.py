@@ -38,8 +38,8 @@ from tests.processes.peers import (
     connect,
     eventually,
     lab,
-    receive_for_ever,
-    send_for_ever,
+    receive_until_error,
+    send_until_error,
 )
 
 
@@ -59,7 +59,7 @@ async def test_finish_lets_the_peer_read_everything_first() -> None:
 
 
 @bounded
-async def test_cancel_is_seen_as_such() -> None:
+async def test_the_peer_sees_a_cancel() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         report, answer = oneshot(Report)
@@ -92,12 +92,12 @@ async def test_an_exception_in_the_with_block_cancels() -> None:
 
 @bounded
 @pytest.mark.parametrize("ending", ["close", "drop"])
-async def test_a_receiver_that_closes_or_is_forgotten_stops_the_sender(ending: str) -> None:
+async def test_a_closed_or_garbage_collected_receiver_stops_the_sender(ending: str) -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         await connection.entrypoint.send(CloseAfter(2, ending, receiver))
         with pytest.raises(ReceiverClosed):
-            await send_for_ever(sender, bytes(1000))
+            await send_until_error(sender, bytes(1000))
         with pytest.raises(ReceiverClosed):
             await sender.send(b"again")
         sender.finish()
@@ -109,13 +109,15 @@ async def test_a_receiver_that_closes_or_is_forgotten_stops_the_sender(ending: s
     ("ending", "expected"),
     [("finish", EndOfChannel), ("flush and cancel", ChannelCancelled), ("drop", ChannelCancelled)],
 )
-async def test_the_server_ends_its_sender(ending: str, expected: type[Exception]) -> None:
+async def test_the_client_sees_how_the_server_ends_its_sender(
+    ending: str, expected: type[Exception]
+) -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sink, source = channel()
         report, outcome = oneshot(str)
         await connection.entrypoint.send(Produce(3, 10, ending, sink, report))
         with pytest.raises(expected):
-            await receive_for_ever(source)
+            await receive_until_error(source)
         with pytest.raises(expected):
             await source.receive()
         assert await outcome.receive() == ending
@@ -136,7 +138,7 @@ async def test_closing_a_receiver_stops_the_sending_process() -> None:
 
 
 @bounded
-async def test_a_forgotten_sender_warns_and_cancels() -> None:
+async def test_a_garbage_collected_sender_warns_and_cancels() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         report, answer = oneshot(Report)
@@ -148,7 +150,7 @@ async def test_a_forgotten_sender_warns_and_cancels() -> None:
 
 
 @bounded
-async def test_a_forgotten_receiver_warns_and_closes() -> None:
+async def test_a_garbage_collected_receiver_warns_and_closes() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sink, source = channel()
         report, outcome = oneshot(str)
@@ -160,8 +162,8 @@ async def test_a_forgotten_receiver_warns_and_closes() -> None:
 
 
 @bounded
-async def test_halves_that_ended_warn_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
-    gc.collect()  # what earlier tests left is none of our business
+async def test_ended_halves_do_not_warn(recwarn: pytest.WarningsRecorder) -> None:
+    gc.collect()  # collect what earlier tests left
     recwarn.clear()
     async with lab() as server, connect(server.address, Request) as connection:
         assert await connection.entrypoint.call(Ask, text="hi") == "HI"
@@ -207,14 +209,14 @@ async def test_in_every_mode_the_other_process_sees_how_a_sender_ends(
 @bounded
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("ending", ["close", "drop"])
-async def test_in_every_mode_a_sender_sees_that_its_receiver_is_gone(
+async def test_in_every_mode_a_sender_sees_that_its_receiver_has_closed(
     mode: Mode, ending: str
 ) -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel(mode=mode)
         await connection.entrypoint.send(CloseAfter(1, ending, receiver))
         with pytest.raises(ReceiverClosed):
-            await send_for_ever(sender, bytes(1000))
+            await send_until_error(sender, bytes(1000))
         with pytest.raises(ReceiverClosed):
             await sender.flush()
 
@@ -228,13 +230,13 @@ async def test_in_every_mode_the_end_of_the_connection_ends_both_halves(mode: Mo
         await connection.entrypoint.send(Keep(receiver, sink))
         await connection.entrypoint.send(Leave("close"))
         with pytest.raises(ConnectionLost, match="enough"):
-            await send_for_ever(sender, bytes(1000))
+            await send_until_error(sender, bytes(1000))
         with pytest.raises(ConnectionLost, match="enough"):
-            await receive_for_ever(source)
+            await receive_until_error(source)
 
 
 @bounded
-async def test_the_client_closes_the_connection_behind_what_it_sent() -> None:
+async def test_the_client_closes_the_connection_after_its_messages() -> None:
     async with lab() as server:
         async with connect(server.address, Request) as connection:
             await server.wait_for("connection")
@@ -282,7 +284,7 @@ async def test_the_server_closes_the_connection(how: str, code: int, reason: str
 
 
 @bounded
-async def test_a_killed_server_is_noticed_and_one_can_connect_to_the_next() -> None:
+async def test_a_client_notices_a_killed_server_and_can_connect_to_the_next() -> None:
     async with lab() as first:
         address = first.address
         options = aqueduct.QuicSettings(idle_timeout=3.0, keep_alive=1.0)
@@ -303,7 +305,7 @@ async def test_a_killed_server_is_noticed_and_one_can_connect_to_the_next() -> N
 
 
 @bounded
-async def test_a_server_that_stops_says_so_and_one_can_connect_to_the_next() -> None:
+async def test_a_client_notices_a_stopped_server_and_can_connect_to_the_next() -> None:
     async with lab() as first:
         address = first.address
         async with connect(address, Request) as connection:
@@ -337,7 +339,7 @@ asyncio.run(main())
 
 
 @bounded
-async def test_a_killed_client_is_noticed_and_everything_it_had_is_freed() -> None:
+async def test_a_server_notices_a_killed_client_and_frees_its_state() -> None:
     async with lab("--idle", "3.0") as server:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         client = await asyncio.create_subprocess_exec(
@@ -361,14 +363,14 @@ async def test_a_killed_client_is_noticed_and_everything_it_had_is_freed() -> No
                 now = await connection.entrypoint.call(Vitals)
                 return bool(now["connections"] == 1 and now["tasks"] <= 2)
 
-            await eventually(freed, "the server frees what the client had")
+            await eventually(freed, "the server frees the state of the client")
         gone = [event for event in server.events if event["event"] == "gone"]
         gone += [await server.wait_for("gone")]
         assert gone
 
 
 @bounded
-async def test_a_drained_server_lets_work_finish_and_takes_no_more() -> None:
+async def test_a_drained_server_finishes_its_work_and_accepts_no_more() -> None:
     async with lab() as server:
         async with connect(server.address, Request) as connection:
             sender, receiver = channel()
@@ -393,13 +395,13 @@ async def test_a_drained_server_lets_work_finish_and_takes_no_more() -> None:
 
 
 @bounded
-async def test_numbered_messages_before_a_cancel_are_a_prefix() -> None:
+async def test_messages_received_before_a_cancel_are_a_prefix() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sink, source = channel()
         report, outcome = oneshot(str)
         await connection.entrypoint.send(Produce(500, 100, "cancel", sink, report))
         received: list[bytes] = []
         with pytest.raises(ChannelCancelled):
-            await receive_for_ever(source, received)
+            await receive_until_error(source, received)
         assert received == [numbered(number, 100) for number in range(len(received))]
         assert await outcome.receive() == "cancel"

@@ -17,12 +17,12 @@ from aqueduct import ipc
 from aqueduct.errors import DeliveryError, MessageTooLarge, PeerRestarted, SendTimeout
 from aqueduct.testing.relay import Direction, Impairments, Relay
 from tests.processes.courier import letter, number_of
-from tests.processes.peers import PATIENCE, Peer, bounded, eventually
+from tests.processes.peers import TIMEOUT, Peer, bounded, eventually
 
 ANYWHERE = "udp://127.0.0.1:0"
 MIB = 1024 * 1024
 ROUNDS = 10
-PATIENT = ipc.IpcSettings(ack_timeout=PATIENCE, receive_timeout=PATIENCE)
+LONG_TIMEOUTS = ipc.IpcSettings(ack_timeout=TIMEOUT, receive_timeout=TIMEOUT)
 
 
 class Listener(Peer):
@@ -54,7 +54,7 @@ class Listener(Peer):
 
 
 def courier(to: str, **options: Any) -> Peer:
-    """A process that sends, see ``tests/processes/courier.py``."""
+    """Return a process that sends, see ``tests/processes/courier.py``."""
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return Peer("tests.processes.courier", f"--to={to}", *arguments)
 
@@ -70,7 +70,7 @@ def free_address() -> str:
 
 
 class Stream:
-    """Messages that this process sends, many at once and one after another, until it is told."""
+    """Sends messages concurrently until it is stopped."""
 
     def __init__(self, endpoint: ipc.Endpoint[bytes], to: str, seed: int) -> None:
         self._endpoint = endpoint
@@ -85,7 +85,7 @@ class Stream:
         await asyncio.gather(*(self._work() for _ in range(parallel)))
 
     async def more(self, count: int) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until ``count`` more were acknowledged."""
         enough = len(self.acked) + count
         await eventually(lambda: len(self.acked) >= enough, f"{count} acknowledgements")
 
@@ -107,8 +107,8 @@ class Stream:
 
 
 @bounded
-async def test_messages_of_every_size_arrive_whole() -> None:
-    fits = 59_958  # a PDU's worth
+async def test_messages_of_every_size_arrive_unchanged() -> None:
+    fits = 59_958  # the payload of one PDU
     sizes = [0, 1, 4, fits, fits + 1, 2 * fits, 65_535, 65_536, 65_537, MIB, 16 * MIB]
     async with Listener() as listener, ipc.Endpoint(ANYWHERE) as sender:
         for size in sizes:
@@ -124,7 +124,7 @@ async def test_messages_of_every_size_arrive_whole() -> None:
 
 @bounded
 async def test_a_thousand_messages_can_be_in_flight() -> None:
-    async with Listener() as listener, ipc.Endpoint(ANYWHERE, config=PATIENT) as sender:
+    async with Listener() as listener, ipc.Endpoint(ANYWHERE, config=LONG_TIMEOUTS) as sender:
         listener.signal(signal.SIGSTOP)
         sends = [
             asyncio.create_task(sender.send(listener.address, letter(number, 100)))
@@ -140,7 +140,7 @@ async def test_a_thousand_messages_can_be_in_flight() -> None:
 
 @bounded
 @pytest.mark.parametrize("size", [100, 200_000])
-async def test_what_a_bad_network_loses_repeats_and_delays_arrives_once(size: int) -> None:
+async def test_messages_arrive_once_over_loss_duplication_and_delay(size: int) -> None:
     weather = Impairments(loss=0.2, duplicate=0.1, reorder=0.1, delay=0.001, jitter=0.002)
     count = 500 if size < 1_000 else 40
     async with Listener() as listener:
@@ -159,7 +159,7 @@ async def test_what_a_bad_network_loses_repeats_and_delays_arrives_once(size: in
 
 
 @bounded
-async def test_when_the_receiver_dies_what_was_acknowledged_stays_and_nothing_comes_twice() -> None:
+async def test_a_killed_receiver_loses_no_acknowledged_message_and_duplicates_none() -> None:
     listeners = [Listener()]
     random = Random(1)
     async with contextlib.AsyncExitStack() as stack, ipc.Endpoint(ANYWHERE) as sender:
@@ -187,7 +187,7 @@ async def test_when_the_receiver_dies_what_was_acknowledged_stays_and_nothing_co
 
 
 @bounded
-async def test_when_the_sender_dies_what_was_acknowledged_stays_and_nothing_comes_twice() -> None:
+async def test_a_killed_sender_loses_no_acknowledged_message_and_duplicates_none() -> None:
     random = Random(3)
     reported: set[int] = set()
     own = free_address()
@@ -200,7 +200,9 @@ async def test_when_the_sender_dies_what_was_acknowledged_stays_and_nothing_come
                     await sender.wait_for("acked")
                 await sender.kill()
                 reported |= acked(sender)
-        await eventually(lambda: reported <= set(listener.numbers), "all that was acknowledged")
+        await eventually(
+            lambda: reported <= set(listener.numbers), "all acknowledged messages arrive"
+        )
         async with courier(listener.address, first=2**31, count=100) as sender:
             assert (await sender.wait_for("done"))["failed"] == 0
     printed = Counter(listener.numbers)
@@ -209,11 +211,11 @@ async def test_when_the_sender_dies_what_was_acknowledged_stays_and_nothing_come
 
 
 @bounded
-async def test_a_message_that_the_dead_may_have_taken_is_not_given_to_its_successor() -> None:
+async def test_a_message_that_a_killed_receiver_may_have_taken_is_not_sent_to_the_next() -> None:
     async with contextlib.AsyncExitStack() as stack, ipc.Endpoint(ANYWHERE) as sender:
         first = await stack.enter_async_context(Listener())
         await sender.send(first.address, b"before")
-        first.signal(signal.SIGSTOP)  # what is sent now lies in its socket
+        first.signal(signal.SIGSTOP)  # packets now stay in its socket
         sending = asyncio.create_task(sender.send(first.address, b"between"))
         await asyncio.sleep(0.02)
         await first.kill()
@@ -227,7 +229,7 @@ async def test_a_message_that_the_dead_may_have_taken_is_not_given_to_its_succes
 
 
 @bounded
-async def test_a_send_to_the_dead_says_what_is_known_of_the_message() -> None:
+async def test_a_send_to_a_stopped_receiver_says_whether_it_may_have_arrived() -> None:
     async with Listener() as listener, ipc.Endpoint(ANYWHERE) as sender:
         await sender.send(listener.address, b"to one that is alive")
         listener.signal(signal.SIGSTOP)
@@ -235,7 +237,7 @@ async def test_a_send_to_the_dead_says_what_is_known_of_the_message() -> None:
             await sender.send(listener.address, b"to one that is stopped", timeout=0.5)
         assert raised.value.may_have_arrived
         await listener.kill()
-        with pytest.raises(SendTimeout):  # the kernel tells that nobody is there
+        with pytest.raises(SendTimeout):  # the kernel reports that the port is closed
             await sender.send(listener.address, b"to one that is dead", timeout=0.5)
         with pytest.raises(SendTimeout, match="nothing answers there") as raised:
             await sender.send(listener.address, b"to one that is dead", timeout=0.5)
@@ -245,7 +247,7 @@ async def test_a_send_to_the_dead_says_what_is_known_of_the_message() -> None:
 @bounded
 async def test_a_sender_may_start_before_the_receiver() -> None:
     address = free_address()
-    async with ipc.Endpoint(ANYWHERE, config=PATIENT) as sender:
+    async with ipc.Endpoint(ANYWHERE, config=LONG_TIMEOUTS) as sender:
         sends = [
             asyncio.create_task(sender.send(address, letter(number, size)))
             for number, size in enumerate((4, 1_000, 200_000))
@@ -257,7 +259,7 @@ async def test_a_sender_may_start_before_the_receiver() -> None:
 
 
 @bounded
-async def test_garbage_on_the_port_disturbs_nothing_and_is_counted() -> None:
+async def test_malformed_datagrams_are_ignored_and_counted() -> None:
     numbers: list[int] = []
 
     def take(message: ipc.ReceivedMessage[bytes]) -> None:

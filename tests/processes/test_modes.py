@@ -43,7 +43,7 @@ async def test_unordered_messages_all_arrive() -> None:
 
 
 @bounded
-async def test_unreliable_messages_mostly_arrive_on_a_good_network_and_the_channel_ends() -> None:
+async def test_most_unreliable_messages_arrive_on_a_good_network() -> None:
     report = await upload(Mode.UNRELIABLE, [numbered(number, 100) for number in range(COUNT)])
     assert report.ended == "EndOfChannel"
     assert 0 < report.count <= COUNT
@@ -67,7 +67,7 @@ async def test_a_message_may_be_larger_than_the_window(mode: Mode) -> None:
 
 @bounded
 @pytest.mark.parametrize(("count", "size"), [(COUNT, 100), (50, 65_536), (3, 3_000_000), (0, 0)])
-async def test_the_server_sends_too(count: int, size: int) -> None:
+async def test_messages_of_the_server_arrive(count: int, size: int) -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sink, source = channel()
         report, outcome = oneshot(str)
@@ -78,7 +78,7 @@ async def test_the_server_sends_too(count: int, size: int) -> None:
 
 
 @bounded
-async def test_what_was_sent_while_the_channel_was_local_goes_along() -> None:
+async def test_messages_queued_while_the_channel_was_local_arrive() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         for number in range(10):
@@ -93,7 +93,7 @@ async def test_what_was_sent_while_the_channel_was_local_goes_along() -> None:
 
 
 @bounded
-async def test_many_channels_of_all_modes_at_once_do_not_disturb_each_other() -> None:
+async def test_many_concurrent_channels_of_all_modes_are_independent() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         answers = []
         senders = []

@@ -1,4 +1,4 @@
-"""Real QUIC through a bad network: loss, blackouts, a new address, and channels lost in transit."""
+"""Real QUIC over a bad network: loss, outages, a new address, and channels lost in transit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.processes.peers import (
     eventually,
     lab,
     play,
-    send_for_ever,
+    send_until_error,
 )
 from tests.transport.quic.inside import transport_of
 
@@ -38,7 +38,7 @@ SMALL = aqueduct.QuicSettings(max_packet=1_200, idle_timeout=10)
     ],
     ids=["loss", "reordering", "duplication"],
 )
-async def test_every_mode_keeps_its_promise_in_bad_weather(
+async def test_every_mode_keeps_its_guarantees_on_a_bad_network(
     mode: Mode, weather: Impairments
 ) -> None:
     async def scenario(server: Peer, seed: int) -> None:
@@ -82,7 +82,7 @@ async def test_the_handshake_survives_loss() -> None:
 
 
 @bounded
-async def test_a_channel_whose_carrier_was_lost_is_lost_in_transit_and_no_other() -> None:
+async def test_only_the_channel_of_a_lost_carrier_is_lost_in_transit() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
             Relay(server.address, Impairments(delay=0.002)) as relay,
@@ -102,7 +102,7 @@ async def test_a_channel_whose_carrier_was_lost_is_lost_in_transit_and_no_other(
             assert receipt is not None
             assert await receipt is LOST
             with pytest.raises(ChannelLostInTransit) as caught:
-                await send_for_ever(content_in, b"into the void", pause=0.01)
+                await send_until_error(content_in, b"into the void", pause=0.01)
             assert caught.value.channel is not None
             with pytest.raises(ChannelLostInTransit):
                 await content_in.flush()
@@ -116,7 +116,7 @@ async def test_a_channel_whose_carrier_was_lost_is_lost_in_transit_and_no_other(
 
 
 async def until_lost(relay: Relay) -> None:
-    """Wait until what was just sent is gone, and let packets pass again."""
+    """Wait until a packet is lost, and then let packets pass again."""
     before = relay.counts[Direction.UP].lost
     await eventually(lambda: relay.counts[Direction.UP].lost > before, "a packet is lost")
     await asyncio.sleep(0.02)
@@ -131,7 +131,7 @@ def with_content(payload: bytes) -> aqueduct.Receiver[bytes]:
 
 
 @bounded
-async def test_what_hangs_on_a_lost_channel_is_lost_too_with_its_lineage() -> None:
+async def test_descendants_of_a_lost_channel_are_lost_with_their_lineage() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
             Relay(server.address, Impairments(delay=0.002)) as relay,
@@ -161,7 +161,7 @@ async def test_what_hangs_on_a_lost_channel_is_lost_too_with_its_lineage() -> No
 
 
 @bounded
-async def test_under_steady_loss_each_carrier_is_either_read_or_lost() -> None:
+async def test_under_constant_loss_each_carrier_is_either_read_or_lost() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
             Relay(server.address, Impairments(delay=0.002), seed=seed) as relay,
@@ -188,7 +188,7 @@ async def test_under_steady_loss_each_carrier_is_either_read_or_lost() -> None:
 
 
 @bounded
-async def test_a_blackout_is_survived() -> None:
+async def test_a_connection_survives_an_outage() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
             Relay(server.address, Impairments(delay=0.002)) as relay,
@@ -212,7 +212,7 @@ async def test_a_blackout_is_survived() -> None:
 
 
 @bounded
-async def test_a_new_address_is_survived_under_way_and_idle() -> None:
+async def test_a_connection_survives_a_new_address_busy_and_idle() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
             Relay(server.address, Impairments(delay=0.002)) as relay,
@@ -235,7 +235,7 @@ async def test_a_new_address_is_survived_under_way_and_idle() -> None:
 
 
 @bounded
-async def test_a_network_that_is_gone_for_good_ends_the_connection() -> None:
+async def test_a_permanent_outage_ends_the_connection() -> None:
     options = aqueduct.QuicSettings(idle_timeout=3.0, keep_alive=1.0)
     async with (
         lab("--idle", "3.0") as server,
@@ -252,7 +252,7 @@ async def test_a_network_that_is_gone_for_good_ends_the_connection() -> None:
 
 
 @bounded
-async def test_an_idle_connection_is_kept_alive() -> None:
+async def test_keep_alive_keeps_an_idle_connection_open() -> None:
     options = aqueduct.QuicSettings(idle_timeout=2.0, keep_alive=0.5)
     async with (
         lab("--idle", "2.0") as server,
@@ -263,7 +263,7 @@ async def test_an_idle_connection_is_kept_alive() -> None:
 
 
 @bounded
-async def test_connection_ids_may_change_under_way() -> None:
+async def test_connection_ids_may_change_during_a_transfer() -> None:
     async def scenario(server: Peer, seed: int) -> None:
         async with (
             Relay(server.address, Impairments(delay=0.001), seed=seed) as relay,

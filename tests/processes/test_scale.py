@@ -14,7 +14,7 @@ CONNECTIONS = 500
 
 
 @bounded
-async def test_ten_thousand_channels_live_on_one_connection() -> None:
+async def test_one_connection_carries_ten_thousand_channels() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         before = await connection.entrypoint.call(Vitals)
         start = time.perf_counter()
@@ -41,7 +41,7 @@ async def test_ten_thousand_channels_live_on_one_connection() -> None:
         print(
             f"\n{CHANNELS} channels: open and used once in {opened:.1f} s, "
             f"ended after {took:.1f} s; "
-            f"the server needs {each:,.0f} bytes each, with a task for two"
+            f"the server needs {each:,.0f} bytes each, including tasks"
         )
         assert each < 20_000
 
@@ -49,11 +49,11 @@ async def test_ten_thousand_channels_live_on_one_connection() -> None:
             after = await connection.entrypoint.call(Vitals)
             return bool(after["channels"] < 10 and after["tasks"] < 3)
 
-        await eventually(freed, "the channels are gone at the server")
+        await eventually(freed, "the server has freed the channels")
 
 
 @bounded
-async def test_five_hundred_connections_at_once() -> None:
+async def test_one_server_serves_five_hundred_connections() -> None:
     async with lab() as server:
         start = time.perf_counter()
         connections = await asyncio.gather(
@@ -83,4 +83,4 @@ async def test_five_hundred_connections_at_once() -> None:
                 after = await connection.entrypoint.call(Vitals)
                 return bool(after["connections"] == 1)
 
-            await eventually(freed, "the connections are gone at the server")
+            await eventually(freed, "the server has freed the connections")

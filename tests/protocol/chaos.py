@@ -1,7 +1,7 @@
 """A peer, an application and a network that act at random, from a seed.
 
-Nearly everything they do is what the state of the core allows, or plays would be over after a few
-steps; now and then it is not. They look into the core to know.
+Most of their actions are valid in the current state of the core, which they inspect: otherwise
+runs would end after a few steps. Some actions are invalid on purpose.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
 from aqueduct.protocol.half import Ownership
-from aqueduct.protocol.receiver import Receiver
-from aqueduct.protocol.sender import Sender
+from aqueduct.protocol.receiver import ReceivingHalf
+from aqueduct.protocol.sender import SendingHalf
 from aqueduct.wire.chanid import ENTRYPOINT, Side, channel_id, creator_of, is_oneshot
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -44,7 +44,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -53,7 +53,7 @@ from aqueduct.wire.primitives import MAX_VARINT, HeaderPairs
 from tests.protocol.wires import Direction, credit, encode, plain, stated
 
 DOCUMENTED = (WouldBlock, MessageTooLarge, ChannelClosed, ReceiverClosed, LocalProtocolError)
-"""All that a command may raise. Anything else is a bug, and so is any error out of an input."""
+"""What a command may raise. Any other error is a bug, and so is any error raised by an input."""
 
 ANY_FRAME: list[Frame] = [
     Version(),
@@ -62,7 +62,7 @@ ANY_FRAME: list[Frame] = [
     ConnectionHeaders(()),
     plain(0),
     plain(1, b"x"),
-    Message(2, ((b"k", b"v"),), (Attachment(8, ()), Attachment(11, ())), b""),
+    MessageFrame(2, ((b"k", b"v"),), (Attachment(8, ()), Attachment(11, ())), b""),
     SentUnreliable(1),
     FinishSender(1),
     CancelSender(),
@@ -86,18 +86,18 @@ class Application:
         self.strange = strange
 
     def wind_up(self, now: float) -> None:
-        """Finish, and take everything, wherever there is a handle."""
+        """Finish all senders and take everything from all receivers."""
         for half in list(self.core._channels.halves.values()):
             if half.owner is Ownership.APPLICATION:
                 self.core.finish(half.channel, now)
                 self.core.take(half.channel, 999, now)
 
     def step(self, now: float) -> None:
-        """One command, which may raise what is documented and nothing else."""
+        """Give one command, which may raise documented errors only."""
         with suppress(*DOCUMENTED):
             self._command(now)
 
-    def _channel(self, kind: type[Sender | Receiver]) -> int:
+    def _channel(self, kind: type[SendingHalf | ReceivingHalf]) -> int:
         random = self.random
         if random.random() < self.strange:
             return random.choice([*self.core._channels.halves, random.randrange(64)])
@@ -115,20 +115,22 @@ class Application:
             return
         dice = random.randrange(40)
         if dice < 8:
-            core.send(self._channel(Sender), b"x" * random.choice(SIZES), now)
+            core.send(self._channel(SendingHalf), b"x" * random.choice(SIZES), now)
         elif dice < 18:
             attach = [self._attach() for _ in range(random.randrange(3))]
             payload = b"y" * random.choice(SIZES)
             headers = self._headers()
-            core.send_message(self._channel(Sender), payload, now, headers=headers, attach=attach)
+            core.send_message(
+                self._channel(SendingHalf), payload, now, headers=headers, attach=attach
+            )
         elif dice < 30:
-            core.take(self._channel(Receiver), random.choice([-1, 0, 1, 1, 3, 99]), now)
+            core.take(self._channel(ReceivingHalf), random.choice([-1, 0, 1, 1, 3, 99]), now)
         elif dice < 36:
             self._end_one(now)
         elif dice < 39:
-            core.set_mode(self._channel(Sender), random.choice(list(Mode)))
+            core.set_mode(self._channel(SendingHalf), random.choice(list(Mode)))
         else:
-            credit(core, self._channel(Sender))
+            credit(core, self._channel(SendingHalf))
 
     def _odd_command(self, now: float) -> None:
         core, random = self.core, self.random
@@ -143,7 +145,7 @@ class Application:
     def _end_one(self, now: float) -> None:
         random = self.random
         end = random.choice([self.core.finish, self.core.cancel, self.core.close])
-        channel = self._channel(Receiver if end == self.core.close else Sender)
+        channel = self._channel(ReceivingHalf if end == self.core.close else SendingHalf)
         if channel != ENTRYPOINT or random.random() < 0.05:
             end(channel, now)
 
@@ -158,22 +160,22 @@ class Application:
 
 @dataclass
 class Lane:
-    """What the peer has said of one channel."""
+    """What the peer has sent on one channel."""
 
     numbers: int = 0
-    """Of messages in streams: how many are used, but for the holes."""
+    """The next number of messages in streams; some below it may be unused."""
     holes: list[int] = field(default_factory=list)
     datagrams: int = 0
     announced: int = 0
     total: int | None = None
     silent: bool = False
-    """Cancelled, closed or forgotten: there is nothing more to say."""
+    """Whether it was cancelled, closed or forgotten, so that nothing more is sent."""
     control: int | None = None
     """The one stream for announcements, or for acks."""
 
 
 class ChaoticPeer:
-    """The other end of a core: raw frames, mostly such as the core may get."""
+    """The other end of a core, which sends raw frames, most of them valid."""
 
     def __init__(self, core: ConnectionCore, random: Random, *, strange: float) -> None:
         self.core = core
@@ -184,24 +186,24 @@ class ChaoticPeer:
         self._next_stream = 0
         self._next_index = 1
         self._open: dict[int, int] = {}
-        """Streams that are not over, and the channels they lead to."""
+        """Open streams, and the channel that each is routed to."""
         self._rest: dict[int, bytes] = {}
-        """What of a stream is still to come."""
+        """The rest of the data of each stream."""
 
     def hello(self, now: float) -> None:
-        """The version; what comes after it is held until the headers."""
+        """Send the version; the core holds what follows until the headers."""
         frames: list[Frame] = [Version()]
         if self.core.side == Side.CLIENT:
             frames.append(AckVersion())
         self.core.handle_stream_data(self._stream(-1), encode(frames), False, now)
 
     def greet(self, now: float) -> None:
-        """The headers; the channels are open, but for a server's yes."""
+        """Send the headers; the channels open once a server accepts."""
         headers = ConnectionHeaders(stated(self.random.choice([INITIAL_LIMITS, NARROW])))
         self.core.handle_stream_data(self._stream(-1), encode([headers]), False, now)
 
     def step(self, now: float) -> None:
-        """Something the peer does; nothing may come out of it."""
+        """Act once; the core must not raise."""
         random = self.random
         halves = list(self.core._channels.halves.values())
         if self._is_strange():
@@ -221,15 +223,15 @@ class ChaoticPeer:
             lane = self._lanes.setdefault(half.channel, Lane())
             if lane.silent and not self._is_strange():
                 return
-            if isinstance(half, Receiver):
+            if isinstance(half, ReceivingHalf):
                 self._to_receiver(half, lane, now)
             else:
                 self._to_sender(half, lane, now)
 
-    # -- what it says
+    # -- frames
 
     def _anything(self, now: float) -> None:
-        """Any frame, wherever it does not belong."""
+        """Send any frame on any channel."""
         random = self.random
         channel = random.choice([*self.core._channels.halves, random.randrange(80)])
         frames: list[Frame] = random.choices(ANY_FRAME, k=random.choice([1, 2]))
@@ -240,7 +242,7 @@ class ChaoticPeer:
         else:
             self.core.handle_stream_data(self._stream(-1), encode(frames), False, now)
 
-    def _to_receiver(self, half: Receiver, lane: Lane, now: float) -> None:
+    def _to_receiver(self, half: ReceivingHalf, lane: Lane, now: float) -> None:
         random = self.random
         dice = random.randrange(30)
         if dice < 12:
@@ -267,7 +269,7 @@ class ChaoticPeer:
         else:
             self._forget(half, lane, now)
 
-    def _to_sender(self, half: Sender, lane: Lane, now: float) -> None:
+    def _to_sender(self, half: SendingHalf, lane: Lane, now: float) -> None:
         random = self.random
         dice = random.randrange(18)
         frame: Frame
@@ -301,12 +303,12 @@ class ChaoticPeer:
             return
         self._say_control(half, lane, [frame], now, cut=False)
 
-    def _forget(self, half: Sender | Receiver, lane: Lane, now: float) -> None:
+    def _forget(self, half: SendingHalf | ReceivingHalf, lane: Lane, now: float) -> None:
         if creator_of(half.channel) == self.side and half.channel != ENTRYPOINT:
             lane.silent = True
             self._say(half.channel, [ForgetChannel()], now)
 
-    def _message(self, half: Receiver, lane: Lane) -> Message | None:
+    def _message(self, half: ReceivingHalf, lane: Lane) -> MessageFrame | None:
         random = self.random
         if lane.holes and random.random() < 0.7:
             number = lane.holes.pop(random.randrange(len(lane.holes)))
@@ -329,9 +331,9 @@ class ChaoticPeer:
         if self._is_strange():
             channels.append(random.randrange(1, 80))
         attached = tuple(Attachment(channel, ()) for channel in dict.fromkeys(channels))
-        return Message(number, ((b"k", b"v"),), attached, payload)
+        return MessageFrame(number, ((b"k", b"v"),), attached, payload)
 
-    def _datagram(self, half: Receiver, lane: Lane, now: float) -> None:
+    def _datagram(self, half: ReceivingHalf, lane: Lane, now: float) -> None:
         random = self.random
         if is_oneshot(half.channel) and not self._is_strange():
             return
@@ -347,7 +349,9 @@ class ChaoticPeer:
         ]
         if random.random() < 0.2:
             attached = (Attachment(self._new_channel(), ()),)
-            frames[-1] = Message(min(first + count - 1, MAX_VARINT), ((b"", b""),), attached, b"")
+            frames[-1] = MessageFrame(
+                min(first + count - 1, MAX_VARINT), ((b"", b""),), attached, b""
+            )
         self.core.handle_datagram(encode([RouteTo(half.channel), *frames]), now)
 
     def _announcement(self, lane: Lane) -> Frame:
@@ -369,7 +373,7 @@ class ChaoticPeer:
     def _odd(self, number: int) -> int:
         return self.random.choice(STRANGE_NUMBERS) if self._is_strange() else number
 
-    # -- how it says it
+    # -- streams
 
     def _stream(self, channel: int) -> int:
         stream = self._next_stream
@@ -378,7 +382,7 @@ class ChaoticPeer:
         return stream
 
     def _say(self, channel: int, frames: list[Frame], now: float, *, again: bool = False) -> None:
-        """On a stream of its own, or on one that led to the channel before."""
+        """Send frames on a new stream, or on one that was routed to the channel before."""
         streams = [stream for stream, leads_to in self._open.items() if leads_to == channel]
         if again and streams:
             self._write(self.random.choice(streams), encode(frames), now)
@@ -387,14 +391,14 @@ class ChaoticPeer:
 
     def _say_control(
         self,
-        half: Sender | Receiver,
+        half: SendingHalf | ReceivingHalf,
         lane: Lane,
         frames: list[Frame],
         now: float,
         *,
         cut: bool = True,
     ) -> None:
-        """On the one stream there is for it, unless that is over."""
+        """Send frames on the control stream of a half, unless it has ended."""
         start: list[Frame] = []
         if lane.control is None or self._is_strange():
             lane.control = self._stream(half.channel)
@@ -403,7 +407,7 @@ class ChaoticPeer:
             self._write(lane.control, encode([*start, *frames]), now, cut=cut)
 
     def _write(self, stream: int, data: bytes, now: float, *, cut: bool = True) -> None:
-        """Some of it now, the rest some other time."""
+        """Write a part of the data now and the rest later."""
         data = self._rest.pop(stream, b"") + data
         if self._is_strange():
             data += bytes([self.random.randrange(256)])
@@ -425,7 +429,7 @@ class ChaoticPeer:
 
 
 class Watch:
-    """What always holds of a core, whatever happens to it."""
+    """Checks the invariants of a core."""
 
     def __init__(self, core: ConnectionCore) -> None:
         self.core = core
@@ -435,7 +439,7 @@ class Watch:
         self._opened: set[int] = set()
 
     def check(self) -> list[Event]:
-        """To be called after everything; returns the events."""
+        """Check the invariants after a step, and return the events."""
         core = self.core
         assert core.held_bytes >= 0
         assert core._context.credit.send_window.outstanding >= 0
@@ -459,21 +463,21 @@ class Watch:
             assert timer is None
         return events
 
-    def _receivers(self) -> list[Receiver]:
-        return [h for h in self.core._channels.halves.values() if isinstance(h, Receiver)]
+    def _receivers(self) -> list[ReceivingHalf]:
+        return [h for h in self.core._channels.halves.values() if isinstance(h, ReceivingHalf)]
 
-    def _senders(self) -> list[Sender]:
-        return [h for h in self.core._channels.halves.values() if isinstance(h, Sender)]
+    def _senders(self) -> list[SendingHalf]:
+        return [h for h in self.core._channels.halves.values() if isinstance(h, SendingHalf)]
 
     def poll(self) -> list[Action]:
-        """The actions, of which none may come behind an end."""
+        """Return the actions, and check that none follows an end."""
         actions = self.core.poll_actions()
         for action in actions:
             assert not self._closed, f"{action} after the close"
             if isinstance(action, CloseConnection):
                 self._closed = True
             elif isinstance(action, WriteStream):
-                assert action.stream not in self._finished, "a write behind the end"
+                assert action.stream not in self._finished, "a write after the end"
                 self._opened.add(action.stream)
                 if action.fin:
                     self._finished.add(action.stream)
@@ -484,7 +488,7 @@ class Watch:
 
 
 def shake(direction: Direction, random: Random, *, loss: float) -> None:
-    """Deliver some of what is under way, streams against each other in any order."""
+    """Deliver some of the actions in flight; different streams may be reordered."""
     direction.collect()
     lanes: dict[int, list[Action]] = {}
     for at, action in enumerate(direction.flying):
@@ -518,7 +522,7 @@ NARROW = Limits(
     max_attachments=2,
     max_headers=100,
 )
-"""Less than is accepted; what a peer states it is held to."""
+"""The limits that both sides state; they accept more."""
 
 CRAMPED = Config(
     limits=NARROW,
@@ -531,7 +535,7 @@ CRAMPED = Config(
     max_unpacked=3,
     ack_every=4,
 )
-"""Limits that a play can meet."""
+"""Limits that a run can reach."""
 
 FAIR = Config(limits=NARROW, max_datagram=100, max_unpacked=3, ack_every=4)
-"""Limits that an honest peer does not meet but by what was stated."""
+"""Limits that an honest peer reaches only through the stated ones."""

@@ -20,7 +20,7 @@ from tests.protocol.chaos import CRAMPED, FAIR, Application, ChaoticPeer, Watch,
 from tests.protocol.wires import Direction, Pair
 
 randoms = st.integers(0, 2**32 - 1).map(Random)
-"""Seeds: a play is long, and shrinking one step at a time would not make it any clearer."""
+"""Seeds instead of steps: a run is long, and shrinking it step by step would not help."""
 
 plays = settings(
     max_examples=120,
@@ -32,7 +32,7 @@ plays = settings(
 def play(
     core: ConnectionCore, random: Random, steps: int, *, strange: float, greeted: bool
 ) -> Watch:
-    """An application and a peer at one core, until the steps or the connection are over."""
+    """Run an application and a peer against one core, until the steps or the connection end."""
     watch = Watch(core)
     peer = ChaoticPeer(core, random, strange=strange)
     application = Application(core, random, strange=5 * strange)
@@ -77,16 +77,18 @@ def play(
 @pytest.mark.parametrize("strange", [0.0, 0.01, 0.1])
 @given(st.sampled_from(Side), st.integers(0, 9), randoms)
 @plays
-def test_any_commands_and_any_input_in_any_order(
+def test_random_commands_and_inputs_raise_only_documented_errors(
     strange: float, side: Side, late: int, random: Random
 ) -> None:
-    """AQ-CODE-3: nothing but documented errors comes out of commands, and nothing out of input."""
+    """AQ-CODE-3: commands raise documented errors only, and inputs raise nothing."""
     play(ConnectionCore(side, CRAMPED), random, 250, strange=strange, greeted=late > 0)
 
 
 @given(st.sampled_from(Side), st.sampled_from(["lost", "closed", "violation"]), randoms)
 @plays
-def test_after_the_end_nothing_happens_any_more(side: Side, how: str, random: Random) -> None:
+def test_an_ended_connection_ignores_commands_and_inputs(
+    side: Side, how: str, random: Random
+) -> None:
     """AQ-CODE-3 and AQ-CONN-7: no actions, no events, no state."""
     core = ConnectionCore(side, CRAMPED)
     peer = ChaoticPeer(core, random, strange=0.0)
@@ -119,7 +121,7 @@ def test_after_the_end_nothing_happens_any_more(side: Side, how: str, random: Ra
 
 
 class Ledger:
-    """What one application was told of its channels and messages."""
+    """The ends of channels and fates of messages that one application was told."""
 
     def __init__(self, core: ConnectionCore) -> None:
         self.watch = Watch(core)
@@ -144,8 +146,10 @@ class Ledger:
 
 @given(randoms, st.sampled_from([0.0, 0.3]))
 @plays
-def test_two_sides_never_accuse_each_other_and_come_to_rest(random: Random, loss: float) -> None:
-    """Whatever applications and network do: each message has one fate, and nothing is left."""
+def test_two_honest_sides_report_no_violation_and_leave_nothing(
+    random: Random, loss: float
+) -> None:
+    """Each message has one fate, and no state is left."""
     pair = Pair(FAIR, FAIR)
     sides = (pair.client, pair.server)
     applications = [Application(core, random, strange=0.0) for core in sides]

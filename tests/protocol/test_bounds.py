@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from aqueduct.errors import CloseCode, LocalProtocolError, WouldBlock
-from aqueduct.protocol.budget import Account, Budget
+from aqueduct.protocol.budget import AddressAccount, Budget
 from aqueduct.protocol.config import COST_OF_STREAM, INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import End, SenderEnded
@@ -27,7 +27,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     ForgetChannel,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -57,11 +57,11 @@ ROUTE = RouteTo(ENTRYPOINT).encode()
 SMALL = Config(limits=INITIAL_LIMITS, max_ranges=100, max_remembered=100, max_unpacked=100)
 FLOODS = 5
 STEADY = 12_000
-"""Bytes of growth per flood that count as noise. A flood makes thousands of things."""
+"""Bytes of growth per flood that count as noise. A flood makes thousands of objects."""
 
 
 def held_after(flood: Callable[[], object], peer: RawPeer) -> int:
-    """Bytes more that are held after a flood, all actions and events polled."""
+    """Return by how many bytes memory grew in a flood, after polling all actions and events."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -76,7 +76,7 @@ def held_after(flood: Callable[[], object], peer: RawPeer) -> int:
 
 
 def growth(flood: Callable[[range], object], peer: RawPeer, count: int = 2_000) -> int:
-    """The smallest growth from one flood to the next, in bytes.
+    """Return the smallest growth from one flood to the next, in bytes.
 
     A leak grows with every flood. What other threads of the test process allocate meanwhile, and
     tables that reach their final size late, show up in some of them.
@@ -99,21 +99,21 @@ def growth(flood: Callable[[range], object], peer: RawPeer, count: int = 2_000) 
 
 
 def until_closed(peer: RawPeer, step: Callable[[int], object], limit: int) -> int:
-    """How many steps it takes until the connection is closed; at most the limit."""
+    """Return how many steps it takes until the connection is closed; fail above the limit."""
     for number in range(limit):
         step(number)
         peer.core.poll_events()
         peer.poll()
         if peer.closed is not None:
             return number + 1
-    raise AssertionError("it goes on and on")
+    raise AssertionError("the connection was not closed")
 
 
 # -- before the headers ----------------------------------------------------------------------------
 
 
 def unready(side: Side, config: Config) -> RawPeer:
-    """A core that knows the version of its peer, and no headers."""
+    """Return a core that knows its peer's version but not its headers."""
     peer = RawPeer(side, config, greet=False)
     peer.stream(Version(), fin=True)
     peer.poll()
@@ -123,7 +123,7 @@ def unready(side: Side, config: Config) -> RawPeer:
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("size", [0, 10, 1_000])
 def test_streams_held_before_the_headers_are_bounded(side: Side, size: int) -> None:
-    """AQ-CONN-3: by their bytes, and by their number if they have none."""
+    """AQ-CONN-3: by their bytes, and by their number if they are empty."""
     # A server knows its client's limits before the client has its headers, and may use them.
     allowed = 64 * KIB + (2 * INITIAL_LIMITS.connection_window if side == Side.CLIENT else 0)
     small = Config(limits=INITIAL_LIMITS, max_early_bytes=64 * KIB)
@@ -135,8 +135,8 @@ def test_streams_held_before_the_headers_are_bounded(side: Side, size: int) -> N
     peer.assert_closed_for(LIMIT, "AQ-CONN-3")
 
 
-def test_what_is_held_before_the_headers_is_what_is_counted() -> None:
-    """AQ-CONN-3: the bound on bytes bounds memory, also for streams that hold next to nothing."""
+def test_memory_held_before_the_headers_matches_the_count() -> None:
+    """AQ-CONN-3: the bound on bytes bounds memory, also for nearly empty streams."""
     peer = unready(Side.SERVER, Config(max_early_bytes=MIB))
 
     def flood() -> None:
@@ -146,7 +146,7 @@ def test_what_is_held_before_the_headers_is_what_is_counted() -> None:
     assert held_after(flood, peer) < 6 * peer.core.held_bytes
 
 
-def test_a_stream_that_trickles_before_the_headers_is_bounded() -> None:
+def test_a_stream_that_sends_bytewise_before_the_headers_is_bounded() -> None:
     """AQ-CONN-3."""
     peer = unready(Side.SERVER, Config(max_early_bytes=10_000))
     stream = peer.routed(ENTRYPOINT)
@@ -155,7 +155,7 @@ def test_a_stream_that_trickles_before_the_headers_is_bounded() -> None:
 
 @pytest.mark.parametrize("side", list(Side))
 def test_datagrams_held_before_the_headers_are_bounded(side: Side) -> None:
-    """AQ-CONN-3: they are dropped, and the connection stays open."""
+    """AQ-CONN-3: the rest are dropped, and the connection stays open."""
     peer = unready(side, Config(max_early_bytes=64 * KIB))
 
     def flood(numbers: range) -> None:
@@ -167,15 +167,15 @@ def test_datagrams_held_before_the_headers_are_bounded(side: Side) -> None:
     assert peer.core.held_bytes <= 64 * KIB
 
 
-def test_headers_begun_in_many_streams_are_bounded() -> None:
-    """AQ-CONN-3: each is short enough, and none is complete."""
+def test_incomplete_headers_in_many_streams_are_bounded() -> None:
+    """AQ-CONN-3: each is within its limit, and none is complete."""
     peer = unready(Side.SERVER, Config(max_early_bytes=64 * KIB))
     begun = b"\x02\x80\x20" + b"\x00" * 4_000
     assert until_closed(peer, lambda n: peer.raw(begun), 20) <= 17
 
 
-def test_a_server_that_waits_for_its_application_is_bounded() -> None:
-    """AQ-CONN-3: whatever comes between PeerHeaders and accept."""
+def test_input_before_the_application_accepts_is_bounded() -> None:
+    """AQ-CONN-3: between PeerHeaders and accept."""
     peer = RawPeer(Side.SERVER, Config(max_early_bytes=64 * KIB), greet=False)
     peer.stream(Version(), ConnectionHeaders(()), fin=True)
     peer.poll()
@@ -188,9 +188,9 @@ def test_a_server_that_waits_for_its_application_is_bounded() -> None:
 
 
 def fill(peer: RawPeer, size: int) -> None:
-    """Send so many bytes that have to wait."""
+    """Send ``size`` bytes that the core holds."""
     stream = peer.routed(ENTRYPOINT)
-    peer.write(stream, Message(0, (), (), bytes(size)).encode())
+    peer.write(stream, MessageFrame(0, (), (), bytes(size)).encode())
 
 
 def waiting_for_the_application(config: Config, budget: Budget) -> RawPeer:
@@ -200,8 +200,8 @@ def waiting_for_the_application(config: Config, budget: Budget) -> RawPeer:
     return peer
 
 
-def test_what_a_server_holds_for_all_clients_it_has_not_accepted_is_bounded() -> None:
-    """AQ-CONN-3: and a little is always held for each."""
+def test_memory_held_for_all_clients_before_acceptance_is_bounded() -> None:
+    """AQ-CONN-3: each client has an allowance."""
     budget = Budget(100 * KIB, 10 * KIB)
     greedy = [waiting_for_the_application(Config(), budget) for _ in range(4)]
     for peer in greedy:
@@ -212,12 +212,12 @@ def test_what_a_server_holds_for_all_clients_it_has_not_accepted_is_bounded() ->
     assert budget.used <= budget.limit
     modest = [waiting_for_the_application(Config(), budget) for _ in range(20)]
     for peer in modest:
-        fill(peer, 8 * KIB)  # and its stream counts too
+        fill(peer, 8 * KIB)  # the stream itself counts too
         peer.assert_alive()
 
 
 @pytest.mark.parametrize("end", ["accept", "refuse", "lose", "reset"])
-def test_what_was_held_for_a_client_is_free_again(end: str) -> None:
+def test_memory_held_for_a_client_is_freed_at_its_end(end: str) -> None:
     """AQ-CONN-3."""
     budget = Budget(100 * KIB, 10 * KIB)
     peer = waiting_for_the_application(Config(), budget)
@@ -237,7 +237,7 @@ def test_what_was_held_for_a_client_is_free_again(end: str) -> None:
     assert (budget.used > 0) == (end == "reset")
 
 
-def test_versions_without_end_leave_nothing() -> None:
+def test_repeated_versions_leave_no_state() -> None:
     """AQ-VERSION-2: only the first one is answered."""
     peer = server_core()
 
@@ -250,11 +250,11 @@ def test_versions_without_end_leave_nothing() -> None:
     assert peer.core.leftovers() == ["entrypoint: receiver open"]
 
 
-# -- streams and frames in part --------------------------------------------------------------------
+# -- incomplete frames -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("largest", [64 * KIB, 1_000])
-def test_messages_begun_in_many_streams_are_bounded(largest: int) -> None:
+def test_incomplete_messages_in_many_streams_are_bounded(largest: int) -> None:
     """AQ-LIMIT-3: by the windows, over all streams."""
     peer = server_core(SMALL)
     begun = ROUTE + message_head(0, largest) + b"x" * (largest - 1)
@@ -264,8 +264,8 @@ def test_messages_begun_in_many_streams_are_bounded(largest: int) -> None:
     peer.assert_closed_for(LIMIT, "AQ-LIMIT-3")
 
 
-def test_what_is_held_of_frames_in_part_is_what_is_counted() -> None:
-    """AQ-LIMIT-3: however small the pieces are that they come in."""
+def test_memory_held_for_incomplete_frames_matches_the_count() -> None:
+    """AQ-LIMIT-3: however small the pieces are."""
     peer = server_core(SMALL)
 
     def flood() -> None:
@@ -284,13 +284,13 @@ def test_what_is_held_of_frames_in_part_is_what_is_counted() -> None:
     ids=["nothing", "a byte", "a stray", "a route"],
 )
 def test_streams_are_bounded(data: bytes) -> None:
-    """AQ-LIMIT-5: also those that lead nowhere."""
+    """AQ-LIMIT-5: also streams without a route."""
     peer = server_core(Config(max_streams=50))
     assert until_closed(peer, lambda n: peer.raw(data), 60) == 51
     peer.assert_closed_for(LIMIT, "AQ-LIMIT-5")
 
 
-def test_streams_that_are_over_are_not_remembered() -> None:
+def test_ended_streams_are_not_remembered() -> None:
     """AQ-LIMIT-5."""
     peer = server_core(Config(max_streams=10))
 
@@ -329,14 +329,14 @@ def finished(peer: RawPeer) -> Callable[[int], object]:
 
 
 def claimed(peer: RawPeer) -> Callable[[int], object]:
-    """The application has the handle, and does not get round to the one empty message on it."""
+    """The application has the handle, and does not take the one empty message on it."""
     take_handle = taken(peer)
     frames = (plain(0), FinishSender(1))
     return lambda n: (take_handle(n), peer.routed(from_client(1 + n), *frames, fin=True))
 
 
 def lingering(peer: RawPeer) -> Callable[[int], object]:
-    """The application takes nothing, and every channel has ended on the wire, if it may."""
+    """The application takes nothing, and every channel ends on the wire as far as it can."""
     attach = by_attachment(peer)
     frames = (plain(0), FinishSender(1))
     return lambda n: (attach(n), peer.routed(from_client(1 + n), *frames, fin=True))
@@ -356,18 +356,18 @@ def test_channels_are_bounded(steps: Callable[[RawPeer], Callable[[int], object]
 
 
 @pytest.mark.parametrize("steps", [claimed, lingering])
-def test_channels_that_ended_and_wait_for_the_application_are_bounded(
+def test_ended_channels_that_were_not_taken_are_bounded(
     steps: Callable[[RawPeer], Callable[[int], object]],
 ) -> None:
-    """AQ-LIMIT-4: some more, then CLOSE_RECEIVER waits, and the peer has no room left."""
+    """AQ-LIMIT-4: past a bound, CLOSE_RECEIVER waits and the peer can open no more channels."""
     most = 4 * INITIAL_LIMITS.max_channels
     peer = server_core(SMALL)
     assert until_closed(peer, steps(peer), most) > INITIAL_LIMITS.max_channels
     peer.assert_closed_for(LIMIT, "AQ-LIMIT-4")
 
 
-def test_senders_that_ended_and_wait_in_messages_are_in_proportion_to_their_messages() -> None:
-    """AQ-LIMIT-4 and AQ-FLOW-9: nothing of them is kept besides the message."""
+def test_ended_senders_in_untaken_messages_cost_no_more_than_their_messages() -> None:
+    """AQ-LIMIT-4 and AQ-FLOW-9: only the message is kept."""
     peer = server_core(SMALL)
     stream = peer.routed(ENTRYPOINT)
 
@@ -388,8 +388,8 @@ def test_senders_that_ended_and_wait_in_messages_are_in_proportion_to_their_mess
     assert {event.how for event in ended} == {End.RECEIVER_CLOSED}
 
 
-def test_a_client_whose_server_opens_channels_is_bounded_too() -> None:
-    """AQ-LIMIT-4: the same the other way round."""
+def test_channels_that_a_server_opens_are_bounded_at_the_client() -> None:
+    """AQ-LIMIT-4: the same in the other direction."""
     peer = client_core(Config(limits=Limits(max_channels=1)))
     (back,) = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_SENDER]).channels
     peer.poll()
@@ -399,8 +399,8 @@ def test_a_client_whose_server_opens_channels_is_bounded_too() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2, 1_000_003])
-def test_channels_that_come_and_go_are_not_remembered_one_by_one(stride: int) -> None:
-    """AQ-FORGET-4: in order they are a range; scattered, there are only so many."""
+def test_tombstones_are_kept_as_ranges(stride: int) -> None:
+    """AQ-FORGET-4: adjacent ones form one range; the number of ranges is bounded."""
     peer = server_core(SMALL)
 
     def flood(numbers: range) -> None:
@@ -415,8 +415,8 @@ def test_channels_that_come_and_go_are_not_remembered_one_by_one(stride: int) ->
     assert peer.core.channel_count == 1
 
 
-def test_channels_used_and_ended_in_good_order_leave_no_trace() -> None:
-    """AQ-FORGET-4: with messages, datagrams, announcements and acks on the way."""
+def test_channels_that_ended_normally_leave_no_state() -> None:
+    """AQ-FORGET-4: with messages, datagrams, announcements and acks."""
     peer = server_core(SMALL)
     stream = peer.routed(ENTRYPOINT)
 
@@ -438,7 +438,7 @@ def test_channels_used_and_ended_in_good_order_leave_no_trace() -> None:
     assert peer.core.channel_count == 1
 
 
-def test_channels_of_ours_that_the_peer_ends_leave_no_trace() -> None:
+def test_own_channels_that_the_peer_ends_leave_no_state() -> None:
     """AQ-LIN-2: nor does their lineage."""
     peer = client_core(SMALL)
     acks = peer.routed(ENTRYPOINT)
@@ -458,8 +458,8 @@ def test_channels_of_ours_that_the_peer_ends_leave_no_trace() -> None:
     assert peer.core.channel_count == 1
 
 
-def test_channels_of_ours_that_are_lost_leave_no_trace() -> None:
-    """AQ-LIN-3: but the time of the last second's FORGET_CHANNEL."""
+def test_own_channels_that_are_lost_leave_no_state() -> None:
+    """AQ-LIN-3: except for the FORGET_CHANNEL times of the last second."""
     peer = client_core(SMALL)
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
     acks = peer.routed(ENTRYPOINT)
@@ -478,8 +478,8 @@ def test_channels_of_ours_that_are_lost_leave_no_trace() -> None:
     assert peer.core.channel_count == 1
 
 
-def test_strays_are_bounded() -> None:
-    """AQ-LIMIT-7: and those of the past are let go."""
+def test_answers_to_stray_frames_are_bounded() -> None:
+    """AQ-LIMIT-7: older ones are forgotten."""
     peer = client_core(Config(max_forgets=100))
 
     def flood(numbers: range) -> None:
@@ -493,8 +493,8 @@ def test_strays_are_bounded() -> None:
     assert until_closed(peer, lambda n: peer.routed(to_client(9_999 + n), fin=True), 200) <= 101
 
 
-def test_one_stray_without_end_is_answered_now_and_then() -> None:
-    """AQ-FORGET-2: and so costs neither memory nor the connection."""
+def test_repeated_frames_for_one_ended_channel_are_answered_once_per_interval() -> None:
+    """AQ-FORGET-2: neither memory grows nor the connection closes."""
     peer = client_core(Config(max_forgets=100))
 
     def flood(numbers: range) -> None:
@@ -509,15 +509,15 @@ def test_one_stray_without_end_is_answered_now_and_then() -> None:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def test_gaps_in_what_is_sent_in_streams_are_bounded() -> None:
+def test_gaps_in_numbers_sent_in_streams_are_bounded() -> None:
     """AQ-LIMIT-6."""
     peer = server_core(SMALL)
     steps = until_closed(peer, lambda n: peer.routed(0, plain(2 * n, b"x"), fin=True), 200)
     assert steps == SMALL.max_ranges + 1
 
 
-def test_datagrams_with_gaps_get_lost() -> None:
-    """AQ-LIMIT-6: they are ignored, and the connection stays open."""
+def test_datagrams_with_too_many_gaps_are_ignored() -> None:
+    """AQ-LIMIT-6: the connection stays open."""
     peer = server_core(SMALL)
 
     def flood(numbers: range) -> None:
@@ -528,7 +528,7 @@ def test_datagrams_with_gaps_get_lost() -> None:
     peer.assert_alive()
 
 
-def test_gaps_in_what_is_acked_are_bounded() -> None:
+def test_gaps_in_acks_are_bounded() -> None:
     """AQ-LIMIT-6."""
     peer = client_core(SMALL)
     for _ in range(1_000):
@@ -538,8 +538,8 @@ def test_gaps_in_what_is_acked_are_bounded() -> None:
     assert steps == SMALL.max_ranges + 1
 
 
-def test_numbers_that_fill_their_gaps_cost_nothing() -> None:
-    """AQ-LIMIT-6: a long-lived channel is a range."""
+def test_numbers_without_gaps_cost_no_memory() -> None:
+    """AQ-LIMIT-6: a long-lived channel needs one range."""
     peer = server_core(SMALL)
 
     def flood(numbers: range) -> None:
@@ -606,7 +606,7 @@ def behind_a_byte(peer: RawPeer) -> Callable[[range], None]:
 
 
 @pytest.mark.parametrize("mode", [in_bulk, one_by_one, unordered, unreliable, behind_a_byte])
-def test_empty_messages_cost_nothing_in_any_mode(
+def test_empty_messages_cost_no_memory_in_any_mode(
     mode: Callable[[RawPeer], Callable[[range], None]],
 ) -> None:
     """AQ-FLOW-9: memory does not grow with their number, and none of them is lost."""
@@ -643,7 +643,7 @@ def test_empty_messages_with_gaps_in_the_queue_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, 30, 300])
-def test_small_messages_take_memory_in_proportion_to_their_size(size: int) -> None:
+def test_memory_of_small_messages_is_proportional_to_their_size(size: int) -> None:
     """AQ-FLOW-9: credit bounds memory, not only bytes."""
     peer = server_core(SMALL)
     count = min(10_000, INITIAL_LIMITS.channel_window // size)
@@ -658,14 +658,14 @@ def test_small_messages_take_memory_in_proportion_to_their_size(size: int) -> No
     assert held < SMALL.max_unpacked * 300 + 10 * count * size
 
 
-def test_headers_take_memory_in_proportion_to_their_size() -> None:
-    """AQ-FLOW-9: many empty ones are the worst there is."""
+def test_memory_of_headers_is_proportional_to_their_size() -> None:
+    """AQ-FLOW-9: many empty ones are the worst case."""
     peer = server_core(SMALL)
     headers = ((b"", b""),) * 100
 
     def flood() -> None:
         for number in range(300):
-            peer.routed(ENTRYPOINT, Message(number, headers, (), b""), fin=True)
+            peer.routed(ENTRYPOINT, MessageFrame(number, headers, (), b""), fin=True)
             peer.core.poll_actions()
 
     held = held_after(flood, peer)
@@ -673,7 +673,7 @@ def test_headers_take_memory_in_proportion_to_their_size() -> None:
     assert held < SMALL.max_unpacked * 200 * 50 + 5 * 300 * 200
 
 
-def test_what_is_queued_is_bounded_by_the_channel_window() -> None:
+def test_queued_bytes_are_bounded_by_the_channel_window() -> None:
     """AQ-FLOW-2."""
     peer = server_core(SMALL)
     stream = peer.routed(ENTRYPOINT)
@@ -681,7 +681,7 @@ def test_what_is_queued_is_bounded_by_the_channel_window() -> None:
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_what_is_queued_is_bounded_by_the_connection_window() -> None:
+def test_queued_bytes_are_bounded_by_the_connection_window() -> None:
     """AQ-FLOW-8: at twice its value."""
     peer = server_core(SMALL)
     full = plain(0, b"x" * 64 * KIB)
@@ -689,8 +689,8 @@ def test_what_is_queued_is_bounded_by_the_connection_window() -> None:
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_finished_queues_that_are_not_taken_are_bounded() -> None:
-    """AQ-FLOW-7: a window of them, and what the peer still has credit for."""
+def test_untaken_queues_of_finished_channels_are_bounded() -> None:
+    """AQ-FLOW-7: by a window, and by the credit that the peer still has."""
     peer = server_core(SMALL)
     frames = (plain(0, b"x" * 60 * KIB), FinishSender(1))
 
@@ -710,7 +710,7 @@ def test_headers_of_channels_that_are_not_taken_are_bounded() -> None:
 
     def step(number: int) -> None:
         attachment = Attachment(from_client(1 + number), headers)
-        peer.more(stream, Message(number, (), (attachment,), b""))
+        peer.more(stream, MessageFrame(number, (), (attachment,), b""))
 
     assert until_closed(peer, step, 70) <= 66
     peer.assert_closed_for(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
@@ -720,8 +720,8 @@ def test_headers_of_channels_that_are_not_taken_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2**40])
-def test_announcements_without_end_are_bounded(count: int) -> None:
-    """AQ-UNREL-2: close together they share a deadline, of whatever size they are."""
+def test_memory_of_repeated_announcements_is_bounded(count: int) -> None:
+    """AQ-UNREL-2: announcements close together share a deadline."""
     peer = server_core(SMALL)
     stream = peer.routed(ENTRYPOINT)
     announcement = encode([SentUnreliable(count)] * 100)
@@ -737,8 +737,8 @@ def test_announcements_without_end_are_bounded(count: int) -> None:
     peer.assert_alive()
 
 
-def test_huge_announcements_take_no_time() -> None:
-    """AQ-UNREL-2: numbers are never walked through one by one."""
+def test_a_huge_announcement_takes_constant_time() -> None:
+    """AQ-UNREL-2: the core never iterates over single numbers."""
     peer = server_core(SMALL)
     peer.core.handle_rtt(10)
     peer.datagram_to(ENTRYPOINT, plain(2**62, b"x"))
@@ -748,8 +748,8 @@ def test_huge_announcements_take_no_time() -> None:
     peer.assert_alive()
 
 
-def test_floods_of_acks_and_reports_leave_nothing() -> None:
-    """AQ-ACK-2: acks that say nothing new, reports of nothing."""
+def test_floods_of_acks_and_credit_leave_no_state() -> None:
+    """AQ-ACK-2: repeated acks, and DEQUEUED of 0 bytes."""
     peer = client_core(SMALL)
     for _ in range(100):
         peer.core.send(ENTRYPOINT, b"", peer.now)
@@ -764,7 +764,7 @@ def test_floods_of_acks_and_reports_leave_nothing() -> None:
     peer.assert_alive()
 
 
-def test_frames_for_a_channel_that_ended_leave_nothing() -> None:
+def test_frames_for_an_ended_channel_leave_no_state() -> None:
     """AQ-ROUTE-4."""
     peer = server_core(SMALL)
     peer.core.close(ENTRYPOINT, peer.now)
@@ -780,7 +780,7 @@ def test_frames_for_a_channel_that_ended_leave_nothing() -> None:
 
 
 def test_messages_for_a_closed_receiver_are_not_kept() -> None:
-    """AQ-CLOSE-3: while it waits for an announcement that does not come."""
+    """AQ-CLOSE-3: while it waits for an announcement."""
     peer = server_core(SMALL)
     peer.datagram_to(ENTRYPOINT, plain(0))
     peer.core.close(ENTRYPOINT, peer.now)
@@ -795,8 +795,8 @@ def test_messages_for_a_closed_receiver_are_not_kept() -> None:
     peer.assert_alive()
 
 
-def test_timers_of_channels_that_are_gone_are_let_go() -> None:
-    """AQ-UNREL-2: a deadline outlives its channel by no more than its own time."""
+def test_timers_of_ended_channels_are_removed() -> None:
+    """AQ-UNREL-2: a timer is kept until its deadline at most."""
     peer = server_core(SMALL)
     peer.core.handle_rtt(0.5)
 
@@ -815,13 +815,13 @@ def test_timers_of_channels_that_are_gone_are_let_go() -> None:
     assert peer.core.next_timer() is None
 
 
-# -- what the peer does not do ---------------------------------------------------------------------
+# -- a peer that does not answer -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("window", [HUGE, 100])
-def test_a_peer_that_never_acks_makes_a_sender_wait(mode: Mode, window: int) -> None:
-    """AQ-LIMIT-6: an application that goes on sending fills no memory with what has no fate."""
+def test_a_sender_waits_for_a_peer_that_never_acks(mode: Mode, window: int) -> None:
+    """AQ-LIMIT-6: messages without a fate do not fill the memory."""
     peer = client_core(SMALL, limits=replace(WIDE, channel_window=window))
     peer.core.set_mode(ENTRYPOINT, mode)
     payload = b"" if window == HUGE else b"x" * 60
@@ -838,7 +838,7 @@ def test_a_peer_that_never_acks_makes_a_sender_wait(mode: Mode, window: int) -> 
 
 
 def test_channels_sent_to_a_peer_that_never_acks_are_bounded() -> None:
-    """AQ-LIMIT-4: by what the peer said it takes, lineage included."""
+    """AQ-LIMIT-4: by the peer's limit, lineage included."""
     peer = client_core(limits=replace(WIDE, max_channels=50))
 
     def flood(numbers: range) -> None:
@@ -851,21 +851,21 @@ def test_channels_sent_to_a_peer_that_never_acks_are_bounded() -> None:
 
 
 def test_headers_of_two_bytes_are_not_kept_as_objects() -> None:
-    """AQ-FLOW-9: with the default configuration, memory stays in proportion to credit."""
+    """AQ-FLOW-9: with the default configuration, memory stays proportional to credit."""
     peer = server_core(Config())
     stream = peer.routed(ENTRYPOINT)
     empty_pairs = ((b"", b""),) * 30_000
 
     def fill() -> None:
         for number in range(12):
-            peer.more(stream, Message(number, empty_pairs, (), b""))
+            peer.more(stream, MessageFrame(number, empty_pairs, (), b""))
 
     # The first message may be objects; the others are bytes.
     assert held_after(fill, peer) < 6 * 12 * 60_000
 
 
 def test_a_slow_application_does_not_count_against_its_peer() -> None:
-    """AQ-LIMIT-4: halves that ended on the wire and wait to be taken are the peer's no more."""
+    """AQ-LIMIT-4: untaken halves that ended on the wire do not count against the peer."""
     limits = replace(INITIAL_LIMITS, max_channels=10)
     config = Config(limits=limits, initial_limits=limits)
     pair = Pair(config, config)
@@ -880,8 +880,8 @@ def test_a_slow_application_does_not_count_against_its_peer() -> None:
     assert [event.how for event in ends] == [End.RECEIVER_CLOSED] * 100
 
 
-def test_carriers_that_a_peer_never_acks_are_bounded() -> None:
-    """AQ-LIMIT-6: a peer that gives credit and ends channels, but acks nothing, is waited for."""
+def test_unacknowledged_carriers_are_bounded() -> None:
+    """AQ-LIMIT-6: senders wait for a peer that returns credit and ends channels, but never acks."""
     peer = client_core(Config(max_ranges=20))
     for number in range(20):
         peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER])
@@ -894,14 +894,14 @@ def test_carriers_that_a_peer_never_acks_are_bounded() -> None:
 # -- costs -----------------------------------------------------------------------------------------
 
 
-def test_streams_before_acceptance_are_counted_whatever_they_hold() -> None:
+def test_streams_before_acceptance_count_even_if_they_are_empty() -> None:
     """AQ-COST-1."""
     peer = unready(Side.SERVER, Config(max_early_streams=100))
     assert until_closed(peer, lambda n: peer.raw(b"\xef"), 200) == 101
     peer.assert_closed_for(LIMIT, "AQ-COST-1")
 
 
-def test_streams_of_those_that_are_accepted_are_not_early() -> None:
+def test_streams_after_acceptance_do_not_count_as_early() -> None:
     """AQ-COST-1."""
     peer = server_core(Config(max_early_streams=10))
     for number in range(100):
@@ -909,12 +909,12 @@ def test_streams_of_those_that_are_accepted_are_not_early() -> None:
     peer.assert_alive()
 
 
-def account(limit: int) -> Account:
-    return Account(Budget(limit, 0), Budget(limit, 10 * COST_OF_STREAM))
+def account(limit: int) -> AddressAccount:
+    return AddressAccount(Budget(limit, 0), Budget(limit, 10 * COST_OF_STREAM))
 
 
 def test_streams_before_acceptance_are_charged_to_the_address() -> None:
-    """AQ-CONN-3: also those that hold nothing, and they are given back."""
+    """AQ-CONN-3: also empty ones, and the charge is returned."""
     shared = account(100 * COST_OF_STREAM)
     one, two = (RawPeer(Side.SERVER, Config(), greet=False, account=shared) for _ in range(2))
     for _ in range(60):
@@ -926,7 +926,7 @@ def test_streams_before_acceptance_are_charged_to_the_address() -> None:
 
 
 def test_streams_and_channels_are_charged_to_the_address() -> None:
-    """AQ-COST-4: what each has of its own is not counted, and what is over is given back."""
+    """AQ-COST-4: beyond each allowance; the charge of ended ones is returned."""
     shared = account(320 * COST_OF_STREAM)
     peers = [RawPeer(Side.SERVER, Config(), account=shared) for _ in range(3)]
     for peer in peers:

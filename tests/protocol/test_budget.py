@@ -3,7 +3,7 @@
 from aqueduct.protocol.budget import Budget, Share
 
 
-def test_each_has_its_allowance_and_all_have_the_rest() -> None:
+def test_shares_have_an_allowance_each_and_share_the_rest() -> None:
     budget = Budget(100, 10)
     one, two = Share(budget), Share(budget)
     assert one.hold(110)

@@ -25,7 +25,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
 )
@@ -48,7 +48,7 @@ from tests.protocol.wires import (
 
 
 def forgotten(peer: RawPeer, channel: int) -> int:
-    """How many FORGET_CHANNEL frames the core has sent for a channel."""
+    """Return how many FORGET_CHANNEL frames the core has sent for a channel."""
     return peer.said_about(channel).count(ForgetChannel())
 
 
@@ -57,10 +57,10 @@ def attached(peer: RawPeer, *attach: Attach, on: int = ENTRYPOINT) -> tuple[int,
     return peer.core.send_message(on, b"", peer.now, attach=attach).channels
 
 
-# -- birth -----------------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------
 
 
-def test_the_entrypoint_is_there_from_the_start() -> None:
+def test_the_entrypoint_exists_from_the_start() -> None:
     """AQ-CHAN-1: its sender at the client, its receiver at the server."""
     client, server = ConnectionCore(Side.CLIENT), ConnectionCore(Side.SERVER)
     assert client.leftovers() == ["entrypoint: sender open"]
@@ -92,8 +92,8 @@ def test_a_server_numbers_its_own_channels() -> None:
     )
 
 
-def test_a_new_channel_can_be_used_before_its_carrier_arrived() -> None:
-    """AQ-CHAN-2: and its receiver is there when the message that carries it comes."""
+def test_a_new_channel_is_usable_before_its_carrier_arrives() -> None:
+    """AQ-CHAN-2: its receiver exists when the carrier arrives."""
     pair = Pair()
     sent = pair.client.send_message(ENTRYPOINT, b"", pair.now, attach=[GIVE_RECEIVER])
     channel = sent.channels[0]
@@ -112,8 +112,8 @@ def test_a_new_channel_can_be_used_before_its_carrier_arrived() -> None:
     assert payloads(pair.server.take(channel, 1, pair.now)) == [b"first"]
 
 
-def test_a_half_belongs_to_the_application_from_when_it_takes_the_message() -> None:
-    """AQ-CHAN-3: what happened to it before is told then."""
+def test_the_application_owns_a_half_once_it_takes_the_carrier() -> None:
+    """AQ-CHAN-3: earlier events are emitted then."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, from_client(1), from_client(2), to_client(0)))
     peer.routed(from_client(1), plain(0, b"x"))
@@ -128,14 +128,14 @@ def test_a_half_belongs_to_the_application_from_when_it_takes_the_message() -> N
     ]
 
 
-def test_a_message_makes_a_half_for_each_channel_in_it() -> None:
+def test_a_message_creates_a_half_for_each_attachment() -> None:
     """AQ-CHAN-3: a receiver or a sender, as its id says."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, from_client(1), to_client(0)))
     assert peer.core.leftovers()[1:3] == ["client#1>: receiver open", "client#0<: sender open"]
 
 
-def test_a_message_that_is_not_accepted_makes_no_halves() -> None:
+def test_an_ignored_message_creates_no_halves() -> None:
     """AQ-CHAN-3: the receiver closed, but waits for an announcement."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(0, b"x"))
@@ -164,7 +164,7 @@ def test_a_route_to_an_unknown_channel_of_the_peer_creates_it() -> None:
 
 
 @pytest.mark.parametrize("channel", [from_client(7), to_client(7)])
-def test_a_half_created_by_a_route_is_routed_back_soon(channel: int) -> None:
+def test_a_half_created_by_a_route_answers_with_a_route(channel: int) -> None:
     """AQ-ROUTE-2."""
     peer = server_core()
     peer.routed(channel, fin=True)
@@ -176,8 +176,8 @@ def test_a_half_created_by_a_route_is_routed_back_soon(channel: int) -> None:
     assert peer.said() == []
 
 
-def test_a_half_that_has_said_something_need_not_be_routed_back_again() -> None:
-    """AQ-ROUTE-2: a ROUTE_TO is a ROUTE_TO, whatever is behind it."""
+def test_a_half_that_has_sent_a_frame_sends_no_further_route() -> None:
+    """AQ-ROUTE-2: any sequence begins with ROUTE_TO."""
     peer = server_core()
     peer.routed(to_client(7), fin=True)
     peer.routed(ENTRYPOINT, carrier(0, to_client(7)))
@@ -187,7 +187,7 @@ def test_a_half_that_has_said_something_need_not_be_routed_back_again() -> None:
     assert len(peer.about(to_client(7))) == 1
 
 
-def test_a_sender_created_by_a_route_and_closed_at_once_is_routed_back_all_the_same() -> None:
+def test_a_sender_created_by_a_route_and_closed_at_once_answers_with_a_route() -> None:
     """AQ-ROUTE-2."""
     peer = server_core()
     peer.routed(to_client(7), CloseReceiver(), fin=True)
@@ -195,8 +195,8 @@ def test_a_sender_created_by_a_route_and_closed_at_once_is_routed_back_all_the_s
     assert RouteTo(to_client(7)) in peer.said()
 
 
-def test_a_route_to_a_channel_of_ours_that_never_was_is_answered_with_forget() -> None:
-    """AQ-ROUTE-3: and the rest of the sequence is ignored, even nonsense."""
+def test_a_route_to_an_own_channel_that_never_existed_is_answered_with_forget() -> None:
+    """AQ-ROUTE-3: the rest of the sequence is ignored, even if it is malformed."""
     peer = client_core()
     stream = peer.routed(to_client(3), plain(0, b"x"), plain(0, b"x"))
     assert peer.said() == [RouteTo(to_client(3)), ForgetChannel()]
@@ -207,8 +207,8 @@ def test_a_route_to_a_channel_of_ours_that_never_was_is_answered_with_forget() -
     assert peer.core.leftovers() == ["entrypoint: sender open"]
 
 
-def test_a_route_to_a_channel_that_ended_is_ignored() -> None:
-    """AQ-ROUTE-4: of either side's creation, with the rest of the sequence."""
+def test_a_route_to_an_ended_channel_is_ignored() -> None:
+    """AQ-ROUTE-4: whichever side created it, with the rest of the sequence."""
     pair = Pair()
     ours, theirs = pair.give_receiver(), pair.give_sender()
     pair.client.finish(ours, pair.now)
@@ -225,7 +225,7 @@ def test_a_route_to_a_channel_that_ended_is_ignored() -> None:
         assert core.poll_events() == []
 
 
-def test_later_frames_in_a_stream_that_led_to_an_ended_channel_are_ignored() -> None:
+def test_frames_on_a_stream_of_an_ended_channel_are_ignored() -> None:
     """AQ-ROUTE-4."""
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, plain(0, b"x"))
@@ -236,12 +236,12 @@ def test_later_frames_in_a_stream_that_led_to_an_ended_channel_are_ignored() -> 
     assert peer.core.leftovers() == []
 
 
-# -- how many --------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_no_more_channels_are_created_than_the_peer_takes(side: Side) -> None:
-    """AQ-LIMIT-4: exactly as many; one that ended makes room for another."""
+def test_channels_are_created_up_to_the_limit_of_the_peer(side: Side) -> None:
+    """AQ-LIMIT-4: one that ends makes room for another."""
     peer = RawPeer(side, limits=replace(WIDE, max_channels=3))
     on = ENTRYPOINT
     if side == Side.SERVER:
@@ -260,7 +260,7 @@ def test_no_more_channels_are_created_than_the_peer_takes(side: Side) -> None:
 
 
 def test_the_entrypoint_of_the_peer_does_not_count() -> None:
-    """AQ-LIMIT-4: a server has as much room after it ended as before."""
+    """AQ-LIMIT-4: its end makes no room for other channels."""
     peer = server_core(limits=replace(WIDE, max_channels=2))
     peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
     peer.core.take(ENTRYPOINT, 1, peer.now)
@@ -271,8 +271,8 @@ def test_the_entrypoint_of_the_peer_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("routed", [True, False])
-def test_twice_the_channels_that_were_allowed_are_too_many(routed: bool) -> None:
-    """AQ-LIMIT-4: however they come to be; those that ended do not count."""
+def test_twice_the_allowed_channels_close_the_connection(routed: bool) -> None:
+    """AQ-LIMIT-4: created by routes or attachments; ended ones do not count."""
     config = Config(limits=Limits(max_channels=INITIAL_LIMITS.max_channels + 10))
     peer = server_core(config)
     peer.routed(from_client(1), CancelSender(), fin=True)
@@ -297,7 +297,7 @@ def test_twice_the_channels_that_were_allowed_are_too_many(routed: bool) -> None
 @pytest.mark.parametrize(
     "ending", [(FinishSender(0),), (CancelSender(),), (plain(0, b"x"), FinishSender(1))]
 )
-def test_channels_that_ended_well_do_not_raise_the_number_allowed(
+def test_ended_channels_do_not_raise_the_number_of_allowed_channels(
     ending: tuple[Frame, ...],
 ) -> None:
     """AQ-LIMIT-4: a channel is counted off once, also if its last stream ends after it."""
@@ -344,7 +344,7 @@ def test_a_peer_may_use_the_initial_number_of_channels_whatever_was_stated() -> 
     peer.assert_alive()
 
 
-# -- handles nobody takes --------------------------------------------------------------------------
+# -- handles that are never taken ------------------------------------------------------------------
 
 
 def dropped_by_close(pair: Pair) -> None:
@@ -356,10 +356,10 @@ def dropped_by_cancel(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("drop", [dropped_by_close, dropped_by_cancel])
-def test_halves_in_dropped_messages_are_ended_in_the_application_s_stead(
+def test_halves_in_dropped_messages_are_ended(
     drop: object,
 ) -> None:
-    """AQ-CLOSE-4: receivers are closed and senders cancelled, also those inside those."""
+    """AQ-CLOSE-4: receivers are closed and senders cancelled, nested ones included."""
     pair = Pair()
     there, back = pair.client.send_message(
         ENTRYPOINT, b"", pair.now, attach=[GIVE_RECEIVER, GIVE_SENDER]
@@ -398,7 +398,7 @@ def test_a_channel_attached_to_itself_affects_no_other() -> None:
 
 
 def test_a_forgotten_receiver_ends_at_once() -> None:
-    """AQ-FORGET-1: what is queued is dropped, its stream is reset, nothing more is said."""
+    """AQ-FORGET-1: its queue is dropped, its stream is reset, and nothing more is sent."""
     peer = server_core()
     peer.routed(from_client(1), plain(0, b"x"), SentUnreliable(3))
     peer.wait(0.02)
@@ -414,7 +414,7 @@ def test_a_forgotten_receiver_ends_at_once() -> None:
 
 
 def test_a_forgotten_sender_ends_at_once() -> None:
-    """AQ-FORGET-1: and what was sent on it was not delivered, channels included (AQ-LIN-3)."""
+    """AQ-FORGET-1: its messages are undelivered, and their channels lost (AQ-LIN-3)."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
     peer.core.take(ENTRYPOINT, 1, peer.now)
@@ -432,8 +432,8 @@ def test_a_forgotten_sender_ends_at_once() -> None:
     assert peer.core.channel_count == 1
 
 
-def test_a_forgotten_half_wants_to_be_woken_no_more() -> None:
-    """AQ-FORGET-1: neither for acks and deadlines, nor for announcements and answers."""
+def test_a_forgotten_half_has_no_timers() -> None:
+    """AQ-FORGET-1: neither for acks and deadlines, nor for announcements and routes."""
     peer = server_core()
     peer.routed(from_client(1), plain(0, b"x"), SentUnreliable(3))
     peer.routed(to_client(1))
@@ -452,7 +452,7 @@ def test_halves_in_the_queue_of_a_forgotten_receiver_are_ended() -> None:
     assert peer.said_about(to_client(0)) == [CancelSender()]
 
 
-def test_a_sender_forgotten_in_a_message_that_is_dropped_leaves_nothing_behind() -> None:
+def test_a_forgotten_sender_in_a_dropped_message_leaves_no_state() -> None:
     """AQ-FORGET-1: no handle is left to report the loss to."""
     peer = server_core()
     peer.routed(from_client(1), carrier(0, to_client(0)))
@@ -462,7 +462,7 @@ def test_a_sender_forgotten_in_a_message_that_is_dropped_leaves_nothing_behind()
     assert not any("lost untaken" in line for line in peer.core.leftovers())
 
 
-def test_forget_is_sent_once_a_second_for_a_channel() -> None:
+def test_forget_is_sent_at_most_once_a_second_for_a_channel() -> None:
     """AQ-FORGET-2."""
     peer = client_core()
     for _ in range(3):
@@ -478,7 +478,7 @@ def test_forget_is_sent_once_a_second_for_a_channel() -> None:
     assert forgotten(peer, to_client(3)) == 2
 
 
-def test_what_was_delivered_in_good_order_survives_a_forget() -> None:
+def test_a_queue_that_ended_normally_survives_a_forget() -> None:
     """AQ-FORGET-3."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, from_client(1)))
@@ -490,7 +490,7 @@ def test_what_was_delivered_in_good_order_survives_a_forget() -> None:
 
 
 def test_a_forgotten_unclaimed_channel_is_dropped_even_after_a_finish() -> None:
-    """AQ-FORGET-3: the other case."""
+    """AQ-FORGET-3: it was not claimed."""
     peer = server_core()
     peer.routed(from_client(1), plain(0, b"x"), FinishSender(1), fin=True)
     assert peer.core.channel_count == 2
@@ -499,8 +499,8 @@ def test_a_forgotten_unclaimed_channel_is_dropped_even_after_a_finish() -> None:
     assert peer.core.held_bytes == 0
 
 
-def test_a_forgotten_channel_is_remembered_as_ended() -> None:
-    """AQ-FORGET-4: a message that comes late makes no ghost."""
+def test_a_forgotten_channel_has_a_tombstone() -> None:
+    """AQ-FORGET-4: a late message does not create it again."""
     peer = server_core()
     stream = peer.routed(from_client(1), plain(0, b"x"))
     peer.routed(from_client(1), ForgetChannel(), fin=True)
@@ -512,16 +512,16 @@ def test_a_forgotten_channel_is_remembered_as_ended() -> None:
     assert peer.said_about(from_client(1)) == []
 
 
-def test_a_forget_that_overtakes_everything_else_is_remembered_too() -> None:
-    """AQ-FORGET-4: the half was never there before."""
+def test_a_forget_of_an_unknown_channel_leaves_a_tombstone() -> None:
+    """AQ-FORGET-4: FORGET_CHANNEL overtook the other frames."""
     peer = server_core()
     peer.routed(from_client(1), ForgetChannel(), fin=True)
     peer.routed(from_client(1), plain(0, b"x"))
     assert peer.core.channel_count == 1
 
 
-def test_a_handle_of_a_channel_that_was_forgotten_is_told_so() -> None:
-    """AQ-FORGET-4: the carrier comes after the forget, which no honest peer does."""
+def test_a_handle_of_a_forgotten_channel_gets_the_loss() -> None:
+    """AQ-FORGET-4: the carrier follows the forget, which an honest peer never sends."""
     peer = server_core()
     peer.routed(from_client(1), ForgetChannel(), fin=True)
     peer.routed(to_client(1), ForgetChannel(), fin=True)
@@ -534,8 +534,8 @@ def test_a_handle_of_a_channel_that_was_forgotten_is_told_so() -> None:
     ]
 
 
-def test_a_lost_channel_of_ours_is_not_remembered() -> None:
-    """AQ-FORGET-4: a peer that still speaks of it is told again."""
+def test_a_lost_own_channel_has_no_tombstone() -> None:
+    """AQ-FORGET-4: further frames for it are answered with FORGET_CHANNEL again."""
     peer = client_core()
     (lost,) = attached(peer, GIVE_SENDER)
     peer.routed(ENTRYPOINT, CloseReceiver(), fin=True)
@@ -545,7 +545,7 @@ def test_a_lost_channel_of_ours_is_not_remembered() -> None:
     assert forgotten(peer, lost) == before + 1
 
 
-def test_the_forgets_a_peer_can_provoke_are_bounded() -> None:
+def test_forget_frames_that_a_peer_provokes_are_bounded() -> None:
     """AQ-LIMIT-7: within a second."""
     peer = client_core(Config(max_forgets=10))
     for index in range(10):
@@ -558,8 +558,8 @@ def test_the_forgets_a_peer_can_provoke_are_bounded() -> None:
     peer.assert_closed(CloseCode.LIMIT_EXCEEDED, "AQ-LIMIT-7")
 
 
-def test_frames_for_channels_that_were_just_forgotten_are_not_held_against_the_peer() -> None:
-    """AQ-LIMIT-7: it wrote them before it could know."""
+def test_frames_for_recently_forgotten_channels_are_not_counted() -> None:
+    """AQ-LIMIT-7: the peer wrote them before it could know."""
     peer = client_core(Config(max_forgets=2))
     channels = attached(peer, *[GIVE_SENDER] * 10)
     for channel in channels:
@@ -571,8 +571,8 @@ def test_frames_for_channels_that_were_just_forgotten_are_not_held_against_the_p
     assert [forgotten(peer, channel) for channel in channels] == [1] * 10
 
 
-def test_losing_many_channels_at_once_is_not_the_peer_s_fault() -> None:
-    """AQ-LIMIT-7 is about what a peer provokes; AQ-LIN-4 asks for each of these."""
+def test_losing_many_channels_at_once_is_not_counted_against_the_peer() -> None:
+    """AQ-LIMIT-7 counts what a peer provokes; AQ-LIN-4 requires these."""
     peer = client_core(Config(max_forgets=4))
     channels = attached(peer, *[GIVE_RECEIVER] * 10)
     for channel in channels:
@@ -583,10 +583,10 @@ def test_losing_many_channels_at_once_is_not_the_peer_s_fault() -> None:
     assert [forgotten(peer, channel) for channel in channels] == [1] * 10
 
 
-# -- lineage, as a connection lives it -------------------------------------------------------------
+# -- lineage ---------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_on_the_entrypoint_counts_as_delivered_at_once() -> None:
+def test_messages_on_the_entrypoint_are_delivered_when_acked() -> None:
     """AQ-LIN-1."""
     peer = client_core()
     peer.core.send(ENTRYPOINT, b"", peer.now)
@@ -594,7 +594,7 @@ def test_what_is_sent_on_the_entrypoint_counts_as_delivered_at_once() -> None:
     assert peer.events() == [Delivered(ENTRYPOINT, True, ((0, 1),))]
 
 
-def test_what_is_sent_on_a_channel_of_the_peer_counts_as_delivered_at_once() -> None:
+def test_messages_on_a_channel_of_the_peer_are_delivered_when_acked() -> None:
     """AQ-LIN-1: a sender that was received is accessible."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
@@ -605,8 +605,8 @@ def test_what_is_sent_on_a_channel_of_the_peer_counts_as_delivered_at_once() -> 
     assert peer.events() == [Delivered(to_client(0), True, ((0, 1),))]
 
 
-def test_what_is_acked_on_a_pending_channel_is_delivered_when_it_becomes_accessible() -> None:
-    """AQ-LIN-2 and AQ-LIN-6: two generations, and both spaces of numbers."""
+def test_acked_messages_of_a_pending_channel_are_delivered_once_it_is_accessible() -> None:
+    """AQ-LIN-2 and AQ-LIN-6: two generations, and both number spaces."""
     peer = client_core()
     (child,) = attached(peer, GIVE_RECEIVER)
     unreliable = Attach(Give.RECEIVER, mode=Mode.UNRELIABLE)
@@ -653,7 +653,7 @@ def test_a_channel_whose_carrier_is_nacked_is_lost() -> None:
     assert peer.core.leftovers() == []
 
 
-def test_a_channel_in_a_datagram_that_was_lost_is_lost() -> None:
+def test_a_channel_in_a_lost_datagram_is_lost() -> None:
     """AQ-LIN-3: and one in a datagram that arrived is not."""
     peer = client_core()
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
@@ -668,8 +668,8 @@ def test_a_channel_in_a_datagram_that_was_lost_is_lost() -> None:
     assert Delivered(found, True, ((0, 1),)) in events
 
 
-def test_a_channel_is_lost_with_the_one_above_even_if_its_carrier_was_acked() -> None:
-    """AQ-LIN-3: and so its messages are not delivered, acked or not (AQ-LIN-6)."""
+def test_a_channel_is_lost_with_its_parent_even_if_its_carrier_was_acked() -> None:
+    """AQ-LIN-3: so its acked messages are not delivered either (AQ-LIN-6)."""
     peer = client_core()
     (child,) = attached(peer, GIVE_RECEIVER)
     (grandchild,) = attached(peer, GIVE_RECEIVER, on=child)
@@ -684,7 +684,7 @@ def test_a_channel_is_lost_with_the_one_above_even_if_its_carrier_was_acked() ->
     assert forgotten(peer, child) == forgotten(peer, grandchild) == 1
 
 
-def test_a_lost_channel_is_forgotten_only_if_the_peer_can_know_of_it() -> None:
+def test_a_lost_channel_is_forgotten_only_if_it_was_routed() -> None:
     """AQ-LIN-4."""
     peer = client_core()
     used, unused = attached(peer, GIVE_RECEIVER, GIVE_RECEIVER)
@@ -695,8 +695,8 @@ def test_a_lost_channel_is_forgotten_only_if_the_peer_can_know_of_it() -> None:
     assert forgotten(peer, unused) == 0
 
 
-def test_a_lost_channel_that_the_peer_spoke_of_first_is_forgotten() -> None:
-    """AQ-LIN-4: its ROUTE_TO reached our half before we knew, so nothing else will answer it."""
+def test_a_lost_channel_that_the_peer_routed_first_is_forgotten() -> None:
+    """AQ-LIN-4: its ROUTE_TO reached our half before the loss, so nothing else answers it."""
     peer = client_core()
     (theirs,) = attached(peer, GIVE_SENDER)
     peer.poll()
@@ -706,8 +706,8 @@ def test_a_lost_channel_that_the_peer_spoke_of_first_is_forgotten() -> None:
     assert forgotten(peer, theirs) == 1
 
 
-def test_a_lost_channel_is_forgotten_even_if_our_half_had_ended_in_good_order() -> None:
-    """AQ-LIN-4: and its children with it."""
+def test_a_lost_channel_is_forgotten_even_if_its_half_ended_normally() -> None:
+    """AQ-LIN-4: and so are its children."""
     peer = client_core()
     ours, theirs = attached(peer, GIVE_RECEIVER, GIVE_SENDER)
     (child,) = attached(peer, GIVE_RECEIVER, on=ours)
@@ -744,7 +744,7 @@ def test_a_finished_sender_stays_until_its_lineage_is_known() -> None:
 
 
 def test_both_sides_agree_that_a_channel_was_lost() -> None:
-    """AQ-LIN-3 to AQ-LIN-4: the drawing of page 5, with two real sides."""
+    """AQ-LIN-3 to AQ-LIN-4: the diagram of page 5, with two real sides."""
     pair = Pair()
     pair.client.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
     (x,) = pair.client.send_message(ENTRYPOINT, b"", pair.now, attach=[GIVE_RECEIVER]).channels
@@ -761,16 +761,16 @@ def test_both_sides_agree_that_a_channel_was_lost() -> None:
     assert pair.client.channel_count == pair.server.channel_count == 1
 
 
-def test_a_message_that_attaches_a_channel_of_ours_is_a_violation() -> None:
+def test_a_message_that_attaches_an_own_channel_is_a_violation() -> None:
     """AQ-FRAME-21."""
     peer = client_core()
     (theirs,) = attached(peer, GIVE_SENDER)
-    peer.routed(theirs, Message(0, (), carrier(0, from_client(5)).attachments, b""))
+    peer.routed(theirs, MessageFrame(0, (), carrier(0, from_client(5)).attachments, b""))
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FRAME-21")
 
 
 def test_a_channel_that_ended_cannot_be_attached_again() -> None:
-    """AQ-SEND-7: its application has had the last word on it."""
+    """AQ-SEND-7: its tombstone says so."""
     peer = server_core()
     channel = from_client(1)
     stream = peer.routed(ENTRYPOINT, carrier(0, channel))

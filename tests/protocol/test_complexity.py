@@ -28,18 +28,18 @@ pytestmark = pytest.mark.skipif(
 )
 
 CHANNELS = int(os.environ.get("COMPLEXITY_CHANNELS", "600"))
-"""How many channels there are at most; `make soak` has 100,000."""
+"""The most channels; `make soak` has 100,000."""
 
 FACTOR = 4
 SLACK = 1.25
-"""Above linear growth: room for logarithms and for what happens every so many messages."""
+"""Slack above linear growth, for logarithms and periodic work."""
 
 OURS = str(outgoing.__file__).rpartition("protocol")[0]
 ENOUGH = Config(limits=Limits(max_channels=200_000))
 
 
 def steps(work: Callable[[], object]) -> int:
-    """How many lines of `aqueduct` ran."""
+    """Return how many lines of `aqueduct` ran."""
     count = 0
 
     def line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -63,7 +63,7 @@ Work = Callable[[], object]
 
 
 def pair_with_channels(count: int, attach: Attach) -> tuple[Pair, list[int]]:
-    """A connection with channels whose other halves the server's application has."""
+    """Return a connection with channels whose other halves the server's application holds."""
     pair = Pair(ENOUGH, ENOUGH)
     channels: list[int] = []
     while len(channels) < count:
@@ -198,7 +198,7 @@ def close_channels(count: int) -> Work:
 
 
 def lose_channels(count: int) -> Work:
-    """The receiver of their carriers is closed before these arrive."""
+    """The receiver of the carriers is closed before they arrive."""
     pair = Pair(ENOUGH, ENOUGH)
     pair.to_server.hold_everything()
     for _ in range(count // 2):
@@ -228,7 +228,7 @@ def end_the_connection(count: int) -> Work:
 
 
 def wait_for_the_connection_window(count: int) -> Work:
-    """Every channel waits behind a full window, gives up, waits again and is told."""
+    """Every channel waits for a full window, gives up, waits again and is woken."""
     limits = Limits(connection_window=1_000, max_channels=200_000)
     pair, channels = pair_with_channels(count, GIVE_RECEIVER)
     pair.client._context.credit.peer_limits = limits
@@ -270,13 +270,15 @@ WORKS = [
 @pytest.mark.parametrize(
     ("prepare", "count"), WORKS, ids=[prepare.__name__ for prepare, _ in WORKS]
 )
-def test_work_grows_no_faster_than_what_is_done(prepare: Callable[[int], Work], count: int) -> None:
+def test_work_is_linear_in_the_number_of_messages_or_channels(
+    prepare: Callable[[int], Work], count: int
+) -> None:
     few, many = steps(prepare(count // FACTOR)), steps(prepare(count))
     assert many < SLACK * FACTOR * few, f"{many} steps for {count}, {few} for a quarter of it"
 
 
-def test_a_run_of_messages_is_appended_to_what_waits_in_place() -> None:
-    """Else each change between messages with and without headers copies all that waits."""
+def test_a_run_of_messages_is_appended_in_place() -> None:
+    """A copy per run would make alternating plain and other messages quadratic."""
     out = Outgoing(1_150)
     stream = out.open(ENTRYPOINT)
     chunks = stream.chunks

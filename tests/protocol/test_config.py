@@ -19,12 +19,12 @@ def number(cell: str) -> int:
 
 
 def table() -> dict[str, tuple[int, int]]:
-    """The limits of page 3: initial value and our default, by name."""
+    """Return the limits of page 3 by name: initial value and our default."""
     rows = re.findall(r"^\| `([a-z-]+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", PAGE.read_text(), re.M)
     return {name: (number(initial), number(default)) for name, initial, default in rows}
 
 
-def test_the_limits_are_those_of_the_page() -> None:
+def test_the_limits_are_those_of_the_specification() -> None:
     """AQ-LIMIT-1 and AQ-LIMIT-2: names, initial values and defaults."""
     stated = {field.name.replace("_", "-"): field.name for field in fields(Limits)}
     assert table() == {
@@ -32,7 +32,7 @@ def test_the_limits_are_those_of_the_page() -> None:
     }
 
 
-def test_the_delays_are_those_of_the_rules() -> None:
+def test_the_delays_are_those_of_the_specification() -> None:
     """AQ-ACK-1, AQ-UNREL-1, AQ-UNREL-2 and AQ-FORGET-2."""
     config = Config()
     assert (config.ack_delay, config.ack_every) == (0.010, 64)
@@ -43,18 +43,18 @@ def test_the_delays_are_those_of_the_rules() -> None:
 
 
 def test_a_client_may_use_its_whole_initial_window_before_the_headers() -> None:
-    """AQ-CONN-3: the bound on what is held must leave room for AQ-LIMIT-2."""
+    """AQ-CONN-3: the bound leaves room for AQ-LIMIT-2."""
     config = Config()
     overhead = INITIAL_LIMITS.max_channels * 2 * 512
     assert config.max_early_bytes >= INITIAL_LIMITS.connection_window + overhead
 
 
-def test_streams_are_enough_for_the_channels() -> None:
+def test_the_stream_limit_suffices_for_the_channel_limit() -> None:
     """AQ-LIMIT-5: a live channel costs its peer two streams."""
     assert Config().max_streams >= 2 * Limits().max_channels
 
 
-def test_streams_follow_the_channels() -> None:
+def test_the_stream_limit_follows_the_channel_limit() -> None:
     """AQ-LIMIT-5: more channels imply more streams, unless the number of streams is set."""
     many = Limits(max_channels=200_000)
     assert Config(limits=many).max_streams == 400_000
@@ -64,7 +64,7 @@ def test_streams_follow_the_channels() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
 @pytest.mark.parametrize("value", [-1, 2**64, 2**70])
-def test_limits_that_cannot_be_stated_are_refused_with_advice(name: str, value: int) -> None:
+def test_limits_that_do_not_fit_the_wire_are_rejected_with_a_hint(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=rf"Limits\({name}=.*: give a whole number from"):
         Limits(**{name: value})
 
@@ -76,17 +76,17 @@ def test_limits_are_whole_numbers(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["channel_window", "connection_window", "max_message"])
-def test_a_side_that_would_take_nothing_is_refused(name: str) -> None:
+def test_a_limit_that_allows_no_message_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="from 1 to"):
         Limits(**{name: 0})
 
 
-def test_a_side_may_want_no_channels_or_headers_and_as_much_as_the_wire_can_say() -> None:
+def test_limits_may_be_zero_channels_or_headers_and_as_large_as_a_varint() -> None:
     Limits(max_channels=0, max_attachments=0, max_headers=0)
     Limits(*[2**64 - 1] * 6)
 
 
-def test_a_reserve_follows_the_window_unless_given() -> None:
+def test_the_reserve_follows_the_window_by_default() -> None:
     """AQ-FLOW-10: a window of a MiB or less has none."""
     usual, small = Limits(), Limits(connection_window=1024 * 1024)
     assert (usual.channel_reserve, usual.reserve_window) == (

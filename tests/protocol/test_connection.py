@@ -46,7 +46,7 @@ HELLO = (Version(), ConnectionHeaders(()))
 
 
 def first_frames(core: ConnectionCore) -> list[list[object]]:
-    """The frames of each sequence that a core begins, streams before datagrams."""
+    """Return the frames of each sequence that a core begins, streams before datagrams."""
     return [
         [*decode(action.data)]
         for action in core.poll_actions()
@@ -57,7 +57,7 @@ def first_frames(core: ConnectionCore) -> list[list[object]]:
 # -- codes -----------------------------------------------------------------------------------------
 
 
-def test_the_codes_are_those_of_the_page() -> None:
+def test_the_codes_are_those_of_the_specification() -> None:
     """AQ-CODE-1, and AQ-CODE-2 for streams."""
     text = PAGE.read_text()
     rows = re.findall(r"^\| (0x[0-9A-F]{2}) \| ([A-Z_]+) \|", text, re.M)
@@ -67,7 +67,7 @@ def test_the_codes_are_those_of_the_page() -> None:
 
 
 def test_nothing_is_processed_after_a_violation() -> None:
-    """AQ-CODE-3: not what follows in the same bytes, nor anything later, nor a timer."""
+    """AQ-CODE-3: neither the rest of the same bytes, nor later input, nor a timer."""
     peer = server_core()
     peer.raw(encode([RouteTo(ENTRYPOINT), plain(0, b"x"), CloseReceiver(), plain(1, b"y")]))
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FRAME-19")
@@ -83,8 +83,8 @@ def test_nothing_is_processed_after_a_violation() -> None:
     assert peer.core.leftovers() == []
 
 
-def test_what_waited_to_leave_does_not_leave_after_a_violation() -> None:
-    """AQ-CODE-3: at once."""
+def test_unsent_output_is_dropped_after_a_violation() -> None:
+    """AQ-CODE-3: the connection closes at once."""
     peer = client_core()
     peer.core.send(ENTRYPOINT, b"x", peer.now)
     peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_SENDER])
@@ -95,7 +95,7 @@ def test_what_waited_to_leave_does_not_leave_after_a_violation() -> None:
 # -- the version -----------------------------------------------------------------------------------
 
 
-def test_a_client_begins_everything_with_its_version_until_the_server_acks_it() -> None:
+def test_a_client_begins_each_sequence_with_its_version_until_it_is_acked() -> None:
     """AQ-VERSION-1."""
     peer = RawPeer(Side.CLIENT, Config(max_datagram=200), greet=False)
     other = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
@@ -117,7 +117,7 @@ def test_a_client_begins_everything_with_its_version_until_the_server_acks_it() 
     assert later == [RouteTo(ENTRYPOINT), RouteTo(other)]
 
 
-def test_a_server_begins_everything_with_its_version_until_the_client_acks_it() -> None:
+def test_a_server_begins_each_sequence_with_its_version_until_it_is_acked() -> None:
     """AQ-VERSION-1."""
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(*HELLO, fin=True)
@@ -146,7 +146,7 @@ def test_the_first_version_is_acked_at_once_and_only_the_first(side: Side) -> No
 
 
 def test_a_version_in_a_datagram_is_acked_in_a_stream() -> None:
-    """AQ-VERSION-2: the datagram may well overtake the first stream."""
+    """AQ-VERSION-2: the datagram may overtake the first stream."""
     peer = RawPeer(Side.SERVER, greet=False)
     peer.datagram(Version(), RouteTo(ENTRYPOINT), plain(0))
     assert peer.said() == [Version(), AckVersion()]
@@ -175,8 +175,8 @@ def test_a_sequence_without_version_before_any_version_is_a_violation(
         (b"\x04\x00\x00\x00\x00", "AQ-SEQ-3"),
     ],
 )
-def test_a_server_is_not_talked_into_anything_by_other_protocols(data: bytes, rule: str) -> None:
-    """AQ-VERSION-3: it answers with nothing but the close."""
+def test_a_server_answers_other_protocols_with_a_close_only(data: bytes, rule: str) -> None:
+    """AQ-VERSION-3."""
     peer = RawPeer(Side.SERVER, greet=False)
     peer.raw(data)
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, rule)
@@ -184,7 +184,7 @@ def test_a_server_is_not_talked_into_anything_by_other_protocols(data: bytes, ru
 
 @pytest.mark.parametrize("version", [b"", b"0.0.0-BEFORE", b"0.0.0-AFTER2"])
 def test_another_version_is_a_mismatch(version: bytes) -> None:
-    """AQ-VERSION-4: whenever it comes."""
+    """AQ-VERSION-4: at any time."""
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(Version(version))
     peer.assert_closed(CloseCode.VERSION_MISMATCH, "AQ-VERSION-4")
@@ -197,7 +197,7 @@ def test_another_version_is_a_mismatch(version: bytes) -> None:
 
 
 def test_the_first_stream_of_a_client_is_its_greeting() -> None:
-    """AQ-CONN-1: it ends with the headers, and messages follow without waiting."""
+    """AQ-CONN-1: it ends after the headers, and messages follow without waiting."""
     config = Config(limits=Limits(max_channels=7))
     core = ConnectionCore(Side.CLIENT, config, headers=((b"a", b"b"),))
     core.send(ENTRYPOINT, b"early", 0.0)
@@ -213,7 +213,7 @@ def test_the_first_stream_of_a_client_is_its_greeting() -> None:
 
 
 def test_a_server_acks_at_once_and_sends_its_headers_when_it_accepts() -> None:
-    """AQ-CONN-2: in one stream, which ends then."""
+    """AQ-CONN-2: in one stream, which ends after them."""
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(*HELLO, fin=True)
     peer.poll()
@@ -239,7 +239,7 @@ def test_a_client_acks_the_version_in_a_stream_that_ends() -> None:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_headers_come_once(side: Side) -> None:
+def test_headers_may_be_sent_once(side: Side) -> None:
     """AQ-CONN-4."""
     peer = RawPeer(side)
     peer.stream(ConnectionHeaders(()))
@@ -247,7 +247,7 @@ def test_headers_come_once(side: Side) -> None:
 
 
 @pytest.mark.parametrize("code", [CloseCode.REFUSED, CloseCode.UNAUTHENTICATED])
-def test_a_server_may_refuse(code: CloseCode) -> None:
+def test_a_server_refuses_with_a_code_and_a_reason(code: CloseCode) -> None:
     """AQ-CONN-5."""
     pair = Pair(accept=False)
     pair.to_server.deliver()
@@ -287,12 +287,12 @@ def test_only_a_server_accepts_and_refuses_and_only_once() -> None:
         server.core.refuse(CloseCode.REFUSED, "", server.now)
 
 
-def test_a_server_gives_its_headers_to_accept_and_not_before() -> None:
+def test_a_server_passes_its_headers_to_accept_only() -> None:
     with pytest.raises(LocalProtocolError):
         ConnectionCore(Side.SERVER, headers=((b"a", b"b"),))
 
 
-def test_accepting_a_connection_that_ended_meanwhile_does_nothing() -> None:
+def test_accepting_an_ended_connection_is_a_no_op() -> None:
     peer = RawPeer(Side.SERVER, greet=False)
     peer.stream(*HELLO, fin=True)
     peer.core.handle_connection_lost(0, "gone", True, peer.now)
@@ -302,7 +302,7 @@ def test_accepting_a_connection_that_ended_meanwhile_does_nothing() -> None:
     assert peer.poll() == []
 
 
-# -- the whole way ---------------------------------------------------------------------------------
+# -- both sides ------------------------------------------------------------------------------------
 
 
 def test_a_message_sent_before_the_headers_is_delivered_after_them() -> None:
@@ -315,8 +315,8 @@ def test_a_message_sent_before_the_headers_is_delivered_after_them() -> None:
     assert payloads(pair.server.take(ENTRYPOINT, 9, pair.now)) == [b"early"]
 
 
-def test_channels_in_both_directions_end_without_a_trace() -> None:
-    """AQ-CLOSE-5: after a finish everywhere nothing is left on either side."""
+def test_channels_in_both_directions_end_and_leave_no_state() -> None:
+    """AQ-CLOSE-5: on either side."""
     pair = Pair()
     there, back = pair.give_receiver(), pair.give_sender()
     for channel, sender, receiver in (
@@ -371,8 +371,8 @@ def test_a_message_over_the_limits_of_the_peer_is_not_sent() -> None:
     assert len(peer.said()) == 3
 
 
-def test_many_small_headers_are_counted_as_they_are_encoded() -> None:
-    """AQ-SEQ-7: neither more nor less is sent than the peer takes."""
+def test_many_small_headers_count_by_their_encoded_size() -> None:
+    """AQ-SEQ-7: exactly as many are sent as the peer accepts."""
     peer = client_core(limits=Limits(max_headers=40))
     peer.core.send_message(ENTRYPOINT, b"", peer.now, headers=((b"a", b"b"),) * 10)
     with pytest.raises(MessageTooLarge):
@@ -383,7 +383,7 @@ def test_many_small_headers_are_counted_as_they_are_encoded() -> None:
         peer.core.send_message(ENTRYPOINT, b"", peer.now, headers=headers)
 
 
-def test_a_client_keeps_to_the_initial_limits_until_it_knows_better() -> None:
+def test_a_client_keeps_to_the_initial_limits_until_it_knows_the_servers() -> None:
     """AQ-LIMIT-2."""
     core = ConnectionCore(Side.CLIENT)
     with pytest.raises(MessageTooLarge):
@@ -396,8 +396,8 @@ def test_a_client_keeps_to_the_initial_limits_until_it_knows_better() -> None:
 # -- commands --------------------------------------------------------------------------------------
 
 
-def test_commands_for_halves_that_are_not_there() -> None:
-    """AQ-SEND-1: sending says so; what has no effect any more has none."""
+def test_commands_for_unknown_halves_raise_or_are_no_ops() -> None:
+    """AQ-SEND-1: sending raises; finishing, cancelling and closing have no effect."""
     peer = server_core()
     for channel in (ENTRYPOINT, from_client(5), 2**64 + 3):
         with pytest.raises(ChannelClosed):
@@ -413,7 +413,7 @@ def test_commands_for_halves_that_are_not_there() -> None:
     assert peer.said() == []
 
 
-def test_a_lost_connection_ends_everything() -> None:
+def test_a_lost_connection_ends_all_channels() -> None:
     """AQ-CONN-7."""
     peer = client_core()
     other = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_SENDER]).channels[0]
@@ -442,7 +442,7 @@ def test_a_connection_is_closed_once() -> None:
     ]
 
 
-def test_time_that_has_not_come_changes_nothing() -> None:
+def test_an_early_timer_call_is_a_no_op() -> None:
     peer = server_core()
     peer.routed(ENTRYPOINT, plain(0, b"x"))
     timer = peer.core.next_timer()
@@ -454,7 +454,7 @@ def test_time_that_has_not_come_changes_nothing() -> None:
     assert peer.core.next_timer() is None
 
 
-def test_what_is_still_held_is_told_in_words() -> None:
+def test_leftovers_describes_the_state_that_is_held() -> None:
     peer = client_core()
     peer.core.send(ENTRYPOINT, b"x" * 10, peer.now)
     peer.routed(ENTRYPOINT, Dequeued(3))

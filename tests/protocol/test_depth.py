@@ -1,4 +1,4 @@
-"""Chains of channels as deep as a peer may want them: no recursion, time linear in the depth."""
+"""Deep chains of channels: no recursion, and time linear in the depth."""
 
 import gc
 import sys
@@ -39,7 +39,7 @@ ROOMY = Config(limits=WIDE, max_streams=HUGE)
 
 @pytest.fixture(autouse=True)
 def recursion_limit() -> Iterator[None]:
-    """Nobody may get away with a deeper stack."""
+    """Limit the depth of the stack, so that recursion fails."""
     before = sys.getrecursionlimit()
     assert before <= DEEP / 10
     yield
@@ -47,7 +47,7 @@ def recursion_limit() -> Iterator[None]:
 
 
 def calls(action: Callable[[], object]) -> int:
-    """How many functions of any kind are called meanwhile."""
+    """Return how many functions are called."""
     count = 0
 
     def profile(frame: object, event: str, arg: object) -> None:
@@ -66,14 +66,14 @@ def calls(action: Callable[[], object]) -> int:
 
 
 def assert_linear(work: Callable[[int], Callable[[], object]]) -> None:
-    """Twice the depth takes twice the calls, a few more at most."""
+    """Check that twice the depth takes about twice the calls."""
     small, large = calls(work(1_000)), calls(work(2_000))
     assert small > 1_000
     assert large < 2.1 * small
 
 
 def chain_of(core: ConnectionCore, length: int) -> list[int]:
-    """Channels of the core's creation, each attached to a message on the one before."""
+    """Create channels, each attached to a message on the previous one."""
     channels = [ENTRYPOINT]
     for _ in range(length):
         sent = core.send_message(channels[-1], b"", 100.0, attach=[GIVE_RECEIVER])
@@ -89,14 +89,14 @@ def client_with_chain(length: int) -> tuple[RawPeer, list[int]]:
 
 
 def ack_below_entrypoint(peer: RawPeer, chain: list[int]) -> None:
-    """Every message of the chain but the first arrived, the deepest first."""
+    """Ack every message of the chain except the first, the deepest first."""
     ack = AckReliable(((0, 1),))
     for channel in reversed(chain[:-1]):
         peer.routed(channel, ack, fin=True)
 
 
 def forgotten(core: ConnectionCore) -> list[int]:
-    """The channels that the core says FORGET_CHANNEL for, checked to the byte."""
+    """Return the channels for which the core sends FORGET_CHANNEL, and check each byte."""
     channels = []
     for action in core.poll_actions():
         if isinstance(action, WriteStream) and action.data.endswith(ForgetChannel().encode()):
@@ -116,7 +116,7 @@ def forgotten(core: ConnectionCore) -> list[int]:
     ids=["nothing acked", "all below acked"],
 )
 def test_a_deep_chain_is_lost_as_a_whole(length: int, acked: bool) -> None:
-    """AQ-LIN-3 to AQ-LIN-5: one nack at the top, and 100,000 channels are gone."""
+    """AQ-LIN-3 to AQ-LIN-5: one nack loses 100,000 channels."""
     peer, chain = client_with_chain(length)
     if acked:
         ack_below_entrypoint(peer, chain)
@@ -141,7 +141,7 @@ def test_a_deep_chain_is_lost_as_a_whole(length: int, acked: bool) -> None:
 
 @pytest.mark.slow
 def test_a_deep_chain_becomes_accessible_as_a_whole() -> None:
-    """AQ-LIN-2 and AQ-LIN-5: one ack at the top, and 100,000 channels are accessible."""
+    """AQ-LIN-2 and AQ-LIN-5: one ack makes 100,000 channels accessible."""
     peer, chain = client_with_chain(DEEP)
     ack_below_entrypoint(peer, chain)
     assert peer.events() == []
@@ -197,7 +197,7 @@ def test_a_wide_message_is_lost_in_time_linear_in_its_channels() -> None:
 
 
 def server_with_queues(depth: int) -> RawPeer:
-    """A server whose entrypoint holds a channel that holds a channel that holds a channel …"""
+    """Return a server with a queue in a queue in a queue, ``depth`` levels deep."""
     peer = server_core(ROOMY)
     above = ENTRYPOINT
     for index in range(1, depth + 1):
@@ -232,7 +232,7 @@ def test_queues_inside_queues_are_dropped_as_a_whole(drop: Callable[[RawPeer], N
     assert peer.core.leftovers() == []
 
 
-def test_a_forgotten_channel_takes_the_queues_inside_it_along() -> None:
+def test_a_forgotten_channel_drops_the_queues_inside_it() -> None:
     """AQ-FORGET-1 and AQ-CLOSE-4."""
     depth = 5_000
     peer = server_with_queues(depth)
@@ -252,7 +252,7 @@ def test_queues_inside_queues_are_dropped_in_time_linear_in_their_depth() -> Non
     assert_linear(work)
 
 
-# -- both sides, and the end of everything ---------------------------------------------------------
+# -- both sides, and the end -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -270,7 +270,7 @@ def test_two_sides_lose_a_deep_chain_and_agree(taken: bool) -> None:
     pair.to_server.release()
     pair.wait(1.5)
     ends = {e.channel: e.how for e in pair.at_client() if isinstance(e, SenderEnded)}
-    # A receiver nobody took is closed; one whose carrier was never processed is lost.
+    # An untaken receiver is closed; one whose carrier was never processed is lost.
     expected = End.RECEIVER_CLOSED if taken else End.LOST
     assert [ends[channel] for channel in chain] == [expected] * len(chain)
     assert pair.client.leftovers() == []
@@ -278,7 +278,7 @@ def test_two_sides_lose_a_deep_chain_and_agree(taken: bool) -> None:
 
 
 def test_a_connection_with_a_deep_chain_ends() -> None:
-    """AQ-CONN-7: and so does its memory, without a deep destructor."""
+    """AQ-CONN-7: its memory is freed without a deep destructor."""
     peer, chain = client_with_chain(20_000)
     ack_below_entrypoint(peer, chain)
     peer.core.close_connection(CloseCode.NO_ERROR, "", peer.now)
@@ -290,8 +290,8 @@ def test_a_connection_with_a_deep_chain_ends() -> None:
     gc.collect()
 
 
-def test_channels_lost_in_good_order_leave_no_tree_behind() -> None:
-    """AQ-LIN-4: senders that ended while pending are kept by lineage alone, and let go with it."""
+def test_lost_channels_that_ended_normally_leave_no_lineage() -> None:
+    """AQ-LIN-4: pending senders that ended are kept by their lineage only."""
     peer = client_core(ROOMY)
     chain = chain_of(peer.core, 2_000)
     for channel in chain:

@@ -64,7 +64,7 @@ def test_every_open_half_ends_before_the_connection_does() -> None:
     assert pair.client.leftovers() == pair.server.leftovers() == []
 
 
-def test_there_is_no_word_about_a_channel_after_its_end() -> None:
+def test_no_event_follows_the_end_of_a_channel() -> None:
     pair = Pair()
     for mode in Mode:
         channel = pair.give_receiver(mode)
@@ -83,8 +83,8 @@ def test_there_is_no_word_about_a_channel_after_its_end() -> None:
             assert len([e for e in about if isinstance(e, SenderEnded | ReceiverEnded)]) == 1
 
 
-def test_an_application_hears_nothing_of_halves_it_was_not_given() -> None:
-    """AQ-CHAN-3: neither while they wait in a queue nor when they are dropped with it."""
+def test_an_application_gets_no_events_of_unclaimed_halves() -> None:
+    """AQ-CHAN-3: neither while they are queued nor when the queue is dropped."""
     pair = Pair()
     channels = pair.client.send_message(
         ENTRYPOINT, b"", pair.now, attach=[GIVE_RECEIVER, GIVE_SENDER]

@@ -18,7 +18,7 @@ from aqueduct.wire.frames import (
     CloseReceiver,
     Dequeued,
     FinishSender,
-    Message,
+    MessageFrame,
     SentUnreliable,
 )
 from tests.protocol.wires import (
@@ -46,7 +46,7 @@ SMALL = Config(
 
 
 def reported(peer: RawPeer, channel: int = ENTRYPOINT) -> int:
-    """Bytes the core has given back in DEQUEUED so far."""
+    """Return the bytes that the core has returned in DEQUEUED so far."""
     return sum(f.num_bytes for f in peer.said_about(channel) if isinstance(f, Dequeued))
 
 
@@ -83,7 +83,7 @@ def test_a_window_that_shrank_has_no_room() -> None:
 
 
 def test_a_message_counts_its_headers_attachments_and_payload_without_their_lengths() -> None:
-    """AQ-FLOW-1: and the other side, which gives the bytes back, counts the same."""
+    """AQ-FLOW-1: both sides count the same."""
     pair = Pair()
     before = credit(pair.client, ENTRYPOINT)
     headers = ((b"key", b"value"),)
@@ -128,8 +128,8 @@ def test_a_sender_stops_at_the_connection_window_of_all_channels() -> None:
     peer.core.send(other, b"x" * 48, peer.now)
 
 
-def test_a_message_that_would_block_leaves_no_trace() -> None:
-    """AQ-FLOW-2: not even the channels it would have carried."""
+def test_a_message_that_would_block_changes_no_state() -> None:
+    """AQ-FLOW-2: its channels are not created either."""
     peer = client_core(limits=replace(WIDE, channel_window=100))
     peer.core.send(ENTRYPOINT, b"x" * 100, peer.now)
     peer.said()
@@ -142,7 +142,7 @@ def test_a_message_that_would_block_leaves_no_trace() -> None:
     assert len(before) == 2
 
 
-def test_one_message_larger_than_the_window_goes_alone() -> None:
+def test_one_message_larger_than_the_window_is_sent_alone() -> None:
     """AQ-FLOW-3: on its channel, and on the connection."""
     for limits in (replace(WIDE, channel_window=100), replace(WIDE, connection_window=100)):
         peer = client_core(limits=limits)
@@ -155,8 +155,8 @@ def test_one_message_larger_than_the_window_goes_alone() -> None:
             peer.core.send(ENTRYPOINT, b"x" * 500, peer.now)
 
 
-def test_a_blocked_sender_is_told_when_there_is_room() -> None:
-    """AQ-FLOW-6: DEQUEUED gives bytes back."""
+def test_a_blocked_sender_is_woken_when_there_is_room() -> None:
+    """AQ-FLOW-6: DEQUEUED returns credit."""
     peer = client_core(limits=replace(WIDE, channel_window=100))
     peer.core.send(ENTRYPOINT, b"x" * 100, peer.now)
     with pytest.raises(WouldBlock):
@@ -168,7 +168,7 @@ def test_a_blocked_sender_is_told_when_there_is_room() -> None:
     peer.core.send(ENTRYPOINT, b"x" * 30, peer.now)
 
 
-def test_senders_blocked_by_the_connection_window_are_told_oldest_first() -> None:
+def test_senders_blocked_by_the_connection_window_are_woken_oldest_first() -> None:
     """AQ-FLOW-6."""
     peer = client_core(limits=replace(WIDE, connection_window=100))
     attach = [GIVE_RECEIVER] * 2
@@ -181,8 +181,8 @@ def test_senders_blocked_by_the_connection_window_are_told_oldest_first() -> Non
     assert peer.events() == [Writable(second), Writable(first)]
 
 
-def test_a_blocked_sender_that_was_finished_is_not_told_of_room() -> None:
-    """AQ-SEND-1: there is nothing it could do with it."""
+def test_a_blocked_sender_that_was_finished_is_not_woken() -> None:
+    """AQ-SEND-1: it can send no more."""
     for end in ("finish", "cancel"):
         peer = client_core(limits=replace(WIDE, channel_window=100))
         peer.core.send(ENTRYPOINT, b"x" * 100, peer.now)
@@ -193,8 +193,8 @@ def test_a_blocked_sender_that_was_finished_is_not_told_of_room() -> None:
         assert Writable(ENTRYPOINT) not in peer.events()
 
 
-def test_the_bytes_of_a_nacked_datagram_come_back() -> None:
-    """AQ-FLOW-6: those of an acked one only when they are dequeued."""
+def test_credit_of_a_nacked_datagram_is_returned() -> None:
+    """AQ-FLOW-6: credit of an acked one is returned when it is dequeued."""
     peer = client_core(limits=replace(WIDE, channel_window=100))
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
     for size in (10, 20, 30):
@@ -206,7 +206,7 @@ def test_the_bytes_of_a_nacked_datagram_come_back() -> None:
     assert credit(peer.core, ENTRYPOINT) == 100
 
 
-def test_all_that_is_outstanding_comes_back_when_the_sender_ends() -> None:
+def test_all_outstanding_credit_is_returned_when_the_sender_ends() -> None:
     """AQ-FLOW-6."""
     peer = client_core(limits=replace(WIDE, connection_window=100))
     other = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
@@ -219,7 +219,7 @@ def test_all_that_is_outstanding_comes_back_when_the_sender_ends() -> None:
 
 
 def lost_with_bytes() -> tuple[RawPeer, int]:
-    """A client with 90 of 100 bytes on a channel that is lost, and another that is blocked."""
+    """Return a client with 90 of 100 bytes on a lost channel, and a blocked channel."""
     peer = client_core(limits=replace(WIDE, connection_window=100))
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
     lost, other = (
@@ -235,7 +235,7 @@ def lost_with_bytes() -> tuple[RawPeer, int]:
     return peer, other
 
 
-def test_the_bytes_of_a_lost_channel_come_back_a_second_after_it_was_forgotten() -> None:
+def test_credit_of_a_lost_channel_is_returned_a_second_after_the_forget() -> None:
     """AQ-FLOW-8: the peer may still hold them; blocked senders are woken then."""
     peer, other = lost_with_bytes()
     assert Writable(other) not in peer.events()
@@ -247,7 +247,7 @@ def test_the_bytes_of_a_lost_channel_come_back_a_second_after_it_was_forgotten()
     peer.core.send(other, b"y" * 50, peer.now)
 
 
-def test_bytes_that_are_written_off_do_not_outlive_the_connection() -> None:
+def test_written_off_bytes_are_dropped_at_the_end_of_the_connection() -> None:
     """AQ-FLOW-8 and AQ-CONN-7."""
     peer, _ = lost_with_bytes()
     assert any("outstanding" in line for line in peer.core.leftovers())
@@ -256,7 +256,7 @@ def test_bytes_that_are_written_off_do_not_outlive_the_connection() -> None:
     assert peer.core.next_timer() is None
 
 
-def test_more_than_is_outstanding_cannot_be_given_back() -> None:
+def test_returning_more_credit_than_is_outstanding_is_a_violation() -> None:
     """AQ-FLOW-5."""
     peer = client_core()
     peer.core.send(ENTRYPOINT, b"x" * 10, peer.now)
@@ -266,7 +266,7 @@ def test_more_than_is_outstanding_cannot_be_given_back() -> None:
     peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-5")
 
 
-def test_what_was_given_back_once_cannot_be_given_back_by_a_nack() -> None:
+def test_nacking_bytes_that_were_dequeued_is_a_violation() -> None:
     """AQ-FLOW-5: bytes that were taken belong to a message that arrived."""
     peer = client_core()
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
@@ -279,8 +279,8 @@ def test_what_was_given_back_once_cannot_be_given_back_by_a_nack() -> None:
 # -- the receiver's side ---------------------------------------------------------------------------
 
 
-def test_a_peer_past_the_channel_window_is_closed() -> None:
-    """AQ-FLOW-2: a byte less is fine; taking gives room only once it is reported."""
+def test_a_peer_that_exceeds_the_channel_window_is_closed() -> None:
+    """AQ-FLOW-2: exactly the window is allowed; taking makes room once DEQUEUED was sent."""
     peer = server_core(SMALL)
     stream = peer.routed(ENTRYPOINT, plain(0, b"x" * (WINDOW - 9)), plain(1, b"x" * 9))
     peer.core.take(ENTRYPOINT, 1, peer.now)
@@ -294,19 +294,19 @@ def test_a_peer_past_the_channel_window_is_closed() -> None:
 
 def test_headers_and_attachments_count_against_the_window_too() -> None:
     """AQ-FLOW-1."""
-    size = Message(0, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b"").size
+    size = MessageFrame(0, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b"").size
     for over in (0, 1):
         peer = server_core(SMALL)
         stream = peer.routed(ENTRYPOINT, plain(0, b"x" * (WINDOW - size + over)))
-        peer.more(stream, Message(1, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b""))
+        peer.more(stream, MessageFrame(1, ((b"k", b"v"),), (Attachment(from_client(1), ()),), b""))
         if over:
             peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
         else:
             peer.assert_alive()
 
 
-def test_a_peer_past_the_connection_window_is_closed_at_twice_its_value() -> None:
-    """AQ-FLOW-8: the sender may have written off bytes of a channel that is lost."""
+def test_a_peer_that_exceeds_twice_the_connection_window_is_closed() -> None:
+    """AQ-FLOW-8: the sender may have written off bytes of a lost channel."""
     peer = server_core(SMALL)
     channels = [from_client(index) for index in range(1, 33)]
     for channel in channels:
@@ -317,7 +317,7 @@ def test_a_peer_past_the_connection_window_is_closed_at_twice_its_value() -> Non
     peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_one_message_larger_than_the_window_is_received_when_nothing_else_waits() -> None:
+def test_one_message_larger_than_the_window_is_received_if_the_queue_is_empty() -> None:
     """AQ-FLOW-3."""
     peer = server_core(SMALL)
     stream = peer.routed(ENTRYPOINT, plain(0, b"x" * (WINDOW + 1)))
@@ -342,7 +342,7 @@ def test_a_quarter_of_the_channel_window_is_reported_at_once() -> None:
     assert reported(peer) == quarter
 
 
-def test_a_quarter_of_the_connection_window_is_reported_wherever_it_was_taken() -> None:
+def test_a_quarter_of_the_connection_window_is_reported_for_all_channels() -> None:
     """AQ-FLOW-4."""
     peer = server_core(replace(SMALL, limits=replace(SMALL.limits, channel_window=16 * MIB)))
     channels = [from_client(index) for index in range(1, 17)]
@@ -358,7 +358,7 @@ def test_a_quarter_of_the_connection_window_is_reported_wherever_it_was_taken() 
     assert [reported(peer, channel) for channel in channels] == [16 * KIB] * 16
 
 
-def test_what_was_taken_is_reported_soon_when_the_queue_runs_empty() -> None:
+def test_credit_is_returned_soon_when_the_queue_is_empty() -> None:
     """AQ-FLOW-4."""
     peer = server_core(SMALL)
     peer.routed(ENTRYPOINT, plain(0, b"xyz"))
@@ -370,7 +370,7 @@ def test_what_was_taken_is_reported_soon_when_the_queue_runs_empty() -> None:
 
 
 def test_a_finished_channel_is_closed_before_its_queue_is_taken() -> None:
-    """AQ-FLOW-7: the sender's window is free for others; the bytes are held all the same."""
+    """AQ-FLOW-7: the sender's window is free for other channels; the bytes are still held."""
     peer = server_core(SMALL)
     peer.routed(ENTRYPOINT, plain(0, b"x" * 1000), FinishSender(1), fin=True)
     assert CloseReceiver() in peer.said_about(ENTRYPOINT)
@@ -380,7 +380,7 @@ def test_a_finished_channel_is_closed_before_its_queue_is_taken() -> None:
 
 
 def test_the_queues_of_finished_channels_are_bounded_by_the_connection_window() -> None:
-    """AQ-FLOW-7: past it CLOSE_RECEIVER waits until the queue was taken."""
+    """AQ-FLOW-7: above it, CLOSE_RECEIVER waits until the queue was taken."""
     peer = server_core(SMALL)
     channels = [from_client(index) for index in range(1, 20)]
     for at, channel in enumerate(channels):
@@ -406,8 +406,8 @@ def test_empty_messages_cost_no_credit() -> None:
     assert payloads(pair.server.take(ENTRYPOINT, 5000, pair.now)) == [b""] * 3000
 
 
-def test_dropped_messages_give_their_credit_back() -> None:
-    """AQ-FLOW-6: those a closed receiver never showed, and those of a cancelled sender."""
+def test_dropped_messages_return_their_credit() -> None:
+    """AQ-FLOW-6: dropped by a closed receiver, and by a cancelled sender."""
     pair = Pair(server_config=SMALL)
     channel = pair.give_receiver()
     whole = credit(pair.client, ENTRYPOINT)
@@ -439,7 +439,7 @@ def test_datagrams_count_against_the_window() -> None:
 
 
 def test_an_empty_message_fits_beside_one_larger_than_the_window() -> None:
-    """AQ-FLOW-3, AQ-FLOW-9: what costs no credit cannot exceed any."""
+    """AQ-FLOW-3, AQ-FLOW-9: it needs no credit."""
     peer = server_core(Config(limits=INITIAL_LIMITS))
     large = INITIAL_LIMITS.max_message
     peer.routed(ENTRYPOINT, plain(1, b"x" * large), fin=True)
@@ -447,7 +447,7 @@ def test_an_empty_message_fits_beside_one_larger_than_the_window() -> None:
     assert peer.core.held_bytes == large
 
 
-def test_the_credit_of_a_lost_channel_comes_back_a_second_after_it_was_forgotten() -> None:
+def test_both_sides_return_credit_of_a_lost_channel_a_second_after_the_forget() -> None:
     """AQ-FLOW-8: until then the peer may hold its bytes."""
     peer = client_core()
     channel = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
@@ -469,7 +469,7 @@ def test_the_credit_of_a_lost_channel_comes_back_a_second_after_it_was_forgotten
 
 
 def give_receivers(pair: Pair, count: int) -> list[int]:
-    """Channels from client to server."""
+    """Create channels from client to server."""
     attach = [GIVE_RECEIVER] * count
     channels = pair.client.send_message(ENTRYPOINT, b"", pair.now, attach=attach).channels
     pair.run()
@@ -479,7 +479,7 @@ def give_receivers(pair: Pair, count: int) -> list[int]:
 
 
 def fill(pair: Pair, channel: int, piece: bytes) -> int:
-    """Send until there is no room; returns how many bytes went."""
+    """Send until there is no room; return how many bytes were sent."""
     sent = 0
     while True:
         try:
@@ -492,7 +492,7 @@ def fill(pair: Pair, channel: int, piece: bytes) -> int:
 
 
 def reserving(reserve: int, pool: int, window: int = 1_000) -> Config:
-    """Little of everything, from the first byte."""
+    """Return a configuration with small windows, initial ones included."""
     limits = replace(
         INITIAL_LIMITS,
         channel_window=window,
@@ -523,7 +523,7 @@ def test_unread_channels_do_not_block_other_channels() -> None:
     assert sum(len(pair.server.take(channel, 9, pair.now)) for channel in others) == len(others)
 
 
-def test_a_reserve_is_for_so_many_bytes_and_then_used_up() -> None:
+def test_a_reserve_covers_its_bytes_and_then_the_window_counts() -> None:
     """AQ-FLOW-10."""
     config = reserving(100, 1_000)
     pair = Pair(config, config)
@@ -540,7 +540,7 @@ def test_a_reserve_is_for_so_many_bytes_and_then_used_up() -> None:
 
 
 def test_the_reserves_of_all_channels_are_bounded_together() -> None:
-    """AQ-FLOW-10: past the reserve window they count against the connection window."""
+    """AQ-FLOW-10: above the reserve window they count against the connection window."""
     config = reserving(100, 250)
     pair = Pair(config, config)
     full, *others = give_receivers(pair, 6)
@@ -551,7 +551,7 @@ def test_the_reserves_of_all_channels_are_bounded_together() -> None:
 
 
 def test_a_peer_that_states_no_reserve_gets_none() -> None:
-    """AQ-FLOW-10: such a peer would call it a violation."""
+    """AQ-FLOW-10: to such a peer, using one is a violation."""
     peer = client_core(limits=replace(WIDE, connection_window=100))
     channels = peer.core.send_message(
         ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER] * 2
@@ -562,7 +562,7 @@ def test_a_peer_that_states_no_reserve_gets_none() -> None:
         peer.core.send(channels[1], b"x", peer.now)
 
 
-def test_what_was_sent_before_the_limits_came_counts_by_them() -> None:
+def test_bytes_sent_before_the_limits_arrive_count_against_them() -> None:
     """AQ-FLOW-10 and AQ-LIMIT-2."""
     config = reserving(100, 1_000)
     pair = Pair(config, config, accept=False)
@@ -593,7 +593,7 @@ def test_a_message_larger_than_the_window_does_not_wait_for_the_reserves_of_othe
         assert len(pair.server.take(channel, 9, pair.now)) == 1
 
 
-def test_a_peer_past_its_reserves_is_closed() -> None:
+def test_a_peer_that_exceeds_its_reserves_is_closed() -> None:
     """AQ-FLOW-10 and AQ-FLOW-8: both windows at twice their values, and one reserve."""
     config = replace(reserving(100, 250), initial_limits=replace(INITIAL_LIMITS, max_message=1_000))
     config = replace(config, limits=replace(config.limits, connection_window=MIB, max_message=MIB))
@@ -611,7 +611,7 @@ def test_a_peer_past_its_reserves_is_closed() -> None:
     peer.assert_closed(CloseCode.FLOW_CONTROL, "AQ-FLOW-2")
 
 
-def test_reserves_come_back_however_a_channel_ends() -> None:
+def test_reserves_are_returned_however_a_channel_ends() -> None:
     """AQ-FLOW-6 and AQ-FLOW-10."""
     config = reserving(100, 1_000)
     pair = Pair(config, config)

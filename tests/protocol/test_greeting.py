@@ -21,14 +21,14 @@ def contents(*pairs: tuple[bytes, bytes]) -> bytes:
     return encoded[1:]
 
 
-def test_limits_come_back_as_they_were_stated() -> None:
+def test_stated_limits_round_trip() -> None:
     """AQ-LIMIT-1."""
     headers = ((b"a", b"1"), (b"a", b"2"))
     assert split_limits(with_limits(headers, OURS, 1000), INITIAL_LIMITS) == (headers, OURS)
 
 
 def test_limits_are_varints_by_name() -> None:
-    """AQ-LIMIT-1: the bytes another implementation would write."""
+    """AQ-LIMIT-1: byte by byte."""
     (name, value) = with_limits((), OURS, 1000)[-1]
     assert name == b"aqueduct-limits"
     assert (b"\x0echannel-window" + b"\x01\x01") in value
@@ -47,13 +47,13 @@ def test_missing_limits_keep_their_initial_values() -> None:
 
 
 def test_unknown_limits_are_ignored() -> None:
-    """AQ-LIMIT-1: whatever their value is."""
+    """AQ-LIMIT-1: with any value."""
     value = contents((b"max-temperature", b"\xff\xff\xff"), (b"max-headers", b"\x09"))
     assert split_limits(((LIMITS, value),), INITIAL_LIMITS)[1].max_headers == 9
 
 
 def test_a_peer_may_state_limits_that_are_invalid_here() -> None:
-    """AQ-LIMIT-1: any number will do."""
+    """AQ-LIMIT-1: any number is accepted."""
     value = contents((b"channel-window", b"\x00"), (b"max-message", b"\x00"))
     _, limits = split_limits(((LIMITS, value),), INITIAL_LIMITS)
     assert (limits.channel_window, limits.max_message) == (0, 0)
@@ -68,7 +68,7 @@ def test_a_limit_that_is_not_exactly_one_varint_is_a_violation(value: bytes) -> 
 
 
 def test_an_application_may_not_set_reserved_names() -> None:
-    """AQ-CONN-6: on either side, and nothing happens then."""
+    """AQ-CONN-6: on either side; the call has no effect."""
     reserved = ((b"aqueduct-anything", b""),)
     with pytest.raises(LocalProtocolError, match=r"^AQ-CONN-6"):
         ConnectionCore(Side.CLIENT, headers=reserved)
@@ -81,14 +81,14 @@ def test_an_application_may_not_set_reserved_names() -> None:
 
 
 def test_an_application_does_not_see_reserved_names() -> None:
-    """AQ-CONN-6: those that are known are used, the others ignored."""
+    """AQ-CONN-6: known ones are used, the others ignored."""
     peer = RawPeer(Side.SERVER, greet=False)
     headers = ((b"a", b"1"), (b"aqueduct-later", b"2"), (b"aqueductor", b"3"))
     peer.stream(Version(), ConnectionHeaders(headers[:1] + stated(OURS) + headers[1:]))
     assert peer.events() == [PeerHeaders(((b"a", b"1"), (b"aqueductor", b"3")))]
 
 
-def test_both_sides_see_the_headers_of_the_other() -> None:
+def test_each_side_sees_the_headers_of_the_other() -> None:
     """AQ-CONN-2."""
     pair = Pair(headers=((b"who", b"client"),), accept=False)
     pair.to_server.deliver()
@@ -111,7 +111,7 @@ def test_each_side_keeps_to_the_limits_of_the_other() -> None:
 
 
 def test_a_side_accepts_what_the_initial_limits_allow_even_if_it_states_less() -> None:
-    """AQ-LIMIT-2: a client sends before it can know."""
+    """AQ-LIMIT-2: a client sends before it knows the limits."""
     tiny = Config(limits=Limits(1, 1, 1, 1, 1, 1))
     pair = Pair(server_config=tiny, accept=False)
     attach = [GIVE_RECEIVER] * INITIAL_LIMITS.max_attachments
@@ -133,7 +133,7 @@ def test_a_peer_that_states_no_limits_has_the_initial_ones() -> None:
     assert credit(peer.core, ENTRYPOINT) == INITIAL_LIMITS.channel_window
 
 
-def test_headers_over_what_the_peer_takes_are_refused_here() -> None:
+def test_headers_over_the_limit_of_the_peer_are_rejected_locally() -> None:
     """AQ-SEQ-7: a client knows the initial limit, a server what the client stated."""
     with pytest.raises(AqueductError):
         ConnectionCore(Side.CLIENT, headers=((b"x", b"y" * INITIAL_LIMITS.max_headers),))
@@ -143,7 +143,7 @@ def test_headers_over_what_the_peer_takes_are_refused_here() -> None:
         peer.core.accept(((b"x", b"y" * INITIAL_LIMITS.max_headers),), peer.now)
 
 
-def test_limits_that_do_not_decode_close_the_connection() -> None:
+def test_malformed_limits_close_the_connection() -> None:
     """AQ-LIMIT-1."""
     for side, frames in (
         (Side.SERVER, (Version(),)),

@@ -29,7 +29,7 @@ def batches(count: int, size: int = 250) -> Iterator[int]:
 
 
 def fill(pair: Pair, count: int, attach: Attach, *, used: bool) -> None:
-    """Make channels whose handles both applications have, each used once or never."""
+    """Make channels whose handles both applications hold, each used once or never."""
     sender, receiver = (
         (pair.client, pair.server) if attach is GIVE_RECEIVER else (pair.server, pair.client)
     )
@@ -51,7 +51,7 @@ def fill(pair: Pair, count: int, attach: Attach, *, used: bool) -> None:
 
 
 def cost_of_idle_channels(count: int, attach: Attach, *, used: bool) -> Cost:
-    """Bytes per channel at its creator, the client, and at its peer, the server."""
+    """Return the bytes per channel at its creator, the client, and at its peer, the server."""
     pair = Pair(ROOMY, ROOMY)
     gc.collect()
     tracemalloc.start()
@@ -73,7 +73,7 @@ def cost_of_idle_channels(count: int, attach: Attach, *, used: bool) -> Cost:
 @pytest.mark.parametrize("used", [False, True], ids=["never used", "used once"])
 @pytest.mark.parametrize("attach", [GIVE_RECEIVER, GIVE_SENDER], ids=["there", "back"])
 def test_an_idle_channel_is_cheap(attach: Attach, used: bool) -> None:
-    """So that 100,000 of them on one connection are 150 MB, and not the machine."""
+    """100,000 idle channels on one connection take 150 MB at most."""
     cost = cost_of_idle_channels(3_000, attach, used=used)
     assert 100 < cost.creator <= ALLOWED
     assert 100 < cost.peer <= ALLOWED

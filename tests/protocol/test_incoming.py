@@ -1,4 +1,4 @@
-"""Incoming streams and datagrams: any cut, any order, resets, and waiting for the headers."""
+"""Incoming streams and datagrams: any chunks and order, resets, and waiting for the headers."""
 
 import pytest
 from hypothesis import given
@@ -33,19 +33,19 @@ HELLO = (Version(), ConnectionHeaders(()))
 
 
 def waiting_server(config: Config | None = None) -> RawPeer:
-    """A server that has the client's headers and has not accepted."""
+    """Return a server that has the client's headers and has not accepted."""
     peer = RawPeer(Side.SERVER, config, greet=False)
     peer.stream(*HELLO, fin=True)
     return peer
 
 
-def test_a_datagram_is_told_from_a_stream() -> None:
+def test_a_datagram_differs_from_a_stream() -> None:
     assert Incoming(-1, GENEROUS).is_datagram
     assert not Incoming(0, GENEROUS).is_datagram
 
 
-def test_what_waits_counts_its_bytes_and_itself() -> None:
-    """AQ-CONN-3: or a thousand empty streams would be free."""
+def test_a_waiting_sequence_counts_its_bytes_and_itself() -> None:
+    """AQ-CONN-3: otherwise empty streams would cost nothing."""
     incoming = Incoming(0, GENEROUS)
     incoming.feed(b"\x03\x00")
     assert incoming.parser is not None
@@ -57,7 +57,7 @@ def test_what_waits_counts_its_bytes_and_itself() -> None:
     assert incoming.holds() == 3
 
 
-def test_a_sequence_that_is_ignored_holds_nothing() -> None:
+def test_an_ignored_sequence_holds_no_bytes() -> None:
     """AQ-ROUTE-4."""
     incoming = Incoming(0, GENEROUS)
     incoming.feed(b"\x03\x00\x04")
@@ -67,7 +67,7 @@ def test_a_sequence_that_is_ignored_holds_nothing() -> None:
 
 
 @given(st.lists(st.integers(1, 30), max_size=20))
-def test_any_cut_of_a_stream_means_the_same(places: list[int]) -> None:
+def test_a_stream_means_the_same_in_any_chunks(places: list[int]) -> None:
     data = encode(
         [
             RouteTo(ENTRYPOINT),
@@ -88,8 +88,8 @@ def test_any_cut_of_a_stream_means_the_same(places: list[int]) -> None:
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_frames_that_are_whole_count_when_their_stream_is_reset(cut: bool) -> None:
-    """AQ-STREAM-7: the rest is ignored, whatever it was."""
+def test_complete_frames_of_a_reset_stream_are_processed(cut: bool) -> None:
+    """AQ-STREAM-7: the incomplete rest is ignored."""
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, plain(0, b"whole"))
     if cut:
@@ -100,7 +100,7 @@ def test_frames_that_are_whole_count_when_their_stream_is_reset(cut: bool) -> No
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"whole"]
 
 
-def test_a_stream_reset_before_its_first_byte_is_nothing() -> None:
+def test_a_stream_reset_before_its_first_byte_is_ignored() -> None:
     """AQ-STREAM-7."""
     peer = server_core()
     peer.write(7, b"")
@@ -111,7 +111,7 @@ def test_a_stream_reset_before_its_first_byte_is_nothing() -> None:
 
 
 def test_a_server_holds_everything_until_its_application_accepts() -> None:
-    """AQ-CONN-3: streams and datagrams, in the order they came."""
+    """AQ-CONN-3: streams and datagrams, in the order of arrival."""
     peer = waiting_server()
     peer.stream(Version(), RouteTo(ENTRYPOINT), plain(0, b"one"))
     peer.datagram(Version(), RouteTo(ENTRYPOINT), plain(0, b"two"))
@@ -137,8 +137,8 @@ def test_a_client_holds_everything_until_it_has_the_headers() -> None:
     assert [type(event).__name__ for event in peer.events()] == ["PeerHeaders", "Delivered"]
 
 
-def test_a_violation_in_what_was_held_is_found_when_it_is_read() -> None:
-    """AQ-CODE-3: nothing is raised at the application that accepts."""
+def test_a_violation_in_held_input_closes_the_connection_once_it_is_read() -> None:
+    """AQ-CODE-3: `accept` does not raise."""
     peer = waiting_server()
     peer.stream(Version(), RouteTo(ENTRYPOINT), AckReliable(((0, 1),)))
     peer.stream(Version(), RouteTo(ENTRYPOINT), plain(0, b"x"))
@@ -147,7 +147,7 @@ def test_a_violation_in_what_was_held_is_found_when_it_is_read() -> None:
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FRAME-19")
 
 
-def test_too_much_in_streams_before_the_headers_is_too_much() -> None:
+def test_too_many_bytes_in_streams_before_the_headers_close_the_connection() -> None:
     """AQ-CONN-3."""
     peer = waiting_server(Config(max_early_bytes=10_000))
     stream = peer.stream(Version(), RouteTo(ENTRYPOINT))
@@ -157,7 +157,7 @@ def test_too_much_in_streams_before_the_headers_is_too_much() -> None:
     peer.assert_closed(CloseCode.LIMIT_EXCEEDED, "AQ-CONN-3")
 
 
-def test_datagrams_before_the_headers_are_dropped_and_never_too_much() -> None:
+def test_excess_datagrams_before_the_headers_are_dropped() -> None:
     """AQ-CONN-3."""
     peer = waiting_server(Config(max_early_bytes=10_000))
     for number in range(1_000):
@@ -170,7 +170,7 @@ def test_datagrams_before_the_headers_are_dropped_and_never_too_much() -> None:
     assert peer.core.leftovers() == ["entrypoint: receiver open", f"{500 * len(taken)} bytes held"]
 
 
-def test_a_held_stream_that_ends_is_read_to_its_end() -> None:
+def test_a_held_stream_that_ended_is_read_to_its_end() -> None:
     """AQ-CONN-3."""
     peer = waiting_server()
     peer.stream(Version(), RouteTo(ENTRYPOINT), plain(0), FinishSender(1), fin=True)
@@ -179,7 +179,7 @@ def test_a_held_stream_that_ends_is_read_to_its_end() -> None:
     assert not any("stream" in line for line in peer.core.leftovers())
 
 
-def test_a_held_stream_that_is_reset_is_given_up() -> None:
+def test_a_held_stream_that_is_reset_is_dropped() -> None:
     """AQ-CONN-3."""
     peer = waiting_server()
     stream = peer.stream(Version(), RouteTo(ENTRYPOINT), SentUnreliable(4))

@@ -12,7 +12,7 @@ from aqueduct.protocol.lineage import (
 
 
 def chain(length: int, *, acked: bool) -> list[Node]:
-    """Pending channels, each attached to message 0 of the one before."""
+    """Return pending channels, each attached to message 0 of the previous one."""
     nodes = [Node(index, False) for index in range(length)]
     for above, below in pairwise(nodes):
         above.attach(message_key(True, 0), [below])
@@ -29,7 +29,7 @@ def test_a_channel_is_accessible_when_its_carrier_is_acked_on_an_accessible_one(
     assert child.accessible
 
 
-def test_a_channel_whose_carrier_is_acked_on_a_pending_one_waits() -> None:
+def test_a_channel_whose_carrier_is_acked_on_a_pending_one_stays_pending() -> None:
     """AQ-LIN-2."""
     parent, child = Node(8, False), Node(16, False)
     parent.attach(message_key(True, 0), [child])
@@ -39,7 +39,7 @@ def test_a_channel_whose_carrier_is_acked_on_a_pending_one_waits() -> None:
     assert child.accessible
 
 
-def test_a_channel_whose_carrier_is_open_stays_pending_when_its_parent_becomes_accessible() -> None:
+def test_a_channel_with_an_unacked_carrier_stays_pending_under_an_accessible_parent() -> None:
     """AQ-LIN-2."""
     parent, child = Node(8, False), Node(16, False)
     parent.attach(message_key(True, 0), [child])
@@ -47,14 +47,14 @@ def test_a_channel_whose_carrier_is_open_stays_pending_when_its_parent_becomes_a
     assert not child.accessible
 
 
-def test_all_below_a_lost_channel_is_lost_acked_or_not() -> None:
+def test_all_descendants_of_a_lost_channel_are_lost() -> None:
     """AQ-LIN-3."""
     lost, acked, waiting = Node(8, False), Node(16, False), Node(24, False)
     lost.attach(message_key(True, 0), [acked])
     lost.attach(message_key(False, 0), [waiting])
     lost.acked(lost.release(message_key(True, 0)))
     assert {node for node, _ in spread_lost([lost], (0,))} == {lost, acked, waiting}
-    assert spread_lost([lost], (0,)) == [(lost, (0,))], "nothing hangs on it any more"
+    assert spread_lost([lost], (0,)) == [(lost, (0,))], "it has no descendants any more"
 
 
 def test_a_lost_channel_names_its_ancestors_nearest_first() -> None:
@@ -68,14 +68,14 @@ def test_a_lost_channel_names_its_ancestors_nearest_first() -> None:
     ]
 
 
-def test_only_so_many_ancestors_are_named() -> None:
-    """AQ-LIN-5: naming all of them would take time and room quadratic in the depth."""
+def test_the_number_of_named_ancestors_is_bounded() -> None:
+    """AQ-LIN-5: naming all would take time and memory quadratic in the depth."""
     nodes = chain(10 * LINEAGE_SHOWN, acked=False)
     longest = max(len(above) for _, above in spread_lost([nodes[0]], (99,)))
     assert longest == LINEAGE_SHOWN >= 16
 
 
-def test_a_fact_reaches_the_bottom_of_a_deep_tree() -> None:
+def test_accessibility_and_loss_spread_through_a_deep_tree() -> None:
     """AQ-LIN-5: ten times deeper than Python's stack."""
     depth = 10_000
     assert len(spread_accessible([chain(depth, acked=True)[0]])) == depth
@@ -83,7 +83,7 @@ def test_a_fact_reaches_the_bottom_of_a_deep_tree() -> None:
     assert len(spread_lost([chain(depth, acked=False)[0]], (99,))) == depth
 
 
-def test_the_two_spaces_of_a_channel_do_not_mix() -> None:
+def test_the_number_spaces_of_a_channel_are_separate() -> None:
     """AQ-SEND-2."""
     node, reliable, unreliable = Node(0, True), Node(8, False), Node(16, False)
     node.attach(message_key(True, 5), [reliable])
@@ -93,7 +93,7 @@ def test_the_two_spaces_of_a_channel_do_not_mix() -> None:
     assert node.release_range(False, 5, 6) == [unreliable]
 
 
-def test_a_range_releases_what_is_in_it_however_wide_it_is() -> None:
+def test_a_range_of_any_width_releases_its_messages() -> None:
     node = Node(0, True)
     children = [Node(8 * at, False) for at in range(1, 6)]
     for at, child in enumerate(children):

@@ -12,7 +12,7 @@ from aqueduct.protocol.actions import (
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.wire.chanid import ENTRYPOINT
-from aqueduct.wire.frames import AckVersion, Message, RouteTo, Version
+from aqueduct.wire.frames import AckVersion, MessageFrame, RouteTo, Version
 from tests.protocol.wires import Pair, client_core, decode, encode, plain, server_core
 
 
@@ -22,7 +22,7 @@ def outgoing(max_datagram: int = 1000) -> Outgoing:
     return out
 
 
-def test_everything_written_in_one_turn_leaves_in_one_write() -> None:
+def test_data_written_in_one_turn_is_sent_in_one_write() -> None:
     out = outgoing()
     stream = out.open(8)
     out.write(stream, b"a")
@@ -32,7 +32,7 @@ def test_everything_written_in_one_turn_leaves_in_one_write() -> None:
     assert out.poll() == []
 
 
-def test_the_end_of_a_stream_may_leave_alone() -> None:
+def test_a_fin_may_be_sent_without_data() -> None:
     out = outgoing()
     stream = out.open(8)
     out.poll()
@@ -76,13 +76,13 @@ def test_every_sequence_begins_with_the_version_until_it_is_acked() -> None:
     assert decode(stream.data) == [RouteTo(8)]
 
 
-def test_streams_are_numbered_one_after_the_other() -> None:
+def test_streams_are_numbered_consecutively() -> None:
     out = outgoing()
     assert [out.open(8).number for _ in range(3)] == [0, 1, 2]
 
 
-def test_a_reset_leaves_before_anything_else() -> None:
-    """AQ-STREAM-8: what is said on a fresh stream overtakes what is being reset."""
+def test_a_reset_is_sent_first() -> None:
+    """AQ-STREAM-8: a new stream must not wait for the stream that is reset."""
     out = outgoing()
     old = out.open(8)
     out.poll()
@@ -95,14 +95,14 @@ def test_a_reset_leaves_before_anything_else() -> None:
     ]
 
 
-def test_a_stream_that_is_reset_before_it_left_was_never_there() -> None:
+def test_a_stream_that_is_reset_before_it_was_sent_is_dropped() -> None:
     out = outgoing()
     stream = out.open(8)
     out.reset(stream, StreamCode.CANCELLED)
     assert out.poll() == []
 
 
-def test_what_is_written_to_a_stream_that_was_reset_goes_nowhere() -> None:
+def test_data_written_to_a_reset_stream_is_dropped() -> None:
     out = outgoing()
     stream = out.open(8)
     out.poll()
@@ -137,26 +137,26 @@ def test_messages_of_two_channels_do_not_share_a_datagram() -> None:
 
 
 @pytest.mark.parametrize("channel", [0, 8 * 2**30])
-def test_a_datagram_is_never_longer_than_it_may_be(channel: int) -> None:
-    """AQ-SEND-4: VERSION, where due, and a long channel id are counted."""
+def test_a_datagram_never_exceeds_its_maximum_size(channel: int) -> None:
+    """AQ-SEND-4: VERSION, if due, and a long channel id count."""
     for out in (Outgoing(200), outgoing(200)):
         room = 200 - len(out.prelude(channel))
         assert out.fits_datagram(channel, room)
         assert not out.fits_datagram(channel, room + 1)
 
 
-def test_the_oldest_datagram_of_a_channel_is_given_up_first() -> None:
+def test_the_oldest_datagram_of_a_channel_is_dropped_first() -> None:
     """AQ-UNREL-6."""
     out = outgoing(max_datagram=20)
     for number, channel in enumerate([16, 8, 8, 8]):
-        out.add_to_datagram(channel, number, Message(number, (), (), b"xxx").encode())
+        out.add_to_datagram(channel, number, MessageFrame(number, (), (), b"xxx").encode())
     assert out.drop_oldest_datagram(8) == (1, 3)
     assert out.drop_oldest_datagram(8) == (3, 4)
     assert out.drop_oldest_datagram(8) is None
     assert len(out.poll()) == 1
 
 
-def test_the_datagrams_of_a_channel_are_given_up_together() -> None:
+def test_all_datagrams_of_a_channel_are_dropped_together() -> None:
     out = outgoing(max_datagram=10)
     for channel in (8, 16, 8):
         out.add_to_datagram(channel, 0, plain(0).encode())
@@ -164,7 +164,7 @@ def test_the_datagrams_of_a_channel_are_given_up_together() -> None:
     assert out.poll() == [SendDatagram(encode([RouteTo(16), plain(0)]))]
 
 
-def test_a_close_leaves_behind_everything_else() -> None:
+def test_a_close_is_sent_last() -> None:
     """AQ-CODE-1."""
     out = outgoing()
     out.open(8)
@@ -176,7 +176,7 @@ def test_a_close_leaves_behind_everything_else() -> None:
     assert out.poll() == []
 
 
-def test_a_close_for_a_violation_is_all_that_leaves() -> None:
+def test_a_close_for_a_violation_drops_other_output() -> None:
     """AQ-CODE-3."""
     out = outgoing()
     opened = out.open(8)
@@ -188,8 +188,8 @@ def test_a_close_for_a_violation_is_all_that_leaves() -> None:
     assert out.poll() == [CloseConnection(CloseCode.PROTOCOL_VIOLATION, "AQ-SEND-2: no")]
 
 
-def test_what_was_sent_before_a_close_leaves_before_it() -> None:
-    """AQ-CONN-7 ends the channels, but what the application sent has been said."""
+def test_messages_sent_before_a_close_are_sent_first() -> None:
+    """AQ-CONN-7 ends the channels, but not the output."""
     peer = client_core()
     peer.core.send(ENTRYPOINT, b"last words", peer.now)
     peer.core.close_connection(CloseCode.NO_ERROR, "bye", peer.now)
@@ -198,8 +198,8 @@ def test_what_was_sent_before_a_close_leaves_before_it() -> None:
     assert all(seen.reset is None for seen in peer.streams.values())
 
 
-def test_acks_leave_before_a_close_and_nothing_is_reset() -> None:
-    """AQ-CODE-2: no stream is reset because a connection ends."""
+def test_acks_are_sent_before_a_close_and_no_stream_is_reset() -> None:
+    """AQ-CODE-2: the end of a connection resets no stream."""
     peer = server_core()
     peer.routed(ENTRYPOINT, plain(0, b"x"))
     peer.wait(0.02)

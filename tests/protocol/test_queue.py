@@ -1,4 +1,4 @@
-"""The queue of a receiver: order, sizes, batches, and memory in proportion to what was sent."""
+"""The queue of a receiver: order, sizes, batches, and memory proportional to the bytes sent."""
 
 import gc
 import tracemalloc
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from aqueduct.protocol.queue import Queue, objects_in
-from aqueduct.wire.frames import Attachment, Message, MessageRun
+from aqueduct.wire.frames import Attachment, MessageFrame, MessageRun
 from tests.protocol.wires import GENEROUS, carrier, flatten, plain
 
 packing = pytest.mark.parametrize("pack", [False, True])
@@ -21,23 +21,25 @@ def run(first: int, *payloads: bytes) -> MessageRun:
     return MessageRun(first, list(payloads), sum(map(len, payloads)))
 
 
-def messages(batch: list[Message | MessageRun]) -> list[Message]:
-    return [message for message in flatten(batch) if isinstance(message, Message)]
+def messages(batch: list[MessageFrame | MessageRun]) -> list[MessageFrame]:
+    return [message for message in flatten(batch) if isinstance(message, MessageFrame)]
 
 
-def numbers(batch: list[Message | MessageRun]) -> list[int]:
+def numbers(batch: list[MessageFrame | MessageRun]) -> list[int]:
     return [message.number for message in messages(batch)]
 
 
-def add(queue: Queue, entry: Message | MessageRun, *, pack: bool, stretches: int = MANY) -> bool:
-    if isinstance(entry, Message):
+def add(
+    queue: Queue, entry: MessageFrame | MessageRun, *, pack: bool, stretches: int = MANY
+) -> bool:
+    if isinstance(entry, MessageFrame):
         queue.add_message(entry, entry.size, pack=pack)
         return True
     return queue.add_run(entry, pack=pack, max_stretches=stretches)
 
 
 def memory_of(fill: Callable[[Queue], None]) -> int:
-    """Bytes that a queue takes once it was filled."""
+    """Return the bytes of memory of a filled queue."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -50,7 +52,7 @@ def memory_of(fill: Callable[[Queue], None]) -> int:
 
 
 @packing
-def test_messages_come_out_in_the_order_they_came_in(pack: bool) -> None:
+def test_messages_are_taken_in_order_of_arrival(pack: bool) -> None:
     queue = Queue()
     for entry in (run(0, b"a", b"b"), carrier(2, 8), run(3, b"c")):
         add(queue, entry, pack=pack)
@@ -62,7 +64,7 @@ def test_messages_come_out_in_the_order_they_came_in(pack: bool) -> None:
 
 @packing
 @pytest.mark.parametrize("step", [1, 2, 3, 100])
-def test_no_more_messages_are_taken_than_asked_for(pack: bool, step: int) -> None:
+def test_take_returns_at_most_the_limit(pack: bool, step: int) -> None:
     queue = Queue()
     rich = carrier(3, 8, payload=b"dddd")
     for entry in (run(0, b"a", b"bb", b"ccc"), rich, run(4, b"", b"", b"", b"e")):
@@ -79,14 +81,14 @@ def test_no_more_messages_are_taken_than_asked_for(pack: bool, step: int) -> Non
 
 @pytest.mark.parametrize("limit", [0, -1])
 @packing
-def test_nothing_is_taken_when_nothing_is_asked_for(pack: bool, limit: int) -> None:
+def test_take_with_a_limit_of_zero_or_less_returns_nothing(pack: bool, limit: int) -> None:
     queue = Queue()
     add(queue, run(0, b"a", b""), pack=pack)
     assert queue.take(limit, GENEROUS) == []
     assert numbers(queue.take(2, GENEROUS)) == [0, 1]
 
 
-def test_the_size_follows_a_run_that_is_taken_in_parts() -> None:
+def test_the_size_shrinks_as_a_run_is_taken_in_parts() -> None:
     queue = Queue()
     add(queue, run(5, b"a", b"bb", b"ccc"), pack=False)
     assert queue.take(1, GENEROUS) == [run(5, b"a")]
@@ -95,7 +97,7 @@ def test_the_size_follows_a_run_that_is_taken_in_parts() -> None:
     assert (queue.size, queue.count) == (3, 1)
 
 
-def test_runs_whose_numbers_go_on_come_out_as_one() -> None:
+def test_consecutive_runs_are_merged() -> None:
     queue = Queue()
     for number in range(100):
         add(queue, run(number, b"x"), pack=False)
@@ -103,10 +105,10 @@ def test_runs_whose_numbers_go_on_come_out_as_one() -> None:
 
 
 @packing
-def test_a_message_comes_out_of_a_packed_queue_as_it_went_in(pack: bool) -> None:
+def test_a_packed_message_is_unpacked_unchanged(pack: bool) -> None:
     queue = Queue()
     headers = ((b"k" * 300, b""), (b"", b"v"))
-    rich = Message(2**64 - 1, headers, (Attachment(2**63 + 8, headers),), b"payload" * 100)
+    rich = MessageFrame(2**64 - 1, headers, (Attachment(2**63 + 8, headers),), b"payload" * 100)
     add(queue, rich, pack=pack)
     assert queue.take(1, GENEROUS) == [rich]
 
@@ -115,8 +117,8 @@ def test_a_message_comes_out_of_a_packed_queue_as_it_went_in(pack: bool) -> None
 
 
 @pytest.mark.parametrize("at_once", [1, 1000])
-def test_empty_messages_in_a_row_take_no_room(at_once: int) -> None:
-    """AQ-FLOW-9: a count, however they come."""
+def test_consecutive_empty_messages_take_no_memory(at_once: int) -> None:
+    """AQ-FLOW-9: they are kept as a count."""
     queue = Queue()
 
     def fill(queue: Queue) -> None:
@@ -131,8 +133,8 @@ def test_empty_messages_in_a_row_take_no_room(at_once: int) -> None:
     assert not queue
 
 
-def test_empty_messages_hide_in_no_run() -> None:
-    """AQ-FLOW-9: one byte pays for itself and not for thousands of empty messages behind it."""
+def test_empty_messages_are_not_kept_in_runs() -> None:
+    """AQ-FLOW-9: the credit of one byte does not pay for thousands of empty messages."""
 
     def fill(queue: Queue) -> None:
         for number in range(0, 100_000, 1_000):
@@ -142,8 +144,8 @@ def test_empty_messages_hide_in_no_run() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 63, 64, 100, 1000])
-def test_once_many_wait_memory_is_in_proportion_to_what_was_sent(size: int) -> None:
-    """AQ-FLOW-9: each in a run of its own, with a gap before it; the worst there is."""
+def test_memory_of_many_queued_messages_is_proportional_to_their_bytes(size: int) -> None:
+    """AQ-FLOW-9: each in its own run, with a gap before it, which is the worst case."""
 
     def fill(queue: Queue) -> None:
         for number in range(2_000):
@@ -153,12 +155,12 @@ def test_once_many_wait_memory_is_in_proportion_to_what_was_sent(size: int) -> N
     assert memory_of(fill) < 2_000 * 16 * max(size, 2)
 
 
-def test_once_many_wait_headers_are_kept_as_bytes() -> None:
+def test_headers_of_many_queued_messages_are_kept_as_bytes() -> None:
     """AQ-FLOW-9."""
 
     def fill(queue: Queue) -> None:
         for number in range(200):
-            add(queue, Message(number, ((b"", b""),) * 100, (), b""), pack=True)
+            add(queue, MessageFrame(number, ((b"", b""),) * 100, (), b""), pack=True)
 
     assert memory_of(fill) < 200 * 200 * 4
 
@@ -171,8 +173,8 @@ def test_stretches_of_empty_messages_are_bounded() -> None:
     assert not add(queue, run(100, b""), pack=False, stretches=4)
 
 
-def test_stretches_between_messages_that_cost_credit_are_paid_for() -> None:
-    """AQ-LIMIT-6 is about gaps: an ordered sender that mixes both opens none."""
+def test_stretches_between_messages_with_content_are_not_bounded() -> None:
+    """AQ-LIMIT-6 bounds gaps, and an ordered sender opens none."""
     for pack in (False, True):
         queue = Queue()
         for number in range(0, 2_000, 2):
@@ -181,8 +183,8 @@ def test_stretches_between_messages_that_cost_credit_are_paid_for() -> None:
         assert numbers(queue.take(MANY, GENEROUS)) == list(range(2_000))
 
 
-def test_stretches_that_were_taken_count_no_more() -> None:
-    """AQ-LIMIT-6: a queue that is never quite empty is no older than what is in it."""
+def test_taken_stretches_do_not_count() -> None:
+    """AQ-LIMIT-6: also if the queue is never quite empty."""
     queue = Queue()
     for number in range(0, 2_000, 2):
         assert add(queue, run(number, b""), pack=False, stretches=4)
@@ -190,8 +192,8 @@ def test_stretches_that_were_taken_count_no_more() -> None:
             assert numbers(queue.take(1, GENEROUS)) == [number - 2]
 
 
-def test_taking_one_by_one_does_not_get_slower_with_the_queue() -> None:
-    """A queue that moves all entries for each one taken would need minutes for this."""
+def test_taking_one_message_takes_constant_time() -> None:
+    """Moving all entries for each taken one would need minutes."""
     queue = Queue()
     for number in range(0, 400_000, 2):
         add(queue, run(number, b"x"), pack=False)
@@ -203,13 +205,13 @@ def test_taking_one_by_one_does_not_get_slower_with_the_queue() -> None:
 
 
 @packing
-def test_only_messages_with_channels_need_an_answer_when_the_queue_is_dropped(pack: bool) -> None:
+def test_drop_returns_only_messages_with_channels(pack: bool) -> None:
     """AQ-CLOSE-4."""
     queue = Queue()
     for entry in (
         run(0, b"a", b""),
         carrier(2, 8),
-        Message(3, ((b"k", b"v"),), (), b""),
+        MessageFrame(3, ((b"k", b"v"),), (), b""),
         carrier(4, 16, 24),
         run(5, b"", b""),
     ):
@@ -227,12 +229,12 @@ runs = st.lists(payloads, min_size=1, max_size=6)
 
 
 class QueueAgainstList(RuleBasedStateMachine):
-    """Whatever is added, packed and taken: it is a list of messages."""
+    """Compares a queue with a list of messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue = Queue()
-        self.model: list[Message] = []
+        self.model: list[MessageFrame] = []
         self.number = 0
 
     @rule(run_of=runs, pack=st.booleans(), gap=st.integers(0, 2))
@@ -245,7 +247,7 @@ class QueueAgainstList(RuleBasedStateMachine):
     @rule(pack=st.booleans(), channels=st.integers(0, 2), payload=payloads)
     def add_message(self, pack: bool, channels: int, payload: bytes) -> None:
         attachments = tuple(Attachment(8 + 8 * at, ()) for at in range(channels))
-        entry = Message(self.number, ((b"k", payload),), attachments, payload)
+        entry = MessageFrame(self.number, ((b"k", payload),), attachments, payload)
         self.number += 1
         self.model.append(entry)
         add(self.queue, entry, pack=pack)
@@ -276,7 +278,7 @@ TestQueueAgainstList = QueueAgainstList.TestCase
 
 
 @given(st.lists(runs, max_size=10), st.booleans())
-def test_a_queue_that_is_all_taken_counts_nothing(entries: list[list[bytes]], pack: bool) -> None:
+def test_an_empty_queue_counts_nothing(entries: list[list[bytes]], pack: bool) -> None:
     queue = Queue()
     number = 0
     for entry in entries:

@@ -1,4 +1,4 @@
-"""The receiving half: acks, decisions, credit, and its ways to end."""
+"""The receiving half: acks, decisions, credit, and how it ends."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from aqueduct.errors import CloseCode
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import Delivered, End, Readable, ReceiverEnded, Undelivered
-from aqueduct.protocol.receiver import Receiver
+from aqueduct.protocol.receiver import ReceivingHalf
 from aqueduct.protocol.receiver_states import RULES, TRANSITIONS, ReceiverInput, ReceiverState
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
@@ -17,7 +17,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -37,7 +37,7 @@ ONESHOT = from_client(0, oneshot=True)
 
 
 def answers(peer: RawPeer, channel: int = ENTRYPOINT) -> list[Frame]:
-    """What the core has said as the receiver of a channel."""
+    """Return the frames that the core has sent as the receiver of a channel."""
     return peer.said_about(channel)
 
 
@@ -45,11 +45,11 @@ def answers(peer: RawPeer, channel: int = ENTRYPOINT) -> list[Frame]:
 
 
 def test_a_message_is_acked_within_10_ms() -> None:
-    """AQ-ACK-1: one frame for all that came meanwhile."""
+    """AQ-ACK-1: one frame for all messages that arrived by then."""
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, plain(0, b"x"))
     peer.wait(0.006)
-    peer.more(stream, plain(1, b"x"), Message(2, ((b"k", b"v"),), (), b""))
+    peer.more(stream, plain(1, b"x"), MessageFrame(2, ((b"k", b"v"),), (), b""))
     peer.wait(0.0039)
     assert answers(peer) == []
     peer.wait(0.0002)
@@ -67,8 +67,8 @@ def test_64_messages_are_acked_at_once() -> None:
     assert answers(peer) == [AckReliable(((0, 64),))]
 
 
-def test_acks_are_ranges_of_what_arrived() -> None:
-    """AQ-ACK-1: nothing is said about gaps."""
+def test_acks_are_ranges_of_arrived_numbers() -> None:
+    """AQ-ACK-1: gaps are left out."""
     peer = server_core()
     for number in (5, 0, 1, 7):
         peer.routed(ENTRYPOINT, plain(number), fin=True)
@@ -79,8 +79,8 @@ def test_acks_are_ranges_of_what_arrived() -> None:
     assert answers(peer)[1:] == [AckReliable(((6, 7),))]
 
 
-def test_a_receiver_speaks_on_one_stream() -> None:
-    """AQ-STREAM-5: which ends behind CLOSE_RECEIVER."""
+def test_a_receiver_sends_its_frames_on_one_stream() -> None:
+    """AQ-STREAM-5: it ends after CLOSE_RECEIVER."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(0, b"abc"))
     stream = peer.routed(ENTRYPOINT, plain(0, b"x"), SentUnreliable(1))
@@ -101,7 +101,7 @@ def test_a_receiver_speaks_on_one_stream() -> None:
 # -- datagrams -------------------------------------------------------------------------------------
 
 
-def test_a_datagram_that_was_not_announced_is_delivered_but_not_acked() -> None:
+def test_an_unannounced_datagram_is_delivered_but_not_acked() -> None:
     """AQ-UNREL-5: only announced numbers can be decided."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(0, b"x"))
@@ -114,7 +114,7 @@ def test_a_datagram_that_was_not_announced_is_delivered_but_not_acked() -> None:
 
 
 def test_announced_numbers_that_arrived_are_acked_soon() -> None:
-    """AQ-UNREL-4: up to the first that did not."""
+    """AQ-UNREL-4: up to the first gap."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(0), plain(1))
     peer.datagram_to(ENTRYPOINT, plain(3))
@@ -126,8 +126,8 @@ def test_announced_numbers_that_arrived_are_acked_soon() -> None:
     assert answers(peer) == [AckNackUnreliable((2,)), AckNackUnreliable((2,))]
 
 
-def test_datagrams_under_load_are_not_decided_one_by_one() -> None:
-    """AQ-ACK-1: at once after 64 of them, with one frame for all that were read by then."""
+def test_datagrams_under_load_are_decided_together() -> None:
+    """AQ-ACK-1: at once after 64, with one frame for all that were read by then."""
     peer = server_core()
     peer.routed(ENTRYPOINT, SentUnreliable(640))
     for number in range(63):
@@ -139,7 +139,7 @@ def test_datagrams_under_load_are_not_decided_one_by_one() -> None:
 
 
 def test_no_deadline_is_left_when_everything_arrived() -> None:
-    """AQ-UNREL-4: decided numbers leave no timer."""
+    """AQ-UNREL-4: decided numbers need no timer."""
     peer = server_core()
     peer.routed(ENTRYPOINT, SentUnreliable(2))
     peer.datagram_to(ENTRYPOINT, plain(0), plain(1))
@@ -147,13 +147,13 @@ def test_no_deadline_is_left_when_everything_arrived() -> None:
     assert answers(peer) == [AckNackUnreliable((2,))]
     peer.core.handle_timer(peer.now)
     half = peer.core._channels.halves[ENTRYPOINT]
-    assert isinstance(half, Receiver)
+    assert isinstance(half, ReceivingHalf)
     assert half.datagrams is not None
     assert not half.datagrams.deadlines
 
 
-def test_an_announcement_that_comes_late_is_answered_soon() -> None:
-    """AQ-UNREL-4: what it announces arrived long ago."""
+def test_a_late_announcement_is_answered_soon() -> None:
+    """AQ-UNREL-4: the announced datagrams arrived before it."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(0))
     peer.wait(1)
@@ -165,7 +165,7 @@ def test_an_announcement_that_comes_late_is_answered_soon() -> None:
 @pytest.mark.parametrize(
     ("rtt", "deadline"), [(0.0, 0.050), (0.010, 0.050), (0.1, 0.2), (0.4, 0.8), (3.0, 1.0)]
 )
-def test_what_did_not_arrive_is_nacked_at_its_deadline(rtt: float, deadline: float) -> None:
+def test_a_missing_datagram_is_nacked_at_its_deadline(rtt: float, deadline: float) -> None:
     """AQ-UNREL-2: twice the round-trip time, at least 50 ms, at most 1 s; not earlier."""
     peer = server_core()
     peer.core.handle_rtt(rtt)
@@ -177,8 +177,8 @@ def test_what_did_not_arrive_is_nacked_at_its_deadline(rtt: float, deadline: flo
     assert answers(peer) == [AckNackUnreliable((0, 1, 1))]
 
 
-def test_a_message_that_arrives_after_its_nack_is_ignored() -> None:
-    """AQ-UNREL-3: a nack is a promise; the same for one that was acked before."""
+def test_a_late_datagram_is_ignored_after_its_nack() -> None:
+    """AQ-UNREL-3: a nack is final; a repeated one is ignored after its ack."""
     peer = server_core()
     peer.routed(ENTRYPOINT, SentUnreliable(3))
     peer.datagram_to(ENTRYPOINT, plain(0, b"in time"))
@@ -186,14 +186,16 @@ def test_a_message_that_arrives_after_its_nack_is_ignored() -> None:
     assert answers(peer) == [AckNackUnreliable((1,)), AckNackUnreliable((0, 2))]
     for number in (0, 1):
         peer.datagram_to(ENTRYPOINT, plain(number, b"late"))
-    peer.datagram_to(ENTRYPOINT, Message(2, ((b"k", b"v"),), carrier(0, 8).attachments, b"late"))
+    peer.datagram_to(
+        ENTRYPOINT, MessageFrame(2, ((b"k", b"v"),), carrier(0, 8).attachments, b"late")
+    )
     peer.datagram_to(ENTRYPOINT, plain(2, b"late"), plain(3, b"early"))
     peer.assert_alive()
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"in time", b"early"]
     assert peer.core.channel_count == 1
 
 
-def test_the_two_spaces_of_numbers_do_not_mix() -> None:
+def test_the_number_spaces_are_separate() -> None:
     """AQ-SEND-2."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(0, b"datagram"))
@@ -202,11 +204,11 @@ def test_the_two_spaces_of_numbers_do_not_mix() -> None:
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"datagram", b"stream"]
 
 
-def test_a_datagram_holds_messages_and_nothing_else() -> None:
-    """AQ-UNREL-7: VERSION is never wrong before them; a frame of a stream always is."""
+def test_a_datagram_may_hold_messages_only() -> None:
+    """AQ-UNREL-7: VERSION may precede them; any other frame is a violation."""
     peer = server_core()
     peer.datagram(Version(), RouteTo(ENTRYPOINT), plain(0, b"a"), plain(1, b"b"))
-    peer.datagram_to(ENTRYPOINT, Message(2, ((b"k", b"v"),), (), b"c"))
+    peer.datagram_to(ENTRYPOINT, MessageFrame(2, ((b"k", b"v"),), (), b"c"))
     peer.datagram(RouteTo(ENTRYPOINT))
     peer.assert_alive()
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"a", b"b", b"c"]
@@ -226,8 +228,8 @@ def test_an_announcement_of_any_size_is_decided_in_one_frame(count: int) -> None
 # -- finish ----------------------------------------------------------------------------------------
 
 
-def test_a_receiver_waits_for_every_message_before_it_ends() -> None:
-    """AQ-FINISH-5: reliable ones that are missing, in whatever order they come."""
+def test_a_receiver_ends_once_every_message_has_arrived() -> None:
+    """AQ-FINISH-5: reliable ones, in any order."""
     peer = server_core()
     peer.routed(ENTRYPOINT, FinishSender(3), fin=True)
     for number in (2, 0):
@@ -239,7 +241,7 @@ def test_a_receiver_waits_for_every_message_before_it_ends() -> None:
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"2", b"0", b"1"]
 
 
-def test_a_receiver_waits_until_every_datagram_is_decided_before_it_ends() -> None:
+def test_a_receiver_ends_once_every_datagram_is_decided() -> None:
     """AQ-FINISH-5."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(1, b"x"))
@@ -250,7 +252,7 @@ def test_a_receiver_waits_until_every_datagram_is_decided_before_it_ends() -> No
     assert answers(peer) == [AckNackUnreliable((0, 1, 1)), CloseReceiver()]
 
 
-def test_the_application_sees_the_end_when_it_has_taken_everything() -> None:
+def test_the_application_gets_the_end_after_it_took_everything() -> None:
     """AQ-FINISH-5."""
     peer = server_core()
     peer.routed(ENTRYPOINT, plain(0, b"a"), plain(1, b"b"), FinishSender(2), fin=True)
@@ -271,15 +273,15 @@ def test_a_channel_without_messages_is_finished_at_once() -> None:
 
 
 @pytest.mark.parametrize("frame", [SentUnreliable(1), FinishSender(1)])
-def test_nothing_is_announced_after_the_finish(frame: Frame) -> None:
+def test_an_announcement_after_the_finish_is_a_violation(frame: Frame) -> None:
     """AQ-FINISH-3."""
     peer = server_core()
     peer.routed(ENTRYPOINT, FinishSender(1), frame)
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FINISH-3")
 
 
-def test_a_finish_says_how_many_messages_there_are() -> None:
-    """AQ-FINISH-4: before it and after it, in streams and in datagrams."""
+def test_numbers_beyond_the_finish_are_a_violation() -> None:
+    """AQ-FINISH-4: before and after it, in streams and in datagrams."""
     cases: list[tuple[list[Frame], list[Frame]]] = [
         ([plain(1), FinishSender(1)], []),
         ([SentUnreliable(1), FinishSender(0)], [plain(1)]),
@@ -307,8 +309,8 @@ def test_a_finish_says_how_many_messages_there_are() -> None:
 # -- cancel ----------------------------------------------------------------------------------------
 
 
-def test_a_cancel_drops_what_is_queued_and_tells_the_application() -> None:
-    """AQ-CANCEL-4: everything that arrived is acked before the end (AQ-CLOSE-2)."""
+def test_a_cancel_drops_the_queue_and_notifies_the_application() -> None:
+    """AQ-CANCEL-4: arrived messages are acked before the end (AQ-CLOSE-2)."""
     peer = server_core()
     peer.routed(ENTRYPOINT, plain(0, b"a"), plain(1, b"b"))
     peer.core.take(ENTRYPOINT, 1, peer.now)
@@ -331,7 +333,7 @@ def test_a_cancel_after_a_finish_is_a_violation() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_both_sides_of_a_cancel_agree(mode: Mode) -> None:
-    """AQ-CANCEL-1 to AQ-CANCEL-4: what was seen is delivered, nothing is left."""
+    """AQ-CANCEL-1 to AQ-CANCEL-4: taken messages are delivered, and no state is left."""
     pair = Pair()
     channel = pair.give_receiver(mode)
     pair.client.send(channel, b"seen", pair.now)
@@ -354,7 +356,7 @@ def test_both_sides_of_a_cancel_agree(mode: Mode) -> None:
 
 
 def test_a_closed_receiver_acks_what_arrived_and_ends() -> None:
-    """AQ-CLOSE-1 and AQ-CLOSE-2: what is queued is dropped, acked all the same."""
+    """AQ-CLOSE-1 and AQ-CLOSE-2: the queue is dropped, but acked."""
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, plain(0, b"a"), SentUnreliable(3))
     peer.datagram_to(ENTRYPOINT, plain(1, b"b"))
@@ -370,8 +372,8 @@ def test_a_closed_receiver_acks_what_arrived_and_ends() -> None:
     assert [event for event in peer.events() if event != Readable(ENTRYPOINT)] == []
 
 
-def test_a_receiver_closes_at_once_if_nothing_has_to_be_announced() -> None:
-    """AQ-CLOSE-1: and closing again changes nothing."""
+def test_a_receiver_closes_at_once_if_no_announcement_is_missing() -> None:
+    """AQ-CLOSE-1: closing again is a no-op."""
     peer = server_core()
     peer.core.close(ENTRYPOINT, peer.now)
     peer.core.close(ENTRYPOINT, peer.now)
@@ -379,8 +381,8 @@ def test_a_receiver_closes_at_once_if_nothing_has_to_be_announced() -> None:
     assert peer.core.leftovers() == []
 
 
-def test_a_closed_receiver_wants_to_be_woken_no_more() -> None:
-    """AQ-CLOSE-2: everything was said, and no deadline is left to wait for."""
+def test_a_closed_receiver_has_no_timers() -> None:
+    """AQ-CLOSE-2: all frames were sent, and no deadline is left."""
     peer = server_core()
     peer.routed(ENTRYPOINT, plain(0, b"a"), SentUnreliable(3))
     assert peer.core.next_timer() is not None
@@ -388,8 +390,8 @@ def test_a_closed_receiver_wants_to_be_woken_no_more() -> None:
     assert peer.core.next_timer() is None
 
 
-def test_a_receiver_waits_until_what_it_processed_is_announced() -> None:
-    """AQ-CLOSE-3: else a message would be seen and nacked both."""
+def test_a_closing_receiver_waits_until_processed_datagrams_are_announced() -> None:
+    """AQ-CLOSE-3: otherwise a message could be both delivered and nacked."""
     peer = server_core()
     peer.datagram_to(ENTRYPOINT, plain(0, b"a"), plain(1, b"b"))
     assert payloads(peer.core.take(ENTRYPOINT, 1, peer.now)) == [b"a"]
@@ -408,7 +410,7 @@ def test_a_receiver_waits_until_what_it_processed_is_announced() -> None:
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_a_receiver_waits_no_longer_than_the_stream_that_announces(reset: bool) -> None:
+def test_a_closing_receiver_stops_waiting_when_the_announcing_stream_ends(reset: bool) -> None:
     """AQ-CLOSE-3."""
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, SentUnreliable(1))
@@ -435,8 +437,8 @@ def test_a_cancelled_receiver_waits_for_announcements_too() -> None:
     assert answers(peer) == [AckNackUnreliable((1,)), CloseReceiver()]
 
 
-def test_a_closed_receiver_still_hears_a_finish_or_cancel() -> None:
-    """AQ-CLOSE-3: whatever comes first ends the wait."""
+def test_a_closing_receiver_processes_a_finish_or_cancel() -> None:
+    """AQ-CLOSE-3: the first of them ends the wait."""
     for frames in ((SentUnreliable(1), FinishSender(0)), (CancelSender(),)):
         peer = server_core()
         peer.datagram_to(ENTRYPOINT, plain(0, b"a"))
@@ -449,7 +451,7 @@ def test_a_closed_receiver_still_hears_a_finish_or_cancel() -> None:
 
 
 def test_a_finished_channel_can_be_closed_before_it_is_drained() -> None:
-    """AQ-CLOSE-1: CLOSE_RECEIVER is said once."""
+    """AQ-CLOSE-1: CLOSE_RECEIVER is sent once."""
     peer = server_core()
     peer.routed(ENTRYPOINT, plain(0, b"a"), FinishSender(1), fin=True)
     peer.core.close(ENTRYPOINT, peer.now)
@@ -463,8 +465,8 @@ def test_a_finished_channel_can_be_closed_before_it_is_drained() -> None:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_no_message_is_seen_and_nacked_both(mode: Mode) -> None:
-    """AQ-CLOSE-3: with acks and announcements held up on the way."""
+def test_no_message_is_both_taken_and_nacked(mode: Mode) -> None:
+    """AQ-CLOSE-3: with delayed acks and announcements."""
     pair = Pair()
     channel = pair.give_receiver(mode)
     for number in range(4):
@@ -509,7 +511,7 @@ def test_a_second_message_on_a_oneshot_channel_is_a_violation() -> None:
         peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-SEND-6")
 
 
-def test_a_oneshot_channel_takes_its_one_message() -> None:
+def test_a_oneshot_channel_receives_one_message() -> None:
     """AQ-SEND-6."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, ONESHOT))
@@ -524,16 +526,18 @@ def test_a_oneshot_channel_takes_its_one_message() -> None:
 
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("frame", [SentUnreliable(1), FinishSender(0)])
-def test_announcements_and_the_finish_come_on_one_stream(frame: Frame, over: bool) -> None:
-    """AQ-STREAM-4: also when the first one is over already."""
+def test_announcements_and_the_finish_on_two_streams_are_a_violation(
+    frame: Frame, over: bool
+) -> None:
+    """AQ-STREAM-4: also if the first stream has ended."""
     peer = server_core()
     peer.routed(ENTRYPOINT, SentUnreliable(1), fin=over)
     peer.routed(ENTRYPOINT, frame)
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-STREAM-4")
 
 
-def test_the_receiver_does_not_care_for_the_mode_of_the_sender() -> None:
-    """AQ-SEND-3: any mix of streams and datagrams is a channel."""
+def test_a_receiver_accepts_any_mix_of_streams_and_datagrams() -> None:
+    """AQ-SEND-3: the mode is the sender's choice."""
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, plain(0, b"a"), plain(1, b"b"))
     peer.routed(ENTRYPOINT, plain(4, b"e"), fin=True)
@@ -552,7 +556,7 @@ def test_the_receiver_does_not_care_for_the_mode_of_the_sender() -> None:
 
 
 def test_a_number_used_twice_is_a_violation() -> None:
-    """AQ-SEND-2: in either space, on one stream or two, also of a message that was taken."""
+    """AQ-SEND-2: in either space, on one stream or two, also if the message was taken."""
     for datagrams in (False, True):
         for taken in (False, True):
             peer = server_core()
@@ -566,8 +570,8 @@ def test_a_number_used_twice_is_a_violation() -> None:
             peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-SEND-2")
 
 
-def test_too_many_gaps_in_the_numbers_are_too_many() -> None:
-    """AQ-LIMIT-6: in streams a violation, in datagrams a loss."""
+def test_too_many_gaps_are_a_violation_in_streams_and_a_loss_in_datagrams() -> None:
+    """AQ-LIMIT-6."""
     config = Config(max_ranges=10)
     peer = server_core(config)
     for number in range(10):
@@ -610,8 +614,8 @@ def test_a_channel_attached_twice_is_a_violation() -> None:
 # -- the table -------------------------------------------------------------------------------------
 
 
-def test_every_input_of_the_peer_is_defined_or_has_its_rule() -> None:
-    """AQ-CODE-3: a missing entry of the table can be named."""
+def test_every_input_of_the_peer_has_a_transition_or_a_rule() -> None:
+    """AQ-CODE-3: a missing transition names its rule."""
     of_peer = {
         ReceiverInput.MESSAGE,
         ReceiverInput.SENT_UNRELIABLE,
@@ -626,7 +630,7 @@ def test_every_input_of_the_peer_is_defined_or_has_its_rule() -> None:
         assert (state, ReceiverInput.DROP) in TRANSITIONS
 
 
-def test_readable_is_told_once_until_the_queue_was_empty() -> None:
+def test_readable_is_emitted_once_until_the_queue_was_empty() -> None:
     peer = server_core()
     stream = peer.routed(ENTRYPOINT, plain(0, b"a"))
     peer.more(stream, plain(1, b"b"))

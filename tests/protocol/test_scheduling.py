@@ -18,7 +18,7 @@ TIMEOUT = Config().starvation_timeout
 
 
 def line(limit: int, outstanding: int, **sizes: int) -> tuple[BlockedSenders, Window, Timers]:
-    """Channels named by a letter and its number in it, that wait to send so much."""
+    """Return channels that wait to send: a letter and the channel's number, and the size."""
     window, timers = Window(limit), Timers()
     window.outstanding = outstanding
     blocked = BlockedSenders(window, timers, TIMEOUT)
@@ -27,12 +27,12 @@ def line(limit: int, outstanding: int, **sizes: int) -> tuple[BlockedSenders, Wi
     return blocked, window, timers
 
 
-def test_what_does_not_fit_is_passed_over() -> None:
+def test_a_message_that_does_not_fit_is_passed_over() -> None:
     blocked, _, _ = line(100, 50, c1=80, c2=30, c3=60, c4=50)
     assert blocked.next(0.0) == [2, 4]
 
 
-def test_what_was_passed_over_is_waited_for_and_passed_over_again() -> None:
+def test_a_passed_over_message_gets_priority_by_turns() -> None:
     blocked, window, timers = line(100, 50, c1=80, c2=30)
     assert blocked.next(7.0) == [2]
     assert timers.next() == 7.0 + TIMEOUT
@@ -53,7 +53,7 @@ def test_a_sender_that_waits_alone_needs_no_timer() -> None:
     assert timers.next() is None
 
 
-def test_what_is_in_the_reserve_of_its_channel_does_not_wait_for_the_window() -> None:
+def test_a_message_in_the_reserve_of_its_channel_does_not_wait() -> None:
     """AQ-FLOW-10."""
     window = Window(100, reserve=20, pool=30)
     window.add(120, 20)
@@ -70,7 +70,7 @@ def test_what_is_in_the_reserve_of_its_channel_does_not_wait_for_the_window() ->
     assert blocked.next(0.0) == [1]
 
 
-def test_one_that_left_is_not_waited_for() -> None:
+def test_a_sender_that_left_gets_no_priority() -> None:
     blocked, _, _ = line(100, 50, c1=80, c3=70, c2=30)
     assert blocked.next(0.0) == [2]
     blocked.leave(1)
@@ -78,7 +78,7 @@ def test_one_that_left_is_not_waited_for() -> None:
     assert blocked.next(2 * TIMEOUT) == []
 
 
-def test_a_smaller_one_that_comes_later_is_seen() -> None:
+def test_a_smaller_message_that_waits_later_is_woken() -> None:
     blocked, _, _ = line(100, 50, c1=80, c2=70)
     assert blocked.next(0.0) == []
     blocked.wait(3, 50)
@@ -86,7 +86,7 @@ def test_a_smaller_one_that_comes_later_is_seen() -> None:
 
 
 def blocked() -> tuple[RawPeer, int, int]:
-    """A client whose connection window has 10 of 100 bytes left, and two channels."""
+    """Return a client with 10 of 100 bytes left in its connection window, and two channels."""
     peer = client_core(limits=replace(WIDE, connection_window=100))
     attach = [GIVE_RECEIVER] * 2
     large, small = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=attach).channels
@@ -98,13 +98,13 @@ def blocked() -> tuple[RawPeer, int, int]:
     return peer, large, small
 
 
-def test_a_large_message_that_waits_does_not_stop_a_small_one() -> None:
+def test_a_waiting_large_message_does_not_block_a_small_one() -> None:
     peer, _, small = blocked()
     peer.routed(ENTRYPOINT, Dequeued(40))
     assert peer.events() == [Writable(small)]
 
 
-def test_a_large_message_gets_its_turn_among_small_ones() -> None:
+def test_a_large_message_does_not_starve_among_small_ones() -> None:
     peer, large, small = blocked()
     stream = peer.routed(ENTRYPOINT, Dequeued(40))
     seen = peer.events()
@@ -136,7 +136,7 @@ def test_a_blocked_sender_is_passed_over_again_after_the_timeout() -> None:
     assert peer.events() == [Writable(small)]
 
 
-def test_a_message_that_is_given_up_waits_no_more() -> None:
+def test_a_message_that_is_given_up_leaves_the_queue() -> None:
     peer, large, small = blocked()
     assert peer.core.give_up(large)
     assert not peer.core.give_up(large)
@@ -145,7 +145,7 @@ def test_a_message_that_is_given_up_waits_no_more() -> None:
     assert peer.events() == [Writable(small)]
 
 
-def test_a_message_that_went_does_not_make_another_of_its_channel_wait_for_ever() -> None:
+def test_a_sent_message_does_not_block_another_of_its_channel() -> None:
     peer, large, _ = blocked()
     peer.core.send(large, b"x" * 5, peer.now)
     peer.routed(ENTRYPOINT, Dequeued(86))

@@ -1,4 +1,4 @@
-"""The sending half: modes and streams, numbers, announcements, and its three ways to end."""
+"""The sending half: modes and streams, numbers, announcements, and how it ends."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
 )
@@ -45,14 +45,14 @@ BIG = b"x" * 2_000
 
 
 def sender(mode: Mode, config: Config | None = None) -> RawPeer:
-    """A client whose entrypoint sends in a mode."""
+    """Return a client whose entrypoint sends in a mode."""
     peer = client_core(config)
     peer.core.set_mode(ENTRYPOINT, mode)
     return peer
 
 
 def oneshot_sender(mode: Mode) -> tuple[RawPeer, int]:
-    """A client with an accessible oneshot channel to send on."""
+    """Return a client with an accessible oneshot channel to send on."""
     peer = client_core()
     attach = [Attach(Give.RECEIVER, oneshot=True, mode=mode)]
     channel = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=attach).channels[0]
@@ -64,7 +64,9 @@ def oneshot_sender(mode: Mode) -> tuple[RawPeer, int]:
 
 def datagram_messages(peer: RawPeer) -> list[Frame]:
     peer.poll()
-    return [frame for frames in peer.datagrams for frame in frames if isinstance(frame, Message)]
+    return [
+        frame for frames in peer.datagrams for frame in frames if isinstance(frame, MessageFrame)
+    ]
 
 
 # -- modes and streams -----------------------------------------------------------------------------
@@ -89,7 +91,7 @@ def test_an_ordered_sender_writes_all_messages_to_one_stream() -> None:
 
 
 def test_an_unordered_sender_writes_each_message_to_a_stream_of_its_own() -> None:
-    """AQ-STREAM-3: which ends after it."""
+    """AQ-STREAM-3: the stream ends after it."""
     peer = sender(Mode.UNORDERED)
     for number in range(3):
         assert peer.core.send(ENTRYPOINT, b"%d" % number, peer.now) == number
@@ -109,7 +111,7 @@ def test_an_unreliable_sender_uses_datagrams() -> None:
     assert peer.about(ENTRYPOINT) == []
 
 
-def test_a_message_that_does_not_fit_a_datagram_goes_on_a_stream() -> None:
+def test_a_message_that_does_not_fit_a_datagram_is_sent_on_a_stream() -> None:
     """AQ-STREAM-3 and AQ-SEND-4: with a number of the reliable space."""
     peer = sender(Mode.UNRELIABLE)
     sent = [peer.core.send_message(ENTRYPOINT, p, peer.now) for p in (b"a", BIG, b"b", BIG)]
@@ -135,7 +137,7 @@ def test_the_mode_is_chosen_before_the_first_message(mode: Mode) -> None:
         peer.core.set_mode(ENTRYPOINT, Mode.ORDERED)
 
 
-def test_the_mode_of_a_sender_from_the_peer_is_the_sender_s_choice() -> None:
+def test_the_mode_of_a_received_sender_can_be_chosen() -> None:
     """AQ-SEND-3."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
@@ -147,7 +149,7 @@ def test_the_mode_of_a_sender_from_the_peer_is_the_sender_s_choice() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_every_stream_and_datagram_of_a_channel_begins_with_its_route(mode: Mode) -> None:
-    """AQ-STREAM-1: VERSION is not due any more."""
+    """AQ-STREAM-1: without VERSION, which was acked."""
     peer = sender(mode)
     for payload in (b"x", BIG, b"y"):
         peer.core.send(ENTRYPOINT, payload, peer.now)
@@ -197,7 +199,7 @@ def test_datagrams_are_announced_within_25_ms_of_the_first() -> None:
 
 
 def test_an_unreliable_sender_without_credit_drops_its_oldest_unsent_datagrams() -> None:
-    """AQ-UNREL-6: they keep their numbers, are announced, and give their bytes back."""
+    """AQ-UNREL-6: they keep their numbers, are announced, and return their credit."""
     peer = client_core(Config(max_datagram=60), limits=Limits(channel_window=100))
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
     for number in range(4):
@@ -209,7 +211,7 @@ def test_an_unreliable_sender_without_credit_drops_its_oldest_unsent_datagrams()
     assert peer.said_about(ENTRYPOINT) == [SentUnreliable(4)]
 
 
-def test_an_unreliable_sender_with_nothing_left_to_drop_drops_the_message_itself() -> None:
+def test_an_unreliable_sender_without_unsent_datagrams_drops_the_message_itself() -> None:
     """AQ-UNREL-6."""
     peer = client_core(limits=Limits(channel_window=100))
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
@@ -227,7 +229,7 @@ def test_an_unreliable_sender_with_nothing_left_to_drop_drops_the_message_itself
     ]
 
 
-def test_an_unreliable_sender_waits_for_credit_with_what_goes_on_a_stream() -> None:
+def test_an_unreliable_sender_waits_for_credit_for_a_message_on_a_stream() -> None:
     """AQ-UNREL-6."""
     peer = client_core(limits=Limits(channel_window=3_000))
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
@@ -237,8 +239,8 @@ def test_an_unreliable_sender_waits_for_credit_with_what_goes_on_a_stream() -> N
     peer.core.send(ENTRYPOINT, b"x", peer.now)
 
 
-def test_channels_in_a_message_that_was_dropped_are_lost() -> None:
-    """AQ-UNREL-6 and AQ-LIN-3: its number is nacked like any other."""
+def test_channels_in_a_dropped_message_are_lost() -> None:
+    """AQ-UNREL-6 and AQ-LIN-3: its number is nacked."""
     peer = client_core(limits=Limits(channel_window=100))
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
     peer.core.send(ENTRYPOINT, b"x" * 100, peer.now)
@@ -250,7 +252,7 @@ def test_channels_in_a_message_that_was_dropped_are_lost() -> None:
     assert SenderEnded(sent.channels[0], End.LOST, (ENTRYPOINT,)) in peer.events()
 
 
-def test_a_decision_that_comes_before_the_datagram_left_changes_no_other() -> None:
+def test_a_decision_about_an_unsent_datagram_affects_no_other_datagram() -> None:
     """AQ-UNREL-5: a driver may handle a batch of inputs before it polls the actions."""
     peer = client_core(limits=Limits(channel_window=10))
     peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
@@ -283,7 +285,7 @@ def test_each_message_is_delivered_once_however_often_it_is_acked() -> None:
     ]
 
 
-def test_a_number_that_was_not_sent_cannot_be_acked() -> None:
+def test_acking_an_unsent_number_is_a_violation() -> None:
     """AQ-ACK-2."""
     peer = sender(Mode.ORDERED)
     peer.core.send(ENTRYPOINT, b"", peer.now)
@@ -291,8 +293,8 @@ def test_a_number_that_was_not_sent_cannot_be_acked() -> None:
     peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-ACK-2")
 
 
-def test_decisions_are_told_as_they_come() -> None:
-    """AQ-UNREL-5: each goes on where the one before it stopped."""
+def test_decisions_are_reported_as_they_arrive() -> None:
+    """AQ-UNREL-5: each continues where the previous one ended."""
     peer = sender(Mode.UNRELIABLE)
     for _ in range(6):
         peer.core.send(ENTRYPOINT, b"", peer.now)
@@ -308,7 +310,7 @@ def test_decisions_are_told_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("frame", [AckReliable(((0, 1),)), Dequeued(0), CloseReceiver()])
-def test_the_receiver_speaks_on_one_stream(frame: Frame) -> None:
+def test_receiver_frames_on_two_streams_are_a_violation(frame: Frame) -> None:
     """AQ-STREAM-5."""
     peer = sender(Mode.ORDERED)
     peer.core.send(ENTRYPOINT, b"", peer.now)
@@ -343,7 +345,7 @@ def test_an_unordered_sender_finishes_on_a_control_stream() -> None:
 
 
 def test_everything_is_announced_before_the_finish() -> None:
-    """AQ-FINISH-2: on the same stream; and AQ-FINISH-1 counts what went on streams."""
+    """AQ-FINISH-2: on the same stream; AQ-FINISH-1 counts the messages in streams."""
     peer = sender(Mode.UNRELIABLE)
     for payload in (b"a", b"b", BIG):
         peer.core.send(ENTRYPOINT, payload, peer.now)
@@ -368,7 +370,7 @@ def test_a_sender_that_sent_nothing_can_finish(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_finished_sender_ends_when_the_receiver_closes(mode: Mode) -> None:
-    """AQ-CLOSE-5: not before, however long it takes."""
+    """AQ-CLOSE-5: not before."""
     peer = sender(mode)
     peer.core.send(ENTRYPOINT, b"x", peer.now)
     peer.core.finish(ENTRYPOINT, peer.now)
@@ -388,8 +390,8 @@ def test_a_finished_sender_ends_when_the_receiver_closes(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_what_was_not_acked_when_the_receiver_closes_is_nacked(mode: Mode) -> None:
-    """AQ-NACK-1: in both spaces; and the streams under way are reset (AQ-CODE-2)."""
+def test_unacked_messages_are_nacked_when_the_receiver_closes(mode: Mode) -> None:
+    """AQ-NACK-1: in both number spaces; open streams are reset (AQ-CODE-2)."""
     peer = sender(mode)
     for payload in (BIG, b"x", BIG, b"y"):
         peer.core.send(ENTRYPOINT, payload, peer.now)
@@ -413,7 +415,7 @@ def test_what_was_not_acked_when_the_receiver_closes_is_nacked(mode: Mode) -> No
     assert peer.core.leftovers() == []
 
 
-def test_a_finish_that_the_receiver_cut_short_is_no_finish() -> None:
+def test_a_finished_sender_whose_receiver_closed_early_ends_as_closed() -> None:
     """AQ-NACK-1."""
     peer = sender(Mode.ORDERED)
     for _ in range(2):
@@ -440,7 +442,7 @@ def test_nothing_is_sent_after_the_end(end: str) -> None:
 
 
 def test_nothing_is_sent_after_the_receiver_closed() -> None:
-    """AQ-SEND-1: known at once, even while the lineage keeps the sender from ending."""
+    """AQ-SEND-1: at once, even while the lineage delays the end of the sender."""
     peer = client_core()
     channel = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER]).channels[0]
     peer.core.send(channel, b"x", peer.now)
@@ -468,12 +470,12 @@ def test_an_ordered_sender_cancels_on_a_fresh_stream_and_resets_its_messages() -
     peer.core.cancel(ENTRYPOINT, peer.now)
     messages, cancel = peer.about(ENTRYPOINT)
     assert messages.reset == StreamCode.CANCELLED
-    assert messages.about == [plain(0, b"x")], "what had not left need not"
+    assert messages.about == [plain(0, b"x")], "unsent messages are dropped"
     assert (cancel.about, cancel.fin, cancel.reset) == ([CancelSender()], True, None)
 
 
-def test_an_unordered_sender_resets_what_was_not_acked() -> None:
-    """AQ-CANCEL-1: a stream whose message arrived is left alone."""
+def test_an_unordered_sender_resets_streams_of_unacked_messages() -> None:
+    """AQ-CANCEL-1: streams of acked messages are not reset."""
     peer = sender(Mode.UNORDERED)
     for _ in range(3):
         peer.core.send(ENTRYPOINT, b"x", peer.now)
@@ -507,7 +509,7 @@ def test_a_sender_of_datagrams_announces_them_before_it_cancels() -> None:
 
 
 def test_a_sender_whose_datagrams_are_announced_ends_its_control_stream_too() -> None:
-    """AQ-CANCEL-2: the receiver has to learn that no more announcements come."""
+    """AQ-CANCEL-2: it tells the receiver that no announcement follows."""
     peer = sender(Mode.UNRELIABLE)
     peer.core.send(ENTRYPOINT, b"a", peer.now)
     peer.wait(0.03)
@@ -520,8 +522,8 @@ def test_a_sender_whose_datagrams_are_announced_ends_its_control_stream_too() ->
 
 
 @pytest.mark.parametrize(("first", "then"), [("finish", "cancel"), ("cancel", "finish")])
-def test_the_first_end_of_a_sender_counts(first: str, then: str) -> None:
-    """AQ-CANCEL-3: a finish is not cancelled, a cancel not finished, and neither repeated."""
+def test_only_the_first_end_of_a_sender_has_an_effect(first: str, then: str) -> None:
+    """AQ-CANCEL-3: a further finish or cancel is a no-op."""
     peer = sender(Mode.ORDERED)
     peer.core.send(ENTRYPOINT, b"x", peer.now)
     getattr(peer.core, first)(ENTRYPOINT, peer.now)
@@ -539,7 +541,7 @@ def test_the_first_end_of_a_sender_counts(first: str, then: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.ORDERED, Mode.UNORDERED])
-def test_a_oneshot_sender_finishes_behind_its_message(mode: Mode) -> None:
+def test_a_oneshot_sender_finishes_after_its_message(mode: Mode) -> None:
     """AQ-SEND-5: in the same stream."""
     peer, channel = oneshot_sender(mode)
     peer.core.send(channel, b"x", peer.now)
@@ -558,7 +560,7 @@ def test_a_oneshot_sender_of_a_datagram_finishes_on_its_control_stream() -> None
     assert datagram_messages(peer) == [plain(0, b"x")]
 
 
-def test_an_unreliable_oneshot_message_that_is_large_is_one_stream() -> None:
+def test_a_large_unreliable_oneshot_message_is_sent_on_one_stream() -> None:
     """AQ-SEND-5."""
     peer, channel = oneshot_sender(Mode.UNRELIABLE)
     peer.core.send(channel, BIG, peer.now)
@@ -567,8 +569,8 @@ def test_an_unreliable_oneshot_message_that_is_large_is_one_stream() -> None:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_oneshot_channel_carries_one_message_from_end_to_end(mode: Mode) -> None:
-    """AQ-SEND-5: and leaves nothing behind."""
+def test_a_oneshot_channel_delivers_one_message(mode: Mode) -> None:
+    """AQ-SEND-5: and leaves no state."""
     pair = Pair()
     channel = pair.give_receiver(mode, oneshot=True)
     pair.client.send(channel, b"only", pair.now)
@@ -579,12 +581,12 @@ def test_a_oneshot_channel_carries_one_message_from_end_to_end(mode: Mode) -> No
     assert pair.client.channel_count == pair.server.channel_count == 1
 
 
-# -- a peer that owes its acks ---------------------------------------------------------------------
+# -- missing acks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [Mode.UNORDERED, Mode.UNRELIABLE])
-def test_a_sender_waits_when_too_many_messages_have_no_fate(mode: Mode) -> None:
-    """AQ-LIMIT-6: empty messages cost no credit, and each has to be remembered."""
+def test_a_sender_waits_if_too_many_messages_have_no_fate(mode: Mode) -> None:
+    """AQ-LIMIT-6: empty messages cost no credit, but memory."""
     peer = sender(mode, Config(max_ranges=10))
     for _ in range(10):
         peer.core.send(ENTRYPOINT, b"", peer.now)
@@ -597,8 +599,8 @@ def test_a_sender_waits_when_too_many_messages_have_no_fate(mode: Mode) -> None:
     assert peer.core.send(ENTRYPOINT, b"", peer.now) == 10
 
 
-def test_an_ordered_sender_remembers_nothing_of_what_it_sent() -> None:
-    """AQ-LIMIT-6: so it does not wait."""
+def test_an_ordered_sender_keeps_no_state_per_message() -> None:
+    """AQ-LIMIT-6: so it need not wait."""
     peer = sender(Mode.ORDERED, Config(max_ranges=10))
     for number in range(1000):
         assert peer.core.send(ENTRYPOINT, b"", peer.now) == number
@@ -607,8 +609,8 @@ def test_an_ordered_sender_remembers_nothing_of_what_it_sent() -> None:
 # -- the table -------------------------------------------------------------------------------------
 
 
-def test_every_command_is_defined_in_every_state_it_can_meet() -> None:
-    """AQ-CANCEL-3: finish and cancel never fail; only an open sender sends."""
+def test_every_command_has_a_transition_in_every_state() -> None:
+    """AQ-CANCEL-3: finish and cancel never raise; only an open sender sends."""
     for state in set(SenderState) - {SenderState.GONE}:
         assert (state, SenderInput.FINISH) in TRANSITIONS
         assert (state, SenderInput.CANCEL) in TRANSITIONS
@@ -619,7 +621,7 @@ def test_every_command_is_defined_in_every_state_it_can_meet() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_message_of_any_size_up_to_the_limit_arrives(mode: Mode) -> None:
-    """AQ-SEND-4: around what fits a datagram there is no hole."""
+    """AQ-SEND-4: also sizes around that of a datagram."""
     pair = Pair()
     channel = pair.give_receiver(mode)
     room = pair.client.config.max_datagram

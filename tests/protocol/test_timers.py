@@ -13,10 +13,10 @@ class Sleeper:
         self.wake_at = NEVER
 
     def handle_timer(self, now: float) -> None:
-        raise AssertionError("the heap wakes nobody by itself")
+        raise AssertionError("the heap calls no sleeper itself")
 
 
-def test_there_is_no_timer_at_first() -> None:
+def test_an_empty_heap_has_no_timer() -> None:
     assert Timers().next() is None
     assert Timers().due(1e9) == []
 
@@ -42,7 +42,7 @@ def test_a_sleeper_wakes_once_at_the_earliest_time_it_asked_for() -> None:
     assert timers.due(9.0) == []
 
 
-def test_a_sleeper_that_is_gone_is_not_woken() -> None:
+def test_a_cancelled_sleeper_is_not_woken() -> None:
     timers = Timers()
     sleeper = Sleeper()
     timers.wake(sleeper, 1.0)
@@ -62,10 +62,10 @@ def test_a_sleeper_may_ask_again_after_it_was_woken() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20), st.booleans())))
-def test_any_mix_of_wishes_wakes_each_at_its_earliest(
+def test_each_sleeper_wakes_at_its_earliest_time(
     wishes: list[tuple[int, int, bool]],
 ) -> None:
-    """The heap against the plain minimum of what each one wished for."""
+    """Compares the heap with the minimum of the requested times."""
     timers = Timers()
     sleepers = [Sleeper() for _ in range(5)]
     model: dict[int, float] = {}

@@ -19,28 +19,28 @@ def ended(channels: Iterable[int], config: Config, now: float = 0.0) -> Tombston
 
 
 @given(st.permutations(range(40)), st.integers(0, 40))
-def test_an_ended_channel_is_remembered_for_good(order: list[int], how_many: int) -> None:
-    """AQ-FORGET-4: in whatever order they end, and no other with them."""
+def test_an_ended_channel_is_remembered(order: list[int], how_many: int) -> None:
+    """AQ-FORGET-4: in any order of ends, and no other channel."""
     tombstones = ended((from_client(index) for index in order[:how_many]), Config())
     remembered = {index for index in range(40) if from_client(index) in tombstones}
     assert remembered == set(order[:how_many])
 
 
-def test_spaces_do_not_mix() -> None:
+def test_index_spaces_are_separate() -> None:
     tombstones = ended([from_client(3)], Config())
     assert from_client(3) in tombstones
     for other in (to_client(3), from_server(3), from_client(3, oneshot=True)):
         assert other not in tombstones
 
 
-def test_channels_that_ended_next_to_each_other_take_no_room() -> None:
-    """AQ-FORGET-4: they are kept as ranges, so a cap of one is enough for a million."""
+def test_adjacent_tombstones_take_one_range() -> None:
+    """AQ-FORGET-4: a cap of one is enough for a million."""
     tombstones = ended((from_client(index) for index in range(10_000)), Config(max_remembered=1))
     tombstones.add(from_client(10_000), 99.0)
     assert all(from_client(index) in tombstones for index in range(10_001))
 
 
-def test_past_its_bound_it_remembers_further_ones_for_a_second() -> None:
+def test_tombstones_above_the_bound_are_kept_for_a_second() -> None:
     """AQ-FORGET-4."""
     scattered = [from_client(10 * index) for index in range(6)]
     tombstones = ended(scattered[:4], Config(max_remembered=4))
@@ -54,7 +54,7 @@ def test_past_its_bound_it_remembers_further_ones_for_a_second() -> None:
     assert all(channel in tombstones for channel in scattered[:4])
 
 
-def test_what_is_remembered_past_the_bound_is_bounded_too() -> None:
+def test_the_number_of_tombstones_above_the_bound_is_bounded() -> None:
     """AQ-FORGET-4."""
     tombstones = ended(
         (from_client(10 * index) for index in range(10_000)), Config(max_remembered=8)
@@ -62,7 +62,7 @@ def test_what_is_remembered_past_the_bound_is_bounded_too() -> None:
     assert sum(from_client(10 * index) in tombstones for index in range(10_000)) <= 16
 
 
-def test_only_the_old_entries_expire() -> None:
+def test_only_old_entries_expire() -> None:
     times = OrderedDict({1: 0.0, 2: 1.0, 3: 1.0, 4: 2.0})
     expire(times, 1.0)
     assert times == {4: 2.0}

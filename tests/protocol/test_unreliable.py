@@ -38,15 +38,15 @@ def test_numbers_count_from_zero_without_gaps() -> None:
     assert box.unannounced() == 3
 
 
-def test_decisions_go_on_where_the_last_ones_stopped() -> None:
-    """AQ-UNREL-5: not where an announcement stopped."""
+def test_decisions_continue_where_the_last_ones_ended() -> None:
+    """AQ-UNREL-5: not where an announcement ended."""
     box = sent(1, 2, 3, 4, 5, 6)
     assert box.decide((2, 1)) == (((0, 2),), ((2, 3),), 3)
     assert box.decide((0, 1, 2)) == (((4, 6),), ((3, 4),), 4)
     assert not box.sizes
 
 
-def test_a_number_that_was_not_announced_cannot_be_decided() -> None:
+def test_deciding_an_unannounced_number_is_a_violation() -> None:
     """AQ-UNREL-5."""
     box = sent(1, 1, 1)
     box.add(1)
@@ -55,7 +55,7 @@ def test_a_number_that_was_not_announced_cannot_be_decided() -> None:
         box.decide((1, 1))
 
 
-def test_a_dropped_message_keeps_its_number_and_gives_its_bytes_back() -> None:
+def test_a_dropped_message_keeps_its_number_and_returns_its_bytes() -> None:
     """AQ-UNREL-6."""
     box = sent(5, 7, 9)
     assert box.forgo(1) == 7
@@ -74,14 +74,14 @@ def test_acks_of_a_pending_channel_are_kept_until_they_are_taken() -> None:
 # -- the receiving side ----------------------------------------------------------------------------
 
 
-def test_nothing_is_decided_that_was_not_announced() -> None:
+def test_unannounced_numbers_are_not_decided() -> None:
     """AQ-UNREL-5."""
     box = received(0, 0, 1, 2)
     assert box.overtaken()
     assert box.decide(99.0) == ()
 
 
-def test_what_arrived_is_acked_before_its_deadline_as_far_as_there_is_no_gap() -> None:
+def test_arrived_numbers_are_acked_early_up_to_the_first_gap() -> None:
     """AQ-UNREL-4."""
     box = received(5, 0, 1, 3)
     assert box.decide(0.0) == (2,)
@@ -89,7 +89,7 @@ def test_what_arrived_is_acked_before_its_deadline_as_far_as_there_is_no_gap() -
     assert not box.settled()
 
 
-def test_what_did_not_arrive_is_nacked_at_its_deadline_and_not_earlier() -> None:
+def test_missing_numbers_are_nacked_at_their_deadline_and_not_earlier() -> None:
     """AQ-UNREL-2."""
     box = received(5, 0, 3, deadline=10.0)
     assert box.decide(9.999) == (1,)
@@ -132,7 +132,7 @@ def test_a_datagram_that_opens_one_gap_too_many_is_treated_as_lost() -> None:
 
 
 def test_announcements_close_together_share_a_deadline() -> None:
-    """AQ-UNREL-2: a flood of announcements is remembered in a few numbers."""
+    """AQ-UNREL-2: a flood of announcements needs little memory."""
     box = ReceivedDatagrams()
     for at in range(100_000):
         box.announce(1, 1.0 + at / 1e6, GRAIN)
@@ -146,15 +146,15 @@ def test_a_deadline_is_rounded_up_by_at_most_the_grain() -> None:
     assert box.due(1.0012 + GRAIN)
 
 
-def test_a_later_deadline_is_never_before_an_earlier_one() -> None:
-    """AQ-UNREL-2: numbers are decided in order even when the round-trip time fell meanwhile."""
+def test_deadlines_never_decrease() -> None:
+    """AQ-UNREL-2: numbers are decided in order even if the round-trip time falls."""
     box = received(1, deadline=2.0)
     box.announce(1, 1.0, GRAIN)
     assert box.decide(1.5) == ()
     assert box.decide(2.0) == (0, 2)
 
 
-def test_counts_that_add_up_to_more_numbers_than_there_are_are_a_violation() -> None:
+def test_announcing_more_numbers_than_exist_is_a_violation() -> None:
     """AQ-UNREL-1."""
     box = ReceivedDatagrams()
     box.announce(MAX_VARINT - 1, 1.0, GRAIN)
@@ -165,7 +165,7 @@ def test_counts_that_add_up_to_more_numbers_than_there_are_are_a_violation() -> 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sets(st.integers(0, 30)), st.floats(0, 1.5))))
 def test_both_sides_agree_on_every_number(steps: list[tuple[int, set[int], float]]) -> None:
-    """AQ-UNREL-3: acked exactly if it arrived before it was decided."""
+    """AQ-UNREL-3: a number is acked exactly if it arrived before its decision."""
     announced = sum(count for count, _, _ in steps)
     ours, theirs = sent(*[1] * announced), ReceivedDatagrams()
     in_time: set[int] = set()

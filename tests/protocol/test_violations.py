@@ -1,7 +1,7 @@
 """Protocol violations: each closes the connection with its code and names its rule.
 
-One table. Each case is played twice, with streams in one piece and byte by byte; afterwards the
-core has to be empty and deaf.
+One table. Each case runs twice, with streams in one piece and byte by byte; afterwards the core
+must hold no state and ignore all input.
 """
 
 import ast
@@ -29,7 +29,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -64,7 +64,7 @@ TIGHT = Config(limits=INITIAL_LIMITS)
 
 
 class BytewisePeer(RawPeer):
-    """The same, but every stream arrives one byte at a time."""
+    """A raw peer whose streams arrive one byte at a time."""
 
     def write(self, stream: int, data: bytes, *, fin: bool = False) -> None:
         for at in range(len(data)):
@@ -137,7 +137,7 @@ def many(count: int, step: Callable[[int], Step]) -> Step:
 
 
 def sends(*payloads: bytes, mode: Mode = Mode.ORDERED) -> Step:
-    """The core, a client, has sent these and its timers have run."""
+    """Have the core, a client, send these and run its timers."""
 
     def play(peer: RawPeer) -> None:
         peer.core.set_mode(ENTRYPOINT, mode)
@@ -149,7 +149,7 @@ def sends(*payloads: bytes, mode: Mode = Mode.ORDERED) -> Step:
 
 
 def contents(frame: bytes) -> bytes:
-    """MESSAGE 0 on the entrypoint with these bytes behind its number."""
+    """Return MESSAGE 0 on the entrypoint with these bytes after its number."""
     return ROUTE + MESSAGE + b"\x00" + frame
 
 
@@ -213,7 +213,7 @@ FRAMES = [
         bad(f"{name} from the receiver", "AQ-FRAME-18", here(frame), side=CLIENT)
         for name, frame in (
             ("MESSAGE", plain(0)),
-            ("MESSAGE with headers", Message(0, ((b"", b""),), (), b"")),
+            ("MESSAGE with headers", MessageFrame(0, ((b"", b""),), (), b"")),
             ("MESSAGE with channels", carrier(0, to_server(0))),
             ("SENT_UNRELIABLE", SentUnreliable(1)),
             ("FINISH_SENDER", FinishSender(0)),
@@ -258,7 +258,8 @@ FRAMES = [
     bad("headers that are too large", "AQ-SEQ-7",
         raw(contents(encode_varint(INITIAL_LIMITS.max_headers + 1))), LIMIT, config=TIGHT),
     bad("headers of an attachment that are too large", "AQ-SEQ-7",
-        here(Message(0, (), (Attachment(8, ((b"", b"x" * INITIAL_LIMITS.max_headers),)),), b"")),
+        here(MessageFrame(
+            0, (), (Attachment(8, ((b"", b"x" * INITIAL_LIMITS.max_headers),)),), b"")),
         LIMIT, config=TIGHT),
     bad("connection headers that are too large", "AQ-SEQ-7",
         raw(b"\x02" + encode_varint(INITIAL_LIMITS.max_headers + 1)), LIMIT, config=TIGHT),
@@ -336,7 +337,7 @@ CHANNELS = [
         lambda peer: peer.core.handle_bidirectional_stream(peer.now)),
     bad("a number twice", "AQ-SEND-2", here(plain(0), plain(0))),
     bad("a number twice, with headers", "AQ-SEND-2",
-        here(plain(0, b"x"), Message(0, ((b"", b""),), (), b""))),
+        here(plain(0, b"x"), MessageFrame(0, ((b"", b""),), (), b""))),
     bad("a number twice, in two streams", "AQ-SEND-2", each(here(plain(5)), here(plain(5)))),
     bad("a number twice, within a run", "AQ-SEND-2",
         each(here(plain(5)), here(plain(4), plain(5), plain(6)))),
@@ -344,7 +345,7 @@ CHANNELS = [
         each(*[datagram(RouteTo(0), plain(0, b"x"))] * 2)),
     bad("a number twice, in a datagram with headers", "AQ-SEND-2",
         each(datagram(RouteTo(0), plain(0)),
-             datagram(RouteTo(0), Message(0, ((b"", b""),), (), b"")))),
+             datagram(RouteTo(0), MessageFrame(0, ((b"", b""),), (), b"")))),
     bad("two messages on a oneshot channel", "AQ-SEND-6",
         on(from_client(0, oneshot=True), plain(0), plain(1))),
     bad("two datagrams on a oneshot channel", "AQ-SEND-6",
@@ -377,7 +378,7 @@ CHANNELS = [
     ),
     bad("an ack of what was not sent", "AQ-ACK-2",
         each(sends(b""), here(AckReliable(((0, 1), (5, 6))))), side=CLIENT),
-    bad("an ack on a channel nobody sent on", "AQ-ACK-2",
+    bad("an ack on an unused channel", "AQ-ACK-2",
         on(to_client(0), AckReliable(((0, 1),)))),
     bad("an announcement after the finish", "AQ-FINISH-3",
         here(FinishSender(1), SentUnreliable(1))),
@@ -392,13 +393,13 @@ CHANNELS = [
         each(here(SentUnreliable(1), FinishSender(0)), datagram(RouteTo(0), plain(1)))),
     bad("a datagram past the finish, with headers", "AQ-FINISH-4",
         each(here(FinishSender(1)),
-             datagram(RouteTo(0), Message(0, ((b"", b""),), (), b"")))),
+             datagram(RouteTo(0), MessageFrame(0, ((b"", b""),), (), b"")))),
     bad("a cancel after the finish", "AQ-CANCEL-3", each(here(FinishSender(1)),
                                                          here(CancelSender()))),
     bad("past the channel window", "AQ-FLOW-2",
         here(plain(0, b"x" * (WINDOW - 1)), plain(1, b"xx")), FLOW, config=TIGHT),
     bad("past the channel window, with headers", "AQ-FLOW-2",
-        here(plain(0, b"x" * (WINDOW - 1)), Message(1, ((b"", b""),), (), b"")), FLOW,
+        here(plain(0, b"x" * (WINDOW - 1)), MessageFrame(1, ((b"", b""),), (), b"")), FLOW,
         config=TIGHT),
     bad("past the connection window", "AQ-FLOW-2",
         many(33, lambda at: on(from_client(1 + at), plain(0, b"x" * WINDOW), fin=True)), FLOW,
@@ -414,11 +415,11 @@ CHANNELS = [
 CASES = [*ENCODING, *FRAMES, *CONNECTION, *CHANNELS]
 
 OF_SEVERAL = {"AQ-COST-4"}
-"""What takes several connections of one address: tests/protocol/test_bounds.py breaks it."""
+"""Rules that only several connections of one address can break: see test_bounds.py."""
 
 
 def scattered_empties(peer: RawPeer, count: int) -> None:
-    """Empty messages in datagrams, every other one lost, that are not taken."""
+    """Send empty messages in datagrams, of which every other one is lost, and take none."""
     control = peer.routed(ENTRYPOINT)
     for number in range(0, 2 * count, 2):
         peer.datagram_to(ENTRYPOINT, plain(number))
@@ -429,14 +430,14 @@ def scattered_empties(peer: RawPeer, count: int) -> None:
 
 
 def made(peer: RawPeer, channel: int) -> None:
-    """See to it that the core, a client, has a receiver of its own creation."""
+    """Have the core, a client, create a receiver."""
     sent = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_SENDER])
     assert sent.channels == (channel,)
     peer.poll()
 
 
 def long(case: Case) -> bool:
-    """Whether byte by byte would take too long to be worth it."""
+    """Return whether a case takes too long byte by byte."""
     return case.rule in ("AQ-FLOW-2", "AQ-LIMIT-3", "AQ-RANGE-5") or case.name == (
         "a message that is too large"
     )
@@ -472,7 +473,7 @@ def test_a_violation_closes_the_connection(case: Case, peer_type: type[RawPeer])
 
 
 def test_the_table_has_every_violation_the_code_can_find() -> None:
-    """AQ-CODE-3: a rule that stands alone in a string is one that a peer can break."""
+    """AQ-CODE-3: a rule id alone in a string is one that a peer can violate."""
     rules: set[str] = set()
     for path in [*(SOURCES / "wire").glob("*.py"), *(SOURCES / "protocol").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

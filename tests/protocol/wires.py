@@ -13,7 +13,7 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
-from aqueduct.protocol.budget import Account, Budget
+from aqueduct.protocol.budget import AddressAccount, Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import ConnectionEnded, Event
@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     Attachment,
     ConnectionHeaders,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     Version,
@@ -35,7 +35,7 @@ HUGE = 2**40
 GENEROUS = ParserLimits(max_message=HUGE, max_headers=HUGE, max_attachments=HUGE)
 
 WIDE = Limits(HUGE, HUGE, 2**30, HUGE, 2**20, 2**20)
-"""Limits that no test meets by accident."""
+"""Limits that no test reaches by accident."""
 
 GIVE_RECEIVER = Attach(Give.RECEIVER)
 GIVE_SENDER = Attach(Give.SENDER)
@@ -46,7 +46,7 @@ def encode(frames: Iterable[Frame]) -> bytes:
 
 
 def flatten(frames: Iterable[Frame | MessageRun]) -> list[Frame]:
-    """Runs of messages taken apart."""
+    """Return the frames with runs split into messages."""
     flat: list[Frame] = []
     for frame in frames:
         if isinstance(frame, MessageRun):
@@ -57,7 +57,7 @@ def flatten(frames: Iterable[Frame | MessageRun]) -> list[Frame]:
 
 
 def decode(data: bytes) -> list[Frame]:
-    """All frames of a whole sequence."""
+    """Return all frames of a complete sequence."""
     parser = SequenceParser(GENEROUS)
     parser.feed(data)
     frames = flatten(iter(parser.next, None))
@@ -66,7 +66,7 @@ def decode(data: bytes) -> list[Frame]:
 
 
 def stated(limits: Limits, *, reserves: bool = False) -> HeaderPairs:
-    """The connection header that states limits, written out by hand; reserves if so told."""
+    """Return the connection header that states limits, encoded by hand."""
     pairs: tuple[tuple[bytes, int], ...] = (
         (b"channel-window", limits.channel_window),
         (b"connection-window", limits.connection_window),
@@ -85,36 +85,36 @@ def stated(limits: Limits, *, reserves: bool = False) -> HeaderPairs:
     return ((b"aqueduct-limits", contents),)
 
 
-def plain(number: int, payload: bytes = b"") -> Message:
-    return Message(number, (), (), payload)
+def plain(number: int, payload: bytes = b"") -> MessageFrame:
+    return MessageFrame(number, (), (), payload)
 
 
-def carrier(number: int, *channels: int, payload: bytes = b"") -> Message:
-    return Message(number, (), tuple(Attachment(channel, ()) for channel in channels), payload)
+def carrier(number: int, *channels: int, payload: bytes = b"") -> MessageFrame:
+    return MessageFrame(number, (), tuple(Attachment(channel, ()) for channel in channels), payload)
 
 
-def payloads(batch: Iterable[Message | MessageRun]) -> list[bytes]:
-    """What `take` gave, as payloads."""
-    return [message.payload for message in flatten(batch) if isinstance(message, Message)]
+def payloads(batch: Iterable[MessageFrame | MessageRun]) -> list[bytes]:
+    """Return the payloads of what `take` returned."""
+    return [message.payload for message in flatten(batch) if isinstance(message, MessageFrame)]
 
 
 def from_client(index: int, *, oneshot: bool = False) -> int:
-    """A channel of the client's creation that the client sends on."""
+    """Return a channel that the client created and sends on."""
     return channel_id(Side.CLIENT, Side.CLIENT, oneshot, index)
 
 
 def to_client(index: int, *, oneshot: bool = False) -> int:
-    """A channel of the client's creation that the server sends on."""
+    """Return a channel that the client created and the server sends on."""
     return channel_id(Side.CLIENT, Side.SERVER, oneshot, index)
 
 
 def from_server(index: int, *, oneshot: bool = False) -> int:
-    """A channel of the server's creation that the server sends on."""
+    """Return a channel that the server created and sends on."""
     return channel_id(Side.SERVER, Side.SERVER, oneshot, index)
 
 
 def to_server(index: int, *, oneshot: bool = False) -> int:
-    """A channel of the server's creation that the client sends on."""
+    """Return a channel that the server created and the client sends on."""
     return channel_id(Side.SERVER, Side.CLIENT, oneshot, index)
 
 
@@ -122,7 +122,7 @@ def to_server(index: int, *, oneshot: bool = False) -> int:
 
 
 class Direction:
-    """What one side has sent and the other has not got yet."""
+    """The actions of one side that have not reached the other."""
 
     def __init__(self, pair: Pair, source: ConnectionCore, target: ConnectionCore) -> None:
         self._pair = pair
@@ -130,10 +130,10 @@ class Direction:
         self.target = target
         self.flying: list[Action] = []
         self.held: Callable[[Action], bool] = lambda action: False
-        """Which actions stay under way until this says otherwise."""
+        """Returns whether an action is held back."""
 
     def collect(self) -> None:
-        """Take over what the source wants done."""
+        """Poll the actions of the source."""
         self.flying += self.source.poll_actions()
 
     def hold_everything(self) -> None:
@@ -149,14 +149,14 @@ class Direction:
         self.held = lambda action: False
 
     def drop_datagrams(self) -> int:
-        """Lose the datagrams that are under way."""
+        """Lose the datagrams in flight."""
         self.collect()
         before = len(self.flying)
         self.flying = [a for a in self.flying if not isinstance(a, SendDatagram)]
         return before - len(self.flying)
 
     def deliver(self) -> bool:
-        """Hand over all that is not held, in order; whether there was anything."""
+        """Deliver everything that is not held back, in order; return whether there was anything."""
         self.collect()
         moving = [action for action in self.flying if not self.held(action)]
         self.flying = [action for action in self.flying if self.held(action)]
@@ -177,7 +177,7 @@ class Direction:
 
 
 class Pair:
-    """A client and a server with nothing between them but this."""
+    """A client and a server, connected directly."""
 
     def __init__(
         self,
@@ -200,13 +200,13 @@ class Pair:
             self.forget_events()
 
     def run(self) -> None:
-        """Deliver until nothing moves any more; no time passes."""
+        """Deliver until both sides are idle; no time passes."""
         while self.to_server.deliver() | self.to_client.deliver():
             pass
         self._collect_events()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, with all timers on the way."""
+        """Advance the time, and run all timers that are due."""
         self.run()
         end = self.now + seconds
         while True:
@@ -223,13 +223,13 @@ class Pair:
         self.events[Side.SERVER] += self.server.poll_events()
 
     def at_client(self) -> list[Event]:
-        """The client's events since this was last asked."""
+        """Return the client's events since the last call."""
         self._collect_events()
         events, self.events[Side.CLIENT] = self.events[Side.CLIENT], []
         return events
 
     def at_server(self) -> list[Event]:
-        """The server's events since this was last asked."""
+        """Return the server's events since the last call."""
         self._collect_events()
         events, self.events[Side.SERVER] = self.events[Side.SERVER], []
         return events
@@ -239,12 +239,12 @@ class Pair:
         self.at_server()
 
     def give_receiver(self, mode: Mode = Mode.ORDERED, *, oneshot: bool = False) -> int:
-        """A new channel from client to server, both handles with their applications."""
+        """Create a channel from client to server; both applications hold their handles."""
         attach = Attach(Give.RECEIVER, mode=mode, oneshot=oneshot)
         return self._give(attach)
 
     def give_sender(self, *, oneshot: bool = False) -> int:
-        """A new channel from server to client, both handles with their applications."""
+        """Create a channel from server to client; both applications hold their handles."""
         return self._give(Attach(Give.SENDER, oneshot=oneshot))
 
     def _give(self, attach: Attach) -> int:
@@ -261,7 +261,7 @@ class Pair:
 
 @dataclass
 class Seen:
-    """What the core did to one of its streams."""
+    """What the core did with one of its streams."""
 
     frames: list[Frame] = field(default_factory=list)
     fin: bool = False
@@ -269,19 +269,19 @@ class Seen:
 
     @property
     def channel(self) -> int | None:
-        """The channel the stream leads to."""
+        """The channel that the stream is routed to."""
         routes = [frame.channel for frame in self.frames if isinstance(frame, RouteTo)]
         return routes[0] if routes else None
 
     @property
     def about(self) -> list[Frame]:
-        """The frames behind ROUTE_TO."""
+        """The frames after ROUTE_TO."""
         routes = [at for at, frame in enumerate(self.frames) if isinstance(frame, RouteTo)]
         return self.frames[routes[0] + 1 :] if routes else []
 
 
 class RawPeer:
-    """A connection whose peer says whatever the test wants it to."""
+    """A core whose peer sends the frames that the test chooses."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class RawPeer:
         limits: Limits | None = WIDE,
         greet: bool = True,
         early: Budget | None = None,
-        account: Account | None = None,
+        account: AddressAccount | None = None,
     ) -> None:
         self.now = 100.0
         self.core = ConnectionCore(side, config, early=early, account=account)
@@ -299,14 +299,14 @@ class RawPeer:
         self.datagrams: list[list[Frame]] = []
         self.closed: CloseConnection | None = None
         self.log: list[tuple[int, Frame]] = []
-        """All frames the core sent since the log was last read, with their streams."""
+        """All frames that the core sent since the log was last read, with their streams."""
         self._parsers: dict[int, SequenceParser] = {}
         self._next_stream = 0
         if greet:
             self.greet(limits)
 
     def greet(self, limits: Limits | None = WIDE) -> None:
-        """The start of a connection, up to where channels can be used."""
+        """Exchange versions and headers, so that channels can be used."""
         headers = ConnectionHeaders(() if limits is None else stated(limits))
         if self.core.side == Side.CLIENT:
             self.stream(Version(), AckVersion(), headers, fin=True)
@@ -328,7 +328,7 @@ class RawPeer:
         return number
 
     def routed(self, channel: int, *frames: Frame, fin: bool = False) -> int:
-        """Open a stream with these frames about a channel."""
+        """Open a stream that is routed to a channel, with these frames."""
         return self.stream(RouteTo(channel), *frames, fin=fin)
 
     def raw(self, data: bytes, *, fin: bool = False) -> int:
@@ -339,7 +339,7 @@ class RawPeer:
         return number
 
     def more(self, stream: int, *frames: Frame, fin: bool = False) -> None:
-        """Go on with a stream."""
+        """Append frames to a stream."""
         self.write(stream, encode(frames), fin=fin)
 
     def write(self, stream: int, data: bytes, *, fin: bool = False) -> None:
@@ -357,7 +357,7 @@ class RawPeer:
     # -- from the core to the peer
 
     def poll(self) -> list[Action]:
-        """Read what the core has done."""
+        """Poll and decode the actions of the core."""
         actions = self.core.poll_actions()
         for action in actions:
             if isinstance(action, WriteStream):
@@ -373,8 +373,8 @@ class RawPeer:
 
     def _read(self, action: WriteStream) -> None:
         seen = self.streams.setdefault(action.stream, Seen())
-        assert not seen.fin, "a write behind the end of the stream"
-        assert seen.reset is None, "a write behind a reset"
+        assert not seen.fin, "a write after the end of the stream"
+        assert seen.reset is None, "a write after a reset"
         parser = self._parsers.setdefault(action.stream, SequenceParser(GENEROUS))
         parser.feed(action.data)
         fresh = flatten(iter(parser.next, None))
@@ -386,25 +386,25 @@ class RawPeer:
             del self._parsers[action.stream]
 
     def said(self) -> list[Frame]:
-        """The frames the core sent in streams since this was last asked."""
+        """Return the frames that the core sent in streams since the last call."""
         self.poll()
         log, self.log = self.log, []
         return [frame for _, frame in log]
 
     def about(self, channel: int) -> list[Seen]:
-        """The core's streams that lead to a channel, oldest first."""
+        """Return the core's streams that are routed to a channel, oldest first."""
         self.poll()
         return [seen for seen in self.streams.values() if seen.channel == channel]
 
     def said_about(self, channel: int) -> list[Frame]:
-        """All frames the core ever sent in streams on a channel."""
+        """Return all frames that the core has sent in streams on a channel."""
         return [frame for seen in self.about(channel) for frame in seen.about]
 
     def events(self) -> list[Event]:
         return self.core.poll_events()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, with all timers on the way."""
+        """Advance the time, and run all timers that are due."""
         end = self.now + seconds
         while True:
             timer = self.core.next_timer()
@@ -419,17 +419,17 @@ class RawPeer:
         assert self.closed is None
 
     def assert_closed_for(self, code: CloseCode, rule: str) -> None:
-        """The core was seen to close the connection for this reason."""
+        """Check that the core closed the connection for this reason."""
         assert self.closed is not None, f"still open; {rule} was broken"
         reason = self.closed.reason.split(":")[0]
         assert (CloseCode(self.closed.code).name, reason) == (code.name, rule), self.closed
 
     def assert_closed(self, code: CloseCode, rule: str) -> None:
-        """The core closed the connection for this reason, and is done with everything."""
+        """Check that the core closed the connection for this reason, and holds no state."""
         actions = self.poll()
         self.assert_closed_for(code, rule)
         assert self.closed is not None
-        assert actions == [self.closed], "nothing but the close is said"
+        assert actions == [self.closed], "only the close is sent"
         ended = self.events()[-1]
         assert ended == ConnectionEnded(code, self.closed.reason, False)
         assert self.core.leftovers() == []
@@ -438,12 +438,12 @@ class RawPeer:
 
 
 def client_core(config: Config | None = None, *, limits: Limits | None = WIDE) -> RawPeer:
-    """A client that has been greeted by a raw server."""
+    """Return a client that has exchanged headers with a raw server."""
     return RawPeer(Side.CLIENT, config, limits=limits)
 
 
 def server_core(config: Config | None = None, *, limits: Limits | None = WIDE) -> RawPeer:
-    """A server that has accepted a raw client."""
+    """Return a server that has accepted a raw client."""
     return RawPeer(Side.SERVER, config, limits=limits)
 
 

@@ -28,7 +28,7 @@ from tests.api.test_blocking import ran_well
 
 @pytest.fixture
 def own() -> Iterator[Background]:
-    """A loop that the test may stop."""
+    """Return a loop that the test may stop."""
     one = Background()
     yield one
     one.stop()
@@ -40,7 +40,7 @@ async def add(one: int, other: int) -> int:
 
 
 def test_there_is_one_loop_and_it_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_state", module._State())
+    monkeypatch.setattr(module, "_state", module._ProcessLoop())
     barrier = threading.Barrier(8)
 
     def ask(_: int) -> Background:
@@ -57,7 +57,7 @@ def test_there_is_one_loop_and_it_is_started_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_loop_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_state", module._State())
+    monkeypatch.setattr(module, "_state", module._ProcessLoop())
     first = background()
     first.stop()
     first.stop()
@@ -115,7 +115,7 @@ def test_a_stopped_loop_raises_and_leaves_no_coroutine_unawaited(own: Background
     own.call_soon(lambda: None)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_process_has_a_loop_of_its_own() -> None:
     script = """
         import os

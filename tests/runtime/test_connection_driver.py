@@ -1,4 +1,4 @@
-"""What the ports of a connection share: who owns which channel, and what the end is called."""
+"""What the ports of a connection share: the halves in messages, turns, and ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
 
 
-# -- halves that come in messages ------------------------------------------------------------------
+# -- halves in messages ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (ForThreads, {}, r"is for threads; asynchronous code declares aqueduct\.Sender"),
     ],
 )
-async def test_a_message_that_uses_its_attachments_wrongly_ends_them(
+async def test_a_message_with_invalid_attachment_indexes_ends_its_halves(
     kind: Any, payload: dict[str, Any], words: str
 ) -> None:
     async with joined(Any, kind) as (client, server):
@@ -69,11 +69,11 @@ async def test_a_message_that_uses_its_attachments_wrongly_ends_them(
         with pytest.raises(ChannelCancelled):
             await receiver.receive()
         gc.collect()
-        await eventually(lambda: server.statistics()["channels"] == 1, "nothing is left of it")
+        await eventually(lambda: server.statistics()["channels"] == 1, "the channel is removed")
         assert not server._driver._unclaimed
 
 
-async def test_halves_that_the_type_does_not_mention_are_ended() -> None:
+async def test_halves_that_the_type_does_not_declare_are_ended() -> None:
     async with joined(Any, Nothing) as (client, server):
         sender, stays = channel(int)
         kept, receiver = channel(int)
@@ -81,13 +81,13 @@ async def test_halves_that_the_type_does_not_mention_are_ended() -> None:
         assert await server.entrypoint.receive() == Nothing()
         with pytest.raises(ChannelCancelled):
             await stays.receive()
-        await eventually(lambda: not kept._port.is_open(), "the sender hears of it")
+        await eventually(lambda: not kept._port.is_open(), "the sender gets the end")
         with pytest.raises(ReceiverClosed):
             await kept.send(1)
         assert not server._driver._unclaimed
 
 
-async def test_halves_in_messages_that_nobody_takes_are_ended_with_the_receiver() -> None:
+async def test_halves_in_untaken_messages_are_ended_with_the_receiver() -> None:
     async with joined(GiveSender[int]) as (client, server):
         receivers = []
         for _ in range(3):
@@ -95,7 +95,7 @@ async def test_halves_in_messages_that_nobody_takes_are_ended_with_the_receiver(
             await client.entrypoint.send(GiveSender(sender))
             receivers.append(receiver)
         await client.entrypoint.flush()
-        first = (await server.entrypoint.receive()).half  # the others were taken along
+        first = (await server.entrypoint.receive()).half  # the others were taken with it
         assert server.entrypoint.statistics()["queued"] == 2
         server.entrypoint.close()
         for receiver in receivers[1:]:
@@ -108,7 +108,7 @@ async def test_halves_in_messages_that_nobody_takes_are_ended_with_the_receiver(
 
 
 async def test_a_half_can_be_used_as_soon_as_its_message_was_taken() -> None:
-    """What was sent on a channel before its carrier was taken is there at once."""
+    """Messages sent on it before its carrier was taken are available at once."""
     async with joined(GiveReceiver[int]) as (client, server):
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveReceiver(receiver))
@@ -123,7 +123,7 @@ async def test_a_half_can_be_used_as_soon_as_its_message_was_taken() -> None:
 # -- turns -----------------------------------------------------------------------------------------
 
 
-async def test_what_is_sent_in_one_turn_of_the_loop_goes_together() -> None:
+async def test_messages_of_one_turn_of_the_loop_are_sent_together() -> None:
     async with joined() as (client, server):
         await client.entrypoint.send(b"first")
         await client.entrypoint.flush()
@@ -141,7 +141,7 @@ async def test_what_is_sent_in_one_turn_of_the_loop_goes_together() -> None:
 # -- ends ------------------------------------------------------------------------------------------
 
 
-async def test_all_channels_hear_of_the_end_with_its_code_and_reason() -> None:
+async def test_all_channels_get_the_code_and_reason_of_the_end() -> None:
     async with joined(GiveSender[int] | None) as (client, server):
         sender, receiver = channel(int)
         await client.entrypoint.send(GiveSender(sender))
@@ -176,7 +176,7 @@ async def test_halves_that_arrived_before_the_end_can_be_read_after_it() -> None
             await theirs.receive()
 
 
-async def test_a_channel_that_is_over_leaves_no_port() -> None:
+async def test_an_ended_channel_leaves_no_port() -> None:
     async with joined(GiveSender[int]) as (client, server):
         for number in range(5):
             reply, answer = oneshot(int)

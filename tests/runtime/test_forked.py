@@ -11,7 +11,7 @@ from aqueduct import ForkedConnectionError
 from aqueduct.runtime.ports import FORKED
 from tests.api.test_blocking import ran_well
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 @pytest.fixture(autouse=True)

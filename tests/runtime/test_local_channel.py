@@ -20,7 +20,7 @@ from aqueduct import (
 )
 
 
-async def test_messages_come_in_order_and_then_the_end() -> None:
+async def test_messages_are_received_in_order_before_the_end() -> None:
     tx, rx = channel(int)
     for number in range(3):
         await tx.send(number)

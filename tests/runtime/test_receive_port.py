@@ -37,7 +37,7 @@ class Order(msgspec.Struct):
 
 
 class Loose(msgspec.Struct):
-    """What a peer sends that is no `Order`."""
+    """A message of a peer that is not an `Order`."""
 
     reply: Sender[int]
     number: str
@@ -53,14 +53,14 @@ def packed(*values: Any) -> list[bytes]:
 
 
 async def arrive(sender: Sender[Any], payloads: list[Any]) -> None:
-    """Send these in one turn, and wait until they are there."""
+    """Send these in one turn, and wait until they have arrived."""
     for payload in payloads:
         sender.send_nowait(payload)
     await sender.flush()
 
 
 async def all_by(read: Callable[[], Awaitable[list[int]]]) -> list[int | str]:
-    """What comes until the end, and where it failed."""
+    """Return what is received until the end, with the errors."""
     got: list[int | str] = []
     while True:
         try:
@@ -71,7 +71,7 @@ async def all_by(read: Callable[[], Awaitable[list[int]]]) -> list[int | str]:
             return got
 
 
-# -- one that is wrong -----------------------------------------------------------------------------
+# -- malformed messages ----------------------------------------------------------------------------
 
 MIXED = [
     ([1, 2, BAD, 3, 4], [1, 2, "bad", 3, 4]),
@@ -243,7 +243,7 @@ async def test_large_messages_are_taken_a_few_at_a_time() -> None:
         assert most * size <= 2 * _BATCH_BYTES
 
 
-# -- several who wait ------------------------------------------------------------------------------
+# -- concurrent receivers --------------------------------------------------------------------------
 
 
 async def test_no_task_sleeps_while_there_are_messages() -> None:
@@ -314,7 +314,7 @@ async def test_a_batch_returns_before_the_end_of_the_channel_is_raised() -> None
             await receiver.receive_many()
 
 
-async def test_a_cancelled_channel_says_who_cancelled_it() -> None:
+async def test_the_error_of_a_cancelled_channel_names_the_peer() -> None:
     async with receiving(int) as (sender, receiver):
         sender.cancel()
         with pytest.raises(ChannelCancelled, match="the peer cancelled") as caught:
@@ -338,7 +338,7 @@ async def test_messages_of_a_lost_connection_are_received_before_its_error() -> 
         assert caught.value.by_peer
 
 
-# -- what was queued before ------------------------------------------------------------------------
+# -- messages queued before a move -----------------------------------------------------------------
 
 
 async def test_messages_queued_while_the_channel_was_local_come_first() -> None:

@@ -26,7 +26,7 @@ from aqueduct import (
     Sender,
     WouldBlock,
 )
-from aqueduct.runtime import send_port as outlet
+from aqueduct.runtime import send_port
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
 from tests.api.joined import GiveReceiver, GiveSender, joined, sending
 from tests.processes.peers import eventually
@@ -44,13 +44,13 @@ def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill(sender: Sender[bytes]) -> int:
-    """Send until there is no room; returns how many went."""
+    """Send until there is no room; return how many were sent."""
     for count in range(1_000):
         try:
             sender.send_nowait(PIECE)
         except WouldBlock:
             return count
-    raise AssertionError("nothing bounds it")
+    raise AssertionError("sending is not bounded")
 
 
 def port(sender: Sender[Any]) -> NetworkSendPort:
@@ -64,7 +64,7 @@ async def to_the_end(receiver: Receiver[Any]) -> None:
 
 
 async def has_ended(sender: Sender[Any]) -> None:
-    await eventually(lambda: port(sender).ended is not None, "the sender hears of it")
+    await eventually(lambda: port(sender).ended is not None, "the sender gets the end")
 
 
 # -- room ------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ async def test_a_full_window_blocks_until_the_receiver_takes_messages() -> None:
         count = fill(sender)
         assert 1 <= count <= 10
         waiting = asyncio.create_task(sender.send(b"last"))
-        await sender.flush()  # all have arrived, and nobody took any
+        await sender.flush()  # all have arrived, and none was taken
         await asyncio.sleep(0.05)
         assert not waiting.done()
         with pytest.raises(WouldBlock):
@@ -208,7 +208,7 @@ async def test_unread_channels_do_not_block_other_channels() -> None:
             half.close()
 
 
-async def test_a_message_that_fits_does_not_make_a_larger_one_wait_for_ever() -> None:
+async def test_a_message_that_fits_does_not_starve_a_larger_one() -> None:
     async with sending(limits=NARROW) as (sender, receiver):
         await sender.send(bytes(6_000))
         large = asyncio.create_task(sender.send(bytes(5_000)))
@@ -397,7 +397,7 @@ async def test_a_oneshot_sends_once() -> None:
             await theirs.receive()
 
 
-async def test_a_oneshot_that_came_in_a_message_sends_once() -> None:
+async def test_a_received_oneshot_sends_once() -> None:
     async with joined(GiveSender[int]) as (client, server):
         sender, receiver = aqueduct.oneshot(int)
         await client.entrypoint.send(GiveSender(sender))
@@ -408,7 +408,7 @@ async def test_a_oneshot_that_came_in_a_message_sends_once() -> None:
         assert [value async for value in receiver] == [1]
 
 
-# -- what was queued before ------------------------------------------------------------------------
+# -- messages queued before a move -----------------------------------------------------------------
 
 
 async def test_queued_messages_are_sent_first_and_in_order() -> None:
@@ -481,7 +481,7 @@ async def test_receipts_of_queued_messages_are_settled_by_the_peer() -> None:
 
 
 async def ask(sender: Sender[Any], what: str) -> None:
-    """Use a sender in one of the ways in which it can say what went wrong."""
+    """Use a sender in one of the ways that raise its error."""
     if what == "finish":
         sender.finish()
     elif what == "flush":
@@ -508,7 +508,7 @@ async def test_a_queued_message_that_cannot_be_sent_cancels_its_channel(
         assert [await receipt for receipt in lost if receipt is not None] == [LOST, LOST]
         with pytest.raises(EncodeError, match="cannot encode object"):
             await ask(sender, asked)
-        sender.finish()  # somebody was told
+        sender.finish()  # the error was raised before
         with pytest.raises(EncodeError, match="cannot encode object"):
             await sender.flush()
         theirs = (await server.entrypoint.receive()).half
@@ -546,7 +546,7 @@ async def test_cancel_discards_messages_queued_before_the_move() -> None:
 
 @pytest.fixture
 def few_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlet, "MAX_UNSETTLED", LIMIT)
+    monkeypatch.setattr(send_port, "MAX_UNSETTLED", LIMIT)
 
 
 async def test_an_unordered_sender_waits_for_acks(few_unsettled: None) -> None:
@@ -594,10 +594,10 @@ async def test_busy_connections_share_the_bytes_of_a_turn() -> None:
             assert TURN_BYTES - client._driver.unflushed == TURN_BYTES // share
 
 
-# -- what is sent ----------------------------------------------------------------------------------
+# -- contents --------------------------------------------------------------------------------------
 
 
-async def test_headers_of_a_message_come_with_it_in_order() -> None:
+async def test_headers_of_a_message_arrive_in_order() -> None:
     async with sending() as (sender, receiver):
         await sender.send(b"x", headers=[("a", "1"), (b"b", b"\xff"), ("a", "2")])
         await sender.send(b"y")

@@ -362,7 +362,7 @@ MUTANTS = [
     Mutant(
         "a sender that waits is not woken by the peer's limits",
         "protocol/connection.py",
-        "            if isinstance(half, Sender):\n                half.allow()\n",
+        "            if isinstance(half, SendingHalf):\n                half.allow()\n",
         "            pass\n",
     ),
     Mutant(

@@ -253,7 +253,7 @@ def test_a_server_that_is_not_there_is_named_within_seconds(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    fault = f"server {address} cannot be reached: nobody listens .* See that an ingest server runs"
+    fault = f"server {address} cannot be reached: nothing listens .* See that an ingest server runs"
     begun = time.monotonic()
     with pytest.raises(AnalysisException, match=fault):
         read(spark, servers=address)

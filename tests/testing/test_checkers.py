@@ -35,7 +35,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     ForgetChannel,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -160,7 +160,7 @@ CHILD = 8
 GRANDCHILD = 16
 """Ids of the channels the scenes make: client#1> and client#2>."""
 
-FORGED = Message(1, (), (), b"forged")
+FORGED = MessageFrame(1, (), (), b"forged")
 
 CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ("intact content", scenes.three_messages, change(took(1), message=FORGED)),
@@ -241,7 +241,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     (
         "no frames after the end",
         scenes.three_messages,
-        repeat(sent(Message), after=1.0),
+        repeat(sent(MessageFrame), after=1.0),
     ),
     (
         "finish counts right",
@@ -257,7 +257,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         scenes.three_messages,
         add(ConnectionClosed(9.0, Side.SERVER, CloseCode.FLOW_CONTROL, "AQ-FLOW-2")),
     ),
-    ("only known channels", scenes.three_messages, change(sent(Message), channel=CHILD)),
+    ("only known channels", scenes.three_messages, change(sent(MessageFrame), channel=CHILD)),
     (
         "events follow handles",
         scenes.three_messages,
@@ -277,10 +277,10 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
 ]
 
 
-def _message_on(record: Record, channel: int) -> Message:
-    entry = record.entries[where(record, sent(Message, channel))]
+def _message_on(record: Record, channel: int) -> MessageFrame:
+    entry = record.entries[where(record, sent(MessageFrame, channel))]
     assert isinstance(entry, FrameSent)
-    assert isinstance(entry.frame, Message)
+    assert isinstance(entry.frame, MessageFrame)
     return entry.frame
 
 

@@ -12,7 +12,7 @@ from aqueduct.testing import Faults, Pair
 from aqueduct.testing.endpoint import CoreFailed
 from aqueduct.testing.record import CommandCalled, CoreFault, MessageSent, MessageTaken, SendFailed
 from aqueduct.wire.chanid import ENTRYPOINT, Side
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 
 
 def test_a_message_gets_across() -> None:
@@ -63,9 +63,9 @@ def test_frames_can_be_looked_up_by_side_and_kind() -> None:
     pair = Pair()
     pair.client.send(ENTRYPOINT, b"x")
     pair.run(1)
-    (sent,) = pair.sent(Side.CLIENT, Message)
+    (sent,) = pair.sent(Side.CLIENT, MessageFrame)
     assert sent.channel == ENTRYPOINT
-    assert pair.sent(Side.SERVER, Message) == []
+    assert pair.sent(Side.SERVER, MessageFrame) == []
 
 
 def test_the_record_tells_what_applications_did() -> None:

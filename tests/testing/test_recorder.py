@@ -3,7 +3,7 @@
 from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.record import CoreFault, Entry, FrameArrived, FrameSent, StreamEnded
 from aqueduct.testing.recorder import observe_pair
-from aqueduct.wire.frames import ConnectionHeaders, Frame, Message, RouteTo, Version
+from aqueduct.wire.frames import ConnectionHeaders, Frame, MessageFrame, RouteTo, Version
 
 
 class Listener:
@@ -21,7 +21,7 @@ class Listener:
         return [entry.sent.frame for entry in self.entries if isinstance(entry, FrameArrived)]
 
 
-MESSAGES = [Message(number, (), (), b"x" * number) for number in range(3)]
+MESSAGES = [MessageFrame(number, (), (), b"x" * number) for number in range(3)]
 STREAM = RouteTo(0).encode() + b"".join(message.encode() for message in MESSAGES)
 
 

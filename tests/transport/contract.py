@@ -1,4 +1,4 @@
-"""What every transport has to do: a suite that any implementation can be run against.
+"""The contract of a transport: tests that every implementation must pass.
 
 A subclass names an address, and inherits the tests::
 
@@ -21,7 +21,7 @@ import pytest
 
 import aqueduct
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, WouldBlock
-from aqueduct.protocol.budget import Account
+from aqueduct.protocol.budget import AddressAccount
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
@@ -37,9 +37,9 @@ from aqueduct.protocol.events import (
 from aqueduct.transport.base import Listener, Transport
 from aqueduct.transport.schemes import QuicSettings, connector_for, listen
 from aqueduct.wire.chanid import ENTRYPOINT, Side
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 from tests.observe.silent import SilentObserver
-from tests.processes.peers import PATIENCE, eventually
+from tests.processes.peers import TIMEOUT, eventually
 
 STATISTICS = {
     "rtt",
@@ -61,7 +61,7 @@ E = TypeVar("E")
 
 @dataclass
 class Bytes(SilentObserver):
-    """An observer that keeps what it sees."""
+    """An observer that keeps the bytes that it is passed."""
 
     written: dict[int, bytes] = field(default_factory=dict)
     read: dict[int, bytes] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Bytes(SilentObserver):
 
 
 class Owner:
-    """One end of a connection: a transport and all that it called back."""
+    """One end of a connection: a transport and the callbacks that it made."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -99,7 +99,7 @@ class Owner:
         self.events: list[Event] = []
         self.flushes = 0
         self.endings: list[int] = []
-        """How many events came before each call of `handle_ending`."""
+        """The number of events before each call of `handle_ending`."""
         self.failures: list[AqueductError] = []
         transport.attach(self)
         transport.observe(self.seen)
@@ -132,31 +132,31 @@ class Owner:
         self.transport.schedule_flush()
 
     async def send_until_blocked(self, payload: bytes) -> int:
-        """Send until there is no credit; return how often that went well."""
+        """Send until there is no credit; return the number of messages sent."""
         for sent in range(1_000):
             try:
                 self.send(payload)
             except WouldBlock:
                 return sent
             await asyncio.sleep(0)
-        raise AssertionError("the window has no end")
+        raise AssertionError("the window is unlimited")
 
-    def take(self, channel: int = ENTRYPOINT) -> list[Message]:
-        messages: list[Message] = []
+    def take(self, channel: int = ENTRYPOINT) -> list[MessageFrame]:
+        messages: list[MessageFrame] = []
         for taken in self.core.take(channel, 1_000_000, self.transport.now()):
-            messages += [taken] if isinstance(taken, Message) else taken.messages()
+            messages += [taken] if isinstance(taken, MessageFrame) else taken.messages()
         self.transport.schedule_flush()
         return messages
 
     async def receive(self, number: int, channel: int = ENTRYPOINT) -> list[bytes]:
-        """Take messages until there are so many."""
+        """Take messages until ``number`` have arrived."""
         payloads: list[bytes] = []
 
         def have_all() -> bool:
             payloads.extend(message.payload for message in self.take(channel))
             return len(payloads) >= number
 
-        await eventually(have_all, f"{number} messages come")
+        await eventually(have_all, f"{number} messages arrive")
         return payloads
 
 
@@ -182,7 +182,7 @@ class TransportContract:
         monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path_factory.mktemp("dev")))
 
     async def listen(self, accepted: list[Owner], config: Config) -> Listener:
-        def make_core(account: Account | None) -> ConnectionCore:
+        def make_core(account: AddressAccount | None) -> ConnectionCore:
             return ConnectionCore(Side.SERVER, config, account=account)
 
         return await listen(
@@ -207,7 +207,7 @@ class TransportContract:
     async def joined(self, limits: Limits | None = None) -> AsyncIterator[Ends]:
         config = Config(limits=limits or Limits())
         accepted: list[Owner] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             listener = await self.listen(accepted, config)
             client: Owner | None = None
             try:
@@ -278,8 +278,8 @@ class TransportContract:
                 sender.send(payload, channel)
             assert sorted(await receiver.receive(len(payloads), channel)) == sorted(payloads)
 
-    async def test_the_fate_of_unreliable_messages_is_told(self) -> None:
-        """The core announces datagrams by a timer, so this also shows that timers are called."""
+    async def test_the_fates_of_unreliable_messages_are_reported(self) -> None:
+        """The core announces datagrams by a timer, so this also tests timers."""
         number = 50
         async with self.joined() as ends:
             sender, receiver, channel = await self.channel(ends, Side.CLIENT, Mode.UNRELIABLE)
@@ -309,14 +309,14 @@ class TransportContract:
             sender.transport.schedule_flush()
             await eventually(
                 lambda: ReceiverEnded(channel, End.CANCELLED) in receiver.events,
-                "the receiver hears of it",
+                "the receiver gets the end",
             )
             await eventually(
                 lambda: sender.seen.resets_written == receiver.seen.resets_read != set(),
                 "the reset arrives",
             )
 
-    async def test_a_receiver_that_does_not_read_holds_the_sender_back(self) -> None:
+    async def test_a_receiver_that_does_not_read_blocks_the_sender(self) -> None:
         limits = Limits(channel_window=64 * 1024, connection_window=1024 * 1024)
         async with self.joined(limits) as ends:
             sent = await ends.client.send_until_blocked(bytes(4_096))
@@ -335,13 +335,13 @@ class TransportContract:
             for one, other in ((ends.client, ends.server), (ends.server, ends.client)):
                 await eventually(
                     lambda one=one, other=other: one.seen.written == other.seen.read,  # type: ignore[misc]
-                    "what is written is read",
+                    "all written bytes are read",
                 )
             assert not set(ends.client.seen.written) & set(ends.server.seen.written)
 
     # -- turns ----------------------------------------------------------------------------------
 
-    async def test_a_turn_flushes_once_however_often_it_was_asked_to(self) -> None:
+    async def test_a_turn_flushes_once_however_often_a_flush_is_scheduled(self) -> None:
         async with self.joined() as ends:
             client = ends.client
             client.send(b"settle")
@@ -365,11 +365,11 @@ class TransportContract:
             ended = await ends.server.until(ConnectionEnded)
             assert ended == ConnectionEnded(CloseCode.REFUSED, "at once", True)
 
-    async def test_everything_sent_is_drained_in_the_end(self) -> None:
+    async def test_a_connection_is_drained_once_everything_arrived(self) -> None:
         async with self.joined() as ends:
             ends.client.send(bytes(200_000))
             await ends.server.receive(1)
-            await eventually(ends.client.transport.is_drained, "the peer has it")
+            await eventually(ends.client.transport.is_drained, "the peer has acknowledged it")
 
     async def test_statistics_have_the_documented_keys_and_grow(self) -> None:
         async with self.joined() as ends:
@@ -382,11 +382,11 @@ class TransportContract:
             assert after[1]["bytes_received"] - before[1]["bytes_received"] >= 100_000
             assert after[0]["packets_sent"] > before[0]["packets_sent"]
             assert after[1]["packets_received"] > before[1]["packets_received"]
-            assert 0 <= after[0]["rtt"] < PATIENCE
+            assert 0 <= after[0]["rtt"] < TIMEOUT
 
     # -- ends -----------------------------------------------------------------------------------
 
-    async def test_a_close_arrives_behind_what_was_sent_with_code_and_reason(self) -> None:
+    async def test_a_close_arrives_after_the_messages_with_code_and_reason(self) -> None:
         async with self.joined() as ends:
             client, server = ends.client, ends.server
             for number in range(20):
@@ -400,7 +400,7 @@ class TransportContract:
             assert server.transport.is_closed
             assert server.seen.read == client.seen.written
 
-    async def test_the_owner_can_save_what_arrived_before_the_core_ends(self) -> None:
+    async def test_the_owner_can_take_arrived_messages_before_the_core_ends(self) -> None:
         async with self.joined() as ends:
             client, server = ends.client, ends.server
             client.core.close_connection(CloseCode.NO_ERROR, "", client.transport.now())
@@ -409,11 +409,13 @@ class TransportContract:
             (events_before,) = server.endings
             assert events_before <= server.events.index(ended)
 
-    async def test_a_connection_without_trust_failure_has_codes_of_the_protocol(self) -> None:
+    async def test_codes_of_the_protocol_are_not_trust_failures(self) -> None:
         async with self.joined() as ends:
             assert not any(map(ends.client.transport.is_trust_failure, CloseCode))
 
-    async def test_an_abandoned_connection_ends_here_at_once_and_there_in_the_end(self) -> None:
+    async def test_an_abandoned_connection_ends_locally_at_once_and_at_the_peer_eventually(
+        self,
+    ) -> None:
         async with self.joined() as ends:
             client, server = ends.client, ends.server
             client.transport.abandon("no longer needed")
@@ -475,7 +477,7 @@ class TransportContract:
             assert ends.listener.handshake_timeout == self.options.handshake_timeout
             assert ends.listener.unclaimed == 0
 
-    # -- the parts ------------------------------------------------------------------------------
+    # -- fixtures -------------------------------------------------------------------------------
 
     @classmethod
     def at(cls, address: str) -> TransportContract:
@@ -485,7 +487,7 @@ class TransportContract:
         return other
 
     async def be_answered(self, address: str, seconds: float) -> None:
-        """Connect, and leave when the server has answered."""
+        """Connect, wait for the server's answer, and disconnect."""
         client = await self.open(address, Config())
         client.transport.start()
         try:

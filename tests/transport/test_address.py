@@ -1,4 +1,4 @@
-"""Addresses as people write them."""
+"""Parsing and resolving of addresses."""
 
 import socket
 
@@ -26,16 +26,16 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -
 
 
 @pytest.mark.parametrize("text", ["host:port", "host:65536", "host:-1", "host:"])
-def test_what_is_no_port_is_told_with_the_address(text: str) -> None:
+def test_a_malformed_port_is_an_error_that_names_the_address(text: str) -> None:
     with pytest.raises(ConnectError, match=f"not an address: '{text}'"):
         split_address(text)
 
 
-async def test_an_address_has_the_family_of_its_socket() -> None:
+async def test_a_resolved_address_has_its_family() -> None:
     assert await resolve("127.0.0.1", 7) == [(socket.AF_INET, ("127.0.0.1", 7))]
     assert (socket.AF_INET6, ("::1", 7)) in await resolve("::1", 7)
 
 
-async def test_a_host_that_does_not_exist_is_named() -> None:
+async def test_an_unknown_host_is_an_error_that_names_it() -> None:
     with pytest.raises(ConnectError, match=r"cannot find 'no-such-host\.invalid'"):
         await resolve("no-such-host.invalid", 1)

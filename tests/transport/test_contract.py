@@ -1,4 +1,4 @@
-"""The transports that there are keep the contract."""
+"""All transports pass the contract suite."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def connect(address: str, kind: Any = bytes, **options: Any) -> Any:
     return aqueduct.connect(address, kind, trust=aqueduct.dev_trust(), **options)
 
 
-async def test_messages_and_channels_pass_both_ways() -> None:
+async def test_messages_and_channels_arrive_in_both_directions() -> None:
     async with asyncio.timeout(20), serve(Sums, "memory://sums") as server:
         assert server.address == "memory://sums"
         async with connect("memory://sums", Sums, headers={"user": "me"}) as client:
@@ -88,7 +88,7 @@ async def send_all(client: Any, number: int) -> None:
     await client.entrypoint.flush()
 
 
-async def test_a_refused_client_is_told_why() -> None:
+async def test_a_refused_client_gets_the_reason() -> None:
     def refuse(headers: Headers, peer: tuple[str, int]) -> None:
         assert peer[0] == "memory"
         raise aqueduct.Refuse("not today")
@@ -107,10 +107,10 @@ async def test_a_client_that_leaves_ends_the_servers_entrypoint() -> None:
         with pytest.raises((EndOfChannel, ConnectionLost)):
             await accepted.entrypoint.receive()
         assert not accepted.is_open
-        await eventually(lambda: not server._listener._transports, "nothing is left of it")
+        await eventually(lambda: not server._listener._transports, "the connection is removed")
 
 
-async def test_a_server_that_closes_tells_its_clients() -> None:
+async def test_a_server_that_closes_notifies_its_clients() -> None:
     async with asyncio.timeout(20):
         async with serve() as server:
             client = await connect(server.address)
@@ -121,19 +121,19 @@ async def test_a_server_that_closes_tells_its_clients() -> None:
         await client.close()
 
 
-async def test_nobody_at_a_name_is_told_with_the_name() -> None:
-    with pytest.raises(ConnectError, match="nobody listens at memory://nobody"):
+async def test_connecting_to_an_unused_name_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConnectError, match="nothing listens at memory://nobody"):
         await connect("memory://nobody")
 
 
-async def test_a_name_is_used_once_and_free_again_after_the_end() -> None:
+async def test_a_name_is_free_again_after_close() -> None:
     for _ in range(2):
         async with serve(address="memory://once"):
             with pytest.raises(ConnectError, match="the name is in use"):
                 await serve(address="memory://once")
 
 
-async def test_another_event_loop_is_told_that_it_cannot_connect() -> None:
+async def test_connecting_from_another_event_loop_is_an_error() -> None:
     async with serve(address="memory://here") as server:
         message = "listens on another event loop"
 
@@ -144,7 +144,7 @@ async def test_another_event_loop_is_told_that_it_cannot_connect() -> None:
         await asyncio.to_thread(elsewhere)
 
 
-def test_the_blocking_twin_has_memory_connections_too() -> None:
+def test_the_blocking_twin_supports_memory_connections() -> None:
     with (
         blocking.serve("memory://threads", tls=aqueduct.dev_tls()) as server,
         blocking.connect("memory://threads", trust=aqueduct.dev_trust()) as client,

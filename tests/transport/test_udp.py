@@ -1,4 +1,4 @@
-"""Batched UDP: runs of packets in one call, and the same without help from the kernel."""
+"""Batched UDP: runs of packets in one call, with and without kernel support."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[UdpSocket, UdpSocket,
 
 
 def receive_all(receiver: UdpSocket) -> list[bytes]:
-    """The packets that are there, one by one."""
+    """Return the packets that have arrived, split."""
     packets = []
     while select.select([receiver.socket], [], [], 0.1)[0]:
         received = receiver.receive()
@@ -55,7 +55,7 @@ def check(pair: tuple[UdpSocket, UdpSocket, Address], sizes: list[int]) -> None:
 Three = tuple[UdpSocket, UdpSocket, Address]
 
 
-def test_equal_packets_arrive_whole_and_in_order(pair: Three) -> None:
+def test_equal_packets_arrive_unchanged_and_in_order(pair: Three) -> None:
     check(pair, [1_200] * 100)
 
 
@@ -63,7 +63,7 @@ def test_a_short_last_packet_ends_a_run(pair: Three) -> None:
     check(pair, [1_200] * 10 + [300])
 
 
-def test_sizes_that_go_up_and_down_arrive_as_they_were(pair: Three) -> None:
+def test_packets_of_varying_sizes_arrive_unchanged(pair: Three) -> None:
     check(pair, [100, 1_200, 1_200, 40, 40, 1_200, 39, 1_452, 1_452, 1])
 
 
@@ -71,15 +71,15 @@ def test_large_packets_arrive(pair: Three) -> None:
     check(pair, [16_000] * 9)
 
 
-def test_one_packet_alone_arrives(pair: Three) -> None:
+def test_a_single_packet_arrives(pair: Three) -> None:
     check(pair, [77])
 
 
-def test_more_than_one_call_can_take_is_cut(pair: Three) -> None:
+def test_more_packets_than_one_call_can_take_are_split(pair: Three) -> None:
     check(pair, [500] * 300)
 
 
-def test_packets_for_several_addresses_in_one_go_reach_each(pair: Three) -> None:
+def test_packets_for_several_addresses_arrive_at_each(pair: Three) -> None:
     sender, receiver, address = pair
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
@@ -101,22 +101,22 @@ def test_the_sender_is_known(pair: Three) -> None:
     assert received[2] == sender.socket.getsockname()
 
 
-def test_nothing_there_is_none(pair: Three) -> None:
+def test_receive_returns_none_without_packets(pair: Three) -> None:
     assert pair[1].receive() is None
 
 
-def test_nothing_to_send_is_fine(pair: Three) -> None:
+def test_sending_no_packets_is_a_no_op(pair: Three) -> None:
     assert pair[0].send(())
 
 
-def test_empty_packets_do_no_harm(pair: Three) -> None:
+def test_empty_packets_are_allowed(pair: Three) -> None:
     sender, receiver, address = pair
     sender.send([(b"", address), (b"x", address)])
     assert [packet for packet in receive_all(receiver) if packet] == [b"x"]
 
 
 class FullSocket:
-    """Takes so many calls, then is full."""
+    """A socket that accepts ``room`` calls and then is full."""
 
     def __init__(self, room: int, error: type[OSError] = BlockingIOError) -> None:
         self.room = room
@@ -133,7 +133,7 @@ class FullSocket:
         self.sendto(b"".join(data), address)
 
 
-def test_what_a_full_socket_did_not_take_goes_first_the_next_time(pair: Three) -> None:
+def test_packets_that_a_full_socket_rejected_are_sent_first(pair: Three) -> None:
     sender, _, address = pair
     real, full = sender.socket, FullSocket(2)
     sender.socket = full  # type: ignore[assignment]
@@ -147,7 +147,7 @@ def test_what_a_full_socket_did_not_take_goes_first_the_next_time(pair: Three) -
     sender.socket = real
 
 
-def test_packets_the_network_refuses_are_lost_and_the_rest_is_sent(pair: Three) -> None:
+def test_packets_that_the_network_rejects_are_lost_and_the_rest_is_sent(pair: Three) -> None:
     sender, receiver, address = pair
     too_large = b"x" * 65_508
     assert sender.send([(too_large, address), (b"fine", address)])
@@ -155,7 +155,7 @@ def test_packets_the_network_refuses_are_lost_and_the_rest_is_sent(pair: Three) 
     assert receive_all(receiver) == [b"fine"]
 
 
-def test_an_interface_that_cannot_batch_is_served_one_by_one(pair: Three) -> None:
+def test_an_interface_without_batching_gets_single_packets(pair: Three) -> None:
     sender, receiver, address = pair
     real = sender.socket
 
@@ -173,7 +173,7 @@ def test_an_interface_that_cannot_batch_is_served_one_by_one(pair: Three) -> Non
     assert not sender.gso
 
 
-def test_a_connected_socket_hears_that_nobody_listens() -> None:
+def test_a_connected_socket_reports_an_unreachable_port() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = nobody.getsockname()

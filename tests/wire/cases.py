@@ -14,7 +14,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
     @property
     def sequence(self) -> bytes:
-        """The frame in the shortest sequence that may hold it."""
+        """The shortest sequence that contains the frame."""
         if self.connection_level or isinstance(self.frame, RouteTo):
             return self.encoded
         return b"\x03\x00" + self.encoded
@@ -73,39 +73,45 @@ CASES = [
         (1, 0),
         "AQ-FRAME-6",
     ),
-    case("empty message", Message(0, (), (), b""), "04 00 00 00 00", (1, 3), "AQ-FRAME-7"),
-    case("plain message", Message(5, (), (), b"hi"), "04 05 00 00 02 68 69", (1, 3), "AQ-FRAME-7"),
+    case("empty message", MessageFrame(0, (), (), b""), "04 00 00 00 00", (1, 3), "AQ-FRAME-7"),
+    case(
+        "plain message",
+        MessageFrame(5, (), (), b"hi"),
+        "04 05 00 00 02 68 69",
+        (1, 3),
+        "AQ-FRAME-7",
+    ),
     case(
         "plain message with a large number",
-        Message(1_000_000, (), (), b"hi"),
+        MessageFrame(1_000_000, (), (), b"hi"),
         "04 C0 84 3D 00 00 02 68 69",
         (1, 3),
         "AQ-FRAME-7",
     ),
     case(
         "plain message of 200 bytes",
-        Message(128, (), (), b"x" * 200),
+        MessageFrame(128, (), (), b"x" * 200),
         "04 80 01 00 00 C8 01" + "78" * 200,
         (1, 3),
         "AQ-FRAME-7",
     ),
     case(
         "message with headers",
-        Message(1, ((b"k", b"v"),), (), b""),
+        MessageFrame(1, ((b"k", b"v"),), (), b""),
         "04 01 04 01 6B 01 76 00 00",
         (1, 3),
         "AQ-FRAME-7",
     ),
     case(
         "message with attachments",
-        Message(2, (), (Attachment(1, ()), Attachment(300, ((b"t", b"u"),))), b"!"),
+        MessageFrame(2, (), (Attachment(1, ()), Attachment(300, ((b"t", b"u"),))), b"!"),
         "04 02 00  09 01 00 AC 02 04 01 74 01 75  01 21",
         (1, 3),
         "AQ-FRAME-8",
     ),
     case(
         "message with everything",
-        Message(300, ((b"k", b"v"),), (Attachment(5, ()),), b"hi"),
+        MessageFrame(300, ((b"k", b"v"),), (Attachment(5, ()),), b"hi"),
         "04 AC 02  04 01 6B 01 76  02 05 00  02 68 69",
         (1, 3),
         "AQ-FRAME-8",

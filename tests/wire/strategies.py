@@ -16,7 +16,7 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
@@ -39,7 +39,7 @@ attachments = st.lists(
     unique_by=lambda attachment: attachment.channel,
 ).map(tuple)
 
-messages = st.builds(Message, varints, headers, attachments, st.binary(max_size=300))
+messages = st.builds(MessageFrame, varints, headers, attachments, st.binary(max_size=300))
 
 small_ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12).map(
     lambda pairs: RangeSet((start, start + length) for start, length in pairs)
@@ -68,15 +68,15 @@ channel_frames: st.SearchStrategy[Frame] = st.one_of(
 
 @st.composite
 def plain_runs(draw: st.DrawFn) -> list[Frame]:
-    """Plain messages in a row, as on a busy channel."""
+    """Draw consecutive plain messages, as on a busy channel."""
     first = draw(varints.filter(lambda number: number < 2**63))
     payloads = draw(st.lists(st.binary(max_size=200), min_size=1, max_size=8))
-    return [Message(first + at, (), (), payload) for at, payload in enumerate(payloads)]
+    return [MessageFrame(first + at, (), (), payload) for at, payload in enumerate(payloads)]
 
 
 @st.composite
 def sequences(draw: st.DrawFn) -> list[Frame]:
-    """Frames in an order that a stream may have."""
+    """Draw frames in an order that a stream may have."""
     frames = draw(st.lists(connection_frames, max_size=3))
     routed = draw(st.booleans())
     if frames and not routed:
@@ -89,6 +89,6 @@ def sequences(draw: st.DrawFn) -> list[Frame]:
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """The same bytes in pieces, some of which may be empty."""
+    """Return the same bytes in chunks, some of which may be empty."""
     bounds = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     return [data[start:stop] for start, stop in pairwise(bounds)]

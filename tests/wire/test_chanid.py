@@ -41,7 +41,7 @@ def test_a_channel_id_has_the_creator_in_its_lowest_bit(
 
 
 @given(st.sampled_from(Side), st.sampled_from(Side), st.booleans(), st.integers(0, MAX_INDEX))
-def test_the_four_fields_come_back(creator: Side, sender: Side, oneshot: bool, index: int) -> None:
+def test_the_four_fields_round_trip(creator: Side, sender: Side, oneshot: bool, index: int) -> None:
     """AQ-CHANID-1."""
     channel = channel_id(creator, sender, oneshot, index)
     assert creator_of(channel) == creator
@@ -52,7 +52,7 @@ def test_the_four_fields_come_back(creator: Side, sender: Side, oneshot: bool, i
 
 
 @pytest.mark.parametrize("index", [-1, MAX_INDEX + 1])
-def test_an_index_of_more_than_61_bits_is_no_channel(index: int) -> None:
+def test_an_index_of_more_than_61_bits_is_rejected(index: int) -> None:
     with pytest.raises(ValueError, match="not a channel index"):
         channel_id(CLIENT, CLIENT, False, index)
 
@@ -67,7 +67,7 @@ def test_only_the_space_of_the_entrypoint_counts_from_one() -> None:
     assert [first_index(space) for space in range(8)] == [1, 0, 0, 0, 0, 0, 0, 0]
 
 
-def test_each_side_has_another() -> None:
+def test_each_side_has_an_opposite() -> None:
     assert CLIENT.other is SERVER
     assert SERVER.other is CLIENT
 

@@ -12,7 +12,7 @@ from aqueduct.wire.frames import (
     PREAMBLE,
     Attachment,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     Version,
     decode_attachments,
@@ -75,7 +75,7 @@ def test_frames_without_fields_still_differ() -> None:
 
 
 @given(messages)
-def test_the_size_of_a_message_is_the_length_of_its_three_contents(message: Message) -> None:
+def test_the_size_of_a_message_is_the_length_of_its_three_contents(message: MessageFrame) -> None:
     data = message.encode()
     _, pos = decode_varint(data, 1, len(data))
     size = 0
@@ -95,7 +95,7 @@ def test_two_frames_with_the_same_bytes_are_equal(frame: Frame) -> None:
 def test_the_head_of_a_plain_message_is_all_but_its_payload(number: int, size: int) -> None:
     """AQ-FRAME-7."""
     payload = bytes(size)
-    assert message_head(number, size) + payload == Message(number, (), (), payload).encode()
+    assert message_head(number, size) + payload == MessageFrame(number, (), (), payload).encode()
 
 
 @given(
@@ -107,7 +107,9 @@ def test_plain_messages_are_the_same_encoded_together_or_one_by_one(
 ) -> None:
     """AQ-FRAME-7."""
     first = min(first, MAX_VARINT - len(payloads))
-    each = [Message(first + at, (), (), payload).encode() for at, payload in enumerate(payloads)]
+    each = [
+        MessageFrame(first + at, (), (), payload).encode() for at, payload in enumerate(payloads)
+    ]
     assert b"".join(plain_frames(first, payloads)) == b"".join(each)
 
 
@@ -135,7 +137,7 @@ def test_a_message_attaches_a_channel_once_and_never_the_entrypoint(contents: by
 
 
 @pytest.mark.parametrize("contents", ["09", "89", "09 01", "09 00 0A", "09 02 00"])
-def test_an_attachment_that_runs_past_the_attachments_is_refused(contents: str) -> None:
+def test_an_attachment_that_runs_past_the_attachments_is_rejected(contents: str) -> None:
     """AQ-BYTES-2."""
     with pytest.raises(RemoteProtocolError) as caught:
         decode_attachments(bytes.fromhex(contents), 256, 256)
@@ -153,15 +155,15 @@ def test_attachments_are_limited_in_number_and_in_their_headers() -> None:
         assert caught.value.code is CloseCode.LIMIT_EXCEEDED
 
 
-def test_a_run_stands_for_its_messages() -> None:
+def test_a_run_yields_its_messages() -> None:
     run = MessageRun(126, [b"a", b"", b"bc"], 3)
     assert list(run.messages()) == [
-        Message(126, (), (), b"a"),
-        Message(127, (), (), b""),
-        Message(128, (), (), b"bc"),
+        MessageFrame(126, (), (), b"a"),
+        MessageFrame(127, (), (), b""),
+        MessageFrame(128, (), (), b"bc"),
     ]
     assert run == MessageRun(126, [b"a", b"", b"bc"], 3)
     assert run != MessageRun(125, [b"a", b"", b"bc"], 3)
     assert run != MessageRun(126, [b"a", b""], 1)
-    assert run != Message(126, (), (), b"a")
+    assert run != MessageFrame(126, (), (), b"a")
     assert repr(run) == "MessageRun(first=126, payloads=[b'a', b'', b'bc'], size=3)"

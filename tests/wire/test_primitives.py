@@ -55,7 +55,7 @@ def test_a_varint_is_read_from_the_middle_of_other_bytes(
 
 
 @pytest.mark.parametrize("encoded", ["80 00", "FF 00", "80 80 00", "AC 82 00", "80" * 9 + "00"])
-def test_an_overlong_varint_is_refused(encoded: str) -> None:
+def test_an_overlong_varint_is_rejected(encoded: str) -> None:
     """AQ-VARINT-2."""
     data = bytes.fromhex(encoded)
     with pytest.raises(RemoteProtocolError) as caught:
@@ -65,7 +65,7 @@ def test_an_overlong_varint_is_refused(encoded: str) -> None:
 
 
 @pytest.mark.parametrize("encoded", ["FF" * 9 + "02", "80" * 9 + "7F", "80" * 10, "FF" * 11])
-def test_a_varint_of_more_than_64_bits_is_refused_at_its_tenth_byte(encoded: str) -> None:
+def test_a_varint_of_more_than_64_bits_is_rejected_at_its_tenth_byte(encoded: str) -> None:
     """AQ-VARINT-3."""
     data = bytes.fromhex(encoded)
     with pytest.raises(RemoteProtocolError) as caught:
@@ -74,7 +74,7 @@ def test_a_varint_of_more_than_64_bits_is_refused_at_its_tenth_byte(encoded: str
 
 
 @given(varints)
-def test_a_varint_that_is_cut_off_is_incomplete(value: int) -> None:
+def test_a_truncated_varint_is_incomplete(value: int) -> None:
     data = encode_varint(value)
     for end in range(len(data)):
         with pytest.raises(Incomplete):
@@ -115,7 +115,7 @@ def test_header_data_is_one_varbytes_of_names_and_values() -> None:
 
 
 @pytest.mark.parametrize("contents", ["00", "01 61", "01 61 01 62 00"])
-def test_a_header_name_without_a_value_is_refused(contents: str) -> None:
+def test_a_header_name_without_a_value_is_rejected(contents: str) -> None:
     """AQ-HEADER-2."""
     with pytest.raises(RemoteProtocolError) as caught:
         decode_headers(bytes.fromhex(contents))
@@ -123,7 +123,7 @@ def test_a_header_name_without_a_value_is_refused(contents: str) -> None:
 
 
 @pytest.mark.parametrize("contents", ["01", "02 61", "01 61 02 62", "01 61 80", "01 61 00 FF"])
-def test_a_header_that_runs_past_its_header_data_is_refused(contents: str) -> None:
+def test_a_header_that_runs_past_its_header_data_is_rejected(contents: str) -> None:
     """AQ-BYTES-2."""
     with pytest.raises(RemoteProtocolError) as caught:
         decode_headers(bytes.fromhex(contents))
@@ -132,7 +132,7 @@ def test_a_header_that_runs_past_its_header_data_is_refused(contents: str) -> No
 
 @given(st.binary(max_size=40))
 def test_header_data_has_one_encoding_only(contents: bytes) -> None:
-    """AQ-VARINT-2, AQ-BYTES-2 and AQ-HEADER-2 leave no second way to write the same pairs."""
+    """AQ-VARINT-2, AQ-BYTES-2 and AQ-HEADER-2 allow one encoding of the same pairs only."""
     try:
         pairs = decode_headers(contents)
     except RemoteProtocolError:

@@ -25,7 +25,7 @@ numbers = st.integers(0, HORIZON)
 
 
 def runs(model: set[int], start: int, stop: int, inside: bool) -> list[Range]:
-    """The model's own answer: maximal runs of numbers that are (or are not) in it."""
+    """Return the maximal runs of numbers that are (or are not) in the model."""
     found: list[Range] = []
     for number in range(start, stop):
         if (number in model) is inside:
@@ -122,13 +122,13 @@ def test_acked_ranges_round_trip(steps: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("contents", ["", "00", "03", "00 01 02"])
-def test_acked_ranges_come_in_pairs_and_not_without_one(contents: str) -> None:
+def test_acked_ranges_are_pairs_and_not_empty(contents: str) -> None:
     """AQ-RANGE-1."""
     assert rule_broken_by_acked(contents) == "AQ-RANGE-1"
 
 
 @pytest.mark.parametrize("contents", ["00 00", "01 00", "00 01 00 01", "00 01 01 00"])
-def test_acked_ranges_have_no_zero_but_the_first_gap(contents: str) -> None:
+def test_only_the_first_gap_of_acked_ranges_may_be_zero(contents: str) -> None:
     """AQ-RANGE-2."""
     assert rule_broken_by_acked(contents) == "AQ-RANGE-2"
 
@@ -137,9 +137,7 @@ def test_acked_ranges_have_no_zero_but_the_first_gap(contents: str) -> None:
     ("lengths", "contents"),
     [((1,), "01"), ((0, 1), "00 01"), ((5, 300, 1), "05 AC 02 01"), ((0, 1, 2), "00 01 02")],
 )
-def test_acks_and_nacks_are_lengths_that_take_turns(
-    lengths: tuple[int, ...], contents: str
-) -> None:
+def test_acks_and_nacks_are_alternating_lengths(lengths: tuple[int, ...], contents: str) -> None:
     """AQ-RANGE-3."""
     data = bytes.fromhex(contents)
     assert contents_of(encode_ack_nack_lengths(lengths)) == data
@@ -147,7 +145,7 @@ def test_acks_and_nacks_are_lengths_that_take_turns(
 
 
 @pytest.mark.parametrize("contents", ["", "00", "00 00", "01 00", "00 01 00", "01 00 01"])
-def test_acks_and_nacks_are_never_of_nothing(contents: str) -> None:
+def test_lengths_of_acks_and_nacks_are_not_zero_or_missing(contents: str) -> None:
     """AQ-RANGE-3."""
     assert rule_broken_by_acks_and_nacks(contents) == "AQ-RANGE-3"
 
@@ -176,7 +174,7 @@ def test_ranges_hold_a_limited_number_of_varints() -> None:
 
 
 @pytest.mark.parametrize("contents", ["00 01 80", "80", "01 FF"])
-def test_a_varint_that_runs_past_the_ranges_is_refused(contents: str) -> None:
+def test_a_varint_that_runs_past_the_ranges_is_rejected(contents: str) -> None:
     """AQ-BYTES-2."""
     assert rule_broken_by_acked(contents) == "AQ-BYTES-2"
     assert rule_broken_by_acks_and_nacks(contents) == "AQ-BYTES-2"

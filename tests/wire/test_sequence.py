@@ -1,4 +1,4 @@
-"""The incremental parser: the same frames from any cut, the order of frames, and the limits."""
+"""The incremental parser: the same frames from any chunks, the order of frames, and the limits."""
 
 import gc
 import re
@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     Version,
@@ -44,7 +44,7 @@ def drain(parser: SequenceParser) -> list[Frame | MessageRun]:
 
 
 def parse(chunks: Iterable[bytes], limits: ParserLimits = LIMITS) -> list[Frame]:
-    """All frames of a whole sequence, with runs taken apart."""
+    """Return all frames of a complete sequence, with runs split into messages."""
     parser = SequenceParser(limits)
     frames: list[Frame] = []
     for chunk in chunks:
@@ -72,7 +72,7 @@ def bytewise(data: bytes) -> list[bytes]:
 
 
 def broken(data: bytes, limits: ParserLimits = LIMITS) -> RemoteProtocolError:
-    """The error, which must be the same when the bytes come one by one."""
+    """Return the error, which must be the same if the bytes arrive one by one."""
     errors = []
     for chunks in ([data], bytewise(data)):
         with pytest.raises(RemoteProtocolError) as caught:
@@ -116,7 +116,7 @@ def test_a_sequence_may_not_end_inside_a_frame(case: Case) -> None:
         assert broken(cut_off).rule == "AQ-SEQ-4"
 
 
-def test_a_sequence_has_a_frame() -> None:
+def test_an_empty_sequence_is_a_violation() -> None:
     """AQ-SEQ-5."""
     assert broken(b"").rule == "AQ-SEQ-5"
 
@@ -129,12 +129,12 @@ def test_a_sequence_that_is_reset_inside_a_frame_is_no_error() -> None:
 
 
 @given(sequences())
-def test_every_sequence_of_frames_comes_back(frames: list[Frame]) -> None:
+def test_every_sequence_of_frames_round_trips(frames: list[Frame]) -> None:
     assert parse([b"".join(frame.encode() for frame in frames)]) == frames
 
 
 @given(sequences(), st.lists(st.integers(min_value=0)))
-def test_any_cut_gives_the_same_frames(frames: list[Frame], places: list[int]) -> None:
+def test_any_chunks_give_the_same_frames(frames: list[Frame], places: list[int]) -> None:
     data = b"".join(frame.encode() for frame in frames)
     assert parse(cut(data, places)) == frames
     assert parse(bytewise(data)) == frames
@@ -147,7 +147,7 @@ def test_any_cut_gives_the_same_frames(frames: list[Frame], places: list[int]) -
 
 
 @given(sequences(), st.lists(st.integers(min_value=0)), st.integers(min_value=0))
-def test_chunks_that_wait_are_read_in_their_order(
+def test_queued_chunks_are_read_in_order(
     frames: list[Frame], places: list[int], pause: int
 ) -> None:
     chunks = cut(b"".join(frame.encode() for frame in frames), places)
@@ -192,14 +192,14 @@ almost_frames = st.lists(
     st.lists(st.integers(min_value=0)),
 )
 @example(ROUTE + message_head(MAX_VARINT, 0) + b"\x04" + b"\x80" * 9 + b"\x02\x00\x00\x00", [])
-def test_arbitrary_bytes_end_in_the_same_way_however_they_are_cut(
+def test_arbitrary_bytes_have_the_same_outcome_in_any_chunks(
     data: bytes, places: list[int]
 ) -> None:
-    """Only RemoteProtocolError is ever raised, and never more is held than the limits allow."""
+    """Only RemoteProtocolError is raised, and no more is held than the limits allow."""
     assert outcome([data]) == outcome(cut(data, places)) == outcome(bytewise(data))
 
 
-def test_plain_messages_in_a_row_come_as_one_run() -> None:
+def test_consecutive_plain_messages_are_one_run() -> None:
     payloads = [bytes([at]) * at for at in range(200)]
     data = b"".join(message_head(100 + at, at) + payloads[at] for at in range(200))
     parser = SequenceParser(LIMITS)
@@ -207,7 +207,7 @@ def test_plain_messages_in_a_row_come_as_one_run() -> None:
     assert drain(parser) == [RouteTo(0), MessageRun(100, payloads, sum(range(200)))]
 
 
-def test_a_run_goes_on_after_a_message_that_was_cut_in_two() -> None:
+def test_a_run_continues_after_a_message_in_two_chunks() -> None:
     data = b"".join(message_head(at, 3) + b"abc" for at in range(6))
     for place in range(len(data)):
         parser = SequenceParser(LIMITS)
@@ -217,7 +217,7 @@ def test_a_run_goes_on_after_a_message_that_was_cut_in_two() -> None:
         assert len(drain(parser)) == 1
 
 
-def test_a_run_ends_where_the_numbers_do_not_go_on() -> None:
+def test_a_run_ends_at_a_gap_in_the_numbers() -> None:
     numbers = [5, 6, 8, 9, 9, 127, 128, 0]
     parser = SequenceParser(LIMITS)
     parser.feed(ROUTE + b"".join(message_head(number, 1) + b"x" for number in numbers))
@@ -231,13 +231,13 @@ def test_a_run_ends_where_the_numbers_do_not_go_on() -> None:
 
 
 def test_a_run_ends_at_a_message_that_is_not_plain() -> None:
-    other = Message(1, ((b"a", b"b"),), (), b"")
+    other = MessageFrame(1, ((b"a", b"b"),), (), b"")
     parser = SequenceParser(LIMITS)
     parser.feed(ROUTE + b"\x04\x00\x00\x00\x00" + other.encode() + b"\x04\x02\x00\x00\x00")
     assert drain(parser)[1:] == [MessageRun(0, [b""], 0), other, MessageRun(2, [b""], 0)]
 
 
-def test_a_run_holds_payloads_of_every_length_of_length() -> None:
+def test_a_run_holds_payloads_with_any_size_of_length_prefix() -> None:
     limits = ParserLimits(max_message=3 * 2**20, max_headers=0, max_attachments=0)
     payloads = [b"x" * size for size in (0, 127, 128, 16383, 16384, 2**21 - 1, 2**21)]
     data = b"".join(message_head(at, len(body)) + body for at, body in enumerate(payloads))
@@ -246,7 +246,7 @@ def test_a_run_holds_payloads_of_every_length_of_length() -> None:
     assert drain(parser)[1:] == [MessageRun(0, payloads, sum(map(len, payloads)))]
 
 
-def test_the_messages_before_a_broken_one_are_delivered() -> None:
+def test_the_messages_before_a_malformed_one_are_returned() -> None:
     parser = SequenceParser(LIMITS)
     parser.feed(ROUTE + b"\x04\x00\x00\x00\x01x" + b"\x04\x01\x00\x00\x81\x80\x00")
     assert parser.next() == RouteTo(0)
@@ -256,14 +256,14 @@ def test_the_messages_before_a_broken_one_are_delivered() -> None:
 
 
 @pytest.mark.parametrize("tag", [0, 13, 14, 127, 128, 238, 240, 255])
-def test_an_unknown_tag_is_refused(tag: int) -> None:
+def test_an_unknown_tag_is_rejected(tag: int) -> None:
     """AQ-FRAME-2."""
     assert broken(bytes([tag])).rule == "AQ-FRAME-2"
     assert broken(ROUTE + bytes([tag])).rule == "AQ-FRAME-2"
 
 
 @pytest.mark.parametrize("wrong", range(1, 16))
-def test_version_is_refused_at_the_first_wrong_byte(wrong: int) -> None:
+def test_version_is_rejected_at_the_first_wrong_byte(wrong: int) -> None:
     """AQ-FRAME-3."""
     data = bytearray(PREAMBLE[: wrong + 1])
     data[wrong] ^= 0x20
@@ -278,28 +278,28 @@ def test_version_may_come_twice() -> None:
 
 
 @pytest.mark.parametrize("frame", [Version(), AckVersion(), ConnectionHeaders(())])
-def test_the_connections_frames_come_before_route_to(frame: Frame) -> None:
+def test_a_connection_frame_after_route_to_is_a_violation(frame: Frame) -> None:
     """AQ-SEQ-1."""
     assert parse([frame.encode() + ROUTE]) == [frame, RouteTo(0)]
     assert broken(ROUTE + frame.encode()).rule == "AQ-SEQ-1"
     assert broken(ROUTE + CancelSender().encode() + frame.encode()).rule == "AQ-SEQ-1"
 
 
-def test_route_to_comes_once() -> None:
+def test_a_second_route_to_is_a_violation() -> None:
     """AQ-SEQ-2."""
     assert broken(ROUTE + ROUTE).rule == "AQ-SEQ-2"
     assert broken(ROUTE + CancelSender().encode() + RouteTo(8).encode()).rule == "AQ-SEQ-2"
 
 
 @pytest.mark.parametrize("tag", range(4, 13))
-def test_a_channels_frame_needs_route_to(tag: int) -> None:
+def test_a_channel_frame_without_route_to_is_a_violation(tag: int) -> None:
     """AQ-SEQ-3."""
     assert broken(bytes([tag])).rule == "AQ-SEQ-3"
     assert broken(Version().encode() + bytes([tag])).rule == "AQ-SEQ-3"
 
 
-def refused_by_length(head: bytes, length: int, rule: str) -> bool:
-    """Whether a length one over the limit, with nothing after it, is enough to be refused."""
+def rejected_by_length(head: bytes, length: int, rule: str) -> bool:
+    """Return whether a length of one over the limit is rejected before its contents."""
     parser = SequenceParser(LIMITS)
     parser.feed(head + encode_varint(length))
     drain(parser)
@@ -308,33 +308,33 @@ def refused_by_length(head: bytes, length: int, rule: str) -> bool:
     return error.rule == rule
 
 
-def test_a_message_over_the_limit_is_refused_before_it_arrives() -> None:
+def test_a_message_over_the_limit_is_rejected_before_it_arrives() -> None:
     """AQ-SEQ-6."""
     limit = LIMITS.max_message
-    assert refused_by_length(ROUTE + b"\x04\x00\x00\x00", limit, "AQ-SEQ-6")
-    assert refused_by_length(ROUTE + b"\x04\x00\x00", limit, "AQ-SEQ-6")
+    assert rejected_by_length(ROUTE + b"\x04\x00\x00\x00", limit, "AQ-SEQ-6")
+    assert rejected_by_length(ROUTE + b"\x04\x00\x00", limit, "AQ-SEQ-6")
     partly = b"\x04\x00" + b"\x04\x01a\x01b" + b"\x02\x01\x00"
-    assert refused_by_length(ROUTE + partly, limit - 6, "AQ-SEQ-6")
+    assert rejected_by_length(ROUTE + partly, limit - 6, "AQ-SEQ-6")
 
 
-def test_a_message_after_others_is_held_to_the_limit_alone() -> None:
+def test_the_limit_applies_to_each_message() -> None:
     """AQ-SEQ-6."""
     size = LIMITS.max_message - 4
-    message = Message(0, ((b"a", b"b"),), (), b"x" * size)
+    message = MessageFrame(0, ((b"a", b"b"),), (), b"x" * size)
     assert message.size == LIMITS.max_message
     assert parse([ROUTE + message.encode() * 3]) == [RouteTo(0)] + [message] * 3
     assert parse(bytewise(ROUTE + message.encode() * 2)) == [RouteTo(0)] + [message] * 2
 
 
-def test_header_data_over_the_limit_is_refused_before_it_arrives() -> None:
+def test_header_data_over_the_limit_is_rejected_before_it_arrives() -> None:
     """AQ-SEQ-7."""
-    assert refused_by_length(b"\x02", LIMITS.max_headers, "AQ-SEQ-7")
-    assert refused_by_length(ROUTE + b"\x04\x00", LIMITS.max_headers, "AQ-SEQ-7")
+    assert rejected_by_length(b"\x02", LIMITS.max_headers, "AQ-SEQ-7")
+    assert rejected_by_length(ROUTE + b"\x04\x00", LIMITS.max_headers, "AQ-SEQ-7")
     headers = ((b"a" * 253, b""),)
     attachment = Attachment(8, headers)
-    assert parse([ROUTE + Message(0, (), (attachment,), b"").encode()])
+    assert parse([ROUTE + MessageFrame(0, (), (attachment,), b"").encode()])
     headers = ((b"a" * 253, b"b"),)
-    data = ROUTE + Message(0, (), (Attachment(8, headers),), b"").encode()
+    data = ROUTE + MessageFrame(0, (), (Attachment(8, headers),), b"").encode()
     assert broken(data).rule == "AQ-SEQ-7"
 
 
@@ -342,24 +342,24 @@ def test_a_message_has_a_limited_number_of_attachments() -> None:
     """AQ-SEQ-8."""
     limit = LIMITS.max_attachments
     attachments = tuple(Attachment(channel, ()) for channel in range(8, 9 + limit))
-    assert parse([ROUTE + Message(0, (), attachments[:limit], b"").encode()])
-    error = broken(ROUTE + Message(0, (), attachments, b"").encode())
+    assert parse([ROUTE + MessageFrame(0, (), attachments[:limit], b"").encode()])
+    error = broken(ROUTE + MessageFrame(0, (), attachments, b"").encode())
     assert error.rule == "AQ-SEQ-8"
     assert error.code is CloseCode.LIMIT_EXCEEDED
 
 
-def test_a_version_text_over_the_limit_is_refused_before_it_arrives() -> None:
+def test_a_version_text_over_the_limit_is_rejected_before_it_arrives() -> None:
     """AQ-SEQ-9."""
-    assert refused_by_length(PREAMBLE, LIMITS.max_version, "AQ-SEQ-9")
+    assert rejected_by_length(PREAMBLE, LIMITS.max_version, "AQ-SEQ-9")
 
 
 @pytest.mark.parametrize("tag", [8, 9])
-def test_ranges_over_the_limit_are_refused_before_they_arrive(tag: int) -> None:
+def test_ranges_over_the_limit_are_rejected_before_they_arrive(tag: int) -> None:
     """AQ-RANGE-5."""
-    assert refused_by_length(ROUTE + bytes([tag]), MAX_RANGES_SIZE, "AQ-RANGE-5")
+    assert rejected_by_length(ROUTE + bytes([tag]), MAX_RANGES_SIZE, "AQ-RANGE-5")
 
 
-def test_what_is_held_is_what_has_come_and_not_been_delivered() -> None:
+def test_held_counts_the_bytes_of_incomplete_frames() -> None:
     parser = SequenceParser(LIMITS)
     parser.feed(ROUTE + b"\x04\x00" + b"\x04\x01a\x01b" + b"\x00" + b"\x0aabcde")
     assert drain(parser) == [RouteTo(0)]
@@ -388,14 +388,14 @@ def memory_of_holding(chunks: Iterable[bytes], limits: ParserLimits) -> int:
         tracemalloc.stop()
 
 
-def test_a_payload_that_drips_in_costs_memory_in_proportion_to_its_bytes() -> None:
+def test_memory_of_a_payload_in_tiny_chunks_is_proportional_to_its_bytes() -> None:
     limits = ParserLimits(max_message=200_000, max_headers=0, max_attachments=0)
     head = ROUTE + message_head(0, 200_000)
     drops = (bytes(3) for _ in range(30_000))
     assert memory_of_holding([head, *drops], limits) < 2 * 90_000 + 30_000
 
 
-def test_a_small_piece_does_not_keep_its_large_chunk() -> None:
+def test_a_small_piece_does_not_keep_its_large_chunk_alive() -> None:
     limits = ParserLimits(max_message=200_000, max_headers=0, max_attachments=0)
     chunk = (ROUTE + message_head(0, 100_000) + bytes(100_000) + message_head(1, 9) for _ in "1")
     assert memory_of_holding(chunk, limits) < 50_000
@@ -410,12 +410,12 @@ def examples_of_the_specification() -> list[bytes]:
     return [bytes.fromhex("".join(lines)) for lines in dumps]
 
 
-def test_the_examples_of_the_specification_are_what_they_say() -> None:
+def test_the_examples_of_the_specification_are_valid() -> None:
     first, forth, back = examples_of_the_specification()
     assert parse([first]) == [Version(), ConnectionHeaders(((b"lang", b"py"),))]
     channel = channel_id(Side.CLIENT, Side.CLIENT, False, 3)
     answer = Attachment(channel_id(Side.CLIENT, Side.SERVER, True, 0), ())
-    messages = [Message(0, ((b"k", b"v"),), (answer,), b"hi"), Message(1, (), (), b"bye")]
+    messages = [MessageFrame(0, ((b"k", b"v"),), (answer,), b"hi"), MessageFrame(1, (), (), b"bye")]
     assert parse([forth]) == [RouteTo(channel), *messages, FinishSender(2)]
     assert parse([back]) == [
         RouteTo(channel),

@@ -67,7 +67,7 @@ class Origin:
         self.receiver: weakref.ref[Receiver[Any]] | None = None
 
 
-class Half(ChannelHalf):
+class Handle(ChannelHalf):
     """Base class of `Sender` and `Receiver`: a handle on a port that `_move` replaces."""
 
     __slots__ = ("__weakref__", "_headers", "_origin", "_port")
@@ -137,7 +137,7 @@ class Half(ChannelHalf):
             _abandon(self, port)
 
 
-class Sender(Half, Generic[T]):
+class Sender(Handle, Generic[T]):
     """The half of a channel that sends; see `channel` and `oneshot`.
 
     In ``async with`` it finishes at the end of the block, and cancels if the block raises.
@@ -254,7 +254,7 @@ class Sender(Half, Generic[T]):
         else:
             self.cancel()
 
-    def _move(self, line: ConnectionDriver, channel: int) -> None:
+    def _move(self, driver: ConnectionDriver, channel: int) -> None:
         """Move this half to the peer: the receiver, which stays, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin
@@ -262,7 +262,7 @@ class Sender(Half, Generic[T]):
         assert origin is not None
         origin.channel = channel
         local = port.channel
-        network = line.open_port(channel, origin.kind)
+        network = driver.open_port(channel, origin.kind)
         assert isinstance(network, NetworkReceivePort)
         network.leftover = local.hand_over()
         receiver = origin.receiver() if origin.receiver is not None else None
@@ -273,7 +273,7 @@ class Sender(Half, Generic[T]):
         local.wake_all()
 
 
-class Receiver(Half, Generic[T]):
+class Receiver(Handle, Generic[T]):
     """The half of a channel that receives; see `channel` and `oneshot`.
 
     ``async for`` receives until the channel is finished, and raises other ends. ``async with``
@@ -361,7 +361,7 @@ class Receiver(Half, Generic[T]):
     ) -> None:
         self.close()
 
-    def _move(self, line: ConnectionDriver, channel: int) -> None:
+    def _move(self, driver: ConnectionDriver, channel: int) -> None:
         """Move this half to the peer: the sender, which stays, becomes networked."""
         port, self._port = self._port, MOVED
         origin = self._origin
@@ -369,7 +369,7 @@ class Receiver(Half, Generic[T]):
         assert origin is not None
         origin.channel = channel
         local = port.channel
-        network = line.open_port(channel, origin.kind)
+        network = driver.open_port(channel, origin.kind)
         assert isinstance(network, NetworkSendPort)
         sender = origin.sender() if origin.sender is not None else None
         if sender is not None:
@@ -494,14 +494,14 @@ def _make(
     return Channel(sender, receiver)
 
 
-def _abandon(half: Half, port: Any) -> None:
+def _abandon(half: Handle, port: Any) -> None:
     """End a half that was garbage collected while open, on its loop, and warn."""
     text = f"{half!r} was not closed; use `async with`, or call {half._ended_by}"
-    line = getattr(port, "line", None)
-    if line is None:
+    driver = getattr(port, "driver", None)
+    if driver is None:
         port.abandon()
-    elif not line.loop.is_closed():
-        line.loop.call_soon_threadsafe(port.abandon)
+    elif not driver.loop.is_closed():
+        driver.loop.call_soon_threadsafe(port.abandon)
     warnings.warn(text, ResourceWarning, stacklevel=3, source=half)
 
 

@@ -62,7 +62,7 @@ class ServerConnection(Connection[T]):
 
 
 AcceptCallback = Callable[[Headers, Address], Any]
-Handler = Callable[[ServerConnection[Any]], Awaitable[None]]
+ConnectionHandler = Callable[[ServerConnection[Any]], Awaitable[None]]
 
 
 class Server(Generic[T]):
@@ -101,7 +101,7 @@ class Server(Generic[T]):
         """The connections that are open."""
         return list(self._connections)
 
-    async def run(self, handler: Handler) -> None:
+    async def run(self, handler: ConnectionHandler) -> None:
         """Run a handler for each connection in a task, and close it when the handler returns.
 
         A handler that raises ends its connection: catch `ChannelError` around the work of a single
@@ -227,27 +227,27 @@ class Server(Generic[T]):
         state = "closed" if self._is_closed else "open"
         return f"<Server {self.address} {state}>"
 
-    async def _handle(self, handler: Handler, connection: ServerConnection[Any]) -> None:
+    async def _handle(self, handler: ConnectionHandler, connection: ServerConnection[Any]) -> None:
         failed = (CloseCode.INTERNAL, "the handler failed")
         try:
             await handler(connection)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                self._part(connection, *_STOPPING)  # `close` waits for this task
+                self._close_in_task(connection, *_STOPPING)  # `close` waits for this task
                 raise
             _report_handler(connection, error)
-            closing = self._part(connection, *failed)
+            closing = self._close_in_task(connection, *failed)
         except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
             if isinstance(error, ConnectionLost) and not connection.is_open:
                 return
             _report_handler(connection, error)
-            closing = self._part(connection, *failed)
+            closing = self._close_in_task(connection, *failed)
         else:
-            closing = self._part(connection, CloseCode.NO_ERROR, "")
+            closing = self._close_in_task(connection, CloseCode.NO_ERROR, "")
         await asyncio.shield(closing)
 
-    def _part(
+    def _close_in_task(
         self, connection: ServerConnection[Any], code: CloseCode, reason: str
     ) -> asyncio.Task[None]:
         """Close a connection whose handler has returned, in a task."""

@@ -34,7 +34,7 @@ def echo(
     cert: options.Certificate = None,
     key: options.Key = None,
     grace: options.Grace = 2.0,
-    trace: options.Trace = None,
+    trace: options.TraceDirectory = None,
 ) -> None:
     """Answer every message on the senders attached to it.
 

@@ -37,7 +37,7 @@ Pin = Annotated[
     typer.Option("--pin", metavar="SHA256", help="Trust the certificate with this fingerprint."),
 ]
 System = Annotated[bool, typer.Option("--system", help="Trust the authorities of this system.")]
-Trace = Annotated[
+TraceDirectory = Annotated[
     Path | None,
     typer.Option(
         "--trace",

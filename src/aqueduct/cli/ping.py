@@ -48,7 +48,7 @@ def ping(
     ca: options.Authority = None,
     pin: options.Pin = None,
     system: options.System = False,
-    trace: options.Trace = None,
+    trace: options.TraceDirectory = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure connect and round-trip times to `aqueduct echo`.

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from aqueduct.api.server import Handler, Server
+from aqueduct.api.server import ConnectionHandler, Server
 from aqueduct.errors import AqueductError, Unauthenticated
 from aqueduct.security import TRUST_HINT
 
@@ -168,7 +168,7 @@ async def until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
 
 
 async def serve_until_interrupted(
-    server: Server[Any], handler: Handler, stop: asyncio.Event, grace: float
+    server: Server[Any], handler: ConnectionHandler, stop: asyncio.Event, grace: float
 ) -> None:
     """Handle connections until Ctrl-C, then wait up to ``grace`` seconds for them to end."""
     serving = asyncio.ensure_future(server.run(handler))

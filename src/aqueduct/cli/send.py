@@ -72,7 +72,7 @@ def send(
     ca: options.Authority = None,
     pin: options.Pin = None,
     system: options.System = False,
-    trace: options.Trace = None,
+    trace: options.TraceDirectory = None,
     as_json: options.Json = False,
 ) -> None:
     """Send messages, and wait until the peer has acknowledged them.

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -217,8 +217,8 @@ class Reader(BlockingTwin[readers.Reader]):
         self._background.run(self._inner.__aenter__())
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._background.run(self._inner.__aexit__(*error))
+    def _leave(self, *, failed: bool) -> None:
+        self._background.run(self._inner.__aexit__(None, None, None))
 
     def read(
         self,

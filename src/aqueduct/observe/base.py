@@ -1,4 +1,4 @@
-"""The Observer seam: what trace, metrics and the simulator's checkers hear of one connection."""
+"""The `Observer` protocol, by which traces, metrics and the simulator observe one connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from aqueduct.protocol.events import Event
-from aqueduct.wire.frames import Message, MessageRun
+from aqueduct.wire.frames import MessageFrame, MessageRun
 
 
 class PortCounters(Protocol):
@@ -17,7 +17,7 @@ class PortCounters(Protocol):
 
 
 class Observer(Protocol):
-    """Hears what one side of one connection writes, reads and reports to its application.
+    """Observes what one side of one connection writes, reads and reports to its application.
 
     The transport calls ``stream_*``, ``datagram_*`` and ``reset_*``; the runtime calls the rest.
     All calls come from the thread of the connection, and their order is part of the interface:
@@ -70,10 +70,10 @@ class Observer(Protocol):
         sends on the channel.
         """
 
-    def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         """The application, or its port, took messages from the receive queue of the core."""
 
-    def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_rescued(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         """The connection is ending, and a port keeps what the application has not received.
 
         ``messages_taken`` follows for each entry of the batch that the application receives.

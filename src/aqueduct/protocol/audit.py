@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aqueduct.protocol.channels import Channels
 from aqueduct.protocol.half import Context
-from aqueduct.protocol.receiver import Receiver
-from aqueduct.protocol.sender import Sender
+from aqueduct.protocol.receiver import ReceivingHalf
+from aqueduct.protocol.sender import SendingHalf
 from aqueduct.wire.chanid import describe
 
 
@@ -15,7 +15,8 @@ def leftovers(
     """Describe everything that is still held; return nothing once all channels have ended."""
     halves = channels.halves.values()
     left = [
-        f"{describe(half.channel)}: {type(half).__name__.lower()} {half.state.value}"
+        f"{describe(half.channel)}: {'sender' if isinstance(half, SendingHalf) else 'receiver'} "
+        f"{half.state.value}"
         for half in halves
     ]
     left += [
@@ -39,7 +40,7 @@ def leftovers(
 def _stray_state(context: Context, channels: Channels) -> list[str]:
     """Describe state that is kept for channels that are no longer in the table."""
     halves = channels.halves
-    sleepers = [s for s in context.timers.sleepers() if isinstance(s, Sender | Receiver)]
+    sleepers = [s for s in context.timers.sleepers() if isinstance(s, SendingHalf | ReceivingHalf)]
     kept: dict[str, list[int]] = {
         "unsent acks": list(context.acks_due),
         "unsent credit": list(context.credit.unreported_channels),
@@ -56,11 +57,11 @@ def _stray_state(context: Context, channels: Channels) -> list[str]:
 def _counts(context: Context, channels: Channels) -> list[str]:
     """Describe sums that differ from the counts of the halves."""
     halves = channels.halves.values()
-    receivers = [half for half in halves if isinstance(half, Receiver)]
+    receivers = [half for half in halves if isinstance(half, ReceivingHalf)]
     credit = context.credit
     window = credit.send_window
     reserved = credit.written_off.reserved + sum(
-        window.spare(0, half.outstanding) for half in halves if isinstance(half, Sender)
+        window.spare(0, half.outstanding) for half in halves if isinstance(half, SendingHalf)
     )
     left: list[str] = []
     if window.reserved != reserved:

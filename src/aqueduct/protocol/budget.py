@@ -12,7 +12,7 @@ _STREAM_OVERHEAD = 64
 """Bytes of a frame's head that a stream may hold besides what flow control counts."""
 
 _GRAIN = 64 * 1024
-"""Bytes by which the charge of the address may lag behind what the connection holds."""
+"""Bytes by which the charge of an address may lag behind what its connections hold."""
 
 
 class Budget:
@@ -47,7 +47,7 @@ class Share:
         return True
 
 
-class Account:
+class AddressAccount:
     """The budgets of one address, before and after acceptance of its connections."""
 
     __slots__ = ("accepted", "early")
@@ -83,7 +83,7 @@ class HeldMemory:
         limits: ParserLimits,
         receive_window: Window,
         early: Budget | None,
-        account: Account | None,
+        account: AddressAccount | None,
     ) -> None:
         self._is_server = side == Side.SERVER
         self._config = config
@@ -155,5 +155,7 @@ class HeldMemory:
         for share in self._early_shares:
             if not share.hold(held):
                 raise RemoteProtocolError(
-                    "AQ-CONN-3", "too much of all clients at once", CloseCode.LIMIT_EXCEEDED
+                    "AQ-CONN-3",
+                    "all clients together exceed the early budget",
+                    CloseCode.LIMIT_EXCEEDED,
                 )

@@ -9,8 +9,8 @@ from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node, spread_lost
-from aqueduct.protocol.receiver import Receiver
-from aqueduct.protocol.sender import Mode, Sender
+from aqueduct.protocol.receiver import ReceivingHalf
+from aqueduct.protocol.sender import Mode, SendingHalf
 from aqueduct.wire.chanid import (
     ENTRYPOINT,
     Side,
@@ -22,10 +22,10 @@ from aqueduct.wire.chanid import (
     sender_of,
     space_of,
 )
-from aqueduct.wire.frames import ForgetChannel, Message
+from aqueduct.wire.frames import ForgetChannel, MessageFrame
 from aqueduct.wire.ranges import RangeSet
 
-AnyHalf = Sender | Receiver
+AnyHalf = SendingHalf | ReceivingHalf
 
 
 class Channels:
@@ -51,21 +51,23 @@ class Channels:
         # AQ-CHAN-1: the entrypoint exists from the start.
         if context.side == Side.CLIENT:
             node = Node(ENTRYPOINT, True)
-            self.halves[ENTRYPOINT] = Sender(
+            self.halves[ENTRYPOINT] = SendingHalf(
                 context, ENTRYPOINT, node, Ownership.APPLICATION, Mode.ORDERED
             )
         else:
-            self.halves[ENTRYPOINT] = Receiver(context, ENTRYPOINT, None, Ownership.APPLICATION)
+            self.halves[ENTRYPOINT] = ReceivingHalf(
+                context, ENTRYPOINT, None, Ownership.APPLICATION
+            )
 
     # -- creation --------------------------------------------------------------------------------
 
     def check_room(self, count: int) -> None:
-        """Raise if the peer does not allow so many channels more (AQ-LIMIT-4)."""
+        """Raise if the peer does not allow ``count`` more channels (AQ-LIMIT-4)."""
         allowed = self._context.credit.peer_limits.max_channels
         if self._ours + count > allowed:
             raise LocalProtocolError(
-                f"AQ-LIMIT-4: the peer takes {allowed} channels at once, {self._ours} are open; "
-                "end some before sending more away"
+                f"AQ-LIMIT-4: the peer accepts {allowed} channels at once, {self._ours} are open; "
+                "end some before attaching more"
             )
 
     def next_id(self, sender: int, oneshot: bool, ahead: dict[int, int]) -> int:
@@ -83,9 +85,13 @@ class Channels:
         self._ours += 1
         node = Node(channel, False)
         if sender_of(channel) == self.side:
-            self.halves[channel] = Sender(self._context, channel, node, Ownership.APPLICATION, mode)
+            self.halves[channel] = SendingHalf(
+                self._context, channel, node, Ownership.APPLICATION, mode
+            )
         else:
-            self.halves[channel] = Receiver(self._context, channel, node, Ownership.APPLICATION)
+            self.halves[channel] = ReceivingHalf(
+                self._context, channel, node, Ownership.APPLICATION
+            )
         return node
 
     def create_for_peer(self, channel: int) -> AnyHalf:
@@ -101,9 +107,9 @@ class Channels:
         if sender_of(channel) == self.side:
             # AQ-LIN-1: a sender that was received is accessible.
             node = Node(channel, True)
-            half = Sender(self._context, channel, node, Ownership.UNCLAIMED, Mode.ORDERED)
+            half = SendingHalf(self._context, channel, node, Ownership.UNCLAIMED, Mode.ORDERED)
         else:
-            half = Receiver(self._context, channel, None, Ownership.UNCLAIMED)
+            half = ReceivingHalf(self._context, channel, None, Ownership.UNCLAIMED)
         self.halves[channel] = half
         return half
 
@@ -125,7 +131,7 @@ class Channels:
         half.route_back(now + self._context.config.ack_delay)
         return half
 
-    def attach(self, message: Message, now: float) -> None:
+    def attach(self, message: MessageFrame, now: float) -> None:
         """Record the channels that an arrived message carries (AQ-CHAN-3)."""
         for attachment in message.attachments:
             channel = attachment.channel
@@ -145,7 +151,7 @@ class Channels:
             half.attached = True
             self._linger(half, now)
 
-    def claim(self, message: Message, now: float) -> None:
+    def claim(self, message: MessageFrame, now: float) -> None:
         """Give the handles in a message to the application, which has taken it."""
         for attachment in message.attachments:
             channel = attachment.channel
@@ -162,12 +168,12 @@ class Channels:
     # -- ends ------------------------------------------------------------------------------------
 
     def update(self, half: AnyHalf, now: float) -> None:
-        """After a change: end the half on the wire and remove it from the table, when due."""
+        """End a half on the wire and remove it from the table, if its state allows that now."""
         if half.is_open():
             return
         if half.channel not in self.halves:
             return  # AQ-LIMIT-4: it no longer counts, whatever else arrives on its streams
-        if isinstance(half, Receiver):
+        if isinstance(half, ReceivingHalf):
             half.complete(now)
         if half.settle():
             self._remove(half)
@@ -175,7 +181,7 @@ class Channels:
         else:
             self._linger(half, now)
 
-    def abandon(self, dropped: list[Message], now: float) -> None:
+    def abandon(self, dropped: list[MessageFrame], now: float) -> None:
         """End the halves in messages that were dropped untaken (AQ-CLOSE-4)."""
         waiting = deque(dropped)
         while waiting:
@@ -184,7 +190,7 @@ class Channels:
                 half = self.halves.get(attachment.channel)
                 if half is None:
                     continue
-                if isinstance(half, Receiver):
+                if isinstance(half, ReceivingHalf):
                     waiting.extend(half.close())
                 else:
                     half.owner = Ownership.RELEASED
@@ -195,7 +201,7 @@ class Channels:
         """Let the senders of channels that became accessible report deliveries and end."""
         for node in accessible:
             half = self.halves.get(node.channel)
-            if isinstance(half, Sender):
+            if isinstance(half, SendingHalf):
                 half.make_accessible()
                 self.update(half, now)
 
@@ -205,7 +211,7 @@ class Channels:
             return
         for node, lineage in spread_lost(nodes, (carrier,)):
             half = self.halves.get(node.channel)
-            if isinstance(half, Receiver):
+            if isinstance(half, ReceivingHalf):
                 self._remove(half)
                 self.abandon(half.drop(End.LOST, lineage), now)
             elif half is not None:
@@ -220,7 +226,7 @@ class Channels:
             return  # AQ-FORGET-3: it ended in order, and its queue belongs to the application
         self._remove(half)
         self._tombstones.add(half.channel, now)
-        if isinstance(half, Receiver):
+        if isinstance(half, ReceivingHalf):
             self.abandon(half.drop(End.LOST, ()), now)
         else:
             if half.owner is Ownership.UNCLAIMED and half.attached:
@@ -246,7 +252,7 @@ class Channels:
         self._lost_senders.clear()
         self._ours = self._of_peer = 0
         for half in halves:
-            if isinstance(half, Sender):
+            if isinstance(half, SendingHalf):
                 half.drop(End.CONNECTION, (), now)
             else:
                 half.drop(End.CONNECTION, ())
@@ -283,7 +289,7 @@ class Channels:
             return
         if creator_of(half.channel) == self.side:
             return
-        if isinstance(half, Sender) and half.end is not None:
+        if isinstance(half, SendingHalf) and half.end is not None:
             self._remove(half)
             self._tombstones.add(half.channel, now)
             return

@@ -17,7 +17,7 @@ from functools import partial
 from aqueduct.errors import ChannelClosed, CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.actions import Action
 from aqueduct.protocol.audit import leftovers
-from aqueduct.protocol.budget import Account, Budget, HeldMemory
+from aqueduct.protocol.budget import AddressAccount, Budget, HeldMemory
 from aqueduct.protocol.channels import Channels
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import ConnectionEnded, Event, PeerHeaders
@@ -26,8 +26,8 @@ from aqueduct.protocol.half import Context
 from aqueduct.protocol.incoming import Incoming, dispatch, wrong_side
 from aqueduct.protocol.lineage import message_key
 from aqueduct.protocol.outgoing import OutgoingStream
-from aqueduct.protocol.receiver import Receiver
-from aqueduct.protocol.sender import Mode, Sender
+from aqueduct.protocol.receiver import ReceivingHalf
+from aqueduct.protocol.sender import Mode, SendingHalf
 from aqueduct.wire.chanid import Side, describe
 from aqueduct.wire.frames import (
     PROTOCOL_VERSION,
@@ -35,10 +35,11 @@ from aqueduct.wire.frames import (
     Attachment,
     ConnectionHeaders,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     Version,
+    frame_name,
 )
 from aqueduct.wire.primitives import HeaderPairs
 
@@ -81,7 +82,7 @@ class ConnectionCore:
         *,
         headers: HeaderPairs = (),
         early: Budget | None = None,
-        account: Account | None = None,
+        account: AddressAccount | None = None,
     ) -> None:
         self.side = side
         self.config = config or Config()
@@ -172,7 +173,7 @@ class ConnectionCore:
         try:
             for sleeper in self._context.timers.due(now):
                 sleeper.handle_timer(now)
-                if isinstance(sleeper, Sender | Receiver):
+                if isinstance(sleeper, SendingHalf | ReceivingHalf):
                     self._channels.update(sleeper, now)
         except RemoteProtocolError as error:
             self._fail(error, now)
@@ -218,7 +219,7 @@ class ConnectionCore:
     def send(self, channel: int, payload: bytes, now: float) -> int:
         """Send a message without headers and channels; return its number."""
         half = self._channels.halves.get(channel)
-        if type(half) is not Sender or type(payload) is not bytes:
+        if type(half) is not SendingHalf or type(payload) is not bytes:
             return self._sender(channel).send(as_bytes(payload), now)
         return half.send(payload, now)
 
@@ -226,12 +227,12 @@ class ConnectionCore:
         """Return `send` for one channel, which saves the lookup for each message."""
         half = self._channels.halves.get(channel)
         # The half may have ended before its carrier was taken.
-        return half.send if isinstance(half, Sender) else partial(self.send, channel)
+        return half.send if isinstance(half, SendingHalf) else partial(self.send, channel)
 
     def mode_of(self, channel: int) -> Mode:
         """Return how a sender sends; ORDERED for one that is gone."""
         half = self._channels.halves.get(channel)
-        return half.mode if isinstance(half, Sender) else Mode.ORDERED
+        return half.mode if isinstance(half, SendingHalf) else Mode.ORDERED
 
     def send_message(
         self,
@@ -276,35 +277,35 @@ class ConnectionCore:
     def finish(self, channel: int, now: float) -> None:
         """Finish a channel: nothing more is sent on it."""
         half = self._channels.halves.get(channel)
-        if isinstance(half, Sender):
+        if isinstance(half, SendingHalf):
             half.finish(now)
 
     def cancel(self, channel: int, now: float) -> None:
         """Cancel a channel: discard what has not arrived."""
         half = self._channels.halves.get(channel)
-        if isinstance(half, Sender):
+        if isinstance(half, SendingHalf):
             half.cancel(now)
 
     def give_up(self, channel: int) -> bool:
         """Cancel the wait for room on a channel; return whether there was one."""
         half = self._channels.halves.get(channel)
-        return isinstance(half, Sender) and half.give_up()
+        return isinstance(half, SendingHalf) and half.give_up()
 
     def close(self, channel: int, now: float) -> None:
         """Stop receiving on a channel, and drop what is queued."""
         half = self._channels.halves.get(channel)
-        if isinstance(half, Receiver):
+        if isinstance(half, ReceivingHalf):
             self._channels.abandon(half.close(), now)
             self._channels.update(half, now)
 
-    def take(self, channel: int, limit: int, now: float) -> list[Message | MessageRun]:
+    def take(self, channel: int, limit: int, now: float) -> list[MessageFrame | MessageRun]:
         """Take up to ``limit`` messages from the queue; the caller owns the halves in them."""
         half = self._channels.halves.get(channel)
-        if not isinstance(half, Receiver):
+        if not isinstance(half, ReceivingHalf):
             return []
         batch = half.take(limit, now)
         for taken in batch:
-            if type(taken) is Message and taken.attachments:
+            if type(taken) is MessageFrame and taken.attachments:
                 self._channels.claim(taken, now)
         credit = self._context.credit
         if credit.unreported >= credit.report_at:
@@ -375,7 +376,7 @@ class ConnectionCore:
         due, self._context.acks_due = self._context.acks_due, {}
         for channel, now in due.items():
             half = self._channels.halves.get(channel)
-            if isinstance(half, Receiver):
+            if isinstance(half, ReceivingHalf):
                 half.flush(now)
 
     # -- reading ---------------------------------------------------------------------------------
@@ -404,7 +405,7 @@ class ConnectionCore:
             self._process_prelude(incoming, frame, now)
             return
         if isinstance(frame, MessageRun):
-            if type(half) is not Receiver:
+            if type(half) is not ReceivingHalf:
                 raise wrong_side("AQ-FRAME-18", "MESSAGE", half.channel)
             if half.is_over():
                 incoming.ignore()
@@ -430,7 +431,7 @@ class ConnectionCore:
         elif isinstance(frame, Version):
             self._handle_version(frame)
         elif incoming.is_datagram:
-            raise RemoteProtocolError("AQ-UNREL-7", f"{type(frame).__name__} in a datagram")
+            raise RemoteProtocolError("AQ-UNREL-7", f"{frame_name(type(frame))} in a datagram")
         elif isinstance(frame, AckVersion):
             self._context.out.version_acked = True  # AQ-VERSION-1
         elif isinstance(frame, ConnectionHeaders):
@@ -451,7 +452,7 @@ class ConnectionCore:
         if not self._ready:
             self._memory.hold_early(len(self._streams))
         half = incoming.half
-        if isinstance(half, Receiver) and half.sender_control == incoming.number:
+        if isinstance(half, ReceivingHalf) and half.sender_control == incoming.number:
             half.handle_sender_control_over()
             self._channels.update(half, now)
 
@@ -477,7 +478,9 @@ class ConnectionCore:
             raise RemoteProtocolError("AQ-CONN-4", "CONNECTION_HEADERS came twice")
         self._peer_headers, limits = split_limits(headers, self.config.initial_limits)
         outstanding = [
-            half.outstanding for half in self._channels.halves.values() if isinstance(half, Sender)
+            half.outstanding
+            for half in self._channels.halves.values()
+            if isinstance(half, SendingHalf)
         ]
         self._context.credit.open(limits, outstanding)
         self._context.events.append(PeerHeaders(self._peer_headers))
@@ -498,7 +501,7 @@ class ConnectionCore:
         self._ready = True
         self._memory.release_early()
         for half in list(self._channels.halves.values()):
-            if isinstance(half, Sender):
+            if isinstance(half, SendingHalf):
                 half.allow()
         early, self._early = self._early, {}
         for incoming in early:
@@ -530,9 +533,9 @@ class ConnectionCore:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _sender(self, channel: int) -> Sender:
+    def _sender(self, channel: int) -> SendingHalf:
         half = self._channels.halves.get(channel)
-        if isinstance(half, Sender):
+        if isinstance(half, SendingHalf):
             return half
         raise ChannelClosed(f"there is no open sender for {describe(channel)}", channel=channel)
 
@@ -540,14 +543,14 @@ class ConnectionCore:
         """Wake the senders that wait for the connection window and whose message fits now."""
         for channel in self._context.blocked.next(self._now):
             half = self._channels.halves.get(channel)
-            assert isinstance(half, Sender)
+            assert isinstance(half, SendingHalf)
             half.admit()
 
     def _report_all(self) -> None:
         """Return the credit of all channels, which together is due (AQ-FLOW-4)."""
         for channel in list(self._context.credit.unreported_channels):
             half = self._channels.halves.get(channel)
-            assert isinstance(half, Receiver)
+            assert isinstance(half, ReceivingHalf)
             half.report()
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from aqueduct.errors import MessageTooLarge
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.timers import NEVER, Timers
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 from aqueduct.wire.primitives import headers_size
 
 
@@ -124,7 +124,7 @@ class Credit:
     when the application takes them, `report` when DEQUEUED returns their credit; `discard` and
     `drain` when the channel ends first.
 
-    `Sender.send` repeats `fits` and `charge` inline, because a call per message would be too slow.
+    `SendingHalf.send` repeats `fits` and `charge` inline: a call per message would be too slow.
     """
 
     __slots__ = (
@@ -293,7 +293,7 @@ class Credit:
         self.draining -= size
 
 
-def check_message(message: Message, size: int, limits: Limits) -> None:
+def check_message(message: MessageFrame, size: int, limits: Limits) -> None:
     """Raise MessageTooLarge if a message exceeds the peer's limits (AQ-LIMIT-3)."""
     if size > limits.max_message:
         raise MessageTooLarge(

@@ -1,11 +1,11 @@
-"""Input on its way in: the parser of each stream or datagram, and the dispatch of its frames."""
+"""Incoming streams and datagrams: the parser of each, and the dispatch of its frames."""
 
 from __future__ import annotations
 
 from aqueduct.errors import RemoteProtocolError
 from aqueduct.protocol.channels import Channels
-from aqueduct.protocol.receiver import Receiver
-from aqueduct.protocol.sender import Sender
+from aqueduct.protocol.receiver import ReceivingHalf
+from aqueduct.protocol.sender import SendingHalf
 from aqueduct.wire.chanid import ENTRYPOINT, creator_of, describe
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -16,8 +16,9 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     SentUnreliable,
+    frame_name,
 )
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 
@@ -35,7 +36,7 @@ class Incoming:
         """The transport's number of the stream; -1 for a datagram."""
         self.parser: SequenceParser | None = SequenceParser(limits)
         """None once the rest is ignored."""
-        self.half: Sender | Receiver | None = None
+        self.half: SendingHalf | ReceivingHalf | None = None
         self.fin = False
         self.route = -1
         """The channel of its ROUTE_TO, while the connection is not ready."""
@@ -81,11 +82,15 @@ class Incoming:
 
 
 def dispatch(
-    channels: Channels, incoming: Incoming, half: Sender | Receiver, frame: Frame, now: float
+    channels: Channels,
+    incoming: Incoming,
+    half: SendingHalf | ReceivingHalf,
+    frame: Frame,
+    now: float,
 ) -> None:
     """Give a frame to the half of the channel that its sequence is routed to."""
-    if incoming.is_datagram and not isinstance(frame, Message):
-        raise RemoteProtocolError("AQ-UNREL-7", f"{type(frame).__name__} in a datagram")
+    if incoming.is_datagram and not isinstance(frame, MessageFrame):
+        raise RemoteProtocolError("AQ-UNREL-7", f"{frame_name(type(frame))} in a datagram")
     if isinstance(frame, ForgetChannel):
         if creator_of(half.channel) == channels.side or half.channel == ENTRYPOINT:
             raise wrong_side("AQ-FRAME-20", "FORGET_CHANNEL", half.channel)
@@ -96,7 +101,7 @@ def dispatch(
     if half.is_over():
         incoming.ignore()  # AQ-ROUTE-4
         return
-    if isinstance(half, Receiver):
+    if isinstance(half, ReceivingHalf):
         _dispatch_to_receiver(channels, incoming, half, frame, now)
     else:
         _dispatch_to_sender(channels, incoming, half, frame, now)
@@ -104,9 +109,9 @@ def dispatch(
 
 
 def _dispatch_to_receiver(
-    channels: Channels, incoming: Incoming, half: Receiver, frame: Frame, now: float
+    channels: Channels, incoming: Incoming, half: ReceivingHalf, frame: Frame, now: float
 ) -> None:
-    if isinstance(frame, Message):
+    if isinstance(frame, MessageFrame):
         if half.handle_message(frame, not incoming.is_datagram, now):
             channels.attach(frame, now)
     elif isinstance(frame, SentUnreliable):
@@ -116,14 +121,14 @@ def _dispatch_to_receiver(
     elif isinstance(frame, CancelSender):
         channels.abandon(half.handle_cancel(), now)
     else:
-        raise wrong_side("AQ-FRAME-19", type(frame).__name__, half.channel)
+        raise wrong_side("AQ-FRAME-19", frame_name(type(frame)), half.channel)
 
 
 def _dispatch_to_sender(
-    channels: Channels, incoming: Incoming, half: Sender, frame: Frame, now: float
+    channels: Channels, incoming: Incoming, half: SendingHalf, frame: Frame, now: float
 ) -> None:
     if not isinstance(frame, AckReliable | AckNackUnreliable | Dequeued | CloseReceiver):
-        raise wrong_side("AQ-FRAME-18", type(frame).__name__, half.channel)
+        raise wrong_side("AQ-FRAME-18", frame_name(type(frame)), half.channel)
     half.check_control(incoming.number)
     if isinstance(frame, AckReliable):
         channels.settle_lineage(half.handle_acks(frame.ranges), now)

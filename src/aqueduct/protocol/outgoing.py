@@ -1,4 +1,4 @@
-"""Output that has not left: streams and datagrams, packed into few writes per turn."""
+"""Outgoing streams and datagrams, packed into few writes per turn of the event loop."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Messages without content cost no credit: they are kept as a count (AQ-FLOW-9).
 
 from __future__ import annotations
 
-from aqueduct.wire.frames import Message, MessageRun, RouteTo
+from aqueduct.wire.frames import MessageFrame, MessageRun, RouteTo
 from aqueduct.wire.primitives import decode_varint, encode_varint
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 
@@ -118,7 +118,7 @@ class Queue:
     __slots__ = ("_entries", "_head", "_stretches", "count", "size")
 
     def __init__(self) -> None:
-        self._entries: list[Message | MessageRun | Packed] = []
+        self._entries: list[MessageFrame | MessageRun | Packed] = []
         self._head = 0
         self._stretches = 0
         self.size = 0
@@ -129,7 +129,7 @@ class Queue:
     def __bool__(self) -> bool:
         return self._head < len(self._entries)
 
-    def add_message(self, message: Message, size: int, *, pack: bool) -> None:
+    def add_message(self, message: MessageFrame, size: int, *, pack: bool) -> None:
         """Append a message with headers or channels."""
         self.size += size
         if pack:
@@ -158,16 +158,16 @@ class Queue:
             self._entries.append(run)
         return True
 
-    def take(self, limit: int, limits: ParserLimits) -> list[Message | MessageRun]:
+    def take(self, limit: int, limits: ParserLimits) -> list[MessageFrame | MessageRun]:
         """Remove and return up to ``limit`` messages."""
-        batch: list[Message | MessageRun] = []
+        batch: list[MessageFrame | MessageRun] = []
         while limit > 0 and self:
             entry = self._entries[self._head]
             if isinstance(entry, Packed):
                 limit -= self._unpack(entry, limit, limits, batch)
                 if entry:
                     break
-            elif isinstance(entry, Message):
+            elif isinstance(entry, MessageFrame):
                 batch.append(entry)
                 self.count -= objects_in(entry)
                 limit -= 1
@@ -187,11 +187,11 @@ class Queue:
             self._head = 0
         return batch
 
-    def drop(self, limits: ParserLimits) -> list[Message]:
+    def drop(self, limits: ParserLimits) -> list[MessageFrame]:
         """Empty the queue; return the messages that carry channels."""
-        found: list[Message] = []
+        found: list[MessageFrame] = []
         for entry in self._entries[self._head :]:
-            if isinstance(entry, Message):
+            if isinstance(entry, MessageFrame):
                 found.append(entry)
             elif isinstance(entry, Packed):
                 while entry:
@@ -220,7 +220,11 @@ class Queue:
         self._stretches += packed.stretches - before
 
     def _unpack(
-        self, packed: Packed, limit: int, limits: ParserLimits, batch: list[Message | MessageRun]
+        self,
+        packed: Packed,
+        limit: int,
+        limits: ParserLimits,
+        batch: list[MessageFrame | MessageRun],
     ) -> int:
         """Move up to ``limit`` messages of a packed entry to the batch; return how many."""
         taken = 0
@@ -241,19 +245,19 @@ class Queue:
         return taken
 
 
-def objects_in(message: Message) -> int:
+def objects_in(message: MessageFrame) -> int:
     """Return about how many objects a message consists of: a header pair can be two bytes."""
     pairs = len(message.headers) + sum(len(each.headers) for each in message.attachments)
     return 1 + pairs + len(message.attachments)
 
 
-def unpack_message(frame: bytes, limits: ParserLimits) -> Message:
+def unpack_message(frame: bytes, limits: ParserLimits) -> MessageFrame:
     """Decode a packed message."""
     parser = SequenceParser(limits)
     parser.feed(_ROUTE + frame)
     parser.next()
     message = parser.next()
-    assert isinstance(message, Message)
+    assert isinstance(message, MessageFrame)
     return message
 
 

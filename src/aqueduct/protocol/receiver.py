@@ -17,13 +17,13 @@ from aqueduct.wire.frames import (
     AckReliable,
     CloseReceiver,
     Dequeued,
-    Message,
+    MessageFrame,
     MessageRun,
 )
 from aqueduct.wire.ranges import MAX_RANGE_VARINTS, MAX_RANGES_PER_ACK, RangeSet
 
 
-class Receiver(ReceiverStateMachine):
+class ReceivingHalf(ReceiverStateMachine):
     """The receiving half of one channel."""
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Receiver(ReceiverStateMachine):
         context.queued_objects += queue.count - before
         self._received(first, count, reliable, now)
 
-    def handle_message(self, message: Message, reliable: bool, now: float) -> bool:
+    def handle_message(self, message: MessageFrame, reliable: bool, now: float) -> bool:
         """Process a message with headers or channels; return whether it was accepted."""
         number = message.number
         if reliable:
@@ -150,7 +150,7 @@ class Receiver(ReceiverStateMachine):
             raise self._violation("AQ-SEND-6", "a oneshot channel with more than one message")
         self._total = total
 
-    def handle_cancel(self) -> list[Message]:
+    def handle_cancel(self) -> list[MessageFrame]:
         """Process CANCEL_SENDER: drop what is queued (AQ-CANCEL-4), and return it."""
         was = self.state
         self._move(ReceiverInput.CANCEL_SENDER)
@@ -166,7 +166,7 @@ class Receiver(ReceiverStateMachine):
 
     # -- commands --------------------------------------------------------------------------------
 
-    def take(self, limit: int, now: float) -> list[Message | MessageRun]:
+    def take(self, limit: int, now: float) -> list[MessageFrame | MessageRun]:
         """Hand up to ``limit`` messages to the application."""
         queue = self._queue
         if queue is None:
@@ -188,7 +188,7 @@ class Receiver(ReceiverStateMachine):
             self._flush_soon(now)
         return batch
 
-    def close(self) -> list[Message]:
+    def close(self) -> list[MessageFrame]:
         """Stop receiving: drop the queue (AQ-CLOSE-1), and return it."""
         self._move(ReceiverInput.CLOSE)
         self.owner = Ownership.RELEASED
@@ -235,7 +235,7 @@ class Receiver(ReceiverStateMachine):
         self._move(ReceiverInput.SETTLE)
         return True
 
-    def drop(self, how: End, lineage: tuple[int, ...]) -> list[Message]:
+    def drop(self, how: End, lineage: tuple[int, ...]) -> list[MessageFrame]:
         """End at once: forgotten, lost or disconnected. Return what was queued."""
         queue = self._drop_queue()
         over = self.is_over() or how is End.CONNECTION
@@ -445,7 +445,7 @@ class Receiver(ReceiverStateMachine):
         self._acks = self._reliable = self.datagrams = None
         self.wake_at = self._flush_at = NEVER
 
-    def _drop_queue(self) -> list[Message]:
+    def _drop_queue(self) -> list[MessageFrame]:
         """Empty the queue; return the messages with channels, which must be abandoned."""
         context = self._context
         credit = self._credit

@@ -19,7 +19,7 @@ from aqueduct.wire.frames import (
     Attachment,
     CancelSender,
     FinishSender,
-    Message,
+    MessageFrame,
     SentUnreliable,
     message_head,
 )
@@ -41,7 +41,7 @@ _ORDERED: Final = Mode.ORDERED
 _UNRELIABLE: Final = Mode.UNRELIABLE
 
 
-class Sender(SenderStateMachine):
+class SendingHalf(SenderStateMachine):
     """The sending half of one channel."""
 
     __slots__ = (
@@ -142,7 +142,7 @@ class Sender(SenderStateMachine):
     ) -> tuple[int, bool]:
         """Send any message; return its number and whether it was sent reliably."""
         self._check_open()
-        message = Message(self._next_number(), headers, attachments, payload)
+        message = MessageFrame(self._next_number(), headers, attachments, payload)
         size = message.size
         check_message(message, size, self._credit.peer_limits)
         if self._is_crowded():
@@ -154,7 +154,7 @@ class Sender(SenderStateMachine):
                 if self.oneshot:
                     self.finish(now)
                 return number, False
-            message = Message(self.next_reliable, headers, attachments, payload)
+            message = MessageFrame(self.next_reliable, headers, attachments, payload)
         if not self._credit.fits(self.outstanding, size):
             self._block(size)
         self._move(SenderInput.SEND)
@@ -441,7 +441,7 @@ class Sender(SenderStateMachine):
         self._context.out.write(stream, frame)
         self._context.out.finish(stream)
 
-    def _send_oneshot(self, message: Message) -> None:
+    def _send_oneshot(self, message: MessageFrame) -> None:
         # AQ-SEND-5: the message and the finish, in one stream.
         self._move(SenderInput.FINISH)
         self._stop_waiting()

@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
@@ -99,7 +100,7 @@ class Background:
         self.loop.close()
 
 
-class _State:
+class _ProcessLoop:
     """The background loop of this process."""
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class _State:
         self.background: Background | None = None
 
 
-_state = _State()
+_state = _ProcessLoop()
 
 
 def background() -> Background:
@@ -154,7 +155,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 # -- blocking twins -------------------------------------------------------------------------------
 
 
-class BlockingTwin(Generic[T]):
+class BlockingTwin(ABC, Generic[T]):
     """Base class of a blocking twin: it calls an asynchronous object on the background loop.
 
     A subclass takes methods and attributes over with `blocking`, `on_loop` and `Attribute`, so that
@@ -182,9 +183,9 @@ class BlockingTwin(Generic[T]):
             with contextlib.suppress(AqueductError):  # the error of the block is the one to raise
                 self._leave(failed=True)
 
+    @abstractmethod
     def _leave(self, *, failed: bool) -> None:
-        """End the object with its ``with`` block."""
-        raise NotImplementedError
+        """End the object at the end of its ``with`` block; ``failed`` if the block raised."""
 
 
 def blocking(

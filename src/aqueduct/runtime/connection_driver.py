@@ -42,8 +42,7 @@ from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
 from aqueduct.wire.chanid import ENTRYPOINT, sender_of
-from aqueduct.wire.frames import Attachment
-from aqueduct.wire.frames import Message as WireMessage
+from aqueduct.wire.frames import Attachment, MessageFrame
 from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class MovableHalf(Protocol):
     def _prepare_to_move(self) -> Attach:
         """Return what to attach to the message; raise if the half cannot be sent."""
 
-    def _move(self, line: ConnectionDriver, channel: int) -> None:
+    def _move(self, driver: ConnectionDriver, channel: int) -> None:
         """Become a channel of the connection that carries the message."""
 
 
@@ -105,7 +104,7 @@ class ConnectionDriver:
         self.is_forked = False
         self.peer_headers: HeaderPairs | None = None
         self.observer: Observer | None = None
-        """Hears what happens on this connection, if it is observed."""
+        """The observer of this connection, if any."""
         self.owns_trace = False
         """Whether the trace is closed with the connection."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
@@ -125,7 +124,7 @@ class ConnectionDriver:
         self._unsent: list[NetworkSendPort] = []
         """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
-        """Bytes that waited for the application when the peer went."""
+        """Bytes that the application had not received when the connection ended."""
         self._trace = trace
         if trace is not None:
             self._record(trace)
@@ -162,7 +161,7 @@ class ConnectionDriver:
         self._ready.add_done_callback(lambda _: timer.cancel())
 
     def handle_failure(self, error: AqueductError) -> None:
-        """End a connection that is not ready with an error for everyone who uses it."""
+        """Fail a connection that is not ready: its channels and `wait_ready` raise this error."""
         if not self._ready.done():
             self._fail(error)
             self.transport.abandon(str(error))
@@ -177,7 +176,7 @@ class ConnectionDriver:
     def _fail(self, error: AqueductError) -> None:
         self._failure = error
         self._ready.set_exception(error)
-        self._ready.exception()  # nobody has to ask for it
+        self._ready.exception()  # asyncio would log an error that no task retrieves
         self._unready.wake_all()
 
     def accept(self, headers: HeaderPairs) -> None:
@@ -233,15 +232,15 @@ class ConnectionDriver:
             half._move(self, made)
         return sent
 
-    def too_much(self, error: AqueductError) -> AqueductError:
-        """Return the error for a message over the limits: `WouldBlock` if they are not known."""
+    def limit_error(self, error: AqueductError) -> AqueductError:
+        """Return the error for a message over the limits: `WouldBlock` until they are known."""
         if self.peer_headers is not None:
             return error
         return WouldBlock("AQ-EARLY-4: the message has to wait for the server's limits")
 
     # -- receiving --------------------------------------------------------------------------------
 
-    def open_ports(self, message: WireMessage) -> None:
+    def open_ports(self, message: MessageFrame) -> None:
         """Open ports for the halves in a message that was taken, before their first event."""
         for attachment in message.attachments:
             channel = attachment.channel
@@ -279,11 +278,11 @@ class ConnectionDriver:
             port.abandon()
             raise
 
-    def attached(self, message: WireMessage) -> Unclaimed:
+    def attached(self, message: MessageFrame) -> Unclaimed:
         """Return the halves of a message that is not decoded."""
         return Unclaimed(self, message)
 
-    def abandon(self, message: WireMessage) -> None:
+    def abandon(self, message: MessageFrame) -> None:
         """End the halves in a message that were not claimed (AQ-CLOSE-4)."""
         for attachment in message.attachments:
             port = self._unclaimed.pop(attachment.channel, None)
@@ -427,7 +426,7 @@ class ConnectionDriver:
         await self.close(CloseCode.GOING_AWAY, "drained")
 
     async def _wait_sent(self) -> None:
-        """Wait until the peer has all that was sent, or does not want it."""
+        """Wait until the peer has acknowledged everything sent, or has stopped receiving."""
         self.transport.schedule_flush()
         while not self.transport.is_closed:
             await self._flushed.wait()
@@ -446,7 +445,7 @@ class ConnectionDriver:
                 if isinstance(port, NetworkSendPort) and is_behind(port)
             ]
         if not unsent:
-            return True  # other data may be in flight, such as credit for a peer that goes on
+            return True  # other data may be in flight, such as credit for a peer that keeps sending
         return self.transport.is_drained()
 
     def statistics(self) -> dict[str, float]:
@@ -517,10 +516,10 @@ def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf
 class Unclaimed:
     """The halves of a message of `bytes`: claimed on first use, closed if never used."""
 
-    __slots__ = ("_halves", "_line", "_message")
+    __slots__ = ("_driver", "_halves", "_message")
 
-    def __init__(self, line: ConnectionDriver, message: WireMessage) -> None:
-        self._line = line
+    def __init__(self, driver: ConnectionDriver, message: MessageFrame) -> None:
+        self._driver = driver
         self._message = message
         self._halves: tuple[ChannelHalf, ...] | None = None
 
@@ -528,10 +527,10 @@ class Unclaimed:
         """Return their handles, the same ones each time."""
         if self._halves is None:
             attachments = self._message.attachments
-            self._halves = tuple(self._line.claim(one, None, bytes) for one in attachments)
+            self._halves = tuple(self._driver.claim(one, None, bytes) for one in attachments)
         return self._halves
 
     def __del__(self) -> None:
-        loop = self._line.loop
+        loop = self._driver.loop
         if self._halves is None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._line.abandon, self._message)
+            loop.call_soon_threadsafe(self._driver.abandon, self._message)

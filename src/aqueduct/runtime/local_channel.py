@@ -123,15 +123,8 @@ class LocalSendPort:
         self.cancel()
 
     def describe(self) -> Description:
-        channel = self.channel
-        state = "open"
-        if channel.cancelled:
-            state = "cancelled"
-        elif channel.closed:
-            state = "receiver closed"
-        elif channel.finished:
-            state = "finished"
-        return Description("local", None, state)
+        one = self.channel
+        return _describe(cancelled=one.cancelled, receiver_closed=one.closed, finished=one.finished)
 
     def statistics(self) -> dict[str, int]:
         return {"sent": self.channel.sent, "queued": len(self.channel.queue)}
@@ -193,15 +186,8 @@ class LocalReceivePort:
         self.close()
 
     def describe(self) -> Description:
-        channel = self.channel
-        state = "open"
-        if channel.closed:
-            state = "closed"
-        elif channel.cancelled:
-            state = "cancelled"
-        elif channel.finished:
-            state = "finished"
-        return Description("local", None, state)
+        one = self.channel
+        return _describe(closed=one.closed, cancelled=one.cancelled, finished=one.finished)
 
     def statistics(self) -> dict[str, int]:
         return {"received": self.channel.taken, "queued": len(self.channel.queue)}
@@ -225,3 +211,9 @@ class LocalReceivePort:
         else:
             channel.emptied.wake_all()
         return parcel
+
+
+def _describe(**states: bool) -> Description:
+    """Describe a half by the first of these states that it is in; it is open without one."""
+    state = next((name for name, holds in states.items() if holds), "open")
+    return Description("local", None, state.replace("_", " "))

@@ -10,8 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from aqueduct.errors import ChannelMoved, ForkedConnectionError
 from aqueduct.protocol.sender import Mode
 from aqueduct.runtime.headers import Headers
-from aqueduct.wire.frames import Message as WireMessage
-from aqueduct.wire.frames import MessageRun
+from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs
 
 T = TypeVar("T")
@@ -212,7 +211,7 @@ MOVED = MovedPort()
 class ForkedCore:
     """Replaces the core of a connection in a child process, where waiting would never end."""
 
-    def take(self, channel: int, limit: int, now: float) -> list[WireMessage | MessageRun]:
+    def take(self, channel: int, limit: int, now: float) -> list[MessageFrame | MessageRun]:
         """Raise `ForkedConnectionError`."""
         raise ForkedConnectionError(FORKED_REASON, channel=channel)
 

@@ -28,8 +28,7 @@ from aqueduct.runtime.ports import (
 )
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
-from aqueduct.wire.frames import Message as WireMessage
-from aqueduct.wire.frames import MessageRun
+from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
@@ -58,16 +57,16 @@ class NetworkReceivePort:
         "closed",
         "codec",
         "core",
+        "driver",
         "ended",
         "leftover",
-        "line",
         "oneshot",
         "ready",
     )
 
-    def __init__(self, line: ConnectionDriver, channel: int, kind: Any) -> None:
-        self.line = line
-        self.core: ConnectionCore | ForkedCore = line.core
+    def __init__(self, driver: ConnectionDriver, channel: int, kind: Any) -> None:
+        self.driver = driver
+        self.core: ConnectionCore | ForkedCore = driver.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
         self.codec: Codec[Any] = codec_for(kind)
@@ -82,9 +81,9 @@ class NetworkReceivePort:
         """The number of the message after those in `ready`."""
         self._failed: AqueductError | None = None
         """The error of the message after those in `ready`."""
-        self._batch: list[WireMessage | MessageRun] = []
+        self._batch: list[MessageFrame | MessageRun] = []
         """Entries taken from the core that follow, the next one last."""
-        self._rescued: deque[WireMessage | MessageRun] | None = None
+        self._rescued: deque[MessageFrame | MessageRun] | None = None
         """Entries taken from the core when the connection ended."""
         self._is_readable = True
         """Whether the core may have more messages."""
@@ -142,7 +141,7 @@ class NetworkReceivePort:
         if not self._batch and not self._refill():
             return None if self.ended is None else 0
         entry = self._batch[-1]
-        return entry.size if isinstance(entry, WireMessage) else max(map(len, entry.payloads))
+        return entry.size if isinstance(entry, MessageFrame) else max(map(len, entry.payloads))
 
     async def wait(self) -> None:
         if self.ended is None and not self.closed:
@@ -155,20 +154,20 @@ class NetworkReceivePort:
             return
         self.closed = True
         for entry in (*self._batch, *(self._rescued or ())):
-            if isinstance(entry, WireMessage):
-                self.line.abandon(entry)
+            if isinstance(entry, MessageFrame):
+                self.driver.abandon(entry)
         for parcel in self.leftover or ():
             parcel.settle(Outcome.LOST)
         self._drop()
-        if self.line.observer is not None and self.ended is None:
-            self.line.observer.receiver_closed(self.channel)
-        self.core.close(self.channel, self.line.time)
-        self.line.forget_port(self)  # the core raises no more events for a closed receiver
-        self.line.touch()
+        if self.driver.observer is not None and self.ended is None:
+            self.driver.observer.receiver_closed(self.channel)
+        self.core.close(self.channel, self.driver.time)
+        self.driver.forget_port(self)  # the core raises no more events for a closed receiver
+        self.driver.touch()
         self.arrived.wake_all()
 
     def is_open(self) -> bool:
-        if self.closed or (self.oneshot and self.received) or self.line.ended is not None:
+        if self.closed or (self.oneshot and self.received) or self.driver.ended is not None:
             return False
         return self.ended is None or bool(self._batch) or bool(self.ready)
 
@@ -233,11 +232,11 @@ class NetworkReceivePort:
         number = self._ready_stop - len(self.ready)
         return self._present(self.ready.pop(), (), number, whole)
 
-    def _pop_rich(self, entry: WireMessage, whole: bool) -> Any:
+    def _pop_rich(self, entry: MessageFrame, whole: bool) -> Any:
         """Return a message with headers or attachments."""
         self._passed += 1
         if whole and entry.attachments and self.codec.is_identity:
-            attached = self.line.attached(entry)
+            attached = self.driver.attached(entry)
             return Message(entry.payload, Headers(entry.headers), entry.number, attached)
         return self._present(self._decode(entry), entry.headers, entry.number, whole)
 
@@ -256,36 +255,36 @@ class NetworkReceivePort:
 
     def rescue(self) -> list[Port]:
         """Take what has arrived, because the connection ends; return the ports attached to it."""
-        batch = self.core.take(self.channel, EVERYTHING, self.line.time)
-        if batch and self.line.observer is not None:
-            self.line.observer.messages_rescued(self.channel, batch)
+        batch = self.core.take(self.channel, EVERYTHING, self.driver.time)
+        if batch and self.driver.observer is not None:
+            self.driver.observer.messages_rescued(self.channel, batch)
         self._open_ports(batch)
         self._rescued = deque(batch)
         return [
-            self.line.ports[attachment.channel]
+            self.driver.ports[attachment.channel]
             for entry in batch
-            if isinstance(entry, WireMessage)
+            if isinstance(entry, MessageFrame)
             for attachment in entry.attachments
-            if attachment.channel in self.line.ports
+            if attachment.channel in self.driver.ports
         ]
 
-    def _open_ports(self, batch: list[WireMessage | MessageRun]) -> None:
+    def _open_ports(self, batch: list[MessageFrame | MessageRun]) -> None:
         for entry in batch:
-            if isinstance(entry, WireMessage) and entry.attachments:
-                self.line.open_ports(entry)
+            if isinstance(entry, MessageFrame) and entry.attachments:
+                self.driver.open_ports(entry)
 
     def _refill(self) -> bool:
         """Take a batch from the core; return whether there was one."""
-        line = self.line
+        driver = self.driver
         if self._rescued:
             self._batch = [self._rescued.popleft()]
-            if line.observer is not None:
-                line.observer.messages_taken(self.channel, self._batch)
+            if driver.observer is not None:
+                driver.observer.messages_taken(self.channel, self._batch)
             return True
         if not self._is_readable:
             return False
         limit = self._limit
-        batch = self.core.take(self.channel, limit, line.time)
+        batch = self.core.take(self.channel, limit, driver.time)
         size = count = 0
         for entry in batch:
             size += entry.size
@@ -293,8 +292,8 @@ class NetworkReceivePort:
         self._is_readable = count >= limit  # otherwise the core reports the next message
         if not batch:
             return False
-        if line.observer is not None:
-            line.observer.messages_taken(self.channel, batch)
+        if driver.observer is not None:
+            driver.observer.messages_taken(self.channel, batch)
         self._open_ports(batch)
         if size > _BATCH_BYTES:
             self._limit = max(1, limit // 2)
@@ -302,17 +301,17 @@ class NetworkReceivePort:
             self._limit = min(_BATCH, limit * 2)
         batch.reverse()
         self._batch = batch
-        line.touch()
+        driver.touch()
         return True
 
     @staticmethod
     def _present(value: Any, headers: HeaderPairs, number: int, whole: bool) -> Any:
         return Message(value, Headers(headers), number) if whole else value
 
-    def _decode(self, message: WireMessage) -> Any:
+    def _decode(self, message: MessageFrame) -> Any:
         """Decode a message with attachments; unclaimed halves are closed (AQ-CLOSE-4)."""
         if self.codec.is_identity:
-            self.line.abandon(message)
+            self.driver.abandon(message)
             return message.payload
 
         claimed: dict[int, ChannelHalf] = {}
@@ -322,17 +321,17 @@ class NetworkReceivePort:
             if not 0 <= index < len(message.attachments):
                 raise ValueError(f"there is no attachment {index}")
             attachment = message.attachments[index]
-            handle = claimed[attachment.channel] = self.line.claim(attachment, half, kind)
+            handle = claimed[attachment.channel] = self.driver.claim(attachment, half, kind)
             return handle
 
         try:
             return self.codec.decode(message.payload, claim)
         except AqueductError:
             for channel in claimed:
-                self.line.give_up(channel)
+                self.driver.give_up(channel)
             raise
         finally:
-            self.line.abandon(message)
+            self.driver.abandon(message)
 
     def _end(self) -> AqueductError:
         ended = self.ended
@@ -348,4 +347,4 @@ class NetworkReceivePort:
                 channel=self.channel,
                 lineage=ended.lineage,
             )
-        return self.line.lost(self.channel)
+        return self.driver.lost(self.channel)

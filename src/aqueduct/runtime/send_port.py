@@ -54,9 +54,9 @@ class NetworkSendPort:
         "codec",
         "core",
         "delivered",
+        "driver",
         "ended",
         "finished",
-        "line",
         "oneshot",
         "receipts",
         "room",
@@ -66,9 +66,9 @@ class NetworkSendPort:
         "waiting",
     )
 
-    def __init__(self, line: ConnectionDriver, channel: int, kind: Any) -> None:
-        self.line = line
-        self.core: ConnectionCore | ForkedCore = line.core
+    def __init__(self, driver: ConnectionDriver, channel: int, kind: Any) -> None:
+        self.driver = driver
+        self.core: ConnectionCore | ForkedCore = driver.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
         self.codec: Codec[Any] = codec_for(kind)
@@ -114,25 +114,25 @@ class NetworkSendPort:
     # -- for the handle ---------------------------------------------------------------------------
 
     def offer(self, value: Any) -> bool:
-        line = self.line
-        if line.unflushed > TURN_BYTES or self.waiting:
+        driver = self.driver
+        if driver.unflushed > TURN_BYTES or self.waiting:
             return False
         send = self._send_plain
         try:
             if send is not None and self._is_raw and type(value) is bytes:
-                send(value, line.time)
-                line.unflushed += len(value) + self._weight
+                send(value, driver.time)
+                driver.unflushed += len(value) + self._weight
             else:
                 self._send_any(value, (), None)
         except WouldBlock:
             return False
         except MessageTooLarge:
-            if line.peer_headers is not None:
+            if driver.peer_headers is not None:
                 raise
             return False  # AQ-EARLY-4: wait for the server's limits
         self.sent += 1
-        if not line.turn_due:
-            line.touch()
+        if not driver.turn_due:
+            driver.touch()
         return True
 
     def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
@@ -142,7 +142,7 @@ class NetworkSendPort:
             raise WouldBlock("messages queued before the channel was sent away go first")
         self._send_any(value, headers, receipt)
         self.sent += 1
-        self.line.touch()
+        self.driver.touch()
 
     async def wait(self) -> None:
         if self.ended is None:
@@ -154,10 +154,10 @@ class NetworkSendPort:
     def give_up(self) -> None:
         # Other channels must not wait for connection credit behind a message that is not sent.
         if not self.room and not self.waiting and self.core.give_up(self.channel):
-            self.line.touch()
+            self.driver.touch()
 
     def is_pressed(self) -> bool:
-        return self.line.unflushed > TURN_BYTES
+        return self.driver.unflushed > TURN_BYTES
 
     def finish(self) -> None:
         if self._refused is not None and not self._refusal_raised:
@@ -171,8 +171,8 @@ class NetworkSendPort:
         if not self.finished and not self.cancelled:
             self.cancelled = True
             self._lose_waiting()
-            self.core.cancel(self.channel, self.line.time)
-            self.line.touch()
+            self.core.cancel(self.channel, self.driver.time)
+            self.driver.touch()
             self.room.wake_all()
 
     async def flush(self) -> None:
@@ -206,7 +206,7 @@ class NetworkSendPort:
         }
 
     def describe(self) -> Description:
-        mode = self.line.core.mode_of(self.channel) if self.ended is None else None
+        mode = self.driver.core.mode_of(self.channel) if self.ended is None else None
         state = "open"
         if self.ended is not None:
             state = self.ended.how.value
@@ -237,7 +237,7 @@ class NetworkSendPort:
                 return
             self.sent += 1
             self.waiting.popleft()
-            self.line.touch()
+            self.driver.touch()
         if self.finished and self.ended is None:
             self._finish()
         # Wake all tasks: the core reports room once, however many of them wait for it.
@@ -295,24 +295,24 @@ class NetworkSendPort:
         payload, halves = self.codec.encode(value)
         try:
             if halves or headers or receipt is not None:
-                sent = self.line.send(self.channel, payload, headers, halves)
+                sent = self.driver.send(self.channel, payload, headers, halves)
                 if receipt is not None:
                     self.receipts[sent.reliable, sent.number] = receipt
             elif self._send_plain is not None:
-                self._send_plain(payload, self.line.time)
+                self._send_plain(payload, self.driver.time)
             else:
-                send = self.line.core.plain_sender(self.channel)
-                send(payload, self.line.time)
-                unordered = self.line.core.mode_of(self.channel) is Mode.UNORDERED
+                send = self.driver.core.plain_sender(self.channel)
+                send(payload, self.driver.time)
+                unordered = self.driver.core.mode_of(self.channel) is Mode.UNORDERED
                 if not self.oneshot and not unordered:
                     self._send_plain = send
         except (MessageTooLarge, LocalProtocolError) as error:
-            raise self.line.too_much(error) from None
+            raise self.driver.limit_error(error) from None
         if not self._weight:
-            mode = self.line.core.mode_of(self.channel)
+            mode = self.driver.core.mode_of(self.channel)
             self._weight = _WEIGHTS[mode]
             self._is_unordered = mode is Mode.UNORDERED
-        self.line.unflushed += len(payload) + self._weight
+        self.driver.unflushed += len(payload) + self._weight
         self.finished = self.finished or self.oneshot
 
     def _is_full(self) -> bool:
@@ -328,8 +328,8 @@ class NetworkSendPort:
         return True
 
     def _finish(self) -> None:
-        self.core.finish(self.channel, self.line.time)
-        self.line.touch()
+        self.core.finish(self.channel, self.driver.time)
+        self.driver.touch()
 
     def _settle(self, reliable: bool, start: int, stop: int, good: bool) -> None:
         outcome = Outcome.DELIVERED if good else Outcome.LOST
@@ -370,5 +370,5 @@ class NetworkSendPort:
                 lineage=ended.lineage,
             )
         if ended.how is End.CONNECTION:
-            return self.line.lost(self.channel)
+            return self.driver.lost(self.channel)
         return self._closed()

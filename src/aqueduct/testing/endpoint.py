@@ -20,7 +20,7 @@ from aqueduct.testing.record import (
     MessageSent,
     SendFailed,
 )
-from aqueduct.wire.frames import Message, MessageRun
+from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs, headers_size
 
 Result = TypeVar("Result")
@@ -162,7 +162,7 @@ class SimulatedEndpoint:
             observer.receiver_closed(channel)
         self._call("close", channel, lambda now: self.core.close(channel, now))
 
-    def take(self, channel: int, limit: int = 1_000_000) -> list[Message]:
+    def take(self, channel: int, limit: int = 1_000_000) -> list[MessageFrame]:
         """Take up to ``limit`` messages from a receiver's queue.
 
         Events that this causes wait for the next ``gather``, so that the caller can adopt the
@@ -170,7 +170,7 @@ class SimulatedEndpoint:
         """
         now = self._clock.now
         taken = self._guard("take", lambda: self.core.take(channel, limit, now))
-        messages: list[Message] = []
+        messages: list[MessageFrame] = []
         for item in taken:
             if isinstance(item, MessageRun):
                 messages.extend(item.messages())

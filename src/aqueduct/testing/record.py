@@ -11,7 +11,7 @@ from typing import TypeAlias
 from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import Event
 from aqueduct.wire.chanid import Side
-from aqueduct.wire.frames import Frame, Message
+from aqueduct.wire.frames import Frame, MessageFrame
 from aqueduct.wire.primitives import HeaderPairs
 
 NO_CHANNEL = -1
@@ -133,7 +133,7 @@ class MessageTaken:
     time: float
     side: Side
     channel: int
-    message: Message
+    message: MessageFrame
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
     ConnectionHeaders,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     message_head,
@@ -124,13 +124,13 @@ class RecordObserver:
     ) -> None:
         """No-op: the `MessageSent` entry of the application names the channels."""
 
-    def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         now = self._clock.now
         for item in batch:
             for message in item.messages() if isinstance(item, MessageRun) else (item,):
                 self._entries.append(MessageTaken(now, self.side, channel, message))
 
-    def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_rescued(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         """No-op: a simulated application takes everything itself."""
 
     def receiver_closed(self, channel: int) -> None:

@@ -39,9 +39,10 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
+    frame_name,
 )
 
 
@@ -109,7 +110,7 @@ def _place(sent: FrameSent) -> str:
 
 def _format_frame(sent: FrameSent) -> str:
     frame: Frame = sent.frame
-    if isinstance(frame, Message):
+    if isinstance(frame, MessageFrame):
         made = "".join(f" +{describe(each.channel)}" for each in frame.attachments)
         return f"MESSAGE {frame.number} ({frame.size} B){made}"
     if isinstance(frame, AckReliable):
@@ -131,8 +132,7 @@ def _format_frame(sent: FrameSent) -> str:
         return f"CONNECTION_HEADERS ({len(frame.headers)})"
     if isinstance(frame, RouteTo):
         return "ROUTE_TO"
-    name = type(frame).__name__
-    return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
+    return frame_name(type(frame))
 
 
 def _format_event(event: Event) -> str:

@@ -20,7 +20,7 @@ from aqueduct.protocol.events import (
 from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint
 from aqueduct.testing.plan import WorkloadPlan
 from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 from aqueduct.wire.primitives import HeaderPairs
 
 POOL = Random("payloads").randbytes(16_384)
@@ -190,7 +190,7 @@ class Application:
         elif handle.readable:
             self._ready[handle.channel] = handle
 
-    def _adopt_from(self, messages: list[Message]) -> None:
+    def _adopt_from(self, messages: list[MessageFrame]) -> None:
         channels = [each.channel for message in messages for each in message.attachments]
         for channel in channels:
             if sender_of(channel) == self.endpoint.side:

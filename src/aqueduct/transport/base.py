@@ -22,7 +22,7 @@ from typing import Protocol
 
 from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.budget import Account
+from aqueduct.protocol.budget import AddressAccount
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event
 from aqueduct.transport.address import Address, Route
@@ -44,7 +44,7 @@ class TransportOwner(Protocol):
         """
 
     def handle_ending(self) -> None:
-        """Save what has arrived: the core is about to learn that the connection has ended."""
+        """Take what has arrived out of the core, which ends next."""
 
     def handle_failure(self, error: AqueductError) -> None:
         """Fail the connection with this error, unless it is ready."""
@@ -93,7 +93,7 @@ class Transport(Protocol):
         """Set the owner; events are kept in the core until then."""
 
     def detach(self) -> None:
-        """Drop the owner, which is not told of anything more."""
+        """Drop the owner: no callback follows."""
 
     def observe(self, observer: Observer) -> None:
         """Call the observer for streams, datagrams and resets; set before anything is sent."""
@@ -117,13 +117,13 @@ class Transport(Protocol):
         """Return whether a close code says that one side does not trust the other's certificate."""
 
     def abandon(self, reason: str) -> None:
-        """End the core without telling the peer."""
+        """End the core without notifying the peer."""
 
     def close(self) -> None:
         """Free all resources and deliver the last events; idempotent.
 
-        The peer is not told: closing the core does that. A peer that was not told notices by its
-        idle timeout at the latest.
+        This does not notify the peer: closing the core does. Otherwise the peer notices by its idle
+        timeout.
         """
 
     def statistics(self) -> dict[str, float]:
@@ -170,7 +170,7 @@ class Listener(Protocol):
         """Abandon all connections and free the address; idempotent."""
 
 
-MakeCore = Callable[[Account | None], ConnectionCore]
+MakeCore = Callable[[AddressAccount | None], ConnectionCore]
 """Makes the core of an accepted connection; the account is that of its address, if it has one."""
 
 OnTransport = Callable[[Transport], None]

@@ -43,7 +43,7 @@ _TIMER_GRAIN = 0.001
 _NEVER = float("inf")
 _VANISHED = "the peer ended without a close"
 
-Batch = Sequence[Action | None]
+ActionBatch = Sequence[Action | None]
 """What one flush hands over, in order; None stands for an end without a close."""
 
 
@@ -63,7 +63,7 @@ class MemoryTransport:
         self._owner: TransportOwner | None = None
         self._observer: Observer | None = None
         self._other_end: MemoryTransport | None = None
-        self._received: list[Batch] = []
+        self._received: list[ActionBatch] = []
         self._open_streams: set[int] = set()
         self._has_closed = False
         """Whether the close was handed to the other end."""
@@ -124,7 +124,7 @@ class MemoryTransport:
             self._batches_sent += 1
             self._other_end.receive(sent)
 
-    def receive(self, actions: Batch) -> None:
+    def receive(self, actions: ActionBatch) -> None:
         """Read actions of the other end's core in the next turn of the loop."""
         if self._has_ended or self._is_released:
             return
@@ -142,14 +142,14 @@ class MemoryTransport:
         return False
 
     def abandon(self, reason: str) -> None:
-        """End the core without telling the peer."""
+        """End the core without notifying the peer."""
         self._has_ended = True
         self.core.handle_connection_lost(CloseCode.NO_ERROR, reason, False, monotonic())
 
     def close(self) -> None:
         """Free all resources and deliver the last events.
 
-        A peer that was not told of a close cannot notice by silence, so it is told here.
+        A peer that got no close is notified here, because it has no idle timeout.
         """
         if self._is_released:
             return
@@ -340,7 +340,7 @@ class MemoryConnector:
         self.host = address.removeprefix(SCHEME)
 
     async def resolve(self) -> list[Route]:
-        """Return the one route there is."""
+        """Return the only route."""
         return [(0, (self.host, 0))]
 
     def open(self, route: Route, core: ConnectionCore) -> MemoryTransport:
@@ -348,7 +348,7 @@ class MemoryConnector:
         listener = _listeners.get(self.host)
         if listener is None or not listener.is_accepting:
             raise HostUnreachable(
-                f"nobody listens at {SCHEME}{self.host}", hint="start the server first"
+                f"nothing listens at {SCHEME}{self.host}", hint="start the server first"
             )
         if listener.loop is not asyncio.get_running_loop():
             raise ConnectError(

@@ -8,7 +8,7 @@ the varbytes, already cut out of the input and measured by the parser in ``seque
 # The tags are annotated as quoted literals because that is the one form that both the interpreter
 # and mypyc take for a class constant, rather than a field, of a dataclass.
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
@@ -48,7 +48,7 @@ class Version:
     version: bytes = PROTOCOL_VERSION
 
     def encode(self) -> bytes:
-        """The preamble, then the version text (AQ-FRAME-3)."""
+        """Return the preamble, then the version text (AQ-FRAME-3)."""
         return PREAMBLE + encode_varbytes(self.version)
 
 
@@ -59,7 +59,7 @@ class AckVersion:
     TAG: "ClassVar[Literal[1]]" = 1
 
     def encode(self) -> bytes:
-        """The tag alone (AQ-FRAME-4)."""
+        """Return the tag alone (AQ-FRAME-4)."""
         return b"\x01"
 
 
@@ -71,12 +71,12 @@ class ConnectionHeaders:
     headers: HeaderPairs
 
     def encode(self) -> bytes:
-        """The tag, then the header data (AQ-FRAME-5)."""
+        """Return the tag, then the header data (AQ-FRAME-5)."""
         return b"\x02" + encode_headers(self.headers)
 
     @staticmethod
     def decode(headers: bytes) -> "ConnectionHeaders":
-        """From the contents of the header data."""
+        """Decode the contents of the header data."""
         return ConnectionHeaders(decode_headers(headers))
 
 
@@ -88,7 +88,7 @@ class RouteTo:
     channel: int
 
     def encode(self) -> bytes:
-        """The tag, then CHANNEL (AQ-FRAME-6)."""
+        """Return the tag, then CHANNEL (AQ-FRAME-6)."""
         return b"\x03" + encode_varint(self.channel)
 
 
@@ -100,12 +100,12 @@ class Attachment:
     headers: HeaderPairs
 
     def encode(self) -> bytes:
-        """CHANNEL, then its header data (AQ-FRAME-8)."""
+        """Return CHANNEL, then its header data (AQ-FRAME-8)."""
         return encode_varint(self.channel) + encode_headers(self.headers)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageFrame:
     """One message on the channel."""
 
     TAG: "ClassVar[Literal[4]]" = 4
@@ -115,7 +115,7 @@ class Message:
     payload: bytes
 
     def encode(self) -> bytes:
-        """The tag, NUMBER, then header data, ATTACHMENTS and PAYLOAD (AQ-FRAME-7)."""
+        """Return the tag, NUMBER, then header data, ATTACHMENTS and PAYLOAD (AQ-FRAME-7)."""
         return b"".join(
             (
                 b"\x04",
@@ -129,10 +129,10 @@ class Message:
     @staticmethod
     def decode(
         number: int, contents: list[bytes], max_attachments: int, max_headers: int
-    ) -> "Message":
+    ) -> "MessageFrame":
         """Decode the contents of its three varbytes, and check the limits of each attachment."""
         headers, attachments, payload = contents
-        return Message(
+        return MessageFrame(
             number,
             decode_headers(headers),
             decode_attachments(attachments, max_attachments, max_headers),
@@ -161,7 +161,7 @@ def decode_attachments(
         while pos < end:
             channel, pos = decode_varint(contents, pos, end)
             headers, pos = decode_varbytes(contents, pos, end)
-            # AQ-FRAME-9: a channel is handed over once, and the entrypoint exists already.
+            # AQ-FRAME-9: a channel is attached once, and the entrypoint always exists.
             if channel == ENTRYPOINT or channel in channels:
                 raise RemoteProtocolError(
                     "AQ-FRAME-9", f"a message may not attach {describe(channel)} (again)"
@@ -195,7 +195,7 @@ class SentUnreliable:
     count: int
 
     def encode(self) -> bytes:
-        """The tag, then COUNT (AQ-FRAME-10)."""
+        """Return the tag, then COUNT (AQ-FRAME-10)."""
         return b"\x05" + encode_varint(self.count)
 
 
@@ -207,7 +207,7 @@ class FinishSender:
     sent_reliable: int
 
     def encode(self) -> bytes:
-        """The tag, then SENT_RELIABLE (AQ-FRAME-11)."""
+        """Return the tag, then SENT_RELIABLE (AQ-FRAME-11)."""
         return b"\x06" + encode_varint(self.sent_reliable)
 
 
@@ -218,7 +218,7 @@ class CancelSender:
     TAG: "ClassVar[Literal[7]]" = 7
 
     def encode(self) -> bytes:
-        """The tag alone (AQ-FRAME-12)."""
+        """Return the tag alone (AQ-FRAME-12)."""
         return b"\x07"
 
 
@@ -230,12 +230,12 @@ class AckReliable:
     ranges: tuple[Range, ...]
 
     def encode(self) -> bytes:
-        """The tag, then RANGES as gaps and lengths (AQ-FRAME-13)."""
+        """Return the tag, then RANGES as gaps and lengths (AQ-FRAME-13)."""
         return b"\x08" + encode_ack_ranges(self.ranges)
 
     @staticmethod
     def decode(ranges: bytes) -> "AckReliable":
-        """From the contents of RANGES."""
+        """Decode the contents of RANGES."""
         return AckReliable(decode_ack_ranges(ranges))
 
 
@@ -247,12 +247,12 @@ class AckNackUnreliable:
     lengths: tuple[int, ...]
 
     def encode(self) -> bytes:
-        """The tag, then RANGES as ack and nack lengths (AQ-FRAME-14)."""
+        """Return the tag, then RANGES as ack and nack lengths (AQ-FRAME-14)."""
         return b"\x09" + encode_ack_nack_lengths(self.lengths)
 
     @staticmethod
     def decode(ranges: bytes) -> "AckNackUnreliable":
-        """From the contents of RANGES."""
+        """Decode the contents of RANGES."""
         return AckNackUnreliable(decode_ack_nack_lengths(ranges))
 
 
@@ -263,7 +263,7 @@ class CloseReceiver:
     TAG: "ClassVar[Literal[10]]" = 10
 
     def encode(self) -> bytes:
-        """The tag alone (AQ-FRAME-15)."""
+        """Return the tag alone (AQ-FRAME-15)."""
         return b"\x0a"
 
 
@@ -274,7 +274,7 @@ class ForgetChannel:
     TAG: "ClassVar[Literal[11]]" = 11
 
     def encode(self) -> bytes:
-        """The tag alone (AQ-FRAME-16)."""
+        """Return the tag alone (AQ-FRAME-16)."""
         return b"\x0b"
 
 
@@ -286,7 +286,7 @@ class Dequeued:
     num_bytes: int
 
     def encode(self) -> bytes:
-        """The tag, then NUM_BYTES (AQ-FRAME-17)."""
+        """Return the tag, then NUM_BYTES (AQ-FRAME-17)."""
         return b"\x0c" + encode_varint(self.num_bytes)
 
 
@@ -295,7 +295,7 @@ Frame: TypeAlias = (
     | AckVersion
     | ConnectionHeaders
     | RouteTo
-    | Message
+    | MessageFrame
     | SentUnreliable
     | FinishSender
     | CancelSender
@@ -305,6 +305,33 @@ Frame: TypeAlias = (
     | ForgetChannel
     | Dequeued
 )
+
+
+def frame_name(kind: type[object]) -> str:
+    """Return the name of a frame in the specification, such as ``ROUTE_TO``."""
+    name = kind.__name__.removesuffix("Frame")
+    return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
+
+
+# AQ-FRAME-1: what follows the tag. Only MESSAGE has both a varint and varbytes.
+BARE_FRAMES: Final[dict[int, Frame]] = {
+    AckVersion.TAG: AckVersion(),
+    CancelSender.TAG: CancelSender(),
+    CloseReceiver.TAG: CloseReceiver(),
+    ForgetChannel.TAG: ForgetChannel(),
+}
+VARINT_FRAMES: Final[dict[int, Callable[[int], Frame]]] = {
+    RouteTo.TAG: RouteTo,
+    SentUnreliable.TAG: SentUnreliable,
+    FinishSender.TAG: FinishSender,
+    Dequeued.TAG: Dequeued,
+}
+VARBYTES_FRAMES: Final[dict[int, Callable[[bytes], Frame]]] = {
+    Version.TAG: Version,
+    ConnectionHeaders.TAG: ConnectionHeaders.decode,
+    AckReliable.TAG: AckReliable.decode,
+    AckNackUnreliable.TAG: AckNackUnreliable.decode,
+}
 
 
 class MessageRun:
@@ -317,11 +344,11 @@ class MessageRun:
         self.payloads = payloads
         self.size = size
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[MessageFrame]:
         """Yield the same messages one by one."""
         number = self.first
         for payload in self.payloads:
-            yield Message(number, (), (), payload)
+            yield MessageFrame(number, (), (), payload)
             number += 1
 
     def __eq__(self, other: object) -> bool:
@@ -358,9 +385,9 @@ def message_head(number: int, payload_size: int) -> bytes:
 
 
 def plain_frames(first: int, payloads: list[bytes]) -> list[bytes]:
-    """Plain MESSAGEs with consecutive numbers, as heads and payloads in turn.
+    """Return plain MESSAGEs with consecutive numbers, as alternating heads and payloads.
 
-    Up to 128 heads in a row differ in one byte, and most often in nothing else.
+    Up to 128 consecutive heads differ in one byte only, if the payloads have one size.
     """
     heads: list[bytes] = []
     while len(heads) < len(payloads):

@@ -16,10 +16,10 @@ Range = tuple[int, int]
 """The integers from the first number up to, not including, the second."""
 
 MAX_RANGE_VARINTS: Final = 8192
-"""How many varints one RANGES field may hold (AQ-RANGE-5)."""
+"""The most varints that one RANGES field may hold (AQ-RANGE-5)."""
 
 MAX_RANGES_PER_ACK: Final = MAX_RANGE_VARINTS // 2
-"""How many ranges one ACK_RELIABLE may hold: two varints each."""
+"""The most ranges that one ACK_RELIABLE may hold: two varints each."""
 
 MAX_RANGES_SIZE: Final = MAX_RANGE_VARINTS * 10
 """No RANGES field within AQ-RANGE-5 is longer: a varint has ten bytes at most."""
@@ -127,12 +127,12 @@ class RangeSet:
 
     @property
     def range_count(self) -> int:
-        """How many ranges the numbers form."""
+        """The number of ranges that the numbers form."""
         return len(self._bounds) // 2
 
     @property
     def count(self) -> int:
-        """How many numbers are in the set."""
+        """The number of integers in the set."""
         return sum(self._bounds[1::2]) - sum(self._bounds[::2])
 
     @property
@@ -197,7 +197,7 @@ def encode_ack_nack_lengths(lengths: Iterable[int]) -> bytes:
         parts.append(encode_varint(length))
         total += length
     if total == 0:
-        raise ValueError("the lengths say nothing")
+        raise ValueError("there is no length above zero")
     _require_encodable(len(parts), total)
     return encode_varbytes(b"".join(parts))
 

@@ -1,54 +1,29 @@
 """The incremental parser of one stream or datagram, which also checks the order of frames."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.frames import (
+    BARE_FRAMES,
     MESSAGE_STARTS,
     MESSAGE_STARTS_CONTINUED,
     NO_EXTRAS,
     PREAMBLE,
-    AckNackUnreliable,
-    AckReliable,
+    VARBYTES_FRAMES,
+    VARINT_FRAMES,
     AckVersion,
-    CancelSender,
-    CloseReceiver,
     ConnectionHeaders,
-    Dequeued,
-    FinishSender,
-    ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
-    SentUnreliable,
     Version,
 )
 from aqueduct.wire.primitives import MAX_VARINT, decode_varint, encode_varint
 from aqueduct.wire.ranges import MAX_RANGES_SIZE
 
-# AQ-FRAME-1: what follows the tag. Only MESSAGE has both a varint and varbytes.
-_BARE: Final[dict[int, Frame]] = {
-    AckVersion.TAG: AckVersion(),
-    CancelSender.TAG: CancelSender(),
-    CloseReceiver.TAG: CloseReceiver(),
-    ForgetChannel.TAG: ForgetChannel(),
-}
-_WITH_VARINT: Final[dict[int, Callable[[int], Frame]]] = {
-    RouteTo.TAG: RouteTo,
-    SentUnreliable.TAG: SentUnreliable,
-    FinishSender.TAG: FinishSender,
-    Dequeued.TAG: Dequeued,
-}
-_WITH_VARBYTES: Final[dict[int, Callable[[bytes], Frame]]] = {
-    Version.TAG: Version,
-    ConnectionHeaders.TAG: ConnectionHeaders.decode,
-    AckReliable.TAG: AckReliable.decode,
-    AckNackUnreliable.TAG: AckNackUnreliable.decode,
-}
 _MESSAGE: Final = 4
 _LAST_TAG: Final = 12
 _CONNECTION_TAGS: Final = (Version.TAG, AckVersion.TAG, ConnectionHeaders.TAG)
@@ -80,9 +55,9 @@ class ParserLimits:
 class SequenceParser:
     """Parses the bytes of one stream or datagram, in chunks of any size, into frames.
 
-    Between two calls it rests between frames, or inside one: then it knows the tag, perhaps the
-    varint after it, the varbytes that are complete, and the pieces of the one that is not.
-    Once it has raised it is of no further use, like the connection it read from.
+    Between two calls it is between frames, or inside one: then it holds the tag, perhaps the varint
+    after it, the complete varbytes, and the pieces of the incomplete one. It must not be used any
+    more once it has raised.
     """
 
     __slots__ = (
@@ -143,19 +118,19 @@ class SequenceParser:
         return held
 
     def finish(self) -> None:
-        """The stream's FIN or the datagram's end, once next() has nothing more to give.
+        """Handle the end of the stream or datagram; call it once `next` returns None.
 
-        The parser of a stream that was reset is just dropped (AQ-SEQ-10).
+        The parser of a stream that was reset is dropped instead (AQ-SEQ-10).
         """
         if self._tag != _BETWEEN_FRAMES or self._has_bytes():
-            raise RemoteProtocolError("AQ-SEQ-4", "it ended inside a frame")
+            raise RemoteProtocolError("AQ-SEQ-4", "the sequence ended inside a frame")
         if not self._any_frame:
-            raise RemoteProtocolError("AQ-SEQ-5", "it ended without a frame")
+            raise RemoteProtocolError("AQ-SEQ-5", "the sequence ended without a frame")
 
     def next(self) -> Frame | MessageRun | None:
-        """Return the next frame, or all consecutive plain messages that are complete in one chunk.
+        """Return the next frame, or None if more bytes are needed.
 
-        None if more bytes are needed.
+        Consecutive plain messages that are complete in one chunk are returned as one run.
         """
         if self._tag == _BETWEEN_FRAMES:
             if not self._has_bytes():
@@ -205,24 +180,24 @@ class SequenceParser:
 
     def _take_other(self) -> Frame | None:
         tag = self._tag
-        if tag in _BARE:
-            frame = _BARE[tag]
-        elif tag in _WITH_VARINT:
+        if tag in BARE_FRAMES:
+            frame = BARE_FRAMES[tag]
+        elif tag in VARINT_FRAMES:
             number = self._take_varint()
             if number == _UNKNOWN:
                 return None
-            frame = _WITH_VARINT[tag](number)
+            frame = VARINT_FRAMES[tag](number)
         else:
             if tag == Version.TAG and not self._match_preamble():
                 return None
             contents = self._take_varbytes()
             if contents is None:
                 return None
-            frame = _WITH_VARBYTES[tag](contents)
+            frame = VARBYTES_FRAMES[tag](contents)
         self._end()
         return frame
 
-    def _take_message(self) -> Message | MessageRun | None:
+    def _take_message(self) -> MessageFrame | MessageRun | None:
         if self._number == _UNKNOWN:
             self._number = self._take_varint()
             if self._number == _UNKNOWN:
@@ -242,7 +217,7 @@ class SequenceParser:
         self._end()
         if parts[0] or parts[1]:
             limits = self._limits
-            return Message.decode(number, parts, limits.max_attachments, limits.max_headers)
+            return MessageFrame.decode(number, parts, limits.max_attachments, limits.max_headers)
         run = MessageRun(number, [parts[2]], len(parts[2]))
         self._extend_run(run)
         return run
@@ -263,9 +238,9 @@ class SequenceParser:
     def _extend_run(self, run: MessageRun) -> None:
         """Add the next plain messages in the chunk to run, while their numbers are consecutive.
 
-        This is where most of the time goes when there are many small messages. As all but the
+        The parser spends most of its time here if there are many small messages. As all but the
         low 7 bits of the number stay the same for up to 128 messages, so does their head, and
-        comparing is faster than decoding. Whatever looks different is left for the other methods.
+        comparing is faster than decoding. The other methods parse everything else.
         """
         chunk = self._chunk
         pos = self._pos
@@ -330,7 +305,7 @@ class SequenceParser:
             if not self._has_bytes():
                 return False
             if self._chunk[self._pos] != PREAMBLE[self._preamble_matched]:
-                raise RemoteProtocolError("AQ-FRAME-3", "VERSION does not begin as it must")
+                raise RemoteProtocolError("AQ-FRAME-3", "VERSION has a wrong preamble")
             self._pos += 1
             self._preamble_matched += 1
         return True

@@ -317,7 +317,7 @@ async def test_a_server_that_is_never_there_is_given_up(lab: Lab) -> None:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     producer = Producer(f"127.0.0.1:{port}", "topic", trust=lab.trust, give_up_after=0.2)
-    with pytest.raises(IngestError, match=r"could not be reached for 0.2 s: nobody listens"):
+    with pytest.raises(IngestError, match=r"could not be reached for 0.2 s: nothing listens"):
         await producer.open()
     with pytest.raises(IngestError, match="could not be reached"):
         await producer.send(b"")

@@ -9,7 +9,7 @@ from tests.observe.trace.recorded import Conversation, record
 
 @pytest.fixture(scope="session")
 def conversation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Conversation]:
-    """The directory in which both ends of a conversation recorded it."""
+    """Return the directory in which both ends of a conversation recorded it."""
     directory = tmp_path_factory.mktemp("trace")
     return directory, record(directory / "client", directory / "server")
 

@@ -114,7 +114,7 @@ class Conversation:
         tx.cancel()
 
     async def lose_a_channel(self, connection: aqueduct.Connection[Errand]) -> None:
-        """A carrier leaves when its receiver has just closed: the channel in it is lost."""
+        """Send a carrier to a receiver that has just closed, so that its channel is lost."""
         carriers, received = aqueduct.channel(Errand)
         self.closed.clear()
         await connection.entrypoint.send(Errand("close", carriers=received))
@@ -139,13 +139,13 @@ class Conversation:
 
 
 async def nothing() -> AsyncIterator[bytes]:
-    """No messages at all."""
+    """Yield no messages."""
     for one in list[bytes]():
         yield one
 
 
 def record(client: Path | Trace, server: Path | Trace) -> Conversation:
-    """Play the conversation; the traces are complete afterwards."""
+    """Run the conversation; the traces are complete afterwards."""
     conversation = Conversation(client, server)
     asyncio.run(conversation.play())
     return conversation

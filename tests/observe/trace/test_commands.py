@@ -21,7 +21,7 @@ def test_print_shows_rows_as_lines(recorded: Path) -> None:
     assert "connection opened" in lines[0]
 
 
-def test_print_gives_json_to_programs(recorded: Path) -> None:
+def test_print_can_write_json(recorded: Path) -> None:
     rows = [json.loads(line) for line in run("print", recorded, "--json").splitlines()]
     assert {"connection_opened", "message_delivered"} <= {row["kind"] for row in rows}
 
@@ -32,7 +32,7 @@ def test_tree_draws_channels_and_explains_the_marks(recorded: Path) -> None:
     assert "lost with a channel above it" in text
 
 
-def test_tree_gives_json_to_programs(recorded: Path) -> None:
+def test_tree_can_write_json(recorded: Path) -> None:
     channels = [json.loads(line) for line in run("tree", recorded, "--json").splitlines()]
     assert {"entrypoint", "client#6>"} <= {one["channel"] for one in channels}
     assert sum(one["fates"].get("lost", 0) for one in channels) == 1
@@ -45,6 +45,6 @@ def test_html_writes_one_page(recorded: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["print", "tree", "html"])
-def test_what_cannot_be_read_is_said_in_one_line(command: str, tmp_path: Path) -> None:
+def test_an_unreadable_trace_is_an_error_in_one_line(command: str, tmp_path: Path) -> None:
     assert run(command, tmp_path / "missing", code=1)
     assert run(command, tmp_path, "--connection", "ffff", code=1)

@@ -1,4 +1,4 @@
-"""The page about traces: its example runs, and it leaves nothing out."""
+"""The page about traces: its example runs, and it documents every column and row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_example_prints_the_fate_of_each_message(recorded: Path) -> None:
     assert "client#8> 0: open" in lines
 
 
-def test_every_column_is_explained_with_its_type() -> None:
+def test_every_column_is_documented_with_its_type() -> None:
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ([^|]+) \|", TEXT, re.M)
     told: dict[str, str] = {}
     for names, types in rows:
@@ -50,7 +50,7 @@ def test_every_column_is_explained_with_its_type() -> None:
         assert told[field.name] == TYPES[field.type], field.name
 
 
-def test_every_kind_of_row_and_every_frame_with_columns_is_explained() -> None:
+def test_every_kind_of_row_and_every_frame_with_columns_is_documented() -> None:
     for kind in Kind:
         assert f"`{kind.name.lower()}`" in TEXT
     for frame in re.findall(r"`([A-Z_]{6,})`", TEXT):

@@ -24,7 +24,7 @@ from aqueduct.wire.frames import (
     CloseReceiver,
     ConnectionHeaders,
     FinishSender,
-    Message,
+    MessageFrame,
     MessageRun,
     RouteTo,
     message_head,
@@ -75,7 +75,7 @@ def test_a_connection_begins_with_its_entrypoint(bench: Bench) -> None:
     assert (born["kind"], born["channel_name"]) == ("channel_born", "entrypoint")
 
 
-def test_frames_are_recorded_with_their_stream_and_the_end_of_it(bench: Bench) -> None:
+def test_frames_are_recorded_with_their_stream_and_its_end(bench: Bench) -> None:
     bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 3), False)
     bench.observer.stream_written(2, plain(3, 1) + FinishSender(4).encode(), True)
     rows = bench.rows("frame_sent")
@@ -85,7 +85,7 @@ def test_frames_are_recorded_with_their_stream_and_the_end_of_it(bench: Bench) -
     assert rows[-1]["value"] == 4
 
 
-def test_the_end_of_a_stream_comes_with_its_last_message_alone(bench: Bench) -> None:
+def test_the_end_of_a_stream_is_recorded_with_its_last_message(bench: Bench) -> None:
     bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 3), True)
     assert [row["fin"] for row in bench.rows("frame_sent")] == [None, None, None, True]
 
@@ -97,7 +97,7 @@ def test_an_end_without_a_frame_has_its_own_row(bench: Bench) -> None:
     assert (row["stream"], row["channel"]) == (3, 0)
 
 
-def test_a_datagram_has_no_stream_and_the_other_space(bench: Bench) -> None:
+def test_a_datagram_has_no_stream_and_the_unreliable_number_space(bench: Bench) -> None:
     bench.observer.datagram_written(RouteTo(8).encode() + plain(0, 2))
     rows = bench.rows("frame_sent")
     assert [row["stream"] for row in rows] == [None] * 3
@@ -106,7 +106,7 @@ def test_a_datagram_has_no_stream_and_the_other_space(bench: Bench) -> None:
 
 def test_neither_payloads_nor_header_values_are_recorded(bench: Bench) -> None:
     secret = b"hush"
-    message = Message(0, ((b"name", secret),), (Attachment(8, ((b"a", secret),)),), secret)
+    message = MessageFrame(0, ((b"name", secret),), (Attachment(8, ((b"a", secret),)),), secret)
     headers = ConnectionHeaders(((b"token", secret),))
     bench.observer.stream_written(2, headers.encode(), True)
     bench.observer.stream_written(6, RouteTo(0).encode() + message.encode(), False)
@@ -119,15 +119,15 @@ def test_neither_payloads_nor_header_values_are_recorded(bench: Bench) -> None:
         assert secret not in path.read_bytes()
 
 
-def test_long_and_many_header_names_are_cut(bench: Bench) -> None:
+def test_long_and_many_header_names_are_truncated(bench: Bench) -> None:
     pairs = tuple((b"n" * 1_000, b"") for _ in range(100))
-    message = Message(0, pairs, (), b"")
+    message = MessageFrame(0, pairs, (), b"")
     bench.observer.stream_written(6, RouteTo(0).encode() + message.encode(), False)
     names = bench.rows("frame_sent")[-1]["header_names"]
     assert (len(names), len(names[0])) == (32, 64)
 
 
-def test_bytes_that_are_no_frames_are_told_and_forgotten(bench: Bench) -> None:
+def test_unreadable_bytes_are_recorded_and_the_stream_is_not_followed(bench: Bench) -> None:
     bench.observer.stream_read(3, b"\x0d", False)
     bench.observer.stream_read(7, RouteTo(0).encode() + CloseReceiver().encode(), True)
     (row,) = bench.rows("unreadable")
@@ -135,7 +135,7 @@ def test_bytes_that_are_no_frames_are_told_and_forgotten(bench: Bench) -> None:
     assert len(bench.rows("frame_received")) == 2
 
 
-def test_resets_are_told_with_their_channel(bench: Bench) -> None:
+def test_resets_are_recorded_with_their_channel(bench: Bench) -> None:
     bench.observer.stream_written(2, RouteTo(8).encode(), False)
     bench.observer.reset_written(2, 0x10)
     bench.observer.reset_read(3, 0x11)
@@ -179,7 +179,7 @@ def test_a_message_that_never_left_has_a_fate_too(bench: Bench) -> None:
     ]
 
 
-def test_both_spaces_are_kept_apart(bench: Bench) -> None:
+def test_both_number_spaces_are_separate(bench: Bench) -> None:
     bench.observer.datagram_written(RouteTo(0).encode() + plain(0, 3))
     bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 1), True)
     bench.saw(Delivered(0, False, ((0, 1), (2, 3))), Delivered(0, True, ((0, 1),)))
@@ -192,7 +192,7 @@ def test_both_spaces_are_kept_apart(bench: Bench) -> None:
     ]
 
 
-def test_what_is_taken_is_known_by_its_space(tmp_path: Path) -> None:
+def test_taken_messages_have_their_number_space(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Side.SERVER)
     bench.observer.datagram_read(RouteTo(0).encode() + plain(0, 2))
     bench.observer.stream_read(2, RouteTo(0).encode() + plain(0, 1), True)
@@ -210,7 +210,7 @@ def test_what_is_taken_is_known_by_its_space(tmp_path: Path) -> None:
 
 def test_halves_are_born_when_their_message_is_taken(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Side.SERVER)
-    message = Message(0, (), (Attachment(8, ()), Attachment(2, ())), b"x")
+    message = MessageFrame(0, (), (Attachment(8, ()), Attachment(2, ())), b"x")
     bench.observer.stream_read(2, RouteTo(0).encode() + message.encode(), False)
     bench.observer.messages_taken(0, [message])
     born = [row for row in bench.rows("channel_born") if row["carrier"] is not None]
@@ -230,7 +230,7 @@ def test_a_receiver_ends_once(tmp_path: Path) -> None:
 
 
 def test_the_reason_of_an_end_is_not_recorded_but_its_rule_is(bench: Bench) -> None:
-    bench.saw(ConnectionEnded(2, "AQ-SEND-2: of somebody's hush", False))
+    bench.saw(ConnectionEnded(2, "AQ-SEND-2: confidential text", False))
     (row,) = bench.rows("connection_ended")
     assert (row["code"], row["by_peer"], row["rule"]) == (2, False, "AQ-SEND-2")
     assert "hush" not in repr(row)
@@ -246,7 +246,7 @@ def test_an_error_in_the_observer_does_not_reach_the_connection(
     assert "the trace of a connection stops" in caplog.text
 
 
-def test_arrivals_that_the_core_ignored_are_passed_over() -> None:
+def test_arrivals_that_the_core_ignored_are_skipped() -> None:
     receiving = Receiving()
     receiving.arrive(True, 0, 3)
     receiving.arrive(False, 0, 2)

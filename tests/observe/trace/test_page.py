@@ -13,7 +13,7 @@ VOID = {"meta", "rect", "line", "polyline", "path"}
 
 
 class Balance(HTMLParser):
-    """Every element is closed in its place."""
+    """Checks that elements are closed in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,14 +33,14 @@ def text(recorded: Path) -> str:
     return page(read(recorded), "A <trace>")
 
 
-def test_the_page_is_whole(text: str) -> None:
+def test_the_page_is_well_formed(text: str) -> None:
     parser = Balance()
     parser.feed(text)
     parser.close()
     assert parser.open == []
 
 
-def test_the_page_needs_nothing_else(text: str) -> None:
+def test_the_page_is_self_contained(text: str) -> None:
     assert not re.search(r"https?://|src=|href=|@import|url\((?!#)", text)
 
 
@@ -52,7 +52,7 @@ def test_the_page_shows_fates_rates_tree_and_frames(text: str) -> None:
     assert "FINISH_SENDER" in text
 
 
-def test_nothing_of_an_empty_trace_can_be_drawn_and_it_says_so(recorded: Path) -> None:
+def test_the_page_of_an_empty_trace_says_so(recorded: Path) -> None:
     assert "None were recorded." in page(read(recorded).slice(0, 0), "empty")
 
 

@@ -30,7 +30,7 @@ def test_a_single_file_can_be_read(recorded: Path) -> None:
     assert read(path).num_rows == pq.read_table(path).num_rows
 
 
-def test_files_in_the_making_are_not_looked_at(recorded: Path, tmp_path: Path) -> None:
+def test_incomplete_files_are_ignored(recorded: Path, tmp_path: Path) -> None:
     for path in recorded.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / ".aqueduct-1.parquet.partial").write_bytes(b"PAR1")
@@ -38,7 +38,7 @@ def test_files_in_the_making_are_not_looked_at(recorded: Path, tmp_path: Path) -
     assert pq.read_table(tmp_path).num_rows == read(recorded).num_rows
 
 
-def test_no_files_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+def test_a_directory_without_files_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no trace files in"):
         read(tmp_path)
     with pytest.raises(TraceError, match="missing"):
@@ -64,7 +64,7 @@ def test_another_schema_is_an_error_that_says_so(
         read(tmp_path)
 
 
-def test_a_circle_of_carriers_does_not_hang() -> None:
+def test_a_cycle_of_carriers_does_not_hang() -> None:
     rows = [
         {"connection": "c", "kind": "channel_born", "channel": 8, "carrier": 16},
         {"connection": "c", "kind": "channel_born", "channel": 16, "carrier": 8},

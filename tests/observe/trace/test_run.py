@@ -1,4 +1,4 @@
-"""Both ends of a real conversation over loopback, and what their traces have in common."""
+"""Traces of both ends of a real conversation over loopback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def messages(rows: Rows, kind: str) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {key(row): row for row in found}
 
 
-def test_both_ends_call_the_connection_the_same(rows: Rows) -> None:
+def test_both_ends_record_the_same_connection_id(rows: Rows) -> None:
     assert {(row["connection"] != "", row["side"]) for row in rows} == {
         (True, "client"),
         (True, "server"),
@@ -56,14 +56,14 @@ def test_every_kind_of_fate_occurs(rows: Rows) -> None:
     assert {row["kind"] for row in rows} >= FATES
 
 
-def test_a_sender_says_how_many_it_was_given_and_so_many_have_a_fate(rows: Rows) -> None:
+def test_as_many_messages_have_a_fate_as_a_sender_was_given(rows: Rows) -> None:
     fates = Counter(row["channel"] for row in rows if row["kind"] in FATES)
     for row in rows:
         if row["kind"] == "channel_ended" and row["role"] == "sender":
             assert fates[row["channel"]] == row["value"], row["channel_name"]
 
 
-def test_what_one_end_sent_the_other_received(rows: Rows) -> None:
+def test_each_end_received_what_the_other_sent(rows: Rows) -> None:
     sent, received = messages(rows, "frame_sent"), messages(rows, "frame_received")
     assert set(received) <= set(sent)
     for one, row in received.items():
@@ -73,8 +73,8 @@ def test_what_one_end_sent_the_other_received(rows: Rows) -> None:
         assert row["wall"] >= sent[one]["wall"]
 
 
-def test_every_frame_that_left_arrived(rows: Rows) -> None:
-    """On loopback; what was sent on streams that were reset need not."""
+def test_every_frame_sent_was_received(rows: Rows) -> None:
+    """On loopback, except on streams that were reset."""
     reset = {row["stream"] for row in rows if row["kind"] == "stream_reset"}
 
     def count(kind: str) -> Counter[tuple[Any, ...]]:
@@ -87,14 +87,14 @@ def test_every_frame_that_left_arrived(rows: Rows) -> None:
     assert count("frame_sent") == count("frame_received")
 
 
-def test_only_what_arrived_is_taken_and_only_what_was_delivered(rows: Rows) -> None:
+def test_taken_messages_arrived_and_were_delivered(rows: Rows) -> None:
     taken = messages(rows, "message_taken")
     assert set(taken) <= set(messages(rows, "frame_received"))
     bad = {key(row) for row in rows if row["kind"] in ("message_undelivered", "message_lost")}
     assert not set(taken) & bad
 
 
-def test_what_was_taken_is_what_the_application_got(
+def test_taken_messages_are_those_that_the_application_received(
     rows: Rows, conversation: tuple[Path, Conversation]
 ) -> None:
     taken = messages(rows, "message_taken")
@@ -107,7 +107,7 @@ def test_what_was_taken_is_what_the_application_got(
     assert sorted(to_server) == sorted(map(len, conversation[1].taken))
 
 
-def test_every_half_that_was_born_ended_once(rows: Rows) -> None:
+def test_every_half_ended_once(rows: Rows) -> None:
     born = Counter((r["side"], r["channel"]) for r in rows if r["kind"] == "channel_born")
     ended = Counter((r["side"], r["channel"]) for r in rows if r["kind"] == "channel_ended")
     assert born == ended
@@ -123,7 +123,7 @@ def test_a_lost_message_names_its_ancestor(rows: Rows) -> None:
         assert row["lineage"]
 
 
-def test_the_ledger_tells_the_fates(recorded: Path) -> None:
+def test_the_ledger_has_the_fates(recorded: Path) -> None:
     fates = Counter(ledger(read(recorded))["fate"].to_pylist())
     assert fates["dropped"] == 5
     assert fates["nacked"] == 3
@@ -132,13 +132,13 @@ def test_the_ledger_tells_the_fates(recorded: Path) -> None:
     assert fates["delivered"] > 900
 
 
-def test_nothing_secret_is_in_the_files(recorded: Path) -> None:
+def test_the_files_contain_no_payloads_or_header_values(recorded: Path) -> None:
     for path in recorded.iterdir():
         table = pq.read_table(path).to_pylist()
         assert "hush" not in repr(table)
 
 
-def test_the_limits_of_both_sides_are_there(rows: Rows) -> None:
+def test_the_limits_of_both_sides_are_recorded(rows: Rows) -> None:
     stated = [row for row in rows if row["limits"] is not None]
     assert {row["side"] for row in stated} == {"client", "server"}
     assert all('"channel_window"' in row["limits"] for row in stated)

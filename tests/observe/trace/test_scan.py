@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.observe.trace.scan import MAX_HELD, Found, PlainMessages, RichMessage, Scanner
-from aqueduct.wire.frames import Frame, Message, RouteTo, message_head
+from aqueduct.observe.trace.scan import MAX_HELD, PlainMessages, RichMessage, ScannedFrame, Scanner
+from aqueduct.wire.frames import Frame, MessageFrame, RouteTo, message_head
 from aqueduct.wire.primitives import encode_varint
 from tests.wire.strategies import cut, sequences
 
 
-def flat(found: list[Found]) -> list[object]:
-    """Runs taken apart, so that it does not matter how they were cut."""
+def flat(found: list[ScannedFrame]) -> list[object]:
+    """Split runs into messages, so that results do not depend on chunks."""
     result: list[object] = []
     for one in found:
         if isinstance(one, PlainMessages):
@@ -27,7 +27,7 @@ def flat(found: list[Found]) -> list[object]:
 def expected(frames: list[Frame]) -> list[object]:
     result: list[object] = []
     for frame in frames:
-        if not isinstance(frame, Message):
+        if not isinstance(frame, MessageFrame):
             result.append(frame)
         elif frame.headers or frame.attachments:
             result.append(
@@ -45,9 +45,7 @@ def expected(frames: list[Frame]) -> list[object]:
 
 
 @given(sequences(), st.lists(st.integers(0, 5_000), max_size=12))
-def test_it_finds_what_was_written_however_it_is_cut(
-    frames: list[Frame], places: list[int]
-) -> None:
+def test_the_scanner_finds_all_frames_in_any_chunks(frames: list[Frame], places: list[int]) -> None:
     data = b"".join(frame.encode() for frame in frames)
     scanner = Scanner()
     found = [one for piece in cut(data, places) for one in scanner.feed(piece)]
@@ -57,7 +55,7 @@ def test_it_finds_what_was_written_however_it_is_cut(
 
 @pytest.mark.parametrize("first", [0, 100, 127, 128, 16_300, 2**40])
 @pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 20_000])
-def test_many_messages_of_one_size_are_each_found(first: int, size: int) -> None:
+def test_each_of_many_messages_of_one_size_is_found(first: int, size: int) -> None:
     payload = bytes(size)
     data = RouteTo(8).encode() + b"".join(
         message_head(number, size) + payload for number in range(first, first + 300)
@@ -69,7 +67,7 @@ def test_many_messages_of_one_size_are_each_found(first: int, size: int) -> None
     assert run.sizes == array("q", [size]) * 300
 
 
-def test_a_stretch_of_one_size_ends_where_another_begins() -> None:
+def test_a_run_of_one_size_ends_at_another_size() -> None:
     sizes = [10] * 50 + [11] * 50 + [10, 300] * 20 + [5] * 30
     data = RouteTo(0).encode() + b"".join(
         message_head(number, size) + bytes([4]) * size for number, size in enumerate(sizes)
@@ -90,7 +88,7 @@ def test_payloads_are_not_held() -> None:
     assert run.sizes.tolist() == [10_000_000]
 
 
-def test_headers_without_an_end_are_given_up() -> None:
+def test_oversized_headers_are_rejected() -> None:
     scanner = Scanner()
     scanner.feed(RouteTo(0).encode() + b"\x04\x00" + encode_varint(2**60))
     scanner.feed(bytes(MAX_HELD - 100))
@@ -107,7 +105,7 @@ def test_headers_without_an_end_are_given_up() -> None:
         (b"\x03\x80\x00", "AQ-VARINT-2"),
     ],
 )
-def test_what_is_no_frame_is_refused_with_its_rule(data: bytes, rule: str) -> None:
+def test_malformed_frames_are_rejected_with_their_rule(data: bytes, rule: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         Scanner().feed(data)
     assert caught.value.rule == rule

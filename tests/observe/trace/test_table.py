@@ -8,7 +8,7 @@ from aqueduct.observe.trace.batch import DroppedRows, RowBatch, frame_code, sign
 from aqueduct.observe.trace.kinds import FIN, Kind, space
 from aqueduct.observe.trace.schema import WRITTEN
 from aqueduct.observe.trace.table import to_table
-from aqueduct.wire.frames import AckReliable, Message
+from aqueduct.wire.frames import AckReliable, MessageFrame
 
 CLIENT = ("c0ffee", "client")
 SERVER = ("c0ffee", "server")
@@ -26,7 +26,7 @@ def test_a_run_becomes_a_row_per_message() -> None:
     batch = RowBatch()
     batch.add(5, CLIENT, Kind.CONNECTION_OPENED)
     batch.add_sizes(array("q", [10, 20, 30]))
-    batch.add(7_000, CLIENT, frame_code(Kind.FRAME_SENT, Message, True), 24, 100, 3, stream=2)
+    batch.add(7_000, CLIENT, frame_code(Kind.FRAME_SENT, MessageFrame, True), 24, 100, 3, stream=2)
     batch.add(9_000, SERVER, Kind.MESSAGE_TAKEN | space(False), 24, 7, 2)
     found = rows(batch, sequence=40)
     assert [row["sequence"] for row in found] == [40, 41, 42, 43, 44, 45]
@@ -42,11 +42,11 @@ def test_a_run_becomes_a_row_per_message() -> None:
     assert [row["stream"] for row in found] == [None, 2, 2, 2, None, None]
 
 
-def test_rows_of_one_each_need_no_spreading() -> None:
+def test_runs_of_one_row_are_not_expanded() -> None:
     batch = RowBatch()
     for number in range(3):
         batch.add_sizes(array("q", [number]))
-        batch.add(number, CLIENT, frame_code(Kind.FRAME_SENT, Message, False) | FIN, 0, number)
+        batch.add(number, CLIENT, frame_code(Kind.FRAME_SENT, MessageFrame, False) | FIN, 0, number)
     found = rows(batch)
     assert [(row["message"], row["size"], row["fin"]) for row in found] == [
         (0, 0, True),
@@ -55,7 +55,7 @@ def test_rows_of_one_each_need_no_spreading() -> None:
     ]
 
 
-def test_rare_columns_are_where_they_belong() -> None:
+def test_rare_columns_are_in_their_rows() -> None:
     batch = RowBatch()
     batch.add(0, CLIENT, Kind.CHANNEL_BORN, 8, rare={"carrier": 0, "mode": "ordered"})
     batch.add(0, CLIENT, Kind.MESSAGE_LOST | space(True), 8, 0, 2, rare={"lineage": [16, 0]})
@@ -85,7 +85,7 @@ def test_the_largest_numbers_fit_as_signed_ones() -> None:
     assert signed(largest) == -1
 
 
-def test_waste_counts_and_keeps_nothing() -> None:
+def test_dropped_rows_are_counted_and_not_kept() -> None:
     waste = DroppedRows()
     waste.add_sizes(array("q", [1, 2, 3]))
     waste.add(0, CLIENT, Kind.MESSAGE_TAKEN, 0, 0, 3)

@@ -25,7 +25,7 @@ def test_the_tree_shows_each_channel_under_its_carrier(recorded: Path) -> None:
     assert any("unordered, finished" in line for line in lines)
 
 
-def test_the_tree_can_do_without_pictures(recorded: Path) -> None:
+def test_the_tree_can_be_plain_ascii(recorded: Path) -> None:
     text = drawn(recorded, ascii_only=True)
     assert "+*300" in text
     assert "✓" not in text

@@ -34,7 +34,7 @@ def rows(directory: Path) -> pa.Table:
     return pq.read_table(directory)
 
 
-def test_what_was_recorded_is_there_after_close(tmp_path: Path) -> None:
+def test_recorded_rows_are_readable_after_close(tmp_path: Path) -> None:
     with Trace(tmp_path / "new" / "folder") as trace:
         add(trace, 5)
         add(trace, 7)
@@ -52,7 +52,7 @@ def test_a_file_has_the_schema_and_its_version(tmp_path: Path) -> None:
     assert table.schema.metadata[VERSION_KEY] == b"1"
 
 
-def test_flush_makes_readable_what_there_is(tmp_path: Path) -> None:
+def test_flush_makes_recorded_rows_readable(tmp_path: Path) -> None:
     with Trace(tmp_path) as trace:
         add(trace, 3)
         trace.flush()
@@ -63,7 +63,7 @@ def test_flush_makes_readable_what_there_is(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_rows_are_written_after_an_interval_without_being_asked(tmp_path: Path) -> None:
+def test_rows_are_written_after_the_interval(tmp_path: Path) -> None:
     with Trace(tmp_path, interval=0.05) as trace:
         add(trace, 3)
         deadline = time.monotonic() + 10
@@ -82,7 +82,7 @@ def test_a_file_ends_when_it_has_enough_rows(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_two_traces_in_one_directory_do_not_meet(tmp_path: Path) -> None:
+def test_two_traces_in_one_directory_are_independent(tmp_path: Path) -> None:
     with Trace(tmp_path) as one, Trace(tmp_path) as other:
         add(one, 2)
         add(other, 3)
@@ -105,7 +105,7 @@ def test_many_threads_may_record(tmp_path: Path) -> None:
     assert rows(tmp_path).num_rows == 2_000
 
 
-def test_a_slow_disk_costs_rows_and_says_so_once(
+def test_a_slow_disk_drops_rows_and_logs_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = threading.Event()
@@ -132,7 +132,7 @@ def test_a_slow_disk_costs_rows_and_says_so_once(
     assert len([one for one in caplog.records if "dropped" in one.message]) == 1
 
 
-def test_a_full_disk_costs_rows_and_leaves_no_broken_file(
+def test_a_full_disk_drops_rows_and_leaves_no_broken_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = True
@@ -158,7 +158,7 @@ def test_a_full_disk_costs_rows_and_leaves_no_broken_file(
     assert "No space left" in caplog.text
 
 
-def test_a_directory_that_goes_away_costs_rows_only(tmp_path: Path) -> None:
+def test_a_removed_directory_drops_rows_only(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     with Trace(gone) as trace:
         gone.rmdir()
@@ -172,7 +172,7 @@ def test_a_directory_that_cannot_be_made_is_an_error_at_once(tmp_path: Path) -> 
         Trace(tmp_path / "file" / "below")
 
 
-def test_those_who_name_one_directory_share_a_trace(tmp_path: Path) -> None:
+def test_users_of_one_directory_share_a_trace(tmp_path: Path) -> None:
     first, second = acquire(tmp_path), acquire(str(tmp_path))
     assert first is second
     release(first)
@@ -184,7 +184,7 @@ def test_those_who_name_one_directory_share_a_trace(tmp_path: Path) -> None:
     release(third)
 
 
-def test_a_trace_somebody_made_is_theirs_to_close(tmp_path: Path) -> None:
+def test_the_caller_closes_a_trace_that_it_made(tmp_path: Path) -> None:
     with Trace(tmp_path) as trace:
         assert acquire(trace) is trace
         release(trace)
@@ -208,7 +208,7 @@ def _fork_and_record(directory: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where there is fork()")
-def test_a_forked_child_leaves_the_files_alone(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_touch_the_files(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(
         target=_fork_and_record, args=(tmp_path,)
     )
@@ -219,7 +219,7 @@ def test_a_forked_child_leaves_the_files_alone(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.suffix != ".parquet"] == []
 
 
-RECORDS_FOR_EVER = """
+RECORDS_ENDLESSLY = """
 import sys, time
 from pathlib import Path
 from aqueduct.observe.trace import Trace
@@ -231,8 +231,8 @@ while True:
 """
 
 
-def test_a_killed_process_leaves_only_whole_files(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", RECORDS_FOR_EVER, str(tmp_path)])
+def test_a_killed_process_leaves_only_complete_files(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", RECORDS_ENDLESSLY, str(tmp_path)])
     deadline = time.monotonic() + 30
     while len(list(tmp_path.glob("*.parquet"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -243,7 +243,7 @@ def test_a_killed_process_leaves_only_whole_files(tmp_path: Path) -> None:
     assert table.num_rows >= 500
 
 
-def test_a_program_that_forgets_to_close_loses_nothing(tmp_path: Path) -> None:
-    program = RECORDS_FOR_EVER.replace("while True", "for _ in range(7)")
+def test_a_program_that_does_not_close_its_trace_loses_no_rows(tmp_path: Path) -> None:
+    program = RECORDS_ENDLESSLY.replace("while True", "for _ in range(7)")
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
     assert rows(tmp_path).num_rows == 70

@@ -1,4 +1,4 @@
-"""Pairs over real QUIC in virtual time whose client comes back with a ticket."""
+"""Pairs over real QUIC in virtual time whose client reconnects with a ticket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import ServerTickets
-from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import RealQuic
@@ -24,7 +24,7 @@ RTT = 2 * DELAY
 SLACK = 0.005
 
 Loss = Callable[[Side, int], bool]
-"""Whether the packet of a side with this number is lost."""
+"""Returns whether the packet of a side with this number is lost."""
 
 
 def no_loss(side: Side, number: int) -> bool:
@@ -32,7 +32,7 @@ def no_loss(side: Side, number: int) -> bool:
 
 
 class EarlyQuic(RealQuic):
-    """A client with or without a ticket, and a server that gives tickets or not."""
+    """Real QUIC whose client may have a ticket, and whose server may issue tickets."""
 
     ticket: SessionTicket | None = None
     tickets: ServerTickets | None = None
@@ -40,14 +40,14 @@ class EarlyQuic(RealQuic):
     loses: Loss = staticmethod(no_loss)
     flights: tuple[list[bytes], list[bytes]]
 
-    def new_client(self, settings: Settings) -> Engine:
+    def new_client(self, settings: EngineConfiguration) -> Engine:
         self.flights = ([], [])
         return Engine(
             configuration=replace(settings, session_ticket=self.ticket),
             on_ticket=self.received.append,
         )
 
-    def new_server(self, settings: Settings, original: bytes) -> Engine:
+    def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
         return Engine(
             configuration=settings,
             original_destination_connection_id=original,
@@ -62,7 +62,7 @@ class EarlyQuic(RealQuic):
 
 
 class World:
-    """Where one server and one client meet again and again."""
+    """One server and one client that connect repeatedly."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, size: int = 1_452) -> None:
         self._patch = monkeypatch
@@ -71,7 +71,7 @@ class World:
         self.resize(size)
 
     def resize(self, *sizes: int) -> None:
-        """The packet sizes to choose from."""
+        """Set the packet sizes to choose from."""
         self._patch.setattr("tests.transport.quic.virtual.PACKET_SIZES", sizes)
 
     def pair(
@@ -84,7 +84,7 @@ class World:
         loses: Loss = no_loss,
         accept: bool = True,
     ) -> Pair:
-        """A client that has sent its greeting, on the way to a server."""
+        """Return a pair whose client has sent its first packets."""
         network = type(
             "Network",
             (EarlyQuic,),
@@ -99,21 +99,21 @@ class World:
         return Pair(seed, faults=faults or Faults(delay=DELAY), accept=accept)
 
     def a_ticket(self) -> SessionTicket:
-        """A ticket that the store knows, from a connection that was."""
+        """Return a ticket of the server's store, from an earlier connection."""
         pair = self.pair(tickets=self.store, faults=Faults(delay=0.001))
         network_of(pair).shake_hands()
         pair.run(1)
         return self.received.pop()
 
     def back(self, *, seed: int = 0, faults: Faults | None = None, loses: Loss = no_loss) -> Pair:
-        """A client that comes back to a server that remembers it."""
+        """Return a pair whose client reconnects to the same server."""
         ticket = self.a_ticket()
         return self.pair(ticket=ticket, tickets=self.store, seed=seed, faults=faults, loses=loses)
 
     def back_in_vain(
         self, *, seed: int = 0, faults: Faults | None = None, loses: Loss = no_loss
     ) -> Pair:
-        """A client that comes back to a server that was restarted."""
+        """Return a pair whose client reconnects to a restarted server."""
         ticket = self.a_ticket()
         return self.pair(
             ticket=ticket, tickets=ServerTickets(), seed=seed, faults=faults, loses=loses
@@ -121,7 +121,7 @@ class World:
 
 
 class Talk:
-    """The client asks, the server answers each message at once; when what was seen."""
+    """A client that sends requests and a server that echoes them, with the time of each."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -160,7 +160,7 @@ def network_of(pair: Pair) -> EarlyQuic:
 
 
 def was_early(pair: Pair) -> tuple[bool, bool]:
-    """Whether either side says that early data was taken."""
+    """Return whether each side reports that early data was accepted."""
     client, server = network_of(pair).bridges
     assert client is not None
     assert server is not None

@@ -1,4 +1,4 @@
-"""The QUIC transports below connections and servers, for tests that look inside."""
+"""Access to the QUIC transports of connections and servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections on bad networks, in virtual time: how many live through it.
+"""Connections on bad networks, in virtual time: how many survive.
 
 Real QUIC with 1,452-byte packets, short channels both ways, and a network that loses packets or
 gives the client another address.
@@ -16,7 +16,7 @@ from aqueduct.protocol.events import ConnectionEnded
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.wire.chanid import ENTRYPOINT, Side
-from aqueduct.wire.frames import Message
+from aqueduct.wire.frames import MessageFrame
 from tests.transport.quic.virtual import RealQuic
 
 LIMIT = 300.0
@@ -31,15 +31,15 @@ class Fate:
 
     seed: int
     done: int
-    """Channels that came to their end."""
+    """Channels that ended normally."""
     seconds: float
-    """Virtual time that took."""
+    """The virtual time until the end."""
     reason: str | None
     """Why the connection ended, if it did."""
 
 
 class Visit:
-    """One connection: a client that asks and sends on short channels, a server that answers."""
+    """One connection: a client that calls and sends on short channels, and its server."""
 
     def __init__(self, seed: int, faults: Faults, packet: int = 1_452) -> None:
         self.seed = seed
@@ -61,7 +61,7 @@ class Visit:
         self.pair.on_input = self._act
 
     def run(self, channels: int, limit: float = LIMIT) -> Fate:
-        """Open channels, and see what becomes of them."""
+        """Open channels, and return what became of the connection."""
         self.wanted += channels
         start = self.pair.now
         self._act(Side.CLIENT)
@@ -109,7 +109,7 @@ class Visit:
     def _serve(self) -> None:
         server = self.pair.server
         for message in server.take(ENTRYPOINT):
-            assert isinstance(message, Message)
+            assert isinstance(message, MessageFrame)
             answer, data = (one.channel for one in message.attachments)
             server.take(data)
             server.send(answer, self.random.randbytes(self.random.choice((10, 900, 3_000))))
@@ -119,7 +119,7 @@ class Visit:
 
 
 class Torrent(Visit):
-    """Both sides send as much as they may, at the same time, on channels that stay open."""
+    """Both sides send as much as credit allows, concurrently, on channels that stay open."""
 
     def __init__(self, seed: int, faults: Faults, mode: Mode, packet: int = 1_452) -> None:
         super().__init__(seed, faults, packet)
@@ -129,7 +129,7 @@ class Torrent(Visit):
         self.incoming: tuple[set[int], set[int]] = (set(), set())
 
     def pour(self, channels: int, messages: int, limit: float = LIMIT) -> Fate:
-        """Send so many messages on so many channels each way."""
+        """Send messages on channels in both directions."""
         client = self.pair.client
         for _ in range(channels):
             sent = client.send_message(
@@ -147,7 +147,7 @@ class Torrent(Visit):
         endpoint = self.pair.endpoints[side]
         if side == Side.SERVER:
             for message in endpoint.take(ENTRYPOINT):
-                assert isinstance(message, Message)
+                assert isinstance(message, MessageFrame)
                 back, there = (one.channel for one in message.attachments)
                 self.incoming[Side.SERVER].add(there)
                 endpoint.set_mode(back, self.mode)
@@ -165,20 +165,20 @@ class Torrent(Visit):
 
 
 def full(seed: int, *, mode: Mode, faults: Faults, packet: int = 1_452) -> Fate:
-    """A connection whose sides both have more to send than the network takes."""
+    """Run a connection whose sides both send more than the network can carry."""
     messages = 200 if mode is Mode.UNORDERED else 10
     return Torrent(seed, faults, mode, packet).pour(8, messages)
 
 
 def lossy(seed: int, *, loss: float = 0.1, channels: int = 20) -> Fate:
-    """A connection whose network loses packets both ways."""
+    """Run a connection on a network that loses packets both ways."""
     return Visit(seed, Faults(delay=0.01, loss=loss)).run(channels)
 
 
 def moving(seed: int, *, changes: int = 10, pause: float = 0.0, hosts: int = 1) -> Fate:
-    """A client that gets another address again and again, of one host or of many.
+    """Run a client whose address changes repeatedly, on one host or on several.
 
-    Channels pass before, between and behind; with a pause the connection is idle between.
+    Channels are used before, between and after the changes; with a pause the connection is idle.
     """
     visit = Visit(seed, Faults(delay=0.01, loss=0.01))
     fate = visit.run(5)

@@ -1,4 +1,4 @@
-"""Who may begin a connection, and who gives way."""
+"""Admission of new connections, and which half-open ones are dropped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from aqueduct.protocol.budget import Share
 from aqueduct.protocol.config import Config
-from aqueduct.transport.quic.admission import Accounts, HalfOpen, Hidden, neighbourhood
+from aqueduct.transport.quic.admission import AddressAccounts, HalfOpen, Hidden, neighbourhood
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,12 @@ from aqueduct.transport.quic.admission import Accounts, HalfOpen, Hidden, neighb
         ("fe80::1%eth0", "fe80::/64"),
     ],
 )
-def test_an_address_is_one_of_ipv4_or_a_network_of_ipv6(host: str, name: str) -> None:
+def test_accounting_is_per_ipv4_address_or_ipv6_network(host: str, name: str) -> None:
     assert neighbourhood(host) == name
 
 
 def crowd(**counts: int) -> HalfOpen[str]:
-    """So many of each address, one a second, in this order."""
+    """Return half-open connections by address, opened one per second in this order."""
     half_open: HalfOpen[str] = HalfOpen()
     now = 0
     for address, count in counts.items():
@@ -34,27 +34,27 @@ def crowd(**counts: int) -> HalfOpen[str]:
     return half_open
 
 
-def test_the_oldest_of_the_greediest_gives_way() -> None:
+def test_the_oldest_connection_of_the_address_with_the_most_is_dropped() -> None:
     half_open = crowd(modest=2, greedy=5)
-    assert half_open.makes_way("new", 7.0, 100.0) == "greedy0"
+    assert half_open.connection_to_drop("new", 7.0, 100.0) == "greedy0"
     half_open.remove("greedy0")
-    assert half_open.makes_way("modest", 7.0, 100.0) == "greedy1"
+    assert half_open.connection_to_drop("modest", 7.0, 100.0) == "greedy1"
 
 
-def test_one_of_its_own_or_of_its_equals_gives_way_only_after_some_time() -> None:
+def test_connections_of_addresses_without_more_are_dropped_only_after_min_age() -> None:
     half_open = crowd(a=3, b=3)
-    assert half_open.makes_way("b", 6.0, 10.0) is None
-    assert half_open.makes_way("a", 10.0, 10.0) == "a0"
+    assert half_open.connection_to_drop("b", 6.0, 10.0) is None
+    assert half_open.connection_to_drop("a", 10.0, 10.0) == "a0"
     alone = crowd(a=1)
-    assert alone.makes_way("b", 0.5, 1.0) is None
-    assert alone.makes_way("b", 1.0, 1.0) == "a0"
+    assert alone.connection_to_drop("b", 0.5, 1.0) is None
+    assert alone.connection_to_drop("b", 1.0, 1.0) == "a0"
 
 
-def test_nobody_gives_way_where_there_is_nobody() -> None:
-    assert crowd().makes_way("a", 1_000.0, 1.0) is None
+def test_nothing_is_dropped_if_nothing_is_half_open() -> None:
+    assert crowd().connection_to_drop("a", 1_000.0, 1.0) is None
 
 
-def test_those_that_are_open_or_over_count_no_more() -> None:
+def test_accepted_and_ended_connections_do_not_count() -> None:
     half_open = crowd(a=2, b=1)
     assert (len(half_open), half_open.count("a"), half_open.count("c")) == (3, 2, 0)
     for name in ("a0", "a0", "b0", "a1", "never"):
@@ -66,7 +66,7 @@ def test_those_that_are_open_or_over_count_no_more() -> None:
 def test_an_address_has_one_account_while_it_has_connections() -> None:
     """AQ-COST-4."""
     config = Config(max_address_bytes=1_000, address_allowance=10)
-    accounts = Accounts(config)
+    accounts = AddressAccounts(config)
     one, two = accounts.enter("a"), accounts.enter("a")
     assert one is two
     assert accounts.enter("b") is not one
@@ -75,7 +75,7 @@ def test_an_address_has_one_account_while_it_has_connections() -> None:
     assert one.early.limit * config.early_share == config.max_early_total
     for address in ("a", "b", "a"):
         accounts.leave(address)
-    assert len(accounts) == 0
+    assert not accounts._accounts
 
 
 def test_the_connection_with_the_most_hidden_state_of_its_address_is_closed() -> None:
@@ -95,7 +95,7 @@ def test_the_connection_with_the_most_hidden_state_of_its_address_is_closed() ->
 
 
 def test_the_connection_with_the_most_hidden_state_of_all_addresses_is_closed() -> None:
-    """AQ-COST-3: an address at its own bound leaves room to others."""
+    """AQ-COST-3: an address at its own bound leaves room for others."""
     hidden: Hidden[str] = Hidden(Config(max_address_hidden=100, early_share=3))
     for address in ("a", "b"):
         assert hidden.hold(f"{address} small", address, 10) is None
@@ -103,4 +103,4 @@ def test_the_connection_with_the_most_hidden_state_of_all_addresses_is_closed() 
     assert hidden.hold("b small", "b", 15) is None
     assert hidden.hold("c", "c", 90) is None
     assert hidden.hold("d", "d", 16) == "b large"
-    assert hidden.hold("d", "d", 15) is None, "what shrinks closes nobody"
+    assert hidden.hold("d", "d", 15) is None, "a smaller estimate closes no connection"

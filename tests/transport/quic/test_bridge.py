@@ -1,4 +1,4 @@
-"""Core and QUIC together, in virtual time: handshake, writes, resets, closes, and what fails."""
+"""Core and QUIC together, in virtual time: handshake, writes, resets, closes and failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aqueduct.transport.quic.bridge import MAX_REASON, Bridge, shortened
 from aqueduct.transport.quic.configuration import server_settings
 from aqueduct.transport.quic.costs import Unacknowledged
 from aqueduct.transport.quic.endpoint import QuicSettings
-from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.quic.write_queue import Write
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import NoHandshake, RealQuic
@@ -67,7 +67,7 @@ def test_headers_are_exchanged_and_messages_arrive(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_all_modes_pass(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+def test_messages_of_all_modes_arrive(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
     pair = real_pair(monkeypatch, faults=Faults(jitter=0.01))
     pair.client.set_mode(ENTRYPOINT, mode)
     for number in range(200):
@@ -100,7 +100,7 @@ def test_a_fault_of_quic_ends_both_sides_at_once(
     monkeypatch.setattr(bridge.quic, where, fail_once)
     pair.client.send(ENTRYPOINT, b"x")
     pair.run(1)
-    network(pair)._after_input(Side.CLIENT)  # a driver looks again when its bridge has ended
+    network(pair)._after_input(Side.CLIENT)  # a driver polls its bridge again after a failure
     (client,) = pair.client.events_of(ConnectionEnded)
     (server,) = pair.server.events_of(ConnectionEnded)
     assert (client.code, client.by_peer) == (CloseCode.TRANSPORT, False)
@@ -108,7 +108,7 @@ def test_a_fault_of_quic_ends_both_sides_at_once(
     assert client.reason == server.reason == "QUIC failed: a fault"
 
 
-def test_a_quic_that_cannot_even_close_is_over_all_the_same(
+def test_a_connection_ends_even_if_quic_fails_to_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch)
@@ -127,7 +127,7 @@ def test_a_quic_that_cannot_even_close_is_over_all_the_same(
     assert bridge.flush(2.0) == []
 
 
-def test_a_cancel_resets_and_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancel_resets_streams_and_reaches_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = real_pair(monkeypatch)
     pair.client.send(ENTRYPOINT, b"x" * 1_000)
     pair.run(1)
@@ -139,7 +139,7 @@ def test_a_cancel_resets_and_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pair.leftovers() == []
 
 
-def test_much_more_than_the_congestion_window_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_a_congestion_window_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = real_pair(monkeypatch)
     sent = pair.client.send_message(ENTRYPOINT, b"", attach=[Attach(Give.RECEIVER)])
     (channel,) = sent.channels
@@ -154,7 +154,7 @@ def test_much_more_than_the_congestion_window_passes(monkeypatch: pytest.MonkeyP
     assert total == 500_000
 
 
-def test_a_close_comes_behind_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_arrives_after_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = real_pair(monkeypatch)
     for number in range(100):
         pair.client.send(ENTRYPOINT, b"%d" % number * 100)
@@ -170,7 +170,7 @@ def test_a_close_comes_behind_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_the_end_is_told_at_once_and_writing_after_it_does_no_harm(
+def test_the_end_is_reported_at_once_and_later_writes_are_ignored(
     monkeypatch: pytest.MonkeyPatch, side: Side
 ) -> None:
     pair = real_pair(monkeypatch)
@@ -183,7 +183,7 @@ def test_the_end_is_told_at_once_and_writing_after_it_does_no_harm(
     assert len(other.events_of(ConnectionEnded)) == 1
 
 
-def test_the_end_is_told_to_a_side_in_the_middle_of_sending(
+def test_the_end_is_reported_to_a_side_that_is_sending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch)
@@ -197,7 +197,7 @@ def test_the_end_is_told_to_a_side_in_the_middle_of_sending(
     assert pair.client.events_of(SenderEnded)[0].how is End.CONNECTION
 
 
-def test_a_channel_can_be_given_up_before_the_handshake_is_done(
+def test_a_channel_can_be_cancelled_before_the_handshake_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch, connected=False)
@@ -210,7 +210,7 @@ def test_a_channel_can_be_given_up_before_the_handshake_is_done(
     assert pair.client.events_of(SenderEnded)[0].how is End.CANCELLED
 
 
-def test_a_connection_can_be_closed_before_the_handshake_is_done(
+def test_a_connection_can_be_closed_before_the_handshake_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch, connected=False)
@@ -233,12 +233,12 @@ def outcome_of_handshake(monkeypatch: pytest.MonkeyPatch, seed: int, loss: float
 def test_a_handshake_survives_loss(
     monkeypatch: pytest.MonkeyPatch, loss: float, allowed: int
 ) -> None:
-    """Of a hundred; the few that qh3 cannot save are tried again by who connects."""
+    """Of a hundred; `connect` retries the few that qh3 cannot complete."""
     outcomes = [outcome_of_handshake(monkeypatch, seed, loss) for seed in range(100)]
     assert len([text for text in outcomes if text]) <= allowed
 
 
-def test_joined_packets_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_packets_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.transport.quic.virtual.PACKET_SIZES", (1_200,))
     pair = real_pair(monkeypatch)
     real = network(pair)
@@ -272,7 +272,7 @@ def test_statistics_count_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.statistics()["send_buffer"] == 0
 
 
-def test_what_arrived_before_quic_failed_can_still_be_taken(
+def test_messages_that_arrived_before_quic_failed_can_be_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch)
@@ -296,7 +296,7 @@ def test_what_arrived_before_quic_failed_can_still_be_taken(
     assert rescued == [b"acked"]
 
 
-def test_a_long_reason_is_cut_so_that_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_reason_is_shortened_to_fit_a_packet(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = real_pair(monkeypatch)
     pair.server.close_connection(CloseCode.NO_ERROR, "ü" * 5_000)
     pair.run(1)
@@ -306,7 +306,7 @@ def test_a_long_reason_is_cut_so_that_it_arrives(monkeypatch: pytest.MonkeyPatch
     assert shortened("as it is") == "as it is"
 
 
-def test_streams_that_the_peer_wants_no_more_are_not_written_to(
+def test_streams_that_the_peer_stopped_are_not_written_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch)
@@ -315,7 +315,7 @@ def test_streams_that_the_peer_wants_no_more_are_not_written_to(
     pair.client.send(ENTRYPOINT, b"first")
     pair.run(1)
     (stream,) = bridge._streams.values()
-    for unknown in range(10_000):  # a peer may name any number of streams: few are remembered
+    for unknown in range(10_000):  # the peer may stop any number of streams; few are remembered
         bridge._handle_rare(StopSendingReceived(1, 4 * unknown + 2), pair.now)
     bridge._handle_rare(StopSendingReceived(1, stream), pair.now)
     assert len(bridge._stopped) < 200
@@ -327,9 +327,9 @@ def test_streams_that_the_peer_wants_no_more_are_not_written_to(
 
 
 def limit_streams(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """Have the server allow few streams at once."""
+    """Have the server allow few concurrent streams."""
 
-    def settings(tls: ServerTLS, options: QuicSettings) -> Settings:
+    def settings(tls: ServerTLS, options: QuicSettings) -> EngineConfiguration:
         return replace(server_settings(tls, options), max_streams=limit)
 
     monkeypatch.setattr("tests.transport.quic.virtual.server_settings", settings)
@@ -343,7 +343,7 @@ def open_senders(pair: Pair, mode: Mode, count: int) -> list[int]:
     return list(channels)
 
 
-def test_messages_wait_for_streams_that_the_peer_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_wait_for_stream_credit(monkeypatch: pytest.MonkeyPatch) -> None:
     """AQ-STREAM-9."""
     limit_streams(monkeypatch, 40)
     pair = real_pair(monkeypatch)
@@ -365,8 +365,8 @@ def test_messages_wait_for_streams_that_the_peer_allows(monkeypatch: pytest.Monk
     assert all(not unopened for unopened in bridge_of(pair)._queue.unopened)
 
 
-def test_messages_leave_streams_to_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AQ-STREAM-9: channels that wait for streams can be cancelled, and answers be acked."""
+def test_messages_leave_stream_credit_to_control_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AQ-STREAM-9: channels that wait for credit can be cancelled, and answers acked."""
     limit_streams(monkeypatch, 40)
     pair = real_pair(monkeypatch)
     channels = open_senders(pair, Mode.ORDERED, 100)
@@ -399,7 +399,7 @@ def test_messages_leave_streams_to_control(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What one connection has to send does not keep others from their turns."""
+    """A busy connection must not delay the others."""
     pair = real_pair(monkeypatch)
     (channel,) = open_senders(pair, Mode.UNORDERED, 1)
     bridge = bridge_of(pair)
@@ -426,7 +426,7 @@ def bridge_of(pair: Pair) -> Bridge:
 
 
 def steps_to_reset(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
-    """Lines of the bridge that run when so many streams with something to send are reset."""
+    """Return how many lines of the bridge run when ``count`` streams with unsent data are reset."""
     pair = real_pair(monkeypatch)
     (channel,) = open_senders(pair, Mode.UNORDERED, 1)
     for _ in range(count):
@@ -457,14 +457,14 @@ def steps_to_reset(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
     return steps
 
 
-def test_resetting_many_streams_takes_a_time_that_grows_with_their_number_alone(
+def test_resetting_many_streams_takes_linear_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     few, many = (steps_to_reset(monkeypatch, count) for count in (500, 4_000))
     assert many < 12 * few
 
 
-def test_what_was_reset_while_it_waited_is_remembered_only_until_its_turn(
+def test_a_reset_stream_is_remembered_until_its_queued_writes_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch)
@@ -491,7 +491,7 @@ def test_what_was_reset_while_it_waited_is_remembered_only_until_its_turn(
 def test_a_client_opens_few_streams_before_the_headers_and_the_rest_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """AQ-COST-1: what needs more waits."""
+    """AQ-COST-1."""
     monkeypatch.setattr("aqueduct.transport.quic.bridge.MAX_EARLY_STREAMS", 10)
     pair = real_pair(monkeypatch, connected=False)
     bridge = network(pair).bridges[Side.CLIENT]
@@ -515,8 +515,10 @@ def test_a_client_opens_few_streams_before_the_headers_and_the_rest_after(
     assert len(pair.server.take(ENTRYPOINT)) == 50
 
 
-def test_a_side_that_waits_for_acknowledgements_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AQ-COST-2: it is not stuck, whatever it hears."""
+def test_a_side_that_waits_for_acknowledgements_continues_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-COST-2: it does not get stuck."""
     monkeypatch.setattr("aqueduct.transport.quic.costs.COUNT_AFTER", 50)
     small = functools.partial(Config, max_unacknowledged=800)
     monkeypatch.setattr("aqueduct.testing.pair.Config", small)
@@ -539,10 +541,10 @@ def test_a_side_that_waits_for_acknowledgements_goes_on(monkeypatch: pytest.Monk
     assert not pair.client.events_of(ConnectionEnded)
 
 
-def test_quic_holds_little_that_it_has_not_sent_whatever_timer_hides_the_pacer(
+def test_quic_holds_little_unsent_data_even_if_another_timer_hides_the_pacer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A probe takes time by the square of the streams with something unsent, and stops the loop."""
+    """A probe takes time quadratic in the streams with unsent data, and blocks the event loop."""
     monkeypatch.setattr("tests.transport.quic.virtual.PACKET_SIZES", (1_452,))
     pair = real_pair(monkeypatch, faults=Faults(delay=0.1))
     bridge = network(pair).bridges[Side.CLIENT]
@@ -567,7 +569,7 @@ def test_quic_holds_little_that_it_has_not_sent_whatever_timer_hides_the_pacer(
     assert most < 16_384, "256 writes at a time, of some 15 bytes each"
 
 
-def test_a_stream_that_waits_to_be_allowed_is_not_counted_as_open(
+def test_a_stream_that_waits_for_credit_does_not_count_as_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """AQ-COST-1 beside AQ-STREAM-9."""
@@ -587,7 +589,7 @@ def test_a_stream_that_waits_to_be_allowed_is_not_counted_as_open(
 
 
 @pytest.mark.parametrize("what", ["resets", "unopened"])
-def test_a_side_that_owes_too_much_looks_again_whatever_waits(
+def test_a_side_that_must_not_send_counts_again_whatever_is_queued(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """AQ-COST-2."""

@@ -14,7 +14,7 @@ from aqueduct.wire.chanid import Side
 
 
 class FakeQuic:
-    """Holds what it is told to hold."""
+    """A QUIC connection that holds a given number of packets."""
 
     def __init__(self) -> None:
         self.held = self.looks = self.pings = 0
@@ -34,7 +34,7 @@ def unacknowledged(side: Side, **limits: Any) -> tuple[FakeQuic, ConnectionCore,
     return quic, core, Unacknowledged(core, cast(Engine, quic))
 
 
-def test_a_peer_that_acknowledges_nothing_is_asked_and_then_closed() -> None:
+def test_a_peer_that_never_acknowledges_gets_a_ping_and_is_then_closed() -> None:
     """AQ-COST-2."""
     quic, core, found = unacknowledged(Side.CLIENT, max_unacknowledged=8_000)
     for quic.held in (1_999, 2_000, 2_001, 5_000):
@@ -51,7 +51,7 @@ def test_a_peer_that_acknowledges_nothing_is_asked_and_then_closed() -> None:
     assert (ended.code, ended.reason[:9]) == (CloseCode.LIMIT_EXCEEDED, "AQ-COST-2")
 
 
-def test_less_is_held_for_a_client_that_is_not_accepted() -> None:
+def test_the_limit_is_lower_before_acceptance() -> None:
     """AQ-COST-2."""
     quic, core, found = unacknowledged(Side.SERVER, max_early_unacknowledged=100)
     quic.held = 101
@@ -59,16 +59,16 @@ def test_less_is_held_for_a_client_that_is_not_accepted() -> None:
     assert core.has_ended
 
 
-def test_what_is_held_is_rarely_counted() -> None:
-    """AQ-COST-2: to count takes a walk over all that is held."""
+def test_held_packets_are_rarely_counted() -> None:
+    """AQ-COST-2: counting takes linear time."""
     quic, _, found = unacknowledged(Side.CLIENT, max_unacknowledged=8_000)
     for _ in range(10_240):
         found.add_packets(1, 0.0)
     assert quic.looks == 10
 
 
-def test_this_side_sends_nothing_more_while_half_of_it_is_held() -> None:
-    """AQ-COST-2: so that it is never the one who reaches the limit."""
+def test_this_side_stops_sending_at_half_of_the_limit() -> None:
+    """AQ-COST-2: so that only a peer can reach the limit."""
     quic, _, found = unacknowledged(Side.CLIENT, max_unacknowledged=8_000)
     assert not found.is_full
     quic.held, quic.bytes_in_flight = 4_000, 80_000
@@ -78,11 +78,11 @@ def test_this_side_sends_nothing_more_while_half_of_it_is_held() -> None:
         assert found.is_full
     assert quic.looks == 1, "nothing was acknowledged"
     found.recount(10.1)
-    assert quic.looks == 2, "but acks may have been, which are not in flight"
+    assert quic.looks == 2, "acks are not in flight and may have been acknowledged"
     quic.held, quic.bytes_in_flight = 3_000, 60_000
     found.recount(10.1)
     assert [found.is_full] == [False]
 
 
-def test_the_head_of_a_frame_grows_with_the_number_of_its_stream() -> None:
+def test_the_head_of_a_frame_grows_with_its_stream_number() -> None:
     assert [least_head(stream) for stream in (0, 63, 64, 1 << 14, 1 << 30)] == [2, 2, 3, 5, 9]

@@ -1,4 +1,4 @@
-"""0-RTT over real QUIC in virtual time: one round trip less, and never a message twice."""
+"""0-RTT over real QUIC in virtual time: one round trip less, and no message twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def deliver(pair: Pair, seconds: float = 20.0) -> list[bytes]:
-    """Send the messages at once, and return what the server got in so much time."""
+    """Send the messages at once, and return what the server has after ``seconds``."""
     got: list[bytes] = []
 
     def take(side: Side) -> None:
@@ -57,7 +57,7 @@ def deliver(pair: Pair, seconds: float = 20.0) -> list[bytes]:
     return got
 
 
-# -- how much sooner -------------------------------------------------------------------------------
+# -- round trips -----------------------------------------------------------------------------------
 
 
 def test_without_a_ticket_the_answer_takes_two_round_trips(world: World) -> None:
@@ -80,7 +80,7 @@ def test_with_a_ticket_the_answer_takes_one_round_trip(world: World, size: int) 
     assert talk.pair.violations() == []
 
 
-def test_each_connection_brings_the_ticket_for_the_next(world: World) -> None:
+def test_each_connection_gets_a_ticket_for_the_next(world: World) -> None:
     ticket = world.a_ticket()
     for _ in range(5):
         pair = world.pair(ticket=ticket, tickets=world.store)
@@ -91,7 +91,7 @@ def test_each_connection_brings_the_ticket_for_the_next(world: World) -> None:
     assert len(world.store) == 1
 
 
-def test_more_than_a_first_flight_holds_arrives_in_order(world: World) -> None:
+def test_more_than_a_first_flight_arrives_in_order(world: World) -> None:
     pair = world.back()
     talk = Talk(pair)
     payloads = [bytes([number]) * 3_000 for number in range(20)]
@@ -104,10 +104,10 @@ def test_more_than_a_first_flight_holds_arrives_in_order(world: World) -> None:
     assert pair.violations() == []
 
 
-# -- who does not take part ------------------------------------------------------------------------
+# -- without early data ----------------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_want_it_gives_no_tickets_and_takes_none(world: World) -> None:
+def test_a_server_without_early_data_issues_and_accepts_no_tickets(world: World) -> None:
     plain = world.pair()
     assert deliver(plain, 1.0) == MESSAGES
     assert world.received == []
@@ -116,7 +116,7 @@ def test_a_server_that_does_not_want_it_gives_no_tickets_and_takes_none(world: W
     assert was_early(pair) == (False, False)
 
 
-def test_a_ticket_of_another_server_name_is_not_shown(world: World) -> None:
+def test_a_ticket_is_not_used_for_another_server_name(world: World) -> None:
     ticket = replace(world.a_ticket(), server_name="elsewhere.test")
     pair = world.pair(ticket=ticket, tickets=world.store)
     client = network_of(pair).bridges[Side.CLIENT]
@@ -125,7 +125,7 @@ def test_a_ticket_of_another_server_name_is_not_shown(world: World) -> None:
     assert deliver(pair, 1.0) == MESSAGES
 
 
-# -- what was rejected is sent again ---------------------------------------------------------------
+# -- retransmission of rejected data ---------------------------------------------------------------
 
 
 def test_a_restarted_server_gets_everything_once_and_in_order(world: World) -> None:
@@ -136,7 +136,7 @@ def test_a_restarted_server_gets_everything_once_and_in_order(world: World) -> N
     assert pair.violations() == []
 
 
-def test_a_used_ticket_costs_a_round_trip_and_nothing_else(world: World) -> None:
+def test_a_used_ticket_costs_only_a_round_trip(world: World) -> None:
     ticket = world.a_ticket()
     first = world.pair(ticket=ticket, tickets=world.store)
     assert deliver(first, 1.0) == MESSAGES
@@ -154,7 +154,7 @@ def test_a_used_ticket_costs_a_round_trip_and_nothing_else(world: World) -> None
 def test_any_packet_of_the_first_flights_may_be_lost(
     world: World, side: Side, lost: int, taken: bool
 ) -> None:
-    """AQ-EARLY-2. A server's lost first packet once made qh3 probe with keys it did not have."""
+    """AQ-EARLY-2. If the server's first packet is lost, qh3 may probe with keys that it lacks."""
     come = world.back if taken else world.back_in_vain
     pair = come(loses=lambda who, number: who == side and number == lost)
     assert deliver(pair) == MESSAGES
@@ -164,7 +164,7 @@ def test_any_packet_of_the_first_flights_may_be_lost(
 
 @pytest.mark.parametrize("taken", [True, False])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_lossy_network_changes_nothing(world: World, seed: int, taken: bool) -> None:
+def test_early_data_arrives_once_on_a_lossy_network(world: World, seed: int, taken: bool) -> None:
     world.resize(1_200, 1_452, 16_000)
     come = world.back if taken else world.back_in_vain
     pair = come(seed=seed, faults=Faults(loss=0.1, delay=0.02, jitter=0.005))
@@ -174,7 +174,7 @@ def test_a_lossy_network_changes_nothing(world: World, seed: int, taken: bool) -
 
 @pytest.mark.parametrize("taken", [True, False])
 def test_most_early_handshakes_survive_heavy_loss(world: World, taken: bool) -> None:
-    """There is no second attempt for them. Those that do end have lost and doubled nothing."""
+    """They are not retried. Those that fail have neither lost nor duplicated a message."""
     world.resize(1_200, 1_452)
     come = world.back if taken else world.back_in_vain
     failed = 0
@@ -191,8 +191,8 @@ def test_most_early_handshakes_survive_heavy_loss(world: World, taken: bool) -> 
     assert failed <= 1
 
 
-def test_a_client_speaks_up_when_the_server_may_send_no_more(world: World) -> None:
-    """To an address that is not validated; qh3 has both wait for each other."""
+def test_a_client_sends_when_the_server_has_reached_the_amplification_limit(world: World) -> None:
+    """With qh3 alone, both sides would wait for each other."""
 
     def loses(side: Side, number: int) -> bool:
         return number in ((1, 2, 3) if side == Side.CLIENT else (1,))
@@ -202,17 +202,17 @@ def test_a_client_speaks_up_when_the_server_may_send_no_more(world: World) -> No
     assert deliver(pair, 3.0) == MESSAGES
 
 
-def test_early_packets_that_overtake_the_first_are_sent_again(world: World) -> None:
+def test_early_packets_that_overtake_the_first_are_retransmitted(world: World) -> None:
     pair = world.back(faults=Faults(delay=0.02, jitter=0.02))
     assert deliver(pair) == MESSAGES
 
 
-# -- what may not be early -------------------------------------------------------------------------
+# -- what waits for the handshake ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("delay", [0.005, 0.3])
 @pytest.mark.parametrize("taken", [True, False])
-def test_datagrams_wait_for_the_handshake_and_are_not_lost_by_it(
+def test_datagrams_wait_for_the_handshake_and_arrive(
     world: World, delay: float, taken: bool
 ) -> None:
     """AQ-EARLY-3."""
@@ -237,7 +237,7 @@ def test_datagrams_wait_for_the_handshake_and_are_not_lost_by_it(
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_cancel_before_the_handshake_is_told_after_it(world: World, taken: bool) -> None:
+def test_a_cancel_before_the_handshake_is_sent_after_it(world: World, taken: bool) -> None:
     come = world.back if taken else world.back_in_vain
     pair = come()
     pair.client.send(ENTRYPOINT, b"x" * 10_000)
@@ -250,9 +250,7 @@ def test_a_cancel_before_the_handshake_is_told_after_it(world: World, taken: boo
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_close_before_the_handshake_loses_nothing_that_was_sent(
-    world: World, taken: bool
-) -> None:
+def test_a_close_before_the_handshake_loses_no_message(world: World, taken: bool) -> None:
     """AQ-EARLY-5."""
     come = world.back if taken else world.back_in_vain
     pair = come()
@@ -273,7 +271,7 @@ def test_a_close_before_the_handshake_loses_nothing_that_was_sent(
 def test_a_server_refuses_early_data_with_the_same_code_and_reason(
     world: World, lost: int | None
 ) -> None:
-    """AQ-EARLY-5: whatever of the server's first flight is lost."""
+    """AQ-EARLY-5: whichever packet of the server's first flight is lost."""
     ticket = world.a_ticket()
     pair = world.pair(
         ticket=ticket,
@@ -304,7 +302,7 @@ def test_early_messages_are_held_until_the_application_accepts(world: World) -> 
     assert [message.payload for message in pair.server.take(ENTRYPOINT)] == [b"early"]
 
 
-def test_the_initial_limits_hold_whatever_the_server_stated_before(world: World) -> None:
+def test_the_initial_limits_apply_whatever_the_server_stated_before(world: World) -> None:
     """AQ-EARLY-4."""
     pair = world.back()
     assert (
@@ -315,11 +313,11 @@ def test_the_initial_limits_hold_whatever_the_server_stated_before(world: World)
     assert credit(pair.client.core, ENTRYPOINT) == pair.server.core.config.limits.channel_window
 
 
-# -- the same packets again ------------------------------------------------------------------------
+# -- replays ---------------------------------------------------------------------------------------
 
 
 class Stage:
-    """A server to which recorded packets are played."""
+    """A server that gets recorded packets."""
 
     def __init__(self, tickets: ServerTickets, packets: list[bytes]) -> None:
         tls, _ = certificates()
@@ -345,7 +343,7 @@ class Stage:
 
 
 def first_flight(pair: Pair) -> list[bytes]:
-    """The client's packets up to the first that answers something."""
+    """Return the client's packets before its first answer to the server."""
     kinds = [
         pull_quic_header(data, 0, ID_LENGTH)[1] for data in network_of(pair).flights[Side.CLIENT]
     ]
@@ -356,7 +354,7 @@ def first_flight(pair: Pair) -> list[bytes]:
     return network_of(pair).flights[Side.CLIENT][:count]
 
 
-def test_a_recorded_first_flight_is_taken_once(world: World) -> None:
+def test_a_recorded_first_flight_is_accepted_once(world: World) -> None:
     """AQ-EARLY-1."""
     pair = world.pair(ticket=world.a_ticket(), tickets=world.store)
     for payload in MESSAGES:
@@ -374,7 +372,7 @@ def test_a_recorded_first_flight_is_taken_once(world: World) -> None:
     assert elsewhere.messages() == 0
 
 
-def test_what_was_recorded_from_a_whole_connection_is_not_taken_again(world: World) -> None:
+def test_a_recorded_connection_is_not_accepted_again(world: World) -> None:
     """AQ-EARLY-1."""
     pair = world.back()
     assert deliver(pair, 1.0) == MESSAGES
@@ -383,18 +381,18 @@ def test_what_was_recorded_from_a_whole_connection_is_not_taken_again(world: Wor
     assert not again.quic.early_data_accepted
 
 
-# -- the stores ------------------------------------------------------------------------------------
+# -- ticket stores ---------------------------------------------------------------------------------
 
 
-def test_a_ticket_is_kept_when_the_handshake_is_done_and_not_before(world: World) -> None:
-    """Whoever sends first packets only cannot fill the store."""
+def test_a_ticket_is_stored_once_the_handshake_is_complete(world: World) -> None:
+    """Unfinished handshakes cannot fill the store."""
     pair = world.pair(tickets=world.store, loses=lambda side, _: side == Side.SERVER)
     pair.run(1)
     assert network_of(pair).bridges[Side.SERVER] is not None
     assert len(world.store) == 0
 
 
-def test_the_servers_store_forgets_the_oldest(world: World) -> None:
+def test_the_servers_store_evicts_the_oldest_ticket(world: World) -> None:
     ticket = world.a_ticket()
     store = ServerTickets(limit=10)
     for number in range(25):
@@ -405,7 +403,7 @@ def test_the_servers_store_forgets_the_oldest(world: World) -> None:
     assert store.take(b"15") is None
 
 
-def test_the_servers_store_forgets_what_is_too_old(world: World) -> None:
+def test_the_servers_store_drops_expired_tickets(world: World) -> None:
     ticket = world.a_ticket()
     past = ticket.not_valid_before - datetime.timedelta(days=2)
     store = ServerTickets()
@@ -416,7 +414,7 @@ def test_the_servers_store_forgets_what_is_too_old(world: World) -> None:
     assert len(store) == 1
 
 
-def test_a_client_keeps_few_tickets_of_few_servers(world: World) -> None:
+def test_a_client_keeps_a_bounded_number_of_tickets_and_servers(world: World) -> None:
     ticket = world.a_ticket()
     tickets = ClientTickets(servers=4)
     for port in range(10):
@@ -430,7 +428,7 @@ def test_a_client_keeps_few_tickets_of_few_servers(world: World) -> None:
     assert newest.ticket == b"19"
 
 
-def test_a_client_uses_a_ticket_only_with_the_trust_it_was_given_under(world: World) -> None:
+def test_a_client_uses_a_ticket_only_with_the_same_trust(world: World) -> None:
     tickets = ClientTickets()
     tickets.add("host", ("127.0.0.1", 1), Trust(pinned="0" * 64), world.a_ticket())
     assert tickets.take("host", ("127.0.0.1", 1), Trust()) is None
@@ -441,7 +439,7 @@ def test_a_client_uses_a_ticket_only_with_the_trust_it_was_given_under(world: Wo
     assert not tickets.knows("host", ("127.0.0.1", 1), Trust(pinned="0" * 64))
 
 
-def test_a_client_throws_tickets_away_that_are_too_old(world: World) -> None:
+def test_a_client_drops_expired_tickets(world: World) -> None:
     ticket = world.a_ticket()
     past = ticket.not_valid_before - datetime.timedelta(days=2)
     tickets = ClientTickets()
@@ -450,7 +448,7 @@ def test_a_client_throws_tickets_away_that_are_too_old(world: World) -> None:
     assert len(tickets) == 0
 
 
-def test_halves_attached_early_work(world: World) -> None:
+def test_halves_attached_to_early_messages_work(world: World) -> None:
     pair = world.back()
     sent = pair.client.send_message(ENTRYPOINT, b"", attach=[Attach(Give.RECEIVER)])
     (channel,) = sent.channels

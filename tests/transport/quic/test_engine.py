@@ -1,4 +1,4 @@
-"""qh3 with its limits raised: thousands of streams at once, one bidirectional one, datagrams."""
+"""qh3 with higher limits: thousands of streams, one bidirectional stream, datagrams."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Wire:
         self.events: tuple[list[QuicEvent], list[QuicEvent]] = ([], [])
 
     def run(self, done: Callable[[], bool], rounds: int = 2_000) -> None:
-        """Pass packets and time until something is so."""
+        """Exchange packets and advance the time until a condition holds."""
         for _ in range(rounds):
             self.turn()
             if done():
                 return
-        raise AssertionError("it does not come to an end")
+        raise AssertionError("the condition did not become true")
 
     def turn(self) -> None:
-        """Pass what there is to pass; a millisecond goes by."""
+        """Exchange all packets, and advance the time by a millisecond."""
         self.now += 0.001
         pairs = ((self.client, self.server, 0), (self.server, self.client, 1))
         for sender, receiver, side in pairs:
@@ -66,7 +66,7 @@ class Wire:
                 self.events[side].append(event)
 
     def shake_hands(self) -> Wire:
-        """Until both are connected."""
+        """Complete the handshake."""
         self.run(
             lambda: all(
                 any(isinstance(event, HandshakeCompleted) for event in events)
@@ -76,7 +76,7 @@ class Wire:
         return self
 
     def streams(self, side: int) -> dict[int, bytes]:
-        """What arrived at a side, of streams that are complete."""
+        """Return the complete streams that arrived at a side."""
         whole: dict[int, bytes] = {}
         parts: dict[int, bytes] = {}
         for event in self.events[side]:
@@ -88,7 +88,7 @@ class Wire:
 
 
 @pytest.mark.parametrize("packet", [1_200, 1_452, 16_000])
-def test_thousands_of_streams_are_open_at_once_both_ways(packet: int) -> None:
+def test_thousands_of_streams_are_open_concurrently_in_both_directions(packet: int) -> None:
     wire = Wire(packet).shake_hands()
     for number in range(MANY):
         wire.client.send_stream_data(4 * number + 2, b"up", False)
@@ -103,7 +103,7 @@ def test_thousands_of_streams_are_open_at_once_both_ways(packet: int) -> None:
     assert set(wire.streams(0).values()) == {b"down!"}
 
 
-def test_streams_that_ended_make_room_for_more_without_end() -> None:
+def test_ended_streams_make_room_for_more() -> None:
     wire = Wire().shake_hands()
     for turn in range(20):
         for number in range(1_000):
@@ -111,14 +111,14 @@ def test_streams_that_ended_make_room_for_more_without_end() -> None:
         wire.run(lambda turn=turn: len(wire.streams(1)) == 1_000 * (turn + 1))  # type: ignore[misc]
 
 
-def test_the_protocol_is_named() -> None:
+def test_the_alpn_is_negotiated() -> None:
     wire = Wire().shake_hands()
     for events in wire.events:
         (done,) = [event for event in events if isinstance(event, HandshakeCompleted)]
         assert done.alpn_protocol == ALPN
 
 
-def test_both_sides_take_datagrams() -> None:
+def test_both_sides_accept_datagrams() -> None:
     wire = Wire(1_200).shake_hands()
     assert wire.client.peer_takes_datagrams
     assert wire.server.peer_takes_datagrams
@@ -133,7 +133,7 @@ def test_both_sides_take_datagrams() -> None:
     assert MAX_DATAGRAM_FRAME > 1_150
 
 
-def test_the_largest_datagram_of_the_core_fits_the_smallest_packet_with_others_around() -> None:
+def test_the_largest_datagram_of_the_core_fits_the_smallest_packet() -> None:
     wire = Wire(1_200).shake_hands()
     for number in range(200):
         wire.client.send_datagram_frame(bytes([number]) * 1_150)
@@ -143,7 +143,7 @@ def test_the_largest_datagram_of_the_core_fits_the_smallest_packet_with_others_a
     )
 
 
-def test_how_a_connection_was_closed_is_known_at_once() -> None:
+def test_the_reason_of_a_close_is_known_at_once() -> None:
     wire = Wire().shake_hands()
     wire.server.close(error_code=7, reason_phrase="enough")
     wire.turn()
@@ -153,7 +153,7 @@ def test_how_a_connection_was_closed_is_known_at_once() -> None:
     assert (closed.error_code, closed.reason_phrase) == (7, "enough")
 
 
-def test_an_engine_that_sends_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_sends_endlessly_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Wire().client
 
     class Endless:
@@ -165,8 +165,8 @@ def test_an_engine_that_sends_without_end_is_stopped(monkeypatch: pytest.MonkeyP
         engine.datagrams_to_send(0.0)
 
 
-def test_a_client_that_hears_nothing_at_the_end_of_the_handshake_says_little() -> None:
-    """qh3 doubles what it says with each probe; a server bounds that (AQ-COST-3)."""
+def test_a_client_without_answers_during_the_handshake_sends_few_probes() -> None:
+    """qh3 doubles the data with each probe; a server bounds that (AQ-COST-3)."""
     wire = Wire()
     client = wire.client
     while not client._handshake_complete:

@@ -1,4 +1,4 @@
-"""The simulator's runs over real QUIC: what the fake one promises, the real one keeps."""
+"""The simulator's runs over real QUIC, which must pass the same checks as over the fake one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLY_STREAMS = 8
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
-def test_no_seed_breaks_a_promise_over_real_quic(start: int) -> None:
+def test_no_seed_violates_a_check_over_real_quic(start: int) -> None:
     broken = {}
     for seed in range(start, start + CHUNK):
         violations = Parity(seed).run().violations
@@ -30,7 +30,7 @@ def test_no_seed_breaks_a_promise_over_real_quic(start: int) -> None:
     assert broken == {}
 
 
-def test_quic_itself_fails_in_no_run() -> None:
+def test_quic_itself_does_not_fail() -> None:
     failed = {}
     for seed in range(SEEDS):
         entries = Parity(seed).run().record.entries
@@ -42,7 +42,7 @@ def test_quic_itself_fails_in_no_run() -> None:
 
 
 def faults_found(seed: int, quic: type[RealQuic]) -> list[str]:
-    """The promises that a run breaks, and the faults of QUIC that end it."""
+    """Return the checks that a run violates, and the faults of QUIC that end it."""
     outcome = Parity(seed, quic).run()
     losses = [entry for entry in outcome.record.entries if isinstance(entry, ConnectionGone)]
     failures = [loss.reason for loss in losses if loss.code == CloseCode.TRANSPORT]
@@ -50,7 +50,7 @@ def faults_found(seed: int, quic: type[RealQuic]) -> list[str]:
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
-def test_no_seed_breaks_a_promise_where_streams_are_scarce(start: int) -> None:
+def test_no_seed_violates_a_check_with_few_streams(start: int) -> None:
     """AQ-STREAM-9."""
     found = {seed: faults_found(seed, ScarceStreams) for seed in range(start, start + CHUNK)}
     assert {seed: faults for seed, faults in found.items() if faults} == {}
@@ -60,7 +60,7 @@ def test_no_seed_breaks_a_promise_where_streams_are_scarce(start: int) -> None:
 def test_no_seed_opens_too_many_streams_before_the_headers(
     start: int, few_early_streams: None
 ) -> None:
-    """AQ-COST-1: a client with more to say waits for the server to accept it."""
+    """AQ-COST-1: a client with more streams waits for acceptance."""
     found = {seed: faults_found(seed, RealQuic) for seed in range(start, start + CHUNK)}
     assert {seed: faults for seed, faults in found.items() if faults} == {}
 
@@ -100,7 +100,7 @@ def test_a_planted_fault_of_the_stream_limits_is_found(
 
 @pytest.fixture
 def few_early_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have both sides go by so few streams before acceptance that runs reach the bound."""
+    """Lower the number of streams before acceptance, so that runs reach the bound."""
     monkeypatch.setattr("aqueduct.transport.quic.bridge.MAX_EARLY_STREAMS", EARLY_STREAMS)
     initialise = Config.__init__
 
@@ -110,7 +110,7 @@ def few_early_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Config, "__init__", with_few)
 
 
-def test_on_a_good_network_every_frame_arrives_but_those_taken_back() -> None:
+def test_on_a_good_network_every_frame_arrives_unless_its_stream_was_reset() -> None:
     parity = Parity(3)
     parity.network.faults = Faults()
     before = parity.network.packets_lost
@@ -132,7 +132,7 @@ def test_on_a_good_network_every_frame_arrives_but_those_taken_back() -> None:
     assert parity.network.packets_lost == before
 
 
-def test_the_same_seed_gives_the_same_run_up_to_what_encryption_decides() -> None:
+def test_the_same_seed_gives_the_same_run_up_to_encryption() -> None:
     first, second = Parity(5), Parity(5)
     outcomes = first.run(), second.run()
     assert outcomes[0].counts == outcomes[1].counts

@@ -1,4 +1,4 @@
-"""Where a peer is: it is followed, and an address is validated before much is sent there."""
+"""The addresses of a peer: it is followed, and an address is validated before it is used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOME: Address = ("192.0.2.1", 1_000)
 ELSEWHERE: Address = ("198.51.100.1", 1_000)
 
 
-def test_a_packet_that_was_late_does_not_call_the_peer_back() -> None:
+def test_a_late_packet_does_not_switch_back_to_the_previous_address() -> None:
     where = PeerAddresses(HOME)
     where.validated(ELSEWHERE, 1.0)
     assert where.record_packet(HOME, 1.0 + SETTLE / 2)
@@ -43,7 +43,7 @@ def test_a_packet_that_was_late_does_not_call_the_peer_back() -> None:
     assert where.name == HOME
 
 
-def test_another_port_is_to_be_proven_once() -> None:
+def test_another_port_is_validated_once() -> None:
     where = PeerAddresses(HOME)
     address = (HOME[0], 2_000)
     assert where.name_for(address, 1.0) == HOME
@@ -58,7 +58,7 @@ def test_another_port_is_to_be_proven_once() -> None:
     assert where.destination(HOME) == address
 
 
-def test_another_host_is_checked_by_quic_as_often_as_it_can() -> None:
+def test_another_host_is_validated_by_quic_as_often_as_it_can() -> None:
     where = PeerAddresses(HOME)
     for number in range(MAX_CHECKS):
         host = (f"198.51.100.{number}", 1_000)
@@ -78,7 +78,7 @@ def test_another_host_is_checked_by_quic_as_often_as_it_can() -> None:
     assert where.destination(where.name) == HOME
 
 
-def test_a_check_is_given_up_when_the_peer_is_heard_from_elsewhere() -> None:
+def test_a_validation_is_abandoned_when_the_peer_sends_from_elsewhere() -> None:
     where = PeerAddresses(HOME)
     assert where.record_packet(ELSEWHERE, 1.0)
     soon, later = 1.0 + SETTLE / 2, 1.0 + SETTLE
@@ -98,7 +98,7 @@ def test_a_check_is_given_up_when_the_peer_is_heard_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("packets", [1, 5])
-def test_packets_sent_on_from_another_host_stop_no_connection(packets: int) -> None:
+def test_packets_forwarded_from_another_host_do_not_stop_a_connection(packets: int) -> None:
     visit = Visit(1, Faults(delay=0.01))
     visit.run(5)
     deliver = visit.network._arrive
@@ -119,7 +119,7 @@ def test_packets_sent_on_from_another_host_stop_no_connection(packets: int) -> N
     assert (fate.reason, fate.done) == (None, 25)
 
 
-def test_what_is_remembered_of_addresses_is_bounded() -> None:
+def test_the_number_of_remembered_addresses_is_bounded() -> None:
     where = PeerAddresses(HOME)
     for number in range(2 * MAX_VALIDATED):
         where.validated((f"10.0.0.{number}", 1), float(number))
@@ -132,7 +132,7 @@ def test_what_is_remembered_of_addresses_is_bounded() -> None:
     assert len(proof._pings) == MAX_PINGS
 
 
-def test_acks_of_pings_that_were_sent_prove_an_address() -> None:
+def test_acks_of_sent_pings_validate_an_address() -> None:
     proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     verdicts = []
     for uid in range(ACKS_TO_VALIDATE):
@@ -141,7 +141,7 @@ def test_acks_of_pings_that_were_sent_prove_an_address() -> None:
     assert verdicts == [None] * (ACKS_TO_VALIDATE - 1) + [True]
 
 
-def test_one_ack_of_a_ping_that_was_not_sent_is_a_lie() -> None:
+def test_an_ack_of_a_discarded_ping_is_detected() -> None:
     proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     proof.sent(1, PING_SIZE)
     proof.dropped(2)
@@ -150,7 +150,7 @@ def test_one_ack_of_a_ping_that_was_not_sent_is_a_lie() -> None:
     assert proof.acked(2) is False
 
 
-def test_what_is_sent_for_a_proof_is_bounded_by_what_came() -> None:
+def test_validation_respects_the_amplification_limit() -> None:
     proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     sent = 0
     for now in range(100):
@@ -168,7 +168,7 @@ def test_what_is_sent_for_a_proof_is_bounded_by_what_came() -> None:
     assert 0 < sent <= AMPLIFICATION * 40
 
 
-def test_without_answers_only_so_many_pings_are_under_way() -> None:
+def test_unanswered_pings_in_flight_are_bounded() -> None:
     proof = AddressValidation(ELSEWHERE, HOME, 0.0)
     proof.received(1_000_000, 0.0)
     sent = 0
@@ -178,7 +178,7 @@ def test_without_answers_only_so_many_pings_are_under_way() -> None:
     assert sent == MAX_UNANSWERED
 
 
-def test_copies_go_to_another_port_of_the_host_and_hardly_to_another_host() -> None:
+def test_copies_go_to_another_port_of_the_host_and_few_to_another_host() -> None:
     neighbour = AddressValidation((HOME[0], 2_000), HOME, 0.0)
     assert neighbour.may_copy(1_000_000, COPY_FOR / 2)
     assert not neighbour.may_copy(1_000_000, COPY_FOR)
@@ -192,7 +192,7 @@ def test_copies_go_to_another_port_of_the_host_and_hardly_to_another_host() -> N
 
 
 def spy(visit: Visit, side: Side) -> Counter[Address]:
-    """Bytes that a side sends, by where to."""
+    """Return a counter of the bytes that a side sends, by destination."""
     bytes_to: Counter[Address] = Counter()
     send = visit.network._send
 
@@ -205,8 +205,8 @@ def spy(visit: Visit, side: Side) -> Counter[Address]:
     return bytes_to
 
 
-def test_a_victim_gets_at_most_three_times_what_was_sent_in_its_name() -> None:
-    """A peer that sends from an address it does not have: the rest goes where it is."""
+def test_a_spoofed_address_gets_at_most_three_times_what_came_from_it() -> None:
+    """The remaining packets go to the peer's validated address."""
     visit = Visit(1, Faults(delay=0.01))
     bytes_to = spy(visit, Side.SERVER)
     bridge = visit.network.bridges[Side.SERVER]
@@ -215,7 +215,7 @@ def test_a_victim_gets_at_most_three_times_what_was_sent_in_its_name() -> None:
     visit.run(1)
     where = bridge.quic._addresses
     assert where is not None
-    where._checks = MAX_CHECKS  # else QUIC checks it
+    where._checks = MAX_CHECKS  # otherwise QUIC validates it
     bytes_to.clear()
 
     def forge(data: bytes, segment: int, address: Address, now: float) -> None:
@@ -230,7 +230,7 @@ def test_a_victim_gets_at_most_three_times_what_was_sent_in_its_name() -> None:
     assert where.at == visit.network.addresses[Side.CLIENT]
 
 
-def test_a_peer_that_acks_what_it_did_not_get_is_closed() -> None:
+def test_a_peer_that_acks_packets_it_did_not_get_is_closed() -> None:
     visit = Visit(2, Faults(delay=0.01))
     bridge = visit.network.bridges[Side.SERVER]
     assert bridge is not None
@@ -245,7 +245,7 @@ def test_a_peer_that_acks_what_it_did_not_get_is_closed() -> None:
     assert "never sent" in ended.reason
 
 
-def test_a_peer_that_moved_is_sent_to_at_its_new_address_alone() -> None:
+def test_packets_go_only_to_the_new_address_of_a_peer_that_moved() -> None:
     visit = Visit(3, Faults(delay=0.01))
     visit.run(5)
     moved = visit.network.addresses[Side.CLIENT] = ("127.0.0.9", 9_999)
@@ -255,14 +255,14 @@ def test_a_peer_that_moved_is_sent_to_at_its_new_address_alone() -> None:
     assert set(bytes_to) == {moved}
 
 
-def test_a_ping_waits_while_an_address_that_quic_checks_may_get_no_more() -> None:
+def test_a_ping_waits_while_quic_has_reached_the_amplification_limit() -> None:
     visit = Visit(1, Faults(delay=0.01))
     bridge = visit.network.bridges[Side.SERVER]
     assert bridge is not None
 
     class Crowded:
         def send_ping(self, uid: int) -> None:
-            """Take it."""
+            """Accept it."""
 
         def poll_transmit(self, now: float) -> None:
             raise RuntimeError("packet builder capacity exhausted")
@@ -271,7 +271,7 @@ def test_a_ping_waits_while_an_address_that_quic_checks_may_get_no_more() -> Non
         assert bridge.quic._make_ping(visit.pair.now) is None
 
 
-def test_the_pause_between_probes_ends_with_the_handshake() -> None:
+def test_the_backoff_of_probes_ends_with_the_handshake() -> None:
     visit = Visit(1, Faults(delay=0.01))
     bridge = visit.network.bridges[Side.CLIENT]
     assert bridge is not None

@@ -1,4 +1,4 @@
-"""What an Aqueduct connection asks of the QUIC connection under it."""
+"""What an Aqueduct connection requires of its QUIC connection."""
 
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection
@@ -14,7 +14,7 @@ from aqueduct.transport.quic.engine import ALPN, Engine
 from aqueduct.wire.chanid import Side
 
 
-def test_a_peer_that_takes_no_datagrams_is_turned_away() -> None:
+def test_a_peer_without_datagram_support_is_rejected() -> None:
     """AQ-CONN-8."""
     authority = make_authority("test")
     tls = make_certificate(["localhost"], authority)

@@ -1,4 +1,4 @@
-"""Retry tokens: ours alone, for one address, for a while."""
+"""Retry tokens: valid for one server, for one address, for a limited time."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_a_token_holds_both_ids(tokens: RetryTokens, original: bytes) -> None:
     assert tokens.open(HERE, token) == (original, b"retried!")
 
 
-def test_two_tokens_differ_and_show_nothing(tokens: RetryTokens) -> None:
+def test_two_tokens_differ_and_reveal_nothing(tokens: RetryTokens) -> None:
     one, two = (tokens.make(HERE, b"original", b"retried!") for _ in range(2))
     assert one != two
     assert b"original" not in one + two
@@ -49,7 +49,7 @@ def test_a_token_is_for_one_server(tokens: RetryTokens, clock: Clock) -> None:
         RetryTokens(clock).open(HERE, tokens.make(HERE, b"original", b"retried!"))
 
 
-def test_a_token_becomes_old(tokens: RetryTokens, clock: Clock) -> None:
+def test_a_token_expires(tokens: RetryTokens, clock: Clock) -> None:
     token = tokens.make(HERE, b"original", b"retried!")
     clock.now += RETRY_LIFETIME
     assert tokens.open(HERE, token) == (b"original", b"retried!")
@@ -58,7 +58,7 @@ def test_a_token_becomes_old(tokens: RetryTokens, clock: Clock) -> None:
         tokens.open(HERE, token)
 
 
-def test_no_byte_of_a_token_can_be_changed_or_left_out(tokens: RetryTokens) -> None:
+def test_a_changed_or_truncated_token_is_invalid(tokens: RetryTokens) -> None:
     token = tokens.make(HERE, b"original", b"retried!")
     for at in range(len(token)):
         changed = token[:at] + bytes([token[at] ^ 1]) + token[at + 1 :]

@@ -1,4 +1,4 @@
-"""Connections live through loss and changes of address: a few here, hundreds in `make soak`."""
+"""Connections survive loss and address changes: a few here, hundreds in `make soak`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SEEDS = int(os.environ.get("SURVIVAL_SEEDS", "8"))
 
 
 @pytest.mark.parametrize("loss", [0.05, 0.1])
-def test_no_connection_dies_of_loss(loss: float) -> None:
+def test_connections_survive_loss(loss: float) -> None:
     fates = [lossy(seed, loss=loss, channels=200) for seed in range(SEEDS)]
     assert [fate for fate in fates if fate.reason is not None or fate.done < 200] == []
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 11])
 @pytest.mark.parametrize("pause", [0.0, 8.0])
-def test_no_connection_dies_of_ten_changes_of_address(hosts: int, pause: float) -> None:
+def test_connections_survive_ten_address_changes(hosts: int, pause: float) -> None:
     seeds = range(max(2, SEEDS // 4))
     fates = [moving(seed, hosts=hosts, pause=pause) for seed in seeds]
     assert [fate for fate in fates if fate.reason is not None or fate.done < 55] == []
@@ -30,9 +30,7 @@ def test_no_connection_dies_of_ten_changes_of_address(hosts: int, pause: float) 
 
 @pytest.mark.parametrize("packet", [1_452, 16_000])
 @pytest.mark.parametrize("mode", [Mode.ORDERED, Mode.UNORDERED])
-def test_two_sides_that_send_all_they_can_through_loss_do_not_wait_for_each_other(
-    mode: Mode, packet: int
-) -> None:
+def test_two_busy_sides_do_not_deadlock_under_loss(mode: Mode, packet: int) -> None:
     darkness = ((0.7, 10.7),)
     for seed in range(max(1, SEEDS // 4)):
         for faults in (Faults(delay=0.01, loss=0.1), Faults(loss=0.02, blackouts=darkness)):

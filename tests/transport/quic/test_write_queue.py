@@ -1,4 +1,4 @@
-"""What waits for QUIC: its order, what a reset removes, and what waits for stream credit."""
+"""The queue of writes for QUIC: its order, resets, and writes that wait for stream credit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def queue_of(*streams: int) -> WriteQueue:
 
 
 def drained(queue: WriteQueue) -> list[int]:
-    """The streams that are left, in the order in which their writes leave."""
+    """Take all writes, and return their streams in order."""
     streams = []
     while queue.waiting:
         first = queue.waiting[0]
@@ -24,7 +24,7 @@ def drained(queue: WriteQueue) -> list[int]:
     return streams
 
 
-def test_an_empty_queue_is_false_whatever_was_in_it() -> None:
+def test_an_empty_queue_is_false() -> None:
     queue = WriteQueue()
     assert not queue
     queue.resets.append((2, 0))
@@ -36,7 +36,7 @@ def test_an_empty_queue_is_false_whatever_was_in_it() -> None:
     assert not queue
 
 
-def test_its_size_counts_what_was_not_handed_over() -> None:
+def test_the_size_counts_bytes_that_were_not_handed_to_quic() -> None:
     queue = queue_of(1, 2)
     first = queue.waiting[0]
     assert isinstance(first, Write)
@@ -73,7 +73,7 @@ def test_writes_that_waited_for_credit_come_first_in_their_order() -> None:
     assert not queue.dropped
 
 
-def test_a_cleared_queue_has_forgotten_what_was_dropped() -> None:
+def test_a_cleared_queue_forgets_dropped_streams() -> None:
     queue = queue_of(1, 2)
     queue.drop(1)
     queue.clear()

@@ -1,8 +1,8 @@
 """Real QUIC in virtual time: two bridges joined in memory by a seeded network that loses packets.
 
-``RealQuic`` takes the place of the simulator's fake QUIC, with the same face: applications, cores,
-the recorder and the checkers do not know the difference. Faults are chosen by the index of a
-packet, since what QUIC encrypts differs from run to run.
+``RealQuic`` replaces the simulator's fake QUIC and has the same interface, so that applications,
+cores, the recorder and the checkers stay the same. Faults are chosen by the index of a packet,
+because encrypted packets differ from run to run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from aqueduct.transport.quic.configuration import (
 )
 from aqueduct.transport.quic.endpoint import QuicSettings, destination_id
 from aqueduct.transport.quic.engine import Engine
-from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
 from tests.observe.silent import SilentObserver
@@ -43,30 +43,30 @@ from tests.observe.silent import SilentObserver
 NAME = "parity.test"
 ADDRESSES = (("127.0.0.1", 1111), ("127.0.0.1", 2222))
 FAR = 600.0
-"""A timer further away than this is QUIC's idle timeout, which is no business under way."""
+"""A timer further away than this is QUIC's idle timeout."""
 IDLE = 5.0
 OPTIONS = QuicSettings(idle_timeout=3_600.0, keep_alive=None)
 PACKET_SIZES = (1_200, 1_452, 16_000)
 TURNS_AT_ONE_INSTANT = 1_000
 LEAST_DELAY = 0.000_05
-"""So that an answer never comes at the instant of its cause, which checkers cannot tell apart."""
-PATIENCE = 10.0
-"""Virtual seconds for a handshake, as many as a client gives it."""
+"""Delays an answer, because checkers cannot order it and its cause at the same instant."""
+TIMEOUT = 10.0
+"""Virtual seconds for a handshake, as in `connect`."""
 
 
 @cache
 def certificates() -> tuple[ServerTLS, Trust]:
-    """A server's certificate, and the trust in it."""
+    """Return a server's certificate, and the trust in it."""
     authority = make_authority("parity")
     return make_certificate([NAME], authority), Trust(authorities=authority.certificate)
 
 
 class NoHandshake(Exception):
-    """The two sides did not come together."""
+    """The handshake failed."""
 
 
 class TappedCore:
-    """A core as its bridge sees it, with everything that passes told to the recorder."""
+    """A core that reports all its inputs and actions to the recorder."""
 
     def __init__(self, core: ConnectionCore, side: Side, network: RealQuic) -> None:
         self._core = core
@@ -90,7 +90,7 @@ class TappedCore:
         return self._core.has_ended
 
     def handle_excess(self, rule: str, reason: str, now: float) -> None:
-        raise AssertionError(f"nobody holds too much: {rule}, {reason}")
+        raise AssertionError(f"no side exceeds a limit here: {rule}, {reason}")
 
     def poll_actions(self) -> list[Action]:
         actions = self._core.poll_actions()
@@ -119,7 +119,7 @@ class TappedCore:
         self._core.handle_rtt(rtt)
 
     def handle_bidirectional_stream(self, now: float) -> None:
-        raise AssertionError("nobody opens a bidirectional stream")
+        raise AssertionError("no side opens a bidirectional stream")
 
     def handle_timer(self, now: float) -> None:
         self._core.handle_timer(now)
@@ -132,7 +132,7 @@ class TappedCore:
 
 
 class StreamNumbers(SilentObserver):
-    """Learns which of QUIC's streams is which of the core's."""
+    """Maps QUIC's stream numbers to those of the core."""
 
     def __init__(self, bridge: Bridge, numbers: dict[int, int]) -> None:
         self._bridge = bridge
@@ -146,7 +146,7 @@ class StreamNumbers(SilentObserver):
 
 
 class RealQuic:
-    """Two real QUIC connections, and the network between them."""
+    """Two real QUIC connections, and a network between them."""
 
     def __init__(
         self,
@@ -163,11 +163,11 @@ class RealQuic:
         self.faults = faults
         self.active_side = Side.CLIENT
         self.addresses = list(ADDRESSES)
-        """Where each side is; what is sent elsewhere is lost."""
+        """The address of each side; packets to other addresses are lost."""
         self.packets = [0, 0]
         self.packets_lost = 0
         self._recorders = tuple(recorders)
-        assert not any(observers), "only the recorders hear real QUIC"
+        assert not any(observers), "only the recorders observe real QUIC"
         self._after_input = after_input
         self._alive = [True, True]
         self._closed = [False, False]
@@ -190,22 +190,22 @@ class RealQuic:
         quic.connect(ADDRESSES[Side.SERVER], clock.now)
         self.bridges: list[Bridge | None] = [self._new_bridge(Side.CLIENT, quic), None]
 
-    def new_client(self, settings: Settings) -> Engine:
-        """The client's QUIC connection."""
+    def new_client(self, settings: EngineConfiguration) -> Engine:
+        """Return the client's QUIC connection."""
         return Engine(configuration=settings)
 
-    def new_server(self, settings: Settings, original: bytes) -> Engine:
-        """The server's, for a client that chose this id for it."""
+    def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
+        """Return the server's QUIC connection, for a client that chose this id."""
         return Engine(configuration=settings, original_destination_connection_id=original)
 
     # -- for the pair -------------------------------------------------------------------------
 
     def is_alive(self, side: Side) -> bool:
-        """Whether this side still has a connection."""
+        """Return whether the connection of this side is open."""
         return self._alive[side]
 
     def flush(self, side: Side) -> None:
-        """Put on the network what this side wants to send, and set its timer."""
+        """Send the packets of this side, and set its timer."""
         bridge = self.bridges[side]
         if bridge is None:
             return
@@ -215,18 +215,18 @@ class RealQuic:
             self._send(side, packet)
         self._set_timer(side)
         if bridge.ended and not had_ended:
-            self._after_input(side)  # as a driver does whose bridge failed
+            self._after_input(side)  # as a driver does when its bridge fails
 
     def kill(self, code: int, reason: str, gap: float) -> None:
-        """The connection dies: one side knows now, the other ``gap`` seconds later."""
+        """End the connection: one side learns it now, the other ``gap`` seconds later."""
         first = Side(self.random.randrange(2))
         self._lose((first, code, reason))
         self.clock.after(gap, self._lose, (first.other, code, reason))
 
     def shake_hands(self) -> None:
-        """Let time pass until both sides are connected."""
+        """Advance the time until both sides are connected."""
         while not all(bridge is not None and bridge.connected for bridge in self.bridges):
-            if self.clock.now > PATIENCE or not self.clock.step():
+            if self.clock.now > TIMEOUT or not self.clock.step():
                 raise NoHandshake(f"the handshake has not ended at {self.clock.now:.3f}")
 
     # -- packets ------------------------------------------------------------------------------
@@ -316,10 +316,10 @@ class RealQuic:
             self.bridges[side] = None
             self._after_input(side)
 
-    # -- what passed --------------------------------------------------------------------------
+    # -- for the recorder ---------------------------------------------------------------------
 
     def saw_action(self, side: Side, action: Action) -> None:
-        """A core wants something sent."""
+        """Record an action of a core."""
         recorder = self._recorders[side]
         if isinstance(action, WriteStream):
             recorder.stream_written(stream_id(action.stream, side), action.data, action.fin)
@@ -334,61 +334,61 @@ class RealQuic:
             self._give_up_later(side.other)
 
     def _stream_of_core(self, side: Side, stream: int) -> int:
-        """What the id would be if QUIC numbered the streams of the other side as its core does."""
+        """Return the stream id by the core's numbering of the other side."""
         return stream_id(self._numbers[side.other][stream], side.other)
 
     def saw_stream(self, side: Side, stream: int, data: bytes, fin: bool) -> None:
-        """A core gets bytes of a stream."""
+        """Record stream data that a core gets."""
         if self._alive[side]:
             self._recorders[side].stream_read(self._stream_of_core(side, stream), data, fin)
 
     def saw_reset(self, side: Side, stream: int, code: int) -> None:
-        """A core hears of a reset."""
+        """Record a reset that a core gets."""
         if self._alive[side]:
             self._recorders[side].reset_read(self._stream_of_core(side, stream), code)
 
     def saw_datagram(self, side: Side, data: bytes) -> None:
-        """A core gets a datagram."""
+        """Record a datagram that a core gets."""
         if self._alive[side]:
             self._recorders[side].datagram_read(data)
 
     def saw_rtt(self, side: Side, rtt: float) -> None:
-        """A core hears of the round-trip time."""
+        """Record the round-trip time that a core gets."""
         if rtt != self._rtts[side] and self._alive[side]:
             self._rtts[side] = rtt
             self._recorders[side].rtt_measured(rtt)
 
     def saw_end(self, side: Side, code: int, reason: str, by_peer: bool) -> None:
-        """A core hears of the end of the connection."""
+        """Record the end of the connection."""
         if self._alive[side]:
             self._alive[side] = False
             self._recorders[side].connection_lost(code, reason, by_peer)
             self._give_up_later(side.other)
 
     def _give_up_later(self, side: Side) -> None:
-        """Should it not hear that the connection is over, it hears nothing at all any more."""
+        """End a side that does not learn that the connection has ended."""
         if self._alive[side]:
             self.clock.after(IDLE, self._lose, (side, CloseCode.IDLE, "nothing heard"))
 
 
 class ScarceStreams(RealQuic):
-    """Both sides allow few streams at once, fewer than many runs want to have open."""
+    """Both sides allow fewer concurrent streams than many runs need."""
 
     max_streams = 8
 
-    def new_client(self, settings: Settings) -> Engine:
-        """The client's QUIC connection."""
+    def new_client(self, settings: EngineConfiguration) -> Engine:
+        """Return the client's QUIC connection."""
         return super().new_client(replace(settings, max_streams=self.max_streams))
 
-    def new_server(self, settings: Settings, original: bytes) -> Engine:
-        """The server's, for a client that chose this id for it."""
+    def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
+        """Return the server's QUIC connection, for a client that chose this id."""
         return super().new_server(replace(settings, max_streams=self.max_streams), original)
 
 
 class Parity(Simulation):
-    """A run of the simulator over real QUIC; the applications begin when the handshake is done.
+    """A run of the simulator over real QUIC; the applications start after the handshake.
 
-    That is how the API has it: who connects waits until both sides know each other.
+    The API does the same: `connect` waits for the handshake.
     """
 
     network: RealQuic
@@ -401,7 +401,7 @@ class Parity(Simulation):
         self.network = network
 
     def run(self) -> RunOutcome[Record]:
-        """Shake hands, then play the run to its end and check it."""
+        """Complete the handshake, then play the run to its end and check it."""
         faults = self.network.faults
         self.pair.calm()
         self.network.shake_hands()

@@ -335,7 +335,7 @@ def _size(message: Message[Any]) -> int:
 
 def _background_of(half: handles.Sender[Any] | handles.Receiver[Any]) -> Background:
     where = background()
-    line = getattr(half._port, "line", None)
-    if line is not None and line.loop is not where.loop:
+    driver = getattr(half._port, "driver", None)
+    if driver is not None and driver.loop is not where.loop:
         raise TypeError("this half belongs to another event loop; use it there")
     return where

@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import get_args
 
-from aqueduct.wire.frames import (
-    AckNackUnreliable,
-    AckReliable,
-    AckVersion,
-    CancelSender,
-    CloseReceiver,
-    ConnectionHeaders,
-    Dequeued,
-    FinishSender,
-    ForgetChannel,
-    Frame,
-    Message,
-    RouteTo,
-    SentUnreliable,
-    Version,
-)
+from aqueduct.wire.frames import Frame, frame_name
 
 NULL = -(2**63)
 """The integer that becomes null in the file."""
@@ -47,38 +33,8 @@ class Kind(IntEnum):
     ROWS_DROPPED = 16
 
 
-FATES = (
-    Kind.MESSAGE_DELIVERED,
-    Kind.MESSAGE_UNDELIVERED,
-    Kind.MESSAGE_LOST,
-    Kind.MESSAGE_OPEN,
-)
-"""The fates of a message; the sender records exactly one for each message."""
-
-FRAMES: tuple[type[Frame], ...] = (
-    Version,
-    AckVersion,
-    ConnectionHeaders,
-    RouteTo,
-    Message,
-    SentUnreliable,
-    FinishSender,
-    CancelSender,
-    AckReliable,
-    AckNackUnreliable,
-    CloseReceiver,
-    ForgetChannel,
-    Dequeued,
-)
-
-
-def _wire_name(frame: type[Frame]) -> str:
-    """Return the name of a frame in the specification."""
-    name = frame.__name__
-    return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
-
-
-FRAME_NAMES = ("", *(_wire_name(frame) for frame in FRAMES))
+FRAMES: tuple[type[Frame], ...] = get_args(Frame)
+FRAME_NAMES = ("", *(frame_name(frame) for frame in FRAMES))
 FRAME_CODES: dict[type[Frame], int] = {frame: at for at, frame in enumerate(FRAMES, 1)}
 
 # The fields of a row's code: kind, frame, number space, fin, and whether each message has a size.

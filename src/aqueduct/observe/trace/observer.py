@@ -19,7 +19,7 @@ from aqueduct.errors import RemoteProtocolError
 from aqueduct.observe.base import PortCounters
 from aqueduct.observe.trace.batch import ConnectionKey, frame_code, signed
 from aqueduct.observe.trace.kinds import FIN, FRAME_CODES, FRAME_SHIFT, NULL, Kind, space
-from aqueduct.observe.trace.scan import Found, PlainMessages, RichMessage, Scanner
+from aqueduct.observe.trace.scan import PlainMessages, RichMessage, ScannedFrame, Scanner
 from aqueduct.observe.trace.writer import Trace, logger
 from aqueduct.protocol.config import INITIAL_LIMITS
 from aqueduct.protocol.events import (
@@ -41,7 +41,7 @@ from aqueduct.wire.frames import (
     Dequeued,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     MessageRun,
     SentUnreliable,
 )
@@ -62,8 +62,8 @@ MAX_ARRIVALS = 1 << 14
 
 _RULE = re.compile(r"AQ-[A-Z]+-[0-9]+")
 _FATES = {End.LOST: Kind.MESSAGE_LOST, End.CONNECTION: Kind.MESSAGE_OPEN}
-_SENT = [frame_code(Kind.FRAME_SENT, Message, reliable) for reliable in (False, True)]
-_RECEIVED = [frame_code(Kind.FRAME_RECEIVED, Message, reliable) for reliable in (False, True)]
+_SENT = [frame_code(Kind.FRAME_SENT, MessageFrame, reliable) for reliable in (False, True)]
+_RECEIVED = [frame_code(Kind.FRAME_RECEIVED, MessageFrame, reliable) for reliable in (False, True)]
 
 
 NumberRange = tuple[bool, int, int]
@@ -227,7 +227,7 @@ class TraceObserver:
             self._writer.check()
 
     @harmless
-    def messages_taken(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         """Record that the application took messages, and the channels in them."""
         with self._writer.lock:
             now = self._clock()
@@ -241,7 +241,7 @@ class TraceObserver:
             self._writer.check()
 
     @harmless
-    def messages_rescued(self, channel: int, batch: Sequence[Message | MessageRun]) -> None:
+    def messages_rescued(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         """Record the channels in messages that a port keeps beyond the end of the connection."""
         with self._writer.lock:
             now = self._clock()
@@ -297,7 +297,7 @@ class TraceObserver:
             now, self._connection, code, channel, message, count, stream, value, rare
         )
 
-    def _take(self, now: int, channel: int, entry: Message | MessageRun) -> list[NumberRange]:
+    def _take(self, now: int, channel: int, entry: MessageFrame | MessageRun) -> list[NumberRange]:
         """Record the births of channels in a queue entry, and return the numbers it holds."""
         receiving = self._receiving.get(channel) or Receiving()
         if isinstance(entry, MessageRun):
@@ -343,7 +343,7 @@ class TraceObserver:
             streams[stream] = scanner
 
     def _note(
-        self, now: int, kind: Kind, stream: int, channel: int, found: Found, fin: bool
+        self, now: int, kind: Kind, stream: int, channel: int, found: ScannedFrame, fin: bool
     ) -> None:
         """Add the row of one frame, or the rows of a run of messages."""
         end = FIN if fin else 0

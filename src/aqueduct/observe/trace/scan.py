@@ -8,28 +8,20 @@ payloads, and holds few bytes however a stream is cut.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from aqueduct.errors import CloseCode, Incomplete, RemoteProtocolError
 from aqueduct.wire.frames import (
+    BARE_FRAMES,
     MESSAGE_STARTS,
     MESSAGE_STARTS_CONTINUED,
     NO_EXTRAS,
     PREAMBLE,
-    AckNackUnreliable,
-    AckReliable,
-    AckVersion,
-    CancelSender,
-    CloseReceiver,
-    ConnectionHeaders,
-    Dequeued,
-    FinishSender,
-    ForgetChannel,
+    VARBYTES_FRAMES,
+    VARINT_FRAMES,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
-    SentUnreliable,
     Version,
     decode_attachments,
 )
@@ -48,24 +40,6 @@ _LOWS = bytes(range(0x80))
 _LOWS_CONTINUED = bytes(range(0x80, 0x100))
 _SAME_ENOUGH = 3
 _WORTH_A_BLOCK = 8
-
-_BARE: dict[int, Frame] = {
-    AckVersion.TAG: AckVersion(),
-    CancelSender.TAG: CancelSender(),
-    CloseReceiver.TAG: CloseReceiver(),
-    ForgetChannel.TAG: ForgetChannel(),
-}
-_WITH_VARINT: dict[int, Callable[[int], Frame]] = {
-    RouteTo.TAG: RouteTo,
-    SentUnreliable.TAG: SentUnreliable,
-    FinishSender.TAG: FinishSender,
-    Dequeued.TAG: Dequeued,
-}
-_WITH_VARBYTES: dict[int, Callable[[bytes], Frame]] = {
-    ConnectionHeaders.TAG: ConnectionHeaders.decode,
-    AckReliable.TAG: AckReliable.decode,
-    AckNackUnreliable.TAG: AckNackUnreliable.decode,
-}
 
 
 class PlainMessages:
@@ -89,7 +63,7 @@ class RichMessage:
     attachments: tuple[int, ...]
 
 
-Found = PlainMessages | RichMessage | Frame
+ScannedFrame = PlainMessages | RichMessage | Frame
 
 
 class Scanner:
@@ -109,9 +83,9 @@ class Scanner:
         """The bytes held of an incomplete frame."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> list[Found]:
+    def feed(self, data: bytes) -> list[ScannedFrame]:
         """Return the frames that these bytes complete."""
-        found: list[Found] = []
+        found: list[ScannedFrame] = []
         pos = 0
         if self._pending is not None:
             if len(data) < self._skip:
@@ -127,7 +101,7 @@ class Scanner:
         end = len(data)
         try:
             while pos < end:
-                if data[pos] == Message.TAG and self.channel >= 0:
+                if data[pos] == MessageFrame.TAG and self.channel >= 0:
                     pos = self._read_messages(data, pos, found)
                 else:
                     pos = self._read_other(data, pos, end, found)
@@ -139,7 +113,7 @@ class Scanner:
             self._rest = data[pos:]
         return found
 
-    def _read_messages(self, data: bytes, pos: int, found: list[Found]) -> int:
+    def _read_messages(self, data: bytes, pos: int, found: list[ScannedFrame]) -> int:
         """Read one message, and the plain ones that follow it."""
         end = len(data)
         number, at = decode_varint(data, pos + 1, end)
@@ -173,25 +147,25 @@ class Scanner:
             found.append(message)
         return read_sizes(data, at + size, number + 1, message.sizes)
 
-    def _read_other(self, data: bytes, pos: int, end: int, found: list[Found]) -> int:
+    def _read_other(self, data: bytes, pos: int, end: int, found: list[ScannedFrame]) -> int:
         tag = data[pos]
         frame: Frame
-        if tag in _BARE:
-            frame, at = _BARE[tag], pos + 1
-        elif tag in _WITH_VARINT:
+        if tag in BARE_FRAMES:
+            frame, at = BARE_FRAMES[tag], pos + 1
+        elif tag in VARINT_FRAMES:
             number, at = decode_varint(data, pos + 1, end)
-            frame = _WITH_VARINT[tag](number)
+            frame = VARINT_FRAMES[tag](number)
             if isinstance(frame, RouteTo):
                 self.channel = frame.channel
-        elif tag in _WITH_VARBYTES:
-            contents, at = decode_varbytes(data, pos + 1, end)
-            frame = _WITH_VARBYTES[tag](contents)
-        elif tag == Version.TAG:
-            if not PREAMBLE.startswith(data[pos : pos + len(PREAMBLE)]):
-                raise RemoteProtocolError("AQ-FRAME-3", "VERSION does not begin as it must")
-            contents, at = decode_varbytes(data, pos + len(PREAMBLE), end)
-            frame = Version(contents)
-        elif tag == Message.TAG:
+        elif tag in VARBYTES_FRAMES:
+            head = 1
+            if tag == Version.TAG:
+                head = len(PREAMBLE)
+                if not PREAMBLE.startswith(data[pos : pos + head]):
+                    raise RemoteProtocolError("AQ-FRAME-3", "VERSION has a wrong preamble")
+            contents, at = decode_varbytes(data, pos + head, end)
+            frame = VARBYTES_FRAMES[tag](contents)
+        elif tag == MessageFrame.TAG:
             raise RemoteProtocolError("AQ-SEQ-3", "a channel's frame came without ROUTE_TO")
         else:
             raise RemoteProtocolError("AQ-FRAME-2", f"there is no frame with tag {tag}")
@@ -259,7 +233,7 @@ def _count_alike(
     lows = _LOWS_CONTINUED if continued else _LOWS
     if data[pos + 1 : stop : stride] != lows[low : low + count]:
         return 0
-    head = bytes((Message.TAG, 0)) + rest + encode_varint(size)
+    head = bytes((MessageFrame.TAG, 0)) + rest + encode_varint(size)
     for at, byte in enumerate(head):
         if at != 1 and data[pos + at : stop : stride] != bytes((byte,)) * count:
             return 0

@@ -29,7 +29,7 @@ from aqueduct.wire.frames import (
     CloseReceiver,
     Dequeued,
     ForgetChannel,
-    Message,
+    MessageFrame,
 )
 
 
@@ -105,7 +105,7 @@ def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
     sides = (_Outstanding(facts, Side.CLIENT), _Outstanding(facts, Side.SERVER))
     for entry in facts.record.entries:
         if isinstance(entry, FrameSent):
-            if isinstance(entry.frame, Message):
+            if isinstance(entry.frame, MessageFrame):
                 yield from _spend(sides[entry.side], entry, entry.frame)
         elif isinstance(entry, FrameArrived):
             if not sides[entry.side].arrived(entry):
@@ -120,7 +120,7 @@ def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
             sides[entry.side].release_all(entry.event.channel)
 
 
-def _spend(outstanding: _Outstanding, sent: FrameSent, frame: Message) -> Iterator[Violation]:
+def _spend(outstanding: _Outstanding, sent: FrameSent, frame: MessageFrame) -> Iterator[Violation]:
     size = frame.size
     limits = outstanding.limits(sent.time)
     on_channel = outstanding.channels.get(sent.channel, 0)
@@ -182,7 +182,7 @@ class _Ledger:
             key = (entry.channel, entry.number, entry.reliable)
             self.waiting[entry.side][key] = (entry.time, message.size)
         elif isinstance(entry, FrameSent):
-            if isinstance(entry.frame, Message):
+            if isinstance(entry.frame, MessageFrame):
                 number = entry.frame.number
                 self.waiting[entry.side].pop((entry.channel, number, not entry.in_datagram), None)
                 outstanding = self.sides[entry.side]
@@ -342,7 +342,7 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
             )
             return
         if isinstance(entry, FrameArrived) and entry.side == side:
-            if isinstance(entry.sent.frame, Message):
+            if isinstance(entry.sent.frame, MessageFrame):
                 queued += 1
         elif isinstance(entry, MessageTaken):
             queued -= 1

@@ -50,7 +50,7 @@ from aqueduct.wire.frames import (
     ConnectionHeaders,
     FinishSender,
     ForgetChannel,
-    Message,
+    MessageFrame,
 )
 
 
@@ -165,7 +165,7 @@ class RunFacts:
                 made.receiver_held = min(made.receiver_held, took.time)
 
     @staticmethod
-    def _match(facts: ChannelFacts, taken: Message) -> MessageFacts | None:
+    def _match(facts: ChannelFacts, taken: MessageFrame) -> MessageFacts | None:
         """Return the message that was taken; its number does not determine the number space."""
         candidates = [facts.reliable.get(taken.number), facts.unreliable.get(taken.number)]
         for message in candidates:
@@ -232,7 +232,7 @@ class RunFacts:
             return
         frame = sent.frame
         time = sent.time
-        if isinstance(frame, Message):
+        if isinstance(frame, MessageFrame):
             message = facts.space(not sent.in_datagram).get(frame.number)
             if message is None or not same_content(message, frame):
                 self.strange.append((sent, f"message {frame.number} is not what was sent"))
@@ -264,7 +264,7 @@ class RunFacts:
         if facts is None:
             return
         facts.entries.append(arrived)
-        if isinstance(frame, Message):
+        if isinstance(frame, MessageFrame):
             message = facts.space(not sent.in_datagram).get(frame.number)
             if message is not None:
                 message.arrived = min(message.arrived, time)

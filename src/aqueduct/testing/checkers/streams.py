@@ -22,13 +22,13 @@ from aqueduct.wire.frames import (
     FinishSender,
     ForgetChannel,
     Frame,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
     Version,
 )
 
-BY_SENDER = (Message, SentUnreliable, FinishSender, CancelSender)
+BY_SENDER = (MessageFrame, SentUnreliable, FinishSender, CancelSender)
 BY_RECEIVER = (AckReliable, AckNackUnreliable, Dequeued, CloseReceiver)
 
 
@@ -127,19 +127,19 @@ def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
     if any(sent.time > stream.ended for sent in stream.frames):
         return "a frame was written after its end"
     if stream.number < 0:
-        return None if kinds == {Message} else "a datagram holds more than messages"
+        return None if kinds == {MessageFrame} else "a datagram holds more than messages"
     if not frames:
         return None
     if kinds & {CancelSender, ForgetChannel}:
         return None if len(frames) == 1 else "CANCEL_SENDER or FORGET_CHANNEL is not alone"
     last = frames[-1]
-    if Message in kinds:
-        if not kinds <= {Message, FinishSender}:
+    if MessageFrame in kinds:
+        if not kinds <= {MessageFrame, FinishSender}:
             return "other frames stand between messages"
         if FinishSender in kinds and not isinstance(last, FinishSender):
             return "messages follow FINISH_SENDER"
         channel = facts.channels.get(stream.channel)
-        count = sum(isinstance(frame, Message) for frame in frames)
+        count = sum(isinstance(frame, MessageFrame) for frame in frames)
         if channel is not None and channel.mode != "ORDERED" and count > 1:
             return f"{count} messages of an {channel.mode.lower()} channel in one stream"
     elif kinds & {SentUnreliable, FinishSender}:
@@ -170,7 +170,7 @@ def one_control_stream(facts: RunFacts) -> Iterator[Violation]:
         for what, kinds in groups:
             yield from _one_stream(channel, what, kinds)
         if channel.mode == "ORDERED":
-            yield from _one_stream(channel, "ordered messages", (Message, FinishSender))
+            yield from _one_stream(channel, "ordered messages", (MessageFrame, FinishSender))
 
 
 def _one_stream(
@@ -274,7 +274,7 @@ def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
         of = facts.channels.get(stream.channel)
         if of is None or stream.number < 0 or stream.side != of.sender:
             continue
-        if any(isinstance(frame, Message) for frame in stream.routed):
+        if any(isinstance(frame, MessageFrame) for frame in stream.routed):
             if of.cancel_written < NEVER and stream.ended > of.cancel_written + EPSILON:
                 yield Violation(
                     "cancel resets",

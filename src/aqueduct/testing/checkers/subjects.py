@@ -16,7 +16,7 @@ from aqueduct.testing.record import (
     SendFailed,
 )
 from aqueduct.wire.chanid import Side, creator_of, is_oneshot, sender_of
-from aqueduct.wire.frames import Frame, Message, RouteTo
+from aqueduct.wire.frames import Frame, MessageFrame, RouteTo
 from aqueduct.wire.primitives import headers_size, varint_size
 
 NEVER = float("inf")
@@ -197,7 +197,7 @@ class StreamFacts:
         ]
 
 
-def same_content(message: MessageFacts, seen: Message) -> bool:
+def same_content(message: MessageFacts, seen: MessageFrame) -> bool:
     """Return whether a message on the wire, or one that was taken, equals the one sent."""
     sent = message.sent
     return (

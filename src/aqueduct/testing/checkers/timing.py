@@ -23,7 +23,7 @@ from aqueduct.wire.frames import (
     AckNackUnreliable,
     AckReliable,
     ForgetChannel,
-    Message,
+    MessageFrame,
     RouteTo,
     SentUnreliable,
 )
@@ -77,7 +77,7 @@ def acks_under_load(facts: RunFacts) -> Iterator[Violation]:
                 )
                 break
             if isinstance(entry, FrameArrived):
-                if isinstance(entry.sent.frame, Message) and not entry.sent.in_datagram:
+                if isinstance(entry.sent.frame, MessageFrame) and not entry.sent.in_datagram:
                     waiting += 1
                     since = entry.time
             elif isinstance(entry, FrameSent) and isinstance(entry.frame, AckReliable):

@@ -8,7 +8,7 @@ one address, a new client must validate its address first (Retry).
 
 QUIC holds state for half-open connections that it does not report; each connection bounds it
 (AQ-COST-2, AQ-COST-3). `Hidden` bounds the sum of the estimates, per address and over all: the
-connection with the most is closed, which is not that of an honest client with little.
+server closes the connection with the largest estimate, and an honest client needs little.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from aqueduct.protocol.budget import Account, Budget
+from aqueduct.protocol.budget import AddressAccount, Budget
 from aqueduct.protocol.config import Config
 from aqueduct.transport.address import Address
 
@@ -77,7 +77,7 @@ class HalfOpen(Generic[T]):
         """Return the number of half-open connections of an address."""
         return len(self._by_address.get(address, ()))
 
-    def makes_way(self, newcomer: str, now: float, min_age: float) -> T | None:
+    def connection_to_drop(self, newcomer: str, now: float, min_age: float) -> T | None:
         """Return the connection to drop in favour of a new one, or None.
 
         It is the oldest one of the address with the most. If that address has no more than the
@@ -86,13 +86,13 @@ class HalfOpen(Generic[T]):
         """
         if not self._by_address:
             return None
-        most = max(self._by_address.values(), key=_greed)
+        most = max(self._by_address.values(), key=_load)
         oldest, since = next(iter(most.items()))
-        is_greedy = len(most) > self.count(newcomer) + 1
-        return oldest if is_greedy or now - since >= min_age else None
+        is_loady = len(most) > self.count(newcomer) + 1
+        return oldest if is_loady or now - since >= min_age else None
 
 
-def _greed(connections: OrderedDict[T, float]) -> tuple[int, float]:
+def _load(connections: OrderedDict[T, float]) -> tuple[int, float]:
     """Return the sort key of an address: its number of connections, and the age of the oldest."""
     return len(connections), -next(iter(connections.values()))
 
@@ -132,21 +132,18 @@ class Hidden(Generic[T]):
             del self._by_address[address], self._totals[address]
 
 
-class Accounts:
+class AddressAccounts:
     """The accounts of all addresses with connections."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._accounts: dict[str, tuple[Account, int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._accounts)
+        self._accounts: dict[str, tuple[AddressAccount, int]] = {}
 
     def count(self, address: str) -> int:
         """Return the number of connections of an address."""
         return self._accounts[address][1] if address in self._accounts else 0
 
-    def enter(self, address: str) -> Account:
+    def enter(self, address: str) -> AddressAccount:
         """Return the account for a new connection of an address."""
         account, connections = self._accounts.get(address) or (self._new(), 0)
         self._accounts[address] = account, connections + 1
@@ -158,10 +155,10 @@ class Accounts:
         if connections > 1:
             self._accounts[address] = account, connections - 1
 
-    def _new(self) -> Account:
+    def _new(self) -> AddressAccount:
         config = self._config
         early = config.max_early_total // config.early_share
-        return Account(
+        return AddressAccount(
             Budget(early, config.early_allowance),
             Budget(config.max_address_bytes, config.address_allowance),
         )

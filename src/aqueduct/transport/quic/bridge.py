@@ -54,9 +54,9 @@ _PIECES = 256
 through all it has not sent, once for each packet."""
 _PACKETS = 64
 """Packets after which a flush leaves the rest to the next turn of the event loop, so that other
-connections get theirs. One system call sends about so many."""
+connections get theirs. One system call sends about as many."""
 _FAST_PATH_PIECES = 16
-"""Frames of so many streams fit one packet of qh3, which the fast path of `_poll` relies on."""
+"""Streams whose frames fit one packet of qh3; the fast path of `_poll` relies on it."""
 
 MAX_STREAM_RESERVE = 64
 """Most streams reserved for control; a quarter of the initial stream credit if that is less. With
@@ -354,7 +354,7 @@ class Bridge:
         """Hand QUIC what its congestion window has room for; return whether that was anything.
 
         qh3 could queue more, but its acks would wait behind its queue: two sides with full queues
-        would wait for each other for ever.
+        would deadlock.
         """
         queue = self._queue
         waiting, resets, unopened = queue.waiting, queue.resets, queue.unopened

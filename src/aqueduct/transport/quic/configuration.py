@@ -13,7 +13,7 @@ from aqueduct.security import ServerTLS, Trust, check, system_authorities
 from aqueduct.transport.address import Address
 from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicSettings
 from aqueduct.transport.quic.engine import ALPN
-from aqueduct.transport.quic.tls import Settings
+from aqueduct.transport.quic.tls import EngineConfiguration
 
 SAFE_PACKET = 1_452
 """Fits every Ethernet path with IPv4 and IPv6, before path MTU discovery finds more."""
@@ -25,10 +25,10 @@ process answers late, and a needless retransmission costs more than the wait: it
 faults of qh3."""
 
 
-def server_settings(tls: ServerTLS, options: QuicSettings) -> Settings:
+def server_settings(tls: ServerTLS, options: QuicSettings) -> EngineConfiguration:
     """Return the QUIC settings of a server, without those that depend on the client."""
     check(tls)
-    settings = Settings(
+    settings = EngineConfiguration(
         is_client=False,
         alpn_protocols=[ALPN],
         connection_id_length=ID_LENGTH,
@@ -44,9 +44,9 @@ def server_settings(tls: ServerTLS, options: QuicSettings) -> Settings:
 
 def client_settings(
     trust: Trust, options: QuicSettings, server_name: str, address: Address
-) -> Settings:
+) -> EngineConfiguration:
     """Return the QUIC settings of a client for one server."""
-    settings = Settings(
+    settings = EngineConfiguration(
         is_client=True,
         alpn_protocols=[ALPN],
         connection_id_length=ID_LENGTH,
@@ -65,7 +65,9 @@ def client_settings(
     return settings_for_path(settings, options, address)
 
 
-def settings_for_path(settings: Settings, options: QuicSettings, address: Address) -> Settings:
+def settings_for_path(
+    settings: EngineConfiguration, options: QuicSettings, address: Address
+) -> EngineConfiguration:
     """Return the settings with the packet size and the ack delay for a path."""
     size = options.max_packet
     loopback = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback

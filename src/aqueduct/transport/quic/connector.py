@@ -90,14 +90,14 @@ class ClientEndpoint(QuicEndpoint):
             if transport.owner is not None:
                 transport.owner.handle_failure(
                     HostUnreachable(
-                        f"nobody listens at {host}:{port} ({error.strerror})",
+                        f"nothing listens at {host}:{port} ({error.strerror})",
                         hint="start the server first",
                     )
                 )
 
 
 def _after_fork() -> None:
-    """Leave the tickets to the parent: each is good for one connection."""
+    """Leave the tickets to the parent: each is valid for one connection."""
     global _tickets  # noqa: PLW0603 -- one store for the process
     _tickets = ClientTickets()
 

@@ -17,25 +17,25 @@ from aqueduct.transport.quic.transport import QuicTransport
 from aqueduct.transport.udp import UdpSocket
 
 Received = tuple[bytes, int, Address]
-"""Packets of one sender, joined, the size of each but the last, and who sent them."""
+"""Packets of one sender, joined, the size of each but the last, and its address."""
 
 ID_LENGTH = 8
 _RECEIVES_PER_TURN = 64
 _TURN = 0.005
-"""Seconds of reading after which packets wait, so that one connection's flood delays no other."""
+"""Seconds of reading after which packets are queued, so that a flood delays no other connection."""
 _MAX_INBOX = 16 * 1024 * 1024
 """Bytes of packets that wait for one connection: more than its flow control lets it send."""
 _MAX_WAITING = 64 * 1024 * 1024
-"""The same for all connections of a socket. Past either, packets are lost, as packets are."""
+"""The same for all connections of a socket. Packets above either limit are dropped."""
 _MAX_NEWCOMERS = 256 * 1024
 """The same for all unknown connections of one address: 180 handshakes, which take 0.2 s."""
 _COST_OF_WAITING = 256
-"""What packets that wait cost besides their bytes."""
+"""Bytes of memory for each queue entry besides its packets."""
 SMALLEST_INITIAL = 1_200
 """Bytes of the smallest UDP payload that may carry a client's first packet (RFC 9000, 14.1)."""
 _LARGEST_PACKET = 65_527
 _LONGEST = 86_400 * 365
-"""Seconds that a timer may be set to: a year is as good as for ever, and fits what QUIC states."""
+"""The longest timer in seconds, a year: QUIC can state it in milliseconds."""
 
 
 @dataclass(frozen=True)

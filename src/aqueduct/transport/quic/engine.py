@@ -28,7 +28,7 @@ from aqueduct.transport.quic.tickets import ServerTickets
 from aqueduct.transport.quic.tls import (
     BIDIRECTIONAL_STREAMS,
     MAX_DATAGRAM_FRAME,
-    Settings,
+    EngineConfiguration,
     TlsBridge,
 )
 
@@ -78,12 +78,12 @@ class Engine(QuicConnection):
     ticket it gets to ``on_ticket``, and uses the one in its settings.
     """
 
-    _configuration: Settings
+    _configuration: EngineConfiguration
 
     def __init__(
         self,
         *,
-        configuration: Settings,
+        configuration: EngineConfiguration,
         original_destination_connection_id: bytes | None = None,
         retry_source_connection_id: bytes | None = None,
         tickets: ServerTickets | None = None,

@@ -27,7 +27,7 @@ from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address, format_address, resolve, split_address
 from aqueduct.transport.base import MakeCore, OnTransport
 from aqueduct.transport.quic.admission import (
-    Accounts,
+    AddressAccounts,
     HalfOpen,
     Hidden,
     RetryTokens,
@@ -49,10 +49,10 @@ _SHORTEST_ID = 8
 """Shortest destination connection id of a client's first packet (RFC 9000, 7.2): shorter ids can be
 guessed, and collide."""
 _GREEDY = 4
-"""An address with this fraction of `handshakes_before_retry` half-open connections gets a Retry."""
+"""An address with a quarter of `handshakes_before_retry` half-open connections gets a Retry."""
 _RESERVED = 10
-"""One in so many connections is kept for addresses that have fewer than that, so that one address
-cannot use up `max_connections`."""
+"""One in ten connections is reserved for addresses that have fewer, so that one address cannot use
+up `max_connections`."""
 _MIN_HALF_OPEN_AGE = 1.0
 """Seconds for which a half-open connection is not displaced by its own address: handshakes take
 less."""
@@ -119,13 +119,11 @@ class QuicListener(QuicEndpoint):
         self._tokens = RetryTokens(monotonic)
         self._handshakes: dict[QuicTransport, asyncio.TimerHandle] = {}
         self._half_open: HalfOpen[QuicTransport] = HalfOpen()
-        self._accounts = Accounts(config or Config())
+        self._accounts = AddressAccounts(config or Config())
         self._hidden: Hidden[QuicTransport] = Hidden(config or Config())
         self._closing: deque[QuicTransport] = deque()
         """The last connections that were closed for their hidden state."""
         self._addresses: dict[QuicTransport, str] = {}
-        self.refused = 0
-        """Clients that found no room."""
         self.unclaimed = 0
         """Ended connections that the server still holds for the application."""
         self.address = format_address(self.local_address)
@@ -184,7 +182,6 @@ class QuicListener(QuicEndpoint):
             self._send_retry(version, destination, source, address)
             return None
         if not self._make_room(name):
-            self.refused += 1
             return None
         return self._new(original, retried, destination, address, name)
 
@@ -204,7 +201,7 @@ class QuicListener(QuicEndpoint):
         full = held >= limit
         if not full and len(self._half_open) < options.max_half_open:
             return True
-        old = self._half_open.makes_way(name, self.clock(), _MIN_HALF_OPEN_AGE)
+        old = self._half_open.connection_to_drop(name, self.clock(), _MIN_HALF_OPEN_AGE)
         if old is None:
             return False
         old.abandon("dropped before acceptance: too many half-open connections")

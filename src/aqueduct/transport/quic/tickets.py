@@ -22,7 +22,7 @@ SERVER_TICKETS = 8_192
 CLIENT_SERVERS = 256
 """Most servers of which a client keeps tickets."""
 TICKETS_PER_SERVER = 8
-"""Most tickets for one server: so many connections can open at once with early data."""
+"""Most tickets for one server, and so the most concurrent connections with early data."""
 
 
 class ServerTickets:

@@ -24,7 +24,7 @@ BAD_CERTIFICATE = 0x100 + 42
 
 
 @dataclass
-class Settings(QuicConfiguration):
+class EngineConfiguration(QuicConfiguration):
     """qh3's configuration, and settings that it has no field for."""
 
     max_streams: int = 131_072
@@ -36,7 +36,7 @@ class Settings(QuicConfiguration):
 class TlsBridge(QuicTlsBridge):
     """qh3's TLS with our limits in the transport parameters, and a check of the path length."""
 
-    configuration: Settings
+    configuration: EngineConfiguration
     hello: QuicTlsCryptoData | None = None
     """The ClientHello, for a retransmission."""
 

@@ -132,7 +132,7 @@ class QuicTransport:
             self.owner.handle_events(events)
 
     def abandon(self, reason: str) -> None:
-        """End the core without telling the peer."""
+        """End the core without notifying the peer."""
         self.bridge.ended = True
         self.core.handle_connection_lost(CloseCode.NO_ERROR, reason, False, self.now())
 
