@@ -18,7 +18,6 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -80,39 +79,27 @@ class Fingerprint(msgspec.Struct, frozen=True):
             )
 
 
+_LANES = 256
+"""Ids that are added up side by side, each in a field of 160 bits; a power of 2."""
+_LANE_BITS = 8 * ID_SIZE
+_CONTENTS = int.from_bytes((HASH_SIZE * b"\xff" + bytes(ID_SIZE - HASH_SIZE)) * _LANES, "little")
+"""Masks the content hashes of ids: the upper 32 bits of each field are left for the carries."""
+
+
 def fingerprint_of(joined: bytes) -> Fingerprint:
     """Return the fingerprint of rows, from their concatenated ids."""
+    # Long integers add up many ids at once, in a seventh of the time of a loop over the ids.
+    fields = 0
+    for start in range(0, len(joined), _LANES * ID_SIZE):
+        ids = joined[start : start + _LANES * ID_SIZE]
+        fields += int.from_bytes(ids, "little") & _CONTENTS
     count = len(joined) // ID_SIZE
-    total = 0
-    for start in range(0, count, _SUMMED):
-        total += _sum(joined[start * ID_SIZE : (start + _SUMMED) * ID_SIZE])
-    return Fingerprint(count, _digest(total))
-
-
-_SUMMED = 4_096
-"""Ids to add up at once: the time of `_sum` is quadratic in their number."""
-
-
-def _sum(joined: bytes) -> int:
-    """Add up content hashes, as one large integer that is repeatedly folded in half.
-
-    Each id is a field of 160 bits. The occurrence number in its upper 32 bits is cleared, which
-    leaves room for the carries. This takes a quarter of the time of a loop over the ids.
-    """
-    count = len(joined) // ID_SIZE
-    fields = int.from_bytes(joined, "little") & _contents(count)
-    while count > 1:
-        half = count // 2
-        bits = half * ID_SIZE * 8
-        fields = (fields & ((1 << bits) - 1)) + (fields >> bits)
-        count -= half
-    return fields
-
-
-@lru_cache(maxsize=8)
-def _contents(count: int) -> int:
-    """Return the bit mask of the content hashes in ``count`` ids."""
-    return int.from_bytes((HASH_SIZE * b"\xff" + bytes(ID_SIZE - HASH_SIZE)) * count, "little")
+    lanes = min(_LANES, 1 << (count - 1).bit_length())
+    while lanes > 1:
+        lanes //= 2
+        bits = lanes * _LANE_BITS
+        fields = (fields >> bits) + (fields & ((1 << bits) - 1))
+    return Fingerprint(count, _digest(fields))
 
 
 def _digest(total: int) -> bytes:
@@ -593,7 +580,7 @@ class Ledger:
         if self._only:
             if not self._is_only(part, attempt):
                 self._only.pop(part, None)
-            elif self.is_spilled and part not in self._awaited:
+            elif (self.is_spilled or part in self._forgotten) and part not in self._awaited:
                 return self._admit_unseen(part, ids)
         if self.is_by_part:
             self._opened.add(part)
@@ -609,7 +596,10 @@ class Ledger:
         return places
 
     def _admit_unseen(self, part: int, ids: Sequence[bytes]) -> Sequence[int]:
-        """Admit rows of the only attempt of a part without looking into the file."""
+        """Admit rows of the only attempt of a part without looking them up, or keeping their ids.
+
+        Another attempt of the part reads them back, because the part is forgotten.
+        """
         if part not in self._forgotten:
             self.forget(part)
         places = range(len(ids))

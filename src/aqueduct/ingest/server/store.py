@@ -364,11 +364,11 @@ class Store:
         rolled = 0
         for topic in list(self.topics.values()):
             for partition in range(len(topic.partitions)):
-                made = topic.storage.roll(partition)
-                rolled += made
+                rolled += topic.storage.roll(partition)
                 self._retain(topic, partition)  # rolling all partitions first may take long
-                if made:
-                    give_back()  # a log was read, and its segment encoded, in this thread
+        if rolled:
+            # Once, not per segment: other threads page the memory in again.
+            give_back()
         return rolled
 
     def _retain(self, topic: Topic, partition: int) -> int:

@@ -16,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
@@ -187,8 +188,10 @@ class Partition:
     # Writing, by one thread
 
     def stage(self, chunks: Sequence[Chunk], metadata: BlockMetadata) -> None:
-        """Encode the next block; nothing is written yet."""
+        """Encode the next block, and set the times of its metadata; nothing is written yet."""
         batch = make_batch(chunks, self.next_offset, metadata.ingest_time)
+        times = pc.min_max(batch.column("timestamp").view(pa.int64())).as_py()
+        metadata = replace(metadata, first_time=times["min"], last_time=times["max"])
         parts = make_block(batch, self.next_offset, metadata)
         self._staged = _Staged(parts, batch.num_rows, metadata)
 
