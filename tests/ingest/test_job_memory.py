@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from aqueduct.ingest.dedup import jobs, recollection, spill
+from aqueduct.ingest.dedup.ledger import Ledger
 from aqueduct.ingest.dedup.recollection import Recollection
-from aqueduct.ingest.dedup.scope import ID_HEADER, Attempt, Ledger, WriteScope, fingerprint_of
+from aqueduct.ingest.dedup.scope import ID_HEADER, Attempt, WriteScope, fingerprint_of
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.protocol import Records

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aqueduct.ingest.dedup.ledger import Ledger
 from aqueduct.ingest.dedup.scope import (
     MAX_ENDED,
     Attempt,
     Fingerprint,
     Job,
-    Ledger,
     Plan,
     ScopeFault,
     StepFault,

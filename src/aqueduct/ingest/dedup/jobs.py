@@ -11,14 +11,14 @@ Ids that exceed `max_ids` spill to a file, see `aqueduct.ingest.dedup.spill`.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from aqueduct.ingest.dedup.journal import Journal
+from aqueduct.ingest.dedup.ledger import Idle, Ledger, MemoryIds
 from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.scope import (
     MAX_PARTS,
@@ -27,8 +27,6 @@ from aqueduct.ingest.dedup.scope import (
     ExtraRows,
     Fingerprint,
     Job,
-    Ledger,
-    MemoryIds,
     Plan,
     ScopeFault,
     StepFault,
@@ -71,28 +69,6 @@ RECALLERS = 4
 SHOWN_STEPS = 100
 """Unfinished steps in the listing of a topic: first those that keep rows from retention, then the
 others, each with the longest idle first."""
-
-
-@dataclass(frozen=True)
-class Idle:
-    """Ids that can be evicted."""
-
-    is_lost: bool
-    """Whether they cannot be read back: their run must then begin again."""
-    used: int
-    """When they were last used, in microseconds since 1970."""
-    job: str
-    part: int | None
-    """Their part; None for all parts of the job."""
-    size: int
-
-    is_busy: bool = False
-    """Whether somebody writes the part, who goes on without them."""
-
-    @property
-    def cost(self) -> tuple[bool, bool, int]:
-        """The order of eviction, smallest first."""
-        return self.is_lost, self.is_busy, self.used
 
 
 class Jobs:
@@ -447,11 +423,10 @@ class Jobs:
         jobs = dict(self._unfinished)
         for scope in done:
             job = jobs[scope.job]
-            at = bisect_left(job.parts, scope.part)
-            if not _has(job.parts, scope.part):
-                changes[scope.job] = jobs[scope.job] = replace(
-                    job, parts=[*job.parts[:at], scope.part, *job.parts[at:]], time=now
-                )
+            if scope.part not in job.parts:
+                completed = [*job.parts]
+                insort(completed, scope.part)
+                changes[scope.job] = jobs[scope.job] = replace(job, parts=completed, time=now)
         if not done:
             return
         if sum(len(job.parts) for job in jobs.values()) > MAX_PARTS:
@@ -611,8 +586,3 @@ def _warn_if_left(job: Job | None, scope: WriteScope) -> None:
             "missing",
             scope.step, scope.job, job.step,
         )  # fmt: skip
-
-
-def _has(parts: Sequence[int], part: int) -> bool:
-    at = bisect_left(parts, part)
-    return at < len(parts) and parts[at] == part

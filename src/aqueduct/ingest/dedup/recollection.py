@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aqueduct.ingest.dedup.ledger import Ledger
 from aqueduct.ingest.dedup.scope import (
     ID_HEADER,
     Job,
-    Ledger,
     ScopeFault,
     WriteScope,
     parse_producer_id,
