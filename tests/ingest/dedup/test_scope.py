@@ -252,8 +252,8 @@ def test_the_plan_follows_from_the_journaled_state(job: Job | None, what: Plan) 
     [
         (Job(6, [RUNS[1]], False, {}, 0), "step 5 of job 'job' came after its step 6 had begun"),
         (Job(6, [RUNS[1]], False, {}, 0, is_over=True), "came after its step 6"),
-        (Job(5, [RUNS[1], RUNS[0]], False, {}, 0), "was superseded: run 00000001 has begun"),
-        (Job(5, [RUNS[1]], True, {}, 0), "was begun with ids that are unique"),
+        (Job(5, [RUNS[1], RUNS[0]], False, {}, 0), "was superseded by run 00000001, which writes"),
+        (Job(5, [RUNS[1]], True, {}, 0), "was begun with unique ids"),
     ],
 )
 def test_superseded_runs_are_rejected(job: Job, sentence: str) -> None:
@@ -264,13 +264,13 @@ def test_superseded_runs_are_rejected(job: Job, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("scope", "sentence"),
     [
-        (WriteScope("job", -1, RUNS[0], 0), "steps are numbered from 0 on"),
-        (WriteScope("job", 2**63, RUNS[0], 0), "steps are numbered from 0 on"),
+        (WriteScope("job", -1, RUNS[0], 0), "invalid step .*: steps are numbered from 0"),
+        (WriteScope("job", 2**63, RUNS[0], 0), "invalid step .*: steps are numbered from 0"),
         (WriteScope("job", 0, RUNS[0], -1), "parts are numbered from 0 to 99,999"),
         (WriteScope("job", 0, RUNS[0], 100_000), "parts are numbered"),
-        (WriteScope("job", 0, "short", 0), "'short' cannot tell a run from others"),
-        (WriteScope("job", 0, "x" * 32, 0), "cannot tell a run from others"),
-        (WriteScope("job", 0, "a" * 65, 0), "take 8 to 64 hexadecimal digits"),
+        (WriteScope("job", 0, "short", 0), "invalid run 'short': use 8 to 64 hexadecimal"),
+        (WriteScope("job", 0, "x" * 32, 0), "invalid run 'x.*: use 8 to 64 hexadecimal"),
+        (WriteScope("job", 0, "a" * 65, 0), "use 8 to 64 hexadecimal digits"),
     ],
 )
 def test_invalid_scopes_are_rejected(scope: WriteScope, sentence: str) -> None:

@@ -63,7 +63,7 @@ _IDLE_TIMEOUT = 600 * 1_000_000
 """Microseconds before the spill file of an idle run may be evicted if its ids cannot be read back:
 the run must then begin again."""
 _FEW = 64
-"""Attempts that are noted before those that have closed are removed."""
+"""Attempts to record before closed ones are removed."""
 RECALLERS = 4
 """Threads that may read ids from rows at once: each gets an equal share of `max_ids`."""
 SHOWN_STEPS = 100
@@ -207,7 +207,7 @@ class Jobs:
         name, part = read.scope.job, read.scope.part
         job = self._jobs.get(name)
         if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
-            raise RefusedRecords(f"another run of job {name!r} has begun meanwhile")
+            raise RefusedRecords(f"another run of job {name!r} began during the read of its rows")
         if self._ledgers.get(name) is not read.known:
             # The ids of other parts were dropped during the read, so rows that they have stored
             # since are missing here.
@@ -223,7 +223,7 @@ class Jobs:
 
     def _check_known(self) -> None:
         if self.fault:
-            raise ScopeFault(f"nobody knows how far the jobs of this topic are: {self.fault}")
+            raise ScopeFault(f"the progress of the jobs of this topic is unknown: {self.fault}")
 
     def _make_room(self, name: str, now: int, limits: IngestSettings) -> dict[str, Job | None]:
         """Return the jobs to evict before a new one is added; raise if none can be."""
@@ -431,8 +431,8 @@ class Jobs:
             return
         if sum(len(job.parts) for job in jobs.values()) > MAX_PARTS:
             raise RefusedRecords(
-                f"the jobs of this topic have more than {MAX_PARTS:,} parts that are complete, in "
-                "steps that are not over; end those, or make fewer parts"
+                f"unfinished steps of this topic have more than {MAX_PARTS:,} completed parts; end "
+                "those steps, or use fewer parts"
             )
         if changes:
             self._change(changes)
@@ -547,7 +547,7 @@ class Jobs:
         """Raise `RefusedRecords` if a producer id belongs to a job."""
         found = parse_producer_id(producer_id)
         if found is not None and found[0] in self._jobs:
-            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
+            raise RefusedRecords(f"producer id {producer_id!r} belongs to a job; use another id")
 
     def needed(self, partition: int, horizon: int) -> list[int]:
         """Return the first offsets that unfinished steps used since ``horizon`` need."""

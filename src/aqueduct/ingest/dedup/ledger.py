@@ -134,11 +134,11 @@ class Ledger:
         self._forgotten: set[int] = set()
         """Parts with stored rows whose ids are not in memory; only in a first run."""
         self._opened: set[int] = set()
-        """Parts that somebody has opened or written."""
+        """Parts that a producer has opened or written."""
         self._only: dict[int, Attempt] = {}
-        """By part, the attempt that has stored all of its rows; for a first run only."""
+        """By part, the attempt that stored all of its rows; only in a first run."""
         self._awaited: set[int] = set()
-        """Forgotten parts whose rows are being read: what is added meanwhile has to stay here."""
+        """Forgotten parts that are being read back: ids added meanwhile must stay in memory."""
 
     @property
     def size(self) -> int:
@@ -173,21 +173,21 @@ class Ledger:
         return part not in self._forgotten
 
     def takes(self, part: int, attempt: Attempt | None) -> bool:
-        """Whether it can be told which rows of an attempt are new."""
+        """Return whether the ledger can tell which rows of an attempt are new."""
         return self.knows(part) or self._is_only(part, attempt)
 
     def can_forget(self, part: int) -> bool:
-        """Whether all who write a part can go on without its ids."""
+        """Return whether the attempts that write a part do not need its ids."""
         return part in self._only and part not in self._awaited
 
     def is_awaited(self, part: int) -> bool:
-        """Whether the rows of a part are being read."""
+        """Return whether the rows of a part are being read back."""
         return part in self._awaited
 
     def open(self, part: int, attempt: Attempt | None) -> None:
-        """Note that an attempt of a part begins."""
+        """Record that an attempt of a part begins."""
         if part in self._forgotten:
-            self._awaited.add(part)  # the earlier attempt goes on until this is adopted
+            self._awaited.add(part)  # the earlier attempt may write until `adopt`
         elif part in self._opened:
             self._only.pop(part, None)
         elif attempt is not None and self.is_by_part:
@@ -330,7 +330,7 @@ class Idle:
     size: int
 
     is_busy: bool = False
-    """Whether somebody writes the part, who goes on without them."""
+    """Whether an attempt that does not need them writes the part."""
 
     @property
     def cost(self) -> tuple[bool, bool, int]:

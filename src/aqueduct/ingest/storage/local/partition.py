@@ -178,7 +178,7 @@ class Partition:
         """Remove the last block, because its group is incomplete."""
         log = self._logs[-1]
         block = log.blocks.pop()
-        self._cut(log.path, block.position, block.size, "its group was not written whole")
+        self._cut(log.path, block.position, block.size, "its group is incomplete")
         if not log.blocks:
             self._logs.pop()
             if not self._read_only:

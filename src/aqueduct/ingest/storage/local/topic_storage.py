@@ -291,8 +291,8 @@ class LocalTopicStorage:
                 self._fault = self._fault or f"{part.directory} could not be cut back: {fault}"
         if self._fault:
             raise OutcomeUnknown(
-                f"topic {self.name} is out of use until the server starts again, which looks at "
-                f"what is on disk: {self._fault}"
+                f"topic {self.name} is out of use until a restart of the server recovers it: "
+                f"{self._fault}"
             ) from error
         self._is_writing = False
         raise self._nothing_stored(error) from error

@@ -33,7 +33,7 @@ _PIECE = 1024 * 1024
 
 
 class BlockMetadata(msgspec.Struct, array_like=True, frozen=True):
-    """What a block stores besides its rows."""
+    """The metadata of a block."""
 
     group: int
     """The number of the group, which is unique in the topic."""
