@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from aqueduct.ingest.dedup import jobs, recollection, spill
+from aqueduct.ingest.dedup.ledger import Ledger
 from aqueduct.ingest.dedup.recollection import Recollection
-from aqueduct.ingest.dedup.scope import ID_HEADER, Attempt, Ledger, WriteScope, fingerprint_of
+from aqueduct.ingest.dedup.scope import ID_HEADER, Attempt, WriteScope, fingerprint_of
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.ingest.protocol import Records
@@ -387,7 +388,7 @@ def test_the_number_of_journaled_parts_is_limited(
             complete(store, part)
         begin(store, second[1])
         (refused,) = commit(store, (second[1], last()))
-        assert "more than 3 parts that are complete" in str(refused.fault)
+        assert "more than 3 completed parts" in str(refused.fault)
         store.end_step("t", "a", 0, RUNS[0])
         complete(store, second[1])
 
@@ -399,7 +400,7 @@ def test_an_older_producer_cannot_pass_for_a_job(tmp_path: Path) -> None:
         begin(store, scope())
         plain = Submission(scope().producer_id, Records(1, [b"plain"], [0]))
         store.commit({topic: [plain]})
-        assert "is for rows of a job" in str(plain.fault)
+        assert "belongs to a job" in str(plain.fault)
         send(store, scope(), b"x")
     with opened(tmp_path) as store:
         begin(store, scope())

@@ -4,6 +4,10 @@
 >>> producer = ingest.Producer("localhost:4434", "telemetry")
 """
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 try:
     import pyarrow as _pyarrow  # noqa: F401 -- so that what is missing is said once, and in full
 except ImportError as _error:
@@ -29,9 +33,7 @@ from aqueduct.ingest.errors import (
 )
 from aqueduct.ingest.identity import Epoch, History, TopicPosition
 from aqueduct.ingest.protocol import PartitionInfo, StepInfo, TopicInfo
-from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.permissions import Grant, Permissions, read_permissions
-from aqueduct.ingest.server.server import IngestServer
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import (
     Fenced,
@@ -39,7 +41,27 @@ from aqueduct.ingest.storage.base import (
     OutcomeUnknown,
     UnencodableRecords,
 )
-from aqueduct.ingest.storage.local.repair import Loss, repair
+
+if _TYPE_CHECKING:
+    from aqueduct.ingest.server.metrics import Metrics
+    from aqueduct.ingest.server.server import IngestServer
+    from aqueduct.ingest.storage.local.repair import Loss, repair
+
+_SERVER = {
+    "IngestServer": "aqueduct.ingest.server.server",
+    "Loss": "aqueduct.ingest.storage.local.repair",
+    "Metrics": "aqueduct.ingest.server.metrics",
+    "repair": "aqueduct.ingest.storage.local.repair",
+}
+"""Imported on first use: Spark starts processes for each query, which are clients only."""
+
+
+def __getattr__(name: str) -> _Any:
+    """Return a name of the server side, imported on first use."""
+    if name not in _SERVER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_import_module(_SERVER[name]), name)
+
 
 __all__ = [
     "Client",

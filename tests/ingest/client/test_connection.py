@@ -185,7 +185,7 @@ async def test_a_replay_may_share_rows_out_in_another_way(lab: Lab) -> None:
         await zombie.flush()
         await write(client, values[500:], 0, run=1)
         await write(client, values[:500], 1, run=1)
-        with pytest.raises(RefusedRecords, match="was superseded: run 00000002 has begun"):
+        with pytest.raises(RefusedRecords, match="was superseded by run 00000002, which writes"):
             await send(zombie, values[400:], 200)
         await zombie.abandon()
         assert await values_of(lab, server) == Counter(values)
@@ -240,7 +240,7 @@ async def test_jobs_and_ordinary_producers_write_side_by_side(lab: Lab) -> None:
         assert stored == Counter(4 * values + 2 * values[:100])
         async with lab.producer(server, producer_id="one") as producer:
             assert producer.committed == 10_100
-        with pytest.raises(RefusedRecords, match="is for rows of a job"):
+        with pytest.raises(RefusedRecords, match="belongs to a job"):
             await lab.producer(server, producer_id="job.1.00000001.0").open()
 
 
@@ -312,8 +312,16 @@ async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> 
 @pytest.mark.parametrize(
     ("scope", "records", "sentence"),
     [
-        (None, Records(1, [b"x"], [0], ids=bytes(20)), "ids are for rows of a job"),
-        (None, Records(1, [], [], is_last=True), "ids are for rows of a job"),
+        (
+            None,
+            Records(1, [b"x"], [0], ids=bytes(20)),
+            "row ids are only valid for a producer with a scope",
+        ),
+        (
+            None,
+            Records(1, [], [], is_last=True),
+            "row ids are only valid for a producer with a scope",
+        ),
         (WriteScope("job", 1, RUNS[0], 0), Records(1, [b"x"], [0]), "1 rows of a job have 0 bytes"),
         (
             WriteScope("job", 1, RUNS[0], 0),

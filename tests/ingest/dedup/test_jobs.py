@@ -188,7 +188,7 @@ def test_an_abandoned_recall_is_repeated(tmp_path: Path) -> None:
         assert missing is not None
         missing.read(topic.partitions)
         begin(store, scope(0, run=2))
-        with pytest.raises(RefusedRecords, match="another run of job 'job' has begun meanwhile"):
+        with pytest.raises(RefusedRecords, match="another run of job 'job' began during the read"):
             topic.jobs.install(missing, 0)
         assert send(store, scope(0, run=2), b"a", b"b").skipped == 2
 
@@ -247,7 +247,7 @@ def test_completed_parts_are_recognised_and_take_no_memory(tmp_path: Path) -> No
 def test_a_step_keeps_its_mode(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         begin(store, scope())
-        with pytest.raises(RefusedRecords, match="ids made of what is in a row"):
+        with pytest.raises(RefusedRecords, match="was begun with content ids"):
             begin(store, scope(run=1, unique=True))
         begin(store, scope(step=2, unique=True))
 
@@ -330,7 +330,7 @@ def test_only_expired_jobs_are_evicted(tmp_path: Path) -> None:
 def test_an_ordinary_producer_cannot_pass_for_a_job(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         begin(store, scope())
-        with pytest.raises(RefusedRecords, match="is for rows of a job; take another id"):
+        with pytest.raises(RefusedRecords, match="belongs to a job; use another id"):
             store.register(topic_of(store), scope().producer_id)
         store.register(topic_of(store), "other.1.00000001.0")
 
@@ -398,9 +398,9 @@ def test_a_damaged_journal_rejects_jobs_and_no_other_producer(
     (tmp_path / "t" / "jobs.log").unlink(missing_ok=True)
     fill(tmp_path / "t" / file, content)
     with opened(tmp_path) as store:
-        with pytest.raises(RefusedRecords, match="nobody knows how far the jobs of this topic"):
+        with pytest.raises(RefusedRecords, match="progress of the jobs of this topic is unknown"):
             begin(store, scope(1))
-        with pytest.raises(RefusedRecords, match="nobody knows how far"):
+        with pytest.raises(RefusedRecords, match="the progress of the jobs"):
             store.end_step("t", "job", 1, RUNS[0])
         stored(store, Records(1, [b"plain"], [0]))
         assert values_of(store) == {b"a": 1, b"plain": 1}

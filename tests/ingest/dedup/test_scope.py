@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aqueduct.ingest.dedup.ledger import Ledger
 from aqueduct.ingest.dedup.scope import (
     MAX_ENDED,
+    Attempt,
     Fingerprint,
     Job,
-    Ledger,
     Plan,
     ScopeFault,
     StepFault,
@@ -251,8 +252,8 @@ def test_the_plan_follows_from_the_journaled_state(job: Job | None, what: Plan) 
     [
         (Job(6, [RUNS[1]], False, {}, 0), "step 5 of job 'job' came after its step 6 had begun"),
         (Job(6, [RUNS[1]], False, {}, 0, is_over=True), "came after its step 6"),
-        (Job(5, [RUNS[1], RUNS[0]], False, {}, 0), "was superseded: run 00000001 has begun"),
-        (Job(5, [RUNS[1]], True, {}, 0), "was begun with ids that are unique"),
+        (Job(5, [RUNS[1], RUNS[0]], False, {}, 0), "was superseded by run 00000001, which writes"),
+        (Job(5, [RUNS[1]], True, {}, 0), "was begun with unique ids"),
     ],
 )
 def test_superseded_runs_are_rejected(job: Job, sentence: str) -> None:
@@ -263,13 +264,13 @@ def test_superseded_runs_are_rejected(job: Job, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("scope", "sentence"),
     [
-        (WriteScope("job", -1, RUNS[0], 0), "steps are numbered from 0 on"),
-        (WriteScope("job", 2**63, RUNS[0], 0), "steps are numbered from 0 on"),
+        (WriteScope("job", -1, RUNS[0], 0), "invalid step .*: steps are numbered from 0"),
+        (WriteScope("job", 2**63, RUNS[0], 0), "invalid step .*: steps are numbered from 0"),
         (WriteScope("job", 0, RUNS[0], -1), "parts are numbered from 0 to 99,999"),
         (WriteScope("job", 0, RUNS[0], 100_000), "parts are numbered"),
-        (WriteScope("job", 0, "short", 0), "'short' cannot tell a run from others"),
-        (WriteScope("job", 0, "x" * 32, 0), "cannot tell a run from others"),
-        (WriteScope("job", 0, "a" * 65, 0), "take 8 to 64 hexadecimal digits"),
+        (WriteScope("job", 0, "short", 0), "invalid run 'short': use 8 to 64 hexadecimal"),
+        (WriteScope("job", 0, "x" * 32, 0), "invalid run 'x.*: use 8 to 64 hexadecimal"),
+        (WriteScope("job", 0, "a" * 65, 0), "use 8 to 64 hexadecimal digits"),
     ],
 )
 def test_invalid_scopes_are_rejected(scope: WriteScope, sentence: str) -> None:
@@ -316,6 +317,28 @@ def test_a_fingerprint_does_not_depend_on_order_parts_and_occurrences(
     mixed = [each + chance.randbytes(4) for each in chance.sample(contents, len(contents))]
     parts = fingerprint_of(b"".join(mixed[:cut])) + fingerprint_of(b"".join(mixed[cut:]))
     assert parts == whole
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 255, 256, 257, 511, 513, 5_000])
+def test_a_fingerprint_is_the_sum_of_all_content_hashes(count: int) -> None:
+    joined = random.Random(count).randbytes(20 * count)
+    total = sum(int.from_bytes(each[:16], "little") for each in cut_ids(joined)) % 2**128
+    assert fingerprint_of(joined) == Fingerprint(count, total.to_bytes(16, "little"))
+
+
+def test_a_part_whose_ids_were_evicted_takes_no_more_memory() -> None:
+    ledger = Ledger(unique=False, is_first_run=True)
+    attempt = Attempt(WriteScope("job", 0, RUNS[0], 1))
+    ledger.open(1, attempt)
+    ids = ids_of([b"%d" % number for number in range(9)])
+    assert len(ledger.admit(1, ids[:3], attempt)) == 3
+    ledger.forget(1)
+    assert len(ledger.admit(1, ids[3:6], attempt)) == 3
+    assert ledger.size == 0
+    ledger.open(1, Attempt(WriteScope("job", 0, RUNS[0], 1)))  # reads the rows back
+    assert len(ledger.admit(1, ids[6:], attempt)) == 3
+    assert ledger.size == 3
+    assert ledger.stored == fingerprint_of(b"".join(ids))
 
 
 def test_a_fingerprint_tells_how_often_a_row_is_there() -> None:

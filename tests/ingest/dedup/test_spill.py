@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aqueduct.ingest.dedup.scope import MemoryIds
+from aqueduct.ingest.dedup.ledger import MemoryIds
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault, clear
 
 KEYS = [bytes([number]) * 20 for number in range(12)]

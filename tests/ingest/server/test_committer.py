@@ -233,7 +233,7 @@ async def test_the_committer_continues_after_an_unexpected_error(
     submission, done = await bench.submit("a", 1)
     await done
     assert submission.fault is None
-    assert "the next one is" in caplog.text
+    assert "the next one follows" in caplog.text
 
 
 async def test_closing_fails_waiting_submissions_and_rejects_new_ones(
@@ -245,6 +245,6 @@ async def test_closing_fails_waiting_submissions_and_rejects_new_ones(
     await asyncio.sleep(0.01)
     bench.running.cancel()
     await done
-    assert "stores nothing any more" in str(submission.fault)
-    with pytest.raises(IngestError, match="stores nothing any more"):
+    assert "is closing and stores no more records" in str(submission.fault)
+    with pytest.raises(IngestError, match="is closing and stores no more records"):
         await late

@@ -93,7 +93,7 @@ async def test_a_request_without_end_is_not_read_on(page: Exposition) -> None:
 
 
 async def test_a_slow_client_is_left(page: Exposition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "_PATIENCE", 0.05)
+    monkeypatch.setattr(exposition, "_TIMEOUT", 0.05)
     assert await ask(page, b"GET /metr") == b""
 
 
@@ -127,7 +127,7 @@ async def test_a_burst_of_silent_connections_keeps_nobody_from_the_page(page: Ex
 async def test_clients_that_do_not_read_the_page_hold_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exposition, "_PATIENCE", 5.0)
+    monkeypatch.setattr(exposition, "_TIMEOUT", 5.0)
     served: list[asyncio.WriteTransport] = []
     made = exposition._make_room
 

@@ -149,7 +149,7 @@ async def test_one_that_comes_back_after_another_was_opened_hears_that_its_recor
         server = lab.serve(address)
         await server.open()
     old._address = address
-    with pytest.raises(RefusedRecords, match="what was not flushed may not be stored"):
+    with pytest.raises(RefusedRecords, match="records that were not flushed may not be stored"):
         await old.flush()
     await new.send_and_wait(b"6 of the new")
     await new.close()

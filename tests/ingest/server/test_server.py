@@ -38,12 +38,12 @@ from aqueduct.ingest.protocol import (
     TopicInfo,
     Topics,
 )
-from aqueduct.ingest.server import token_throttle as doorman
+from aqueduct.ingest.server import token_throttle
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.reading import Reading
 from aqueduct.ingest.server.server import IngestServer
 from aqueduct.ingest.server.store import Store
-from aqueduct.ingest.server.token_throttle import FREE, Doorman
+from aqueduct.ingest.server.token_throttle import FREE, TokenThrottle
 from aqueduct.ingest.server.topic import Topic
 from tests.ingest.lab import Lab, RawProducer, eventually, records_channel
 
@@ -229,7 +229,7 @@ async def test_a_refusal_is_the_last_answer(lab: Lab) -> None:
         for sequence in (1, 3, 2):  # two is missing, and then comes too late
             await raw.records.send(Records(sequence, [b"%d" % sequence], [0]))
         assert isinstance(await raw.answers.receive(), Committed)
-        assert "those between were not sent" in (await raw.refused()).reason
+        assert "the records between were not sent" in (await raw.refused()).reason
         with pytest.raises(EndOfChannel):
             await raw.answers.receive()
         raw.leave()
@@ -579,9 +579,9 @@ async def test_a_server_that_no_longer_stores_anything_says_so(lab: Lab) -> None
         await producer.open()
         closed = asyncio.create_task(server.wait_closed())
         server._tasks[0].cancel()
-        with pytest.raises(IngestError, match="has ended, and nobody closed it"):
+        with pytest.raises(IngestError, match="the server stopped without being closed"):
             await closed
-        with pytest.raises(IngestError, match="stores nothing any more"):
+        with pytest.raises(IngestError, match="is closing and stores no more records"):
             await producer.send_and_wait(b"x")
         await producer.abandon()
 
@@ -595,14 +595,14 @@ async def test_wrong_tokens_are_logged_without_them_counted_and_slowed_down(
 ) -> None:
     """The pauses are counted, not waited for."""
     pauses: list[float] = []
-    pause = Doorman.pause
+    pause = TokenThrottle.pause
 
-    def note(door: Doorman, host: str) -> float:
+    def note(door: TokenThrottle, host: str) -> float:
         pauses.append(pause(door, host))
         return min(pauses[-1], 0.01)
 
-    monkeypatch.setattr(Doorman, "pause", note)
-    monkeypatch.setattr(doorman, "FORGIVEN", 1e9)
+    monkeypatch.setattr(TokenThrottle, "pause", note)
+    monkeypatch.setattr(token_throttle, "FORGIVEN", 1e9)
     tokens = Permissions({TOKEN: Grant(["*"], ["*"])})
     async with lab.serve(permissions=tokens) as server:
         for token in (None, *[GUESS] * (FREE + 1)):
@@ -628,10 +628,10 @@ async def test_wrong_tokens_from_its_address_do_not_end_a_client_with_a_good_one
         async with lab.reader(server, token=TOKEN) as reader:
             assert await reader.topics() == []
         for _ in range(FREE + 10):
-            server._doorman.fail("127.0.0.1", has_token=True)
+            server._throttle.fail("127.0.0.1", has_token=True)
         with contextlib.suppress(Refuse):
             while True:
-                server._doorman.pause("127.0.0.1")
+                server._throttle.pause("127.0.0.1")
         async with lab.reader(server, token=TOKEN) as reader:  # it was good before
             assert await reader.topics() == []
         with pytest.raises(ConnectError, match="retry in 10 s") as caught:
@@ -643,7 +643,7 @@ async def test_wrong_tokens_from_its_address_do_not_end_a_client_with_a_good_one
 async def test_a_client_that_leaves_while_it_has_to_wait_is_nobodys_failure(
     lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Doorman, "pause", lambda *_: 0.3)
+    monkeypatch.setattr(TokenThrottle, "pause", lambda *_: 0.3)
     tokens = Permissions({TOKEN: Grant(["*"], ["*"])})
     async with lab.serve(permissions=tokens) as server:
         for token in (TOKEN, GUESS):

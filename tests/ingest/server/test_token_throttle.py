@@ -7,13 +7,13 @@ import logging
 import pytest
 
 from aqueduct.api.server import Refuse
-from aqueduct.ingest.server import token_throttle as doorman
+from aqueduct.ingest.server import token_throttle
 from aqueduct.ingest.server.token_throttle import (
     FIRST_PAUSE,
     FREE,
     LAST_PAUSE,
     LONGEST,
-    Doorman,
+    TokenThrottle,
     network_of,
 )
 
@@ -31,20 +31,20 @@ def clock() -> Clock:
     return Clock()
 
 
-def fail(door: Doorman, count: int, host: str = "192.0.2.1") -> None:
+def fail(door: TokenThrottle, count: int, host: str = "192.0.2.1") -> None:
     for _ in range(count):
         door.fail(host, has_token=True)
 
 
 def test_a_few_wrong_tokens_cost_nothing(clock: Clock) -> None:
-    door = Doorman(clock)
+    door = TokenThrottle(clock)
     assert door.pause("192.0.2.1") == 0
     fail(door, FREE - 1)
     assert door.pause("192.0.2.1") == 0
 
 
 def test_each_further_one_doubles_the_pause_and_others_do_not_wait(clock: Clock) -> None:
-    door = Doorman(clock)
+    door = TokenThrottle(clock)
     fail(door, FREE)
     pauses = []
     for _ in range(8):
@@ -60,7 +60,7 @@ def test_each_further_one_doubles_the_pause_and_others_do_not_wait(clock: Clock)
 
 
 def test_those_who_come_at_once_wait_one_behind_the_other_up_to_a_limit(clock: Clock) -> None:
-    door = Doorman(clock)
+    door = TokenThrottle(clock)
     fail(door, FREE + 10)
     waits = [door.pause("192.0.2.1") for _ in range(int(LONGEST / LAST_PAUSE))]
     assert waits == [LAST_PAUSE * (number + 1) for number in range(len(waits))]
@@ -72,8 +72,8 @@ def test_those_who_come_at_once_wait_one_behind_the_other_up_to_a_limit(clock: C
 def test_tokens_that_were_good_are_known_by_address_and_so_many_of_them(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doorman, "MAX_ADDRESSES", 3)
-    door = Doorman(clock)
+    monkeypatch.setattr(token_throttle, "MAX_ADDRESSES", 3)
+    door = TokenThrottle(clock)
     for number in range(4):
         door.welcome(f"192.0.2.{number}", b"digest")
     assert [door.knows(f"192.0.2.{number}", b"digest") for number in range(5)] == [
@@ -83,18 +83,18 @@ def test_tokens_that_were_good_are_known_by_address_and_so_many_of_them(
 
 
 def test_time_forgives(clock: Clock) -> None:
-    door = Doorman(clock)
+    door = TokenThrottle(clock)
     fail(door, FREE)
     assert door.pause("192.0.2.1") > 0
-    clock.now += 2 * doorman.FORGIVEN
+    clock.now += 2 * token_throttle.FORGIVEN
     assert door.pause("192.0.2.1") == 0
 
 
 def test_the_table_of_addresses_is_bounded_and_the_silent_make_room(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doorman, "MAX_ADDRESSES", 10)
-    door = Doorman(clock)
+    monkeypatch.setattr(token_throttle, "MAX_ADDRESSES", 10)
+    door = TokenThrottle(clock)
     for number in range(100):
         fail(door, 1, f"192.0.2.{number}")
         fail(door, 1, "198.51.100.7")
@@ -114,7 +114,7 @@ def test_one_client_does_not_pass_for_many_with_addresses_of_six() -> None:
 def test_the_log_tells_of_the_first_and_then_ever_more_seldom(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    door = Doorman(clock)
+    door = TokenThrottle(clock)
     with caplog.at_level(logging.WARNING):
         fail(door, 1_000)
         door.fail("192.0.2.2", has_token=False)

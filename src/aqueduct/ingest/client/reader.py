@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -29,11 +29,12 @@ from aqueduct.ingest.protocol import (
 )
 from aqueduct.ingest.records import STORED, as_rows, in_pieces
 from aqueduct.ingest.server.permissions import HEADER
-from aqueduct.ingest.server.topic import Topic
 from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.ingest.storage.base import check_name
-from aqueduct.ingest.storage.local.storage import LocalStorage
 from aqueduct.security import Trust
+
+if TYPE_CHECKING:
+    from aqueduct.ingest.server.topic import Topic
 
 T = TypeVar("T")
 
@@ -151,6 +152,9 @@ class DirectoryReader:
         self.directory = Path(directory)
         if not self.directory.is_dir():
             raise IngestError(f"there is no directory {self.directory}")
+        # Not at the top: readers of a server start faster without the modules of storage.
+        from aqueduct.ingest.storage.local.storage import LocalStorage
+
         self._storage = LocalStorage(self.directory, read_only=True)
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
@@ -208,6 +212,8 @@ class DirectoryReader:
             raise UnknownTopic(f"there is no topic {name!r} in {self.directory}; topics: {there}")
 
     def _topic(self, name: str) -> Topic:
+        from aqueduct.ingest.server.topic import Topic
+
         self._check_exists(name)
         return Topic(self._storage.open(name), scratch=self.directory)
 

@@ -11,14 +11,14 @@ Ids that exceed `max_ids` spill to a file, see `aqueduct.ingest.dedup.spill`.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from aqueduct.ingest.dedup.journal import Journal
+from aqueduct.ingest.dedup.ledger import Idle, Ledger, MemoryIds
 from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.scope import (
     MAX_PARTS,
@@ -27,8 +27,6 @@ from aqueduct.ingest.dedup.scope import (
     ExtraRows,
     Fingerprint,
     Job,
-    Ledger,
-    MemoryIds,
     Plan,
     ScopeFault,
     StepFault,
@@ -65,34 +63,12 @@ _IDLE_TIMEOUT = 600 * 1_000_000
 """Microseconds before the spill file of an idle run may be evicted if its ids cannot be read back:
 the run must then begin again."""
 _FEW = 64
-"""Attempts that are noted before those that have closed are removed."""
+"""Attempts to record before closed ones are removed."""
 RECALLERS = 4
 """Threads that may read ids from rows at once: each gets an equal share of `max_ids`."""
 SHOWN_STEPS = 100
 """Unfinished steps in the listing of a topic: first those that keep rows from retention, then the
 others, each with the longest idle first."""
-
-
-@dataclass(frozen=True)
-class Idle:
-    """Ids that can be evicted."""
-
-    is_lost: bool
-    """Whether they cannot be read back: their run must then begin again."""
-    used: int
-    """When they were last used, in microseconds since 1970."""
-    job: str
-    part: int | None
-    """Their part; None for all parts of the job."""
-    size: int
-
-    is_busy: bool = False
-    """Whether somebody writes the part, who goes on without them."""
-
-    @property
-    def cost(self) -> tuple[bool, bool, int]:
-        """The order of eviction, smallest first."""
-        return self.is_lost, self.is_busy, self.used
 
 
 class Jobs:
@@ -231,7 +207,7 @@ class Jobs:
         name, part = read.scope.job, read.scope.part
         job = self._jobs.get(name)
         if job is None or (job.step, job.runs) != (read.job.step, read.job.runs):
-            raise RefusedRecords(f"another run of job {name!r} has begun meanwhile")
+            raise RefusedRecords(f"another run of job {name!r} began during the read of its rows")
         if self._ledgers.get(name) is not read.known:
             # The ids of other parts were dropped during the read, so rows that they have stored
             # since are missing here.
@@ -247,7 +223,7 @@ class Jobs:
 
     def _check_known(self) -> None:
         if self.fault:
-            raise ScopeFault(f"nobody knows how far the jobs of this topic are: {self.fault}")
+            raise ScopeFault(f"the progress of the jobs of this topic is unknown: {self.fault}")
 
     def _make_room(self, name: str, now: int, limits: IngestSettings) -> dict[str, Job | None]:
         """Return the jobs to evict before a new one is added; raise if none can be."""
@@ -447,17 +423,16 @@ class Jobs:
         jobs = dict(self._unfinished)
         for scope in done:
             job = jobs[scope.job]
-            at = bisect_left(job.parts, scope.part)
-            if not _has(job.parts, scope.part):
-                changes[scope.job] = jobs[scope.job] = replace(
-                    job, parts=[*job.parts[:at], scope.part, *job.parts[at:]], time=now
-                )
+            if scope.part not in job.parts:
+                completed = [*job.parts]
+                insort(completed, scope.part)
+                changes[scope.job] = jobs[scope.job] = replace(job, parts=completed, time=now)
         if not done:
             return
         if sum(len(job.parts) for job in jobs.values()) > MAX_PARTS:
             raise RefusedRecords(
-                f"the jobs of this topic have more than {MAX_PARTS:,} parts that are complete, in "
-                "steps that are not over; end those, or make fewer parts"
+                f"unfinished steps of this topic have more than {MAX_PARTS:,} completed parts; end "
+                "those steps, or use fewer parts"
             )
         if changes:
             self._change(changes)
@@ -572,7 +547,7 @@ class Jobs:
         """Raise `RefusedRecords` if a producer id belongs to a job."""
         found = parse_producer_id(producer_id)
         if found is not None and found[0] in self._jobs:
-            raise RefusedRecords(f"{producer_id!r} is for rows of a job; take another id")
+            raise RefusedRecords(f"producer id {producer_id!r} belongs to a job; use another id")
 
     def needed(self, partition: int, horizon: int) -> list[int]:
         """Return the first offsets that unfinished steps used since ``horizon`` need."""
@@ -611,8 +586,3 @@ def _warn_if_left(job: Job | None, scope: WriteScope) -> None:
             "missing",
             scope.step, scope.job, job.step,
         )  # fmt: skip
-
-
-def _has(parts: Sequence[int], part: int) -> bool:
-    at = bisect_left(parts, part)
-    return at < len(parts) and parts[at] == part

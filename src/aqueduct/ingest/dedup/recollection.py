@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aqueduct.ingest.dedup.ledger import Ledger
 from aqueduct.ingest.dedup.scope import (
     ID_HEADER,
     Job,
-    Ledger,
     ScopeFault,
     WriteScope,
     parse_producer_id,
@@ -41,7 +41,7 @@ class Recollection:
 
     def read(self, partitions: Sequence[PartitionStorage]) -> None:
         """Fill the ledger from the rows of the step."""
-        give_back()  # what was written before has left free memory, as much as this will need
+        give_back()  # free memory of earlier writes, about as much as the read needs
         try:
             for part in partitions:
                 # The ids of rows that retention has removed are unknown.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aqueduct.ingest.dedup.scope import MemoryIds
+from aqueduct.ingest.dedup.ledger import MemoryIds
 from aqueduct.ingest.errors import IngestError
 
 NAME = ".spill"

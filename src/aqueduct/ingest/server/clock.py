@@ -82,7 +82,7 @@ class Clock:
             self._accept(wall, steady)
             _log.warning("the clock stays ahead, and counts from now on: %s", _utc(wall))
         elif self._jumped_at is not None:
-            self.noticed = steady + self._offset  # what is stored now has a time in the future
+            self.noticed = steady + self._offset  # rows stored now have a time in the future
 
     def _accept(self, wall: float, steady: float) -> None:
         self._offset, self._jumped_at, self.noticed = wall - steady, None, wall

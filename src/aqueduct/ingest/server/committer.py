@@ -24,7 +24,7 @@ _LARGEST = 4
 written, and the records after it wait hardly longer."""
 _PAUSE = 0.05
 """Seconds to wait after an unexpected failure, so that other tasks run if it repeats."""
-_CLOSING = "this server stores nothing any more: it is ending"
+_CLOSING = "the server is closing and stores no more records"
 _NO_RECORDS = Records(0, [], [])
 
 
@@ -176,7 +176,7 @@ class Committer:
                     await self._linger()
                     await self._store_next()
                 except Exception:  # noqa: BLE001 -- later groups must be stored
-                    _log.exception("a group was not stored as it should be, and the next one is")
+                    _log.exception("a commit group failed; the next one follows")
                     await asyncio.sleep(_PAUSE)
         finally:
             self._is_over = True

@@ -1,4 +1,4 @@
-"""What an ingest server counts: for its statistics, and as Prometheus reads it."""
+"""The counters of an ingest server, and their text format for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.ingest.server.topic import Submission
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds within which records were stored."""
+"""Upper bounds of the commit latency histogram, in seconds."""
 
 
 @dataclass(frozen=True)
 class Now:
-    """How things stand with a server."""
+    """The current gauges of a server."""
 
     free: int
-    """Bytes left on its disk."""
+    """Free bytes on the disk."""
     logs: int
     """Bytes in logs."""
     streams: int
@@ -27,22 +27,22 @@ class Now:
 
 
 class Metrics:
-    """Counts since the server began."""
+    """Counters since the server was opened."""
 
     def __init__(self) -> None:
         self.records = 0
         """Records stored."""
         self.duplicates = 0
-        """Records that had been stored before, and were answered only."""
+        """Duplicates: records that were stored before."""
         self.refused = 0
         """Records not stored."""
         self.bytes = 0
-        """Of the records stored."""
+        """Bytes of keys, values and headers of the stored records."""
         self.commits = 0
         self.commit_seconds = 0.0
         self.commit_buckets = [0] * (len(BUCKETS) + 1)
         self.segments = 0
-        """Segments made."""
+        """Segments written."""
         self.rows_read = 0
         self.tokens_refused = 0
         """Connections with a wrong token, or without a required one."""
@@ -50,7 +50,7 @@ class Metrics:
         """Connections rejected unchecked: too many wrong tokens came from their address."""
 
     def committed(self, submission: Submission, seconds: float) -> None:
-        """Records were stored, or not."""
+        """Count a submission that was stored or has failed, and its latency in seconds."""
         count = len(submission.records.values)
         if submission.fault is not None:
             self.refused += count
@@ -64,7 +64,7 @@ class Metrics:
         self.commit_buckets[bisect_left(BUCKETS, seconds)] += 1
 
     def text(self, topics: Sequence[TopicInfo], now: Now | None = None) -> str:
-        """Everything in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         lines: list[str] = []
         faulty = sum(
             bool(topic.fault) or any(part.fault for part in topic.partitions) for topic in topics

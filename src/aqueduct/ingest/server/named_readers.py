@@ -121,7 +121,7 @@ class NamedReaders:
                     f"{topic} --forget-reader {reader}), and advance it to new offsets"
                 )
         if self.fault:
-            raise IngestError(f"no reader can be noted: {self.fault}")
+            raise IngestError(f"readers cannot advance: {self.fault}")
         if reader not in readers and offsets and len(readers) >= max_readers:
             raise RefusedRecords(f"topic {topic} has {len(readers)} readers already (max_readers)")
         partitions = self._storage.partitions
@@ -131,8 +131,8 @@ class NamedReaders:
             end = partitions[number].next_offset
             if not 0 <= offset <= end:
                 raise RefusedRecords(
-                    f"{topic} partition {number} has offsets up to {end}, so that no reader "
-                    f"can be at {offset}"
+                    f"invalid offset {offset} of {topic} partition {number}: offsets go from 0 "
+                    f"to {end}"
                 )
         moved = {**readers, reader: {**readers.get(reader, {}), **offsets}}
         if offsets:

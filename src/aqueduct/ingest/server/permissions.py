@@ -1,4 +1,4 @@
-"""Who may write and read which topics: decided once, when a connection is made."""
+"""Authorisation: which topics a token may write and read, decided when a client connects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody may do: patterns of topics, such as ``telemetry.*``."""
+    """The permissions of a token: patterns of topics, such as ``telemetry.*``."""
 
     write: list[str] = []
     read: list[str] = []
@@ -35,15 +35,15 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the token may also use what belongs to other tokens."""
 
     def check_write(self, topic: str) -> None:
-        """Raise unless a topic may be written."""
+        """Raise `NotAllowed` unless the token may write a topic."""
         _check(self.write, topic, "write to")
 
     def check_read(self, topic: str) -> None:
-        """Raise unless a topic may be read."""
+        """Raise `NotAllowed` unless the token may read a topic."""
         _check(self.read, topic, "read")
 
     def may_read(self, topic: str) -> bool:
-        """Whether a topic may be read."""
+        """Return whether the token may read a topic."""
         return any(fnmatchcase(topic, pattern) for pattern in self.read)
 
 
@@ -56,10 +56,10 @@ def _check(patterns: list[str], topic: str, what: str) -> None:
 
 
 class Permissions:
-    """Tokens, and what each allows; without any, everybody may do everything."""
+    """Tokens and their grants; without tokens, every client may do everything."""
 
     def __init__(self, tokens: Mapping[str, Grant] | None = None) -> None:
-        # Only what tokens hash to is kept, so that nothing that shows this object shows them.
+        # Only digests are kept, so that no dump of this object reveals a token.
         self._grants = {_digest(token): grant for token, grant in (tokens or {}).items()}
         self._open = tokens is None
         for grant in self._grants.values():
@@ -70,7 +70,7 @@ class Permissions:
                 )
 
     def grant(self, headers: Headers) -> Grant:
-        """What a connection with these headers may do; raises `Refuse` for a token not known."""
+        """Return the grant of a connection with these headers; raise `Refuse` for a wrong token."""
         if self._open:
             return EVERYTHING
         found = self._find(digest_of(headers))
@@ -114,7 +114,7 @@ def _digest(token: str) -> bytes:
 
 
 def read_permissions(path: Path) -> Permissions:
-    """Tokens from a JSON file: ``{"TOKEN": {"write": ["telemetry.*"], "read": ["*"]}}``."""
+    """Read tokens from a JSON file: ``{"TOKEN": {"write": ["telemetry.*"], "read": ["*"]}}``."""
     try:
         tokens = msgspec.json.decode(path.read_bytes(), type=dict[str, Grant])
     except OSError as error:

@@ -52,7 +52,7 @@ class Slots:
         """By identity, holders that may be evicted, longest idle first."""
         self._waiting: _Queue = OrderedDict()
         self._resuming: _Queue = OrderedDict()
-        """Those that were evicted."""
+        """Waiting holders that were evicted."""
         self._resumed: set[int] = set()
         """By identity, resumed holders that have not become idle since."""
         self._most_resumed = max(count // 8, 1)

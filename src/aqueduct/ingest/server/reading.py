@@ -1,4 +1,4 @@
-"""What a server does for readers: says what there is, and sends rows as fast as they are taken."""
+"""Serves readers: lists topics, looks up offsets, and sends rows at the pace of the client."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Reading:
         self._in_thread = in_thread
         self._progress = progress
         self._turns: WeakKeyDictionary[Hashable, asyncio.Lock] = WeakKeyDictionary()
-        """By connection, whose range is being read."""
+        """By connection, the lock of its current read."""
         self._read = 0
         """Bytes read into memory since `trim` last returned some."""
         limits = store.limits
@@ -167,7 +167,7 @@ class Reading:
             try:
                 await reply.send(outcome)
             except MessageTooLarge:
-                too_much = IngestError("there is more than fits in one answer; ask for one topic")
+                too_much = IngestError("the answer exceeds the largest message; request one topic")
                 await reply.send(refusal_of(too_much))
 
     def _list(self, request: Topics, grant: Grant) -> Listing:
@@ -247,7 +247,7 @@ class Reading:
                 self._metrics.rows_read += sent
                 if not sent:
                     if not slots.free and await self.trim():
-                        continue  # slow clients pay for it, and there may be credit meanwhile
+                        continue  # the client may have granted credit meanwhile
                     await self._wait_for_client(wanted, rows)
                 elif wanted.turn >= _TURN and slots.is_wanted(wanted):
                     wanted.evict()

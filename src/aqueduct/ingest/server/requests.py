@@ -1,8 +1,8 @@
 """The memory of decoded requests, over all connections of a server.
 
 A request of 100 KB can decode to 16,384 offsets of 128 bytes each. The server therefore reserves
-memory for a request before it decodes it. Each connection has an allowance that nobody else uses;
-beyond it connections share a budget, and a connection without room waits while others go on.
+memory for a request before it decodes it. Each connection has an allowance of its own; beyond it
+connections share a budget, and a connection without room waits without blocking the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ with 64 partitions."""
 MAX_DECODED = 32 * 1024 * 1024
 """Bytes of decoded requests of all connections, beyond their allowances."""
 SHARE = 4
-"""A connection takes no more than one part in so many of the budget that others leave."""
+"""The divisor of the budget that is left: a connection may take 1/SHARE of it."""
 
 _TEXT = 4
 """Bytes of memory for each byte of text: all characters are as wide as the widest one."""
@@ -29,7 +29,7 @@ _MOST_OFFSETS = 128 * MAX_OFFSETS * MAX_POSITIONS
 
 
 def decoded_size(encoded: int) -> int:
-    """Return an upper bound on the memory for a request of so many bytes once it is decoded."""
+    """Return an upper bound on the memory of a decoded request with ``encoded`` bytes."""
     return _TEXT * encoded + min(_OFFSETS * encoded, _MOST_OFFSETS)
 
 
@@ -40,7 +40,7 @@ class Decoded:
         self.used = 0
         """Bytes beyond allowances."""
         self._waiting: dict[Account, tuple[int, asyncio.Future[Reservation]]] = {}
-        """First come, first served, except that a request for which there is room passes others."""
+        """In order of arrival; a request that fits may overtake larger ones."""
 
     def account(self) -> Account:
         """Return the account of a new connection."""
@@ -62,7 +62,7 @@ class Decoded:
             self._waiting.pop(account, None)
 
     def grant(self) -> None:
-        """Let those go on for whom there is room now."""
+        """Grant the pending reservations that fit now."""
         for account, (size, turn) in list(self._waiting.items()):
             if not turn.done() and account.fits(size):
                 turn.set_result(Reservation(account, size))
@@ -79,20 +79,20 @@ class Account:
         """Bytes of its requests."""
 
     async def reserve(self, encoded: int) -> Reservation:
-        """Wait for room for a request of so many bytes."""
+        """Wait for room for a request with ``encoded`` bytes."""
         return await self._decoded.reserve(self, decoded_size(encoded))
 
     def fits(self, size: int) -> bool:
         """Return whether there is room now: in the allowance, or in a fair share of the rest.
 
-        A connection without requests may have any one that fits.
+        A connection without requests may use all of the rest.
         """
         own, after = _beyond(self.held), _beyond(self.held + size)
         left = MAX_DECODED - (self._decoded.used - own)
         return not after or after <= (left // SHARE if self.held else left)
 
     def change(self, size: int) -> None:
-        """Count a request, or with a negative size one that is over."""
+        """Add the size of a request; a negative size releases it."""
         before = _beyond(self.held)
         self.held += size
         self._decoded.used += _beyond(self.held) - before
@@ -111,7 +111,7 @@ class Reservation:
         account.change(size)
 
     def free(self) -> None:
-        """Return it, once."""
+        """Release the memory; further calls do nothing."""
         size, self._size = self._size, 0
         if size:
             self._account.change(-size)

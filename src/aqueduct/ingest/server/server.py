@@ -1,4 +1,4 @@
-"""The ingest server: takes records over channels, stores them, answers, and serves readers."""
+"""The ingest server: stores the records of producers, acknowledges them, and serves readers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from aqueduct.ingest.server.reading import Reading
 from aqueduct.ingest.server.requests import MAX_REQUEST, Account, Decoded, Reservation
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.stream import Stream
-from aqueduct.ingest.server.token_throttle import Doorman
+from aqueduct.ingest.server.token_throttle import TokenThrottle
 from aqueduct.ingest.server.topic import Topic
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import check_name
@@ -61,20 +61,20 @@ from aqueduct.transport.address import Address
 _log = logging.getLogger("aqueduct.ingest")
 
 _REQUESTS = 256
-"""Requests of one connection that are served at once; then the next wait."""
+"""Concurrent requests of one connection; further ones wait."""
 _ADVANCES = 32
-"""Advances of one connection that are written at once; then the next wait. Each may be for another
-topic, which is two syncs that other readers wait for."""
+"""Concurrent advances of one connection; further ones wait. Each may be for another topic, which is
+two syncs that other readers wait for."""
 _OTHERS = 4
 """Threads that read rows and look up offsets for readers."""
 _NICENESS = 10
 _UNLOCKED = contextlib.nullcontext()
 _UPKEEP = 0.5
-"""Seconds between looks at what has to be rolled or removed."""
+"""Seconds between two passes of upkeep."""
 
 
 class IngestServer:
-    """Stores what producers send under a directory, until it is closed.
+    """Stores the records of producers in a directory, and serves readers, until it is closed.
 
     ::
 
@@ -106,12 +106,12 @@ class IngestServer:
         self.limits = limits or IngestSettings()
         self._permissions = permissions or Permissions()
         self.metrics = Metrics()
-        self._doorman = Doorman()
+        self._throttle = TokenThrottle()
         self._owners_key = b""
         self._leases = ProducerLeases()
         self._decoded = Decoded()
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """By topic and job, who looks at what is known of it."""
+        """By topic and job, the lock that serialises opening parts and ending steps."""
         self._sending = 0
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -123,7 +123,7 @@ class IngestServer:
     # Opening and closing
 
     async def open(self) -> None:
-        """Recover what is stored, and listen; ``async with`` does it."""
+        """Recover the topics, and listen. Called by ``async with``."""
         loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-writer")
         self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="aqueduct-ingest")
@@ -131,14 +131,14 @@ class IngestServer:
         self._recallers = ThreadPoolExecutor(RECALLERS, thread_name_prefix="aqueduct-recall")
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="aqueduct-readers")
         self._upkeep = ThreadPoolExecutor(
-            1, thread_name_prefix="aqueduct-upkeep", initializer=_stand_back
+            1, thread_name_prefix="aqueduct-upkeep", initializer=_lower_priority
         )
         try:
             self._store = await loop.run_in_executor(
                 self._writer,
                 partial(_open_store, self._directory, self.limits, self._directory_mode),
             )
-            # The last thing to go: nobody else may have the directory while a thread is at work.
+            # Closed last: the directory stays locked while a thread may write to it.
             self._stack.callback(self._store.close)
             self._stack.push_async_callback(self._stop_threads)
             if self._directory_mode is not None:
@@ -178,27 +178,30 @@ class IngestServer:
         host = peer[0]
         digest = digest_of(headers)
         try:
-            pause = 0.0 if self._doorman.knows(host, digest) else self._doorman.pause(host)
+            pause = 0.0 if self._throttle.knows(host, digest) else self._throttle.pause(host)
             if pause:
                 await asyncio.sleep(pause)
             try:
                 self._permissions.grant(headers)  # raises for an unknown token
             except Refuse:
-                self._doorman.fail(host, has_token=bool(headers.text(HEADER)))
+                self._throttle.fail(host, has_token=bool(headers.text(HEADER)))
                 raise
-            self._doorman.welcome(host, digest)
+            self._throttle.welcome(host, digest)
         finally:
-            self.metrics.tokens_refused = self._doorman.refused
-            self.metrics.tokens_turned_away = self._doorman.turned_away
+            self.metrics.tokens_refused = self._throttle.refused
+            self.metrics.tokens_turned_away = self._throttle.turned_away
 
     async def close(self, grace: float = 1.0) -> None:
-        """Stop listening, let producers have their last answers, and close all files."""
+        """Stop listening, acknowledge received records, and close all files.
+
+        Waits up to ``grace`` seconds for open connections to finish.
+        """
         if not self._tasks:
             return
         await self._server.drain(grace)
         committing, *rest = self._tasks
         self._tasks = []
-        # First those who send, then what stores: nobody is to hear that the server refuses records.
+        # Connections end before the committer, so that no producer sees its records rejected.
         for tasks in (rest, [committing]):
             for task in tasks:
                 task.cancel()
@@ -207,14 +210,14 @@ class IngestServer:
         await self._stack.aclose()
 
     async def wait_closed(self) -> None:
-        """Wait until it was closed; raises what ended it if that was something else."""
+        """Wait until the server is closed; raise the error if one stopped it."""
         if self._tasks:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if not task.cancelled():
                     task.result()
             if self._tasks:
-                raise IngestError("the server has ended, and nobody closed it")
+                raise IngestError("the server stopped without being closed")
 
     async def __aenter__(self) -> IngestServer:
         await self.open()
@@ -225,19 +228,19 @@ class IngestServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as ``host:port``."""
+        """The address that it listens at, as ``host:port``."""
         return self._server.address
 
     def topics(self) -> list[TopicInfo]:
-        """What is stored."""
+        """Return what every topic contains."""
         return self._store.info()
 
     def statistics(self) -> Metrics:
-        """Counts since it was opened."""
+        """Return the counters since the server was opened."""
         return self.metrics
 
     def metrics_text(self) -> str:
-        """The same in the text format of Prometheus."""
+        """Return the metrics in the text format of Prometheus."""
         topics = self.topics()
         logs = sum(
             part.log_bytes
@@ -250,7 +253,7 @@ class IngestServer:
     # Upkeep
 
     async def _keep_up(self) -> None:
-        """Turn logs into segments, and remove segments that may go."""
+        """Periodically turn logs into segments, and remove expired segments."""
         while True:
             await asyncio.sleep(_UPKEEP)
             try:
@@ -258,15 +261,15 @@ class IngestServer:
                 self.metrics.segments += await self._in(self._upkeep, self._store.roll)
                 await self._reading.trim()
             except (IngestError, OSError) as error:
-                _log.error("upkeep failed, and will be tried again: %s", error)
-            except Exception:  # noqa: BLE001 -- without upkeep logs would grow for ever
-                _log.exception("upkeep failed, and will be tried again")
+                _log.error("upkeep failed and will be retried: %s", error)
+            except Exception:  # noqa: BLE001 -- without upkeep logs grow without limit
+                _log.exception("upkeep failed and will be retried")
 
     async def _in_writer(self, call: Any, *arguments: Any) -> Any:
         return await self._in(self._writer, call, *arguments)
 
     async def _in_turn(self, client: _Client, call: Any, *arguments: Any) -> Any:
-        """Run a call in the storing thread, one at a time for each client.
+        """Run a call in the writer thread, one at a time for each client.
 
         Otherwise many requests of one client, some of which sync, would delay all records.
         """
@@ -323,9 +326,9 @@ class IngestServer:
                         request, client.grant, client.checked_owner, room.free
                     )
         except ChannelError:
-            pass  # who asked is gone
-        except Exception:  # noqa: BLE001 -- a request that fails leaves others alone
-            _log.exception("a request failed, and others go on: %s", type(request).__name__)
+            pass  # the client is gone
+        except Exception:  # noqa: BLE001 -- fails only this request
+            _log.exception("a request failed: %s", type(request).__name__)
 
     async def _produce(self, request: Open, client: _Client, room: Reservation) -> None:
         async with request.answers as answers, request.records as records:
@@ -361,7 +364,7 @@ class IngestServer:
     async def _run_part(
         self, stream: Stream, topic: Topic, scope: WriteScope, request: Open, client: _Client
     ) -> None:
-        """Let a part of a job be sent, by as many as like to: ids tell what is new."""
+        """Serve a producer of a part; several may write it at once: ids identify the rows."""
         again, is_dense = request.again is not None, request.after is not None
         assert stream.attempt is not None
         try:
@@ -371,7 +374,7 @@ class IngestServer:
                     client, partial(begin, client.checked_owner, stream.attempt)
                 )
                 if missing is not None:
-                    # Nothing of the part is stored until this is known; others go on meanwhile.
+                    # The part is not written before its ids are read back; other jobs are.
                     await self._recall(missing, topic, client)
                     await self._in_turn(client, self._store.recall, topic, missing)
             await request.answers.send(self._opened(topic, 0, is_done))
@@ -410,7 +413,7 @@ class IngestServer:
                 await self._in_turn(client, partial(end, read=missing))
 
     async def _recall(self, missing: Recollection, topic: Topic, client: _Client) -> None:
-        """Read what is stored of a step, one at a time for a client."""
+        """Read the ids of a step back, one step at a time for each client."""
         async with client.recalling:
             await self._in(self._recallers, missing.read, topic.partitions)
 
@@ -437,7 +440,7 @@ class IngestServer:
                 instance = tagged(known or client.owner, request.instance)
                 if request.again is not None:
                     if not 0 <= request.again <= MAX_SEQUENCE:
-                        raise RefusedRecords(f"no record has the number {request.again}")
+                        raise RefusedRecords(f"invalid sequence number {request.again}")
                     topic.check_owner(producer_id, instance, request.again)
                 await lease.clear()
                 committed = await self._in_turn(
@@ -466,7 +469,7 @@ class IngestServer:
     def _stream_slot(self, client: _Client) -> Iterator[None]:
         if self._sending >= self.limits.max_streams:
             raise RefusedRecords(
-                f"{self._sending} producers send already (max_streams); try again later"
+                f"{self._sending} producers send already (max_streams); retry later"
             )
         if client.streams >= self.limits.max_connection_streams:
             raise RefusedRecords(
@@ -483,12 +486,12 @@ class IngestServer:
 
 
 class _Client:
-    """A connection: what it may do, and what it has of the server."""
+    """A connection: its grant, and its shares of the server."""
 
     def __init__(self, grant: Grant, owner: str, decoded: Account) -> None:
         self.grant = grant
         self.owner = owner
-        """The owner of the names that it uses first; empty without tokens."""
+        """The owner of names that this client uses first; empty without tokens."""
         self.streams = 0
         self.turn = asyncio.Lock()
         """Held while a message is decoded: one at a time over all streams of the connection."""
@@ -496,28 +499,28 @@ class _Client:
         self.decoded = decoded
         """The memory of its requests."""
         self.writing = asyncio.Lock()
-        """Held while something is done for it in the thread that stores records."""
+        """Held during a call in the writer thread."""
         self.recalling = asyncio.Lock()
-        """Held while the rows of a step are read for it."""
+        """Held while the ids of a step are read back."""
         self.looking = asyncio.Lock()
-        """Held while offsets are looked up, or topics listed, for it: a listing takes megabytes."""
+        """Held while offsets are looked up or topics listed: a listing takes megabytes."""
         self.advancing = asyncio.Semaphore(_ADVANCES)
-        """Held while its named readers advance."""
+        """Held while a named reader advances."""
 
     def served(self, room: Reservation, _: object = None) -> None:
-        """Let the next request take the place of one that is over."""
+        """Release the memory and the slot of a finished request."""
         room.free()
         self.requests.release()
 
     def share_of(self, request: Request) -> contextlib.AbstractAsyncContextManager[None]:
-        """Return what to hold while a request is answered, so that others get their turns."""
+        """Return the lock to hold during a request, which limits its kind per connection."""
         if isinstance(request, Offsets | Topics):
             return self.looking
         return self.advancing if isinstance(request, Advance) else _UNLOCKED
 
     @property
     def checked_owner(self) -> str:
-        """The owner to check against; empty for an admin, who may use every name."""
+        """The owner to check; empty for an admin, which may use every name."""
         return "" if self.grant.admin else self.owner
 
 
@@ -525,7 +528,7 @@ def _open_store(directory: Path, limits: IngestSettings, mode: int | None) -> St
     return Store(LocalStorage(directory, mode=mode), limits, scratch=directory)
 
 
-def _stand_back() -> None:
-    """Let the thread that asks for it have the processor last: what it does can wait."""
-    if sys.platform == "linux":  # elsewhere threads have no niceness of their own
+def _lower_priority() -> None:
+    """Lower the priority of the calling thread below that of the threads that serve clients."""
+    if sys.platform == "linux":  # only Linux has a niceness per thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -75,7 +75,7 @@ class Store:
             _log.error("topic %s could not be given an id: %s", name, fault)
 
     def close(self) -> None:
-        """Close all topics and the storage; what was answered is durable."""
+        """Close all topics and the storage; acknowledged records are durable."""
         for topic in self.topics.values():
             topic.close()
         self.storage.close()
@@ -93,8 +93,8 @@ class Store:
                 raise IngestError(f"topic {name} is out of use: {topic.fault}")
             if partitions is not None and partitions != len(topic.partitions):
                 raise RefusedRecords(
-                    f"topic {name} has {len(topic.partitions)} partitions, not {partitions}; "
-                    "that cannot be changed, so leave the number out"
+                    f"topic {name} has {len(topic.partitions)} partitions, not {partitions}; the "
+                    "number cannot be changed, so omit it"
                 )
             topic.begin_epoch()
             return topic
@@ -291,7 +291,7 @@ class Store:
     def _free_ids(self, more: int, keep: Collection[tuple[str, int]]) -> bool:
         """Make room in memory for more ids: evict those that can be read again, then spill.
 
-        Ids that somebody needs to go on are not evicted, but may spill to a file. Return whether
+        Ids that an open attempt needs are not evicted, but may spill to a file. Return whether
         there is room.
         """
         topics = list(self.topics.values())
@@ -364,11 +364,11 @@ class Store:
         rolled = 0
         for topic in list(self.topics.values()):
             for partition in range(len(topic.partitions)):
-                made = topic.storage.roll(partition)
-                rolled += made
+                rolled += topic.storage.roll(partition)
                 self._retain(topic, partition)  # rolling all partitions first may take long
-                if made:
-                    give_back()  # a log was read, and its segment encoded, in this thread
+        if rolled:
+            # Once, not per segment: other threads page the memory in again.
+            give_back()
         return rolled
 
     def _retain(self, topic: Topic, partition: int) -> int:

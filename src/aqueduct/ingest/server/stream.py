@@ -1,4 +1,4 @@
-"""One producer's stream: what it sends is stored in order, and answered in the same order."""
+"""The stream of one producer: its records are stored and acknowledged in order."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from aqueduct.ingest.server.decoding import Undecoded
 from aqueduct.ingest.server.topic import Submission, Topic, superseded
 
 _AHEAD = 64
-"""Messages of one producer that may wait to be stored or answered."""
+"""Messages of one producer that may wait to be stored or acknowledged."""
 
 _Entry: TypeAlias = "tuple[int, int, Submission, asyncio.Future[None]] | Refusal | None"
 """First sequence number, count, submission and future of records; or the last answer."""
 
 
 class Stream:
-    """Takes the records of a producer, and answers once they are stored."""
+    """Receives the records of a producer, and acknowledges them once they are stored."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Stream:
         scope: WriteScope | None = None,
         turn: asyncio.Lock | None = None,
     ) -> None:
-        """``turn`` is held by the stream of a connection that decodes a message."""
+        """``turn``: the lock that a stream of the connection holds while it decodes a message."""
         self._turn = turn or asyncio.Lock()
         self._scope = scope
         self.attempt = None if scope is None else Attempt(scope)
-        """Of a part of a job; open while the stream is."""
+        """The attempt of a part, with ``scope``; open while the stream is."""
         self._topic = topic
         self._producer_id = producer_id
         self._records = records
@@ -56,15 +56,15 @@ class Stream:
         self._committer = committer
         self._max_record = max_record
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
-        """What has to be answered, in order; None for the end."""
+        """Pending answers, in order; None ends the stream."""
         self._ahead = asyncio.Semaphore(_AHEAD)
         self._taking: asyncio.Task[None] | None = None
         self._last: asyncio.Future[None] | None = None
-        """Done when everything that was taken is stored, or refused, whether or not it is told."""
+        """Done when all received records are stored or rejected, whether or not acknowledged."""
         self._is_superseded = False
 
     async def run(self) -> None:
-        """Take and answer until the producer is done or refused; raises if it is gone."""
+        """Serve the producer until it finishes or is rejected; raise if its connection is lost."""
         if not self._is_superseded:
             self._taking = asyncio.create_task(self._take())
             self._taking.add_done_callback(lambda _: self._queue.put_nowait(None))
@@ -78,7 +78,7 @@ class Stream:
             self._taking.result()
 
     def supersede(self) -> None:
-        """Take nothing more: another has the id now."""
+        """Stop receiving, because another producer took over the id."""
         if self._is_superseded:
             return
         self._is_superseded = True
@@ -88,16 +88,16 @@ class Stream:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was taken is stored, or refused."""
+        """Whether all received records are stored or rejected."""
         return self._last is None or self._last.done()
 
     async def settled(self) -> None:
-        """Wait until all that was taken is stored, or refused."""
+        """Wait until all received records are stored or rejected."""
         while self._last is not None and not self._last.done():
             await asyncio.wait((self._last,))
 
     def when_settled(self, call: Callable[[], object]) -> None:
-        """Call something when all that was taken is stored, or refused."""
+        """Call a function when all received records are stored or rejected."""
         assert self._last is not None
         self._last.add_done_callback(lambda _: call())
 
@@ -111,9 +111,9 @@ class Stream:
         except IngestError as fault:
             self._queue.put_nowait(Refusal(fault.code, str(fault)))
         except MessageError as error:  # unlikely for a channel of bytes
-            self._queue.put_nowait(Refusal(RefusedRecords.code, f"these are no records: {error}"))
+            self._queue.put_nowait(Refusal(RefusedRecords.code, f"invalid records: {error}"))
         except ChannelError:
-            pass  # the producer is gone; what it sent is stored all the same
+            pass  # the producer is gone; its received records are stored
 
     async def _take_next(self) -> None:
         while True:
@@ -150,7 +150,7 @@ class Stream:
                 await self._answers.send(entry)
                 return
             sequence, count, submission, done = entry
-            await asyncio.wait((done,))  # who is cancelled here leaves the record where it is
+            await asyncio.wait((done,))  # unlike `await done`, does not cancel the commit
             if submission.fault is not None:
                 fault = submission.fault
                 await self._answers.send(Refusal(fault.code, str(fault)))
@@ -161,10 +161,10 @@ class Stream:
 
 
 def check_ids(records: Records, scope: WriteScope | None) -> None:
-    """Refuse records without ids where each has one, and ids where none has."""
+    """Raise `RefusedRecords` for missing ids with ``scope``, and for ids without it."""
     if scope is None:
         if records.ids is not None or records.is_last:
-            raise RefusedRecords("ids are for rows of a job, and this producer named none")
+            raise RefusedRecords("row ids are only valid for a producer with a scope")
         return
     count, size = len(records.values), len(records.ids or b"")
     if size != count * ID_SIZE:
@@ -174,7 +174,7 @@ def check_ids(records: Records, scope: WriteScope | None) -> None:
 
 
 def check_records(records: Records, partitions: int, max_record: int) -> None:
-    """Refuse what cannot be stored, before it is part of a group."""
+    """Raise `RefusedRecords` for records that cannot be stored."""
     count = len(records.values)
     if records.sequence < 1:
         raise RefusedRecords(f"sequence numbers begin at 1, not at {records.sequence}")
@@ -197,7 +197,7 @@ def check_records(records: Records, partitions: int, max_record: int) -> None:
         and min(records.timestamps) >= FIRST_TIME
         and max(records.timestamps) <= LAST_TIME
     ):
-        return  # as most are; what is wrong with others is looked for record by record
+        return  # fast path; otherwise find the invalid record
     for at, value in enumerate(records.values):
         if not FIRST_TIME <= records.timestamps[at] <= LAST_TIME:
             raise RefusedRecords(
@@ -212,5 +212,5 @@ def check_records(records: Records, partitions: int, max_record: int) -> None:
         if size > max_record:
             raise RefusedRecords(
                 f"record {records.sequence + at} has {size:,} bytes, more than {max_record:,} "
-                "(max_record); put larger things elsewhere, and send where they are"
+                "(max_record); store larger objects elsewhere, and send references to them"
             )

@@ -44,7 +44,7 @@ class _Suspect:
     total: int = 0
 
 
-class Doorman:
+class TokenThrottle:
     """Tracks wrong tokens by address, and computes the delay of further attempts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

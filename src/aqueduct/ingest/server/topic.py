@@ -38,8 +38,8 @@ _REPLACED = (
 def superseded(producer_id: str) -> str:
     """Return the error text for a producer whose id another producer has taken."""
     return (
-        f"another producer was opened with the id {producer_id!r} meanwhile: what was not flushed "
-        "may not be stored; an id is for one at a time, so give each its own"
+        f"another producer was opened with the id {producer_id!r}: records that were not flushed "
+        "may not be stored. Use a different id for each producer"
     )
 
 
@@ -84,7 +84,7 @@ class Topic:
     ) -> None:
         """``scratch``: a local directory for spill files; ``is_new``: just created, with an epoch.
 
-        Raises `IngestError` if what is stored about the topic cannot be read.
+        Raises `IngestError` if the metadata of the topic cannot be read.
         """
         self.storage = storage
         self.name = storage.name
@@ -104,7 +104,7 @@ class Topic:
         self.job_owners = Owners(storage.blob(_JOB_OWNERS), "job")
         self.jobs = Jobs(storage, scratch)
         if self.jobs.fault and not storage.read_only:
-            _log.error("topic %s is not written by jobs any more: %s", self.name, self.jobs.fault)
+            _log.error("topic %s rejects jobs: %s", self.name, self.jobs.fault)
         self.readers = NamedReaders(storage, self.check_position)
 
     @property
@@ -387,8 +387,8 @@ def _behind(producer: str, records: Records, known: int) -> range:
     """Return the indices of the records after ``known``; raise `RefusedRecords` for a gap."""
     if records.sequence > known + 1:
         raise RefusedRecords(
-            f"record {records.sequence} of producer {producer!r} came after {known}: "
-            "those between were not sent, or another producer uses the same id"
+            f"record {records.sequence} of producer {producer!r} came after {known}: the records "
+            "between were not sent, or another producer uses the same id"
         )
     count = len(records.values)
     return range(min(known + 1 - records.sequence, count), count)

@@ -1,1 +1,1 @@
-"""What a topic needs below it: append groups, read ranges, recover."""
+"""Storage backends: append groups, read ranges, recover."""

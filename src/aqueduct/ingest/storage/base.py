@@ -1,4 +1,4 @@
-"""The storage seam: what a topic needs below it, as Protocols.
+"""The storage seam: the Protocols that a storage backend implements.
 
 | Protocol | what it is |
 |---|---|
@@ -90,7 +90,7 @@ class Group:
 
 
 class Appended(NamedTuple):
-    """Where a group was stored."""
+    """The result of an append: the offsets and the time of a group."""
 
     offsets: Mapping[int, int]
     """By partition of the group, the offset of its first record."""
@@ -117,7 +117,7 @@ class Blob(Protocol):
 
     @property
     def location(self) -> str:
-        """Where the blob is, for error messages."""
+        """The location of the blob, for error messages."""
 
     def read(self) -> bytes | None:
         """Return the value; None if it was never written.
@@ -188,7 +188,7 @@ class TopicStorage(Protocol):
 
     @property
     def location(self) -> str:
-        """Where the topic is, for error messages."""
+        """The location of the topic, for error messages."""
 
     @property
     def read_only(self) -> bool:
@@ -256,7 +256,7 @@ class Storage(Protocol):
 
     @property
     def location(self) -> str:
-        """Where the topics are, for error messages."""
+        """The location of the topics, for error messages."""
 
     def names(self) -> list[str]:
         """Return the names of all topics, also of those that cannot be opened."""

@@ -16,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
@@ -177,7 +178,7 @@ class Partition:
         """Remove the last block, because its group is incomplete."""
         log = self._logs[-1]
         block = log.blocks.pop()
-        self._cut(log.path, block.position, block.size, "its group was not written whole")
+        self._cut(log.path, block.position, block.size, "its group is incomplete")
         if not log.blocks:
             self._logs.pop()
             if not self._read_only:
@@ -187,8 +188,10 @@ class Partition:
     # Writing, by one thread
 
     def stage(self, chunks: Sequence[Chunk], metadata: BlockMetadata) -> None:
-        """Encode the next block; nothing is written yet."""
+        """Encode the next block, and set the times of its metadata; nothing is written yet."""
         batch = make_batch(chunks, self.next_offset, metadata.ingest_time)
+        times = pc.min_max(batch.column("timestamp").view(pa.int64())).as_py()
+        metadata = replace(metadata, first_time=times["min"], last_time=times["max"])
         parts = make_block(batch, self.next_offset, metadata)
         self._staged = _Staged(parts, batch.num_rows, metadata)
 

@@ -43,7 +43,6 @@ def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, i
             for group in _row_groups(batches):
                 writer.write_table(group, row_group_size=group.num_rows)
                 del group  # before the next one is read: each is megabytes
-                pa.default_memory_pool().release_unused()
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()

@@ -24,7 +24,6 @@ from aqueduct.ingest.storage.base import (
     Group,
     NothingStored,
     OutcomeUnknown,
-    PartitionRecords,
     ProducerState,
     Retention,
     UnencodableRecords,
@@ -247,7 +246,15 @@ class LocalTopicStorage:
         self._group = self._group + 1
         try:
             for number, records in group.partitions.items():
-                metadata = _metadata(self._group, offsets, ends, records, ingest_time, group.clock)
+                metadata = BlockMetadata(
+                    self._group,
+                    offsets,
+                    records.producers,
+                    ingest_time,
+                    others=ends,
+                    instances=records.instances,
+                    clock=group.clock,
+                )
                 self.partitions[number].stage(records.chunks, metadata)
         except IngestError as error:
             raise NothingStored(str(error)) from error
@@ -284,8 +291,8 @@ class LocalTopicStorage:
                 self._fault = self._fault or f"{part.directory} could not be cut back: {fault}"
         if self._fault:
             raise OutcomeUnknown(
-                f"topic {self.name} is out of use until the server starts again, which looks at "
-                f"what is on disk: {self._fault}"
+                f"topic {self.name} is out of use until a restart of the server recovers it: "
+                f"{self._fault}"
             ) from error
         self._is_writing = False
         raise self._nothing_stored(error) from error
@@ -368,27 +375,6 @@ class LocalTopicStorage:
             _log.warning(
                 "%s was closed, but could not be marked as closed: %s", self.directory, error
             )
-
-
-def _metadata(
-    group: int,
-    members: dict[int, int],
-    others: dict[int, int],
-    records: PartitionRecords,
-    ingest_time: int,
-    clock: int,
-) -> BlockMetadata:
-    return BlockMetadata(
-        group,
-        members,
-        records.producers,
-        ingest_time,
-        min(min(chunk.timestamps) for chunk in records.chunks),
-        max(max(chunk.timestamps) for chunk in records.chunks),
-        others,
-        records.instances,
-        clock,
-    )
 
 
 def create_topic(directory: Path, partitions: int, history: History, mode: int | None) -> None:

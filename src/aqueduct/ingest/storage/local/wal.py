@@ -33,7 +33,7 @@ _PIECE = 1024 * 1024
 
 
 class BlockMetadata(msgspec.Struct, array_like=True, frozen=True):
-    """What a block stores besides its rows."""
+    """The metadata of a block."""
 
     group: int
     """The number of the group, which is unique in the topic."""
@@ -42,9 +42,9 @@ class BlockMetadata(msgspec.Struct, array_like=True, frozen=True):
     producers: dict[str, int]
     """By producer of the rows, the last sequence number."""
     ingest_time: int
-    first_time: int
+    first_time: int = 0
     """The smallest timestamp of the rows."""
-    last_time: int
+    last_time: int = 0
     """The largest timestamp of the rows."""
     others: dict[int, int] = {}
     """By partition outside the group, its end."""
