@@ -16,12 +16,12 @@ from aqueduct.testing.record import (
     CommandCalled,
     ConnectionClosed,
     CoreFault,
-    Entry,
     EventRaised,
     FrameArrived,
     FrameSent,
     MessageTaken,
     Record,
+    RecordEntry,
     SendFailed,
     StreamEnded,
 )
@@ -42,7 +42,7 @@ from aqueduct.wire.frames import (
 )
 from tests.testing import scenes
 
-Wanted = Callable[[Entry], bool]
+Wanted = Callable[[RecordEntry], bool]
 Doctor = Callable[[Record], None]
 
 
@@ -130,7 +130,7 @@ def repeat(wanted: Wanted, skip: int = 0, after: float = 0.0) -> Doctor:
     return doctor
 
 
-def add(entry: Entry) -> Doctor:
+def add(entry: RecordEntry) -> Doctor:
     """Insert an entry."""
 
     def doctor(record: Record) -> None:
@@ -317,7 +317,7 @@ def test_a_run_that_does_not_come_to_rest_is_a_violation() -> None:
 
 
 def test_a_violation_names_its_checker_time_side_channel_and_message() -> None:
-    violation = Violation("at most once", "was taken twice", 1.5, Side.SERVER, CHILD, 3)
+    violation = Violation("was taken twice", 1.5, Side.SERVER, CHILD, 3, "at most once")
     text = "[at most once] 1.500000 server client#1> message 3: was taken twice"
     assert str(violation) == text
 

@@ -1,7 +1,7 @@
 """Tests of the recorder: which frames it records, and when it counts them as arrived."""
 
 from aqueduct.testing.clock import VirtualClock
-from aqueduct.testing.record import CoreFault, Entry, FrameArrived, FrameSent, StreamEnded
+from aqueduct.testing.record import CoreFault, FrameArrived, FrameSent, RecordEntry, StreamEnded
 from aqueduct.testing.recorder import observe_pair
 from aqueduct.wire.frames import ConnectionHeaders, Frame, Message, RouteTo, Version
 
@@ -11,7 +11,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.entries: list[Entry] = []
+        self.entries: list[RecordEntry] = []
         self.client, self.server = observe_pair(self.clock, self.entries)
 
     def sent(self) -> list[Frame]:

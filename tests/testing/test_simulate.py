@@ -9,13 +9,12 @@ from aqueduct.testing.checkers import Violation
 from aqueduct.testing.record import Record
 from aqueduct.testing.simulation import RunOutcome
 from aqueduct.testing.simulation import simulate as real_simulate
-from aqueduct.testing.transcript import transcript
 
 
 def fail(seed: int) -> RunOutcome[Record]:
     outcome = real_simulate(seed)
     if seed == 2:
-        outcome.violations.append(Violation("at most once", "was taken twice"))
+        outcome.violations.append(Violation("was taken twice", checker="at most once"))
     return outcome
 
 
@@ -40,7 +39,7 @@ def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, transcript))
+    monkeypatch.setitem(command.PROTOCOLS, "channels", fail)
     assert command.main(["--seeds", "0:5"]) == 1
     out = capsys.readouterr().out
     assert "seed 2: [at most once]: was taken twice" in out
@@ -50,7 +49,7 @@ def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
 def test_it_stops_at_the_first_broken_promise_if_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, transcript))
+    monkeypatch.setitem(command.PROTOCOLS, "channels", fail)
     assert command.main(["--seeds", "0:50", "--stop-at-first", "--json"]) == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["seeds"] == 3
@@ -76,7 +75,7 @@ def test_the_other_protocol_is_told_and_judged_alike(capsys: pytest.CaptureFixtu
 def test_the_command_to_replay_names_the_protocol(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "ipc", command.Simulated(fail, transcript))
+    monkeypatch.setitem(command.PROTOCOLS, "ipc", fail)
     assert command.main(["--protocol", "ipc", "--seeds", "0:5"]) == 1
     assert "simulate --protocol ipc --seed 2" in capsys.readouterr().out
 

@@ -16,8 +16,8 @@ from aqueduct.testing.record import (
     AttachedChannel,
     CommandCalled,
     CoreFault,
-    Entry,
     MessageSent,
+    RecordEntry,
     SendFailed,
 )
 from aqueduct.wire.frames import Message, MessageRun
@@ -56,7 +56,7 @@ class SimulatedEndpoint:
         self,
         core: ConnectionCore,
         clock: VirtualClock,
-        entries: list[Entry],
+        entries: list[RecordEntry],
         observers: Sequence[Observer],
     ) -> None:
         self.side = core.side

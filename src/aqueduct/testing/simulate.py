@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -36,18 +36,8 @@ The same seed gives the same run; the hash below a transcript shows it.
 Exit code 1 means that a promise of the protocol was broken."""
 
 
-class Simulated(NamedTuple):
-    """A protocol that can be simulated."""
-
-    simulate: Callable[[int], RunOutcome[Any]]
-    transcript: Callable[[Any], Iterator[str]]
-
-
-PROTOCOLS = {
-    "channels": Simulated(simulate, transcript),
-    "ipc": Simulated(ipc.simulate, ipc.transcript),
-}
 CHANNELS = "channels"
+PROTOCOLS: dict[str, Callable[[int], RunOutcome[Any]]] = {CHANNELS: simulate, "ipc": ipc.simulate}
 
 
 @dataclass
@@ -82,7 +72,7 @@ class SeedSummary:
 
 def run_seed(seed: int, protocol: str = CHANNELS) -> SeedResult:
     """Run one seed and return its result."""
-    outcome = PROTOCOLS[protocol].simulate(seed)
+    outcome = PROTOCOLS[protocol](seed)
     return SeedResult(
         seed,
         outcome.counts,
@@ -104,9 +94,8 @@ def run_seeds(seeds: Sequence[int], jobs: int, protocol: str = CHANNELS) -> Iter
 
 def print_transcript(seed: int, grep: str, console: Console, protocol: str = CHANNELS) -> bool:
     """Print the transcript of one run; return whether it kept all promises."""
-    simulated = PROTOCOLS[protocol]
-    outcome = simulated.simulate(seed)
-    lines = list(simulated.transcript(outcome.record))
+    outcome = PROTOCOLS[protocol](seed)
+    lines = list(transcript(outcome.record))
     for line in lines:
         if grep in line:
             console.print(_coloured(line), soft_wrap=True, highlight=False)

@@ -21,7 +21,7 @@ def test_everything_sent_in_a_quiet_run_is_taken() -> None:
 
 def test_a_run_ends_with_a_message_from_each_to_the_next() -> None:
     farewells = [
-        (entry.who, entry.remote)
+        (entry.endpoint, entry.remote)
         for entry in quiet_run().run().record.entries
         if isinstance(entry, IpcSent) and entry.must_arrive
     ]

@@ -15,12 +15,12 @@ from aqueduct.testing.record import (
     CommandCalled,
     ConnectionClosed,
     ConnectionGone,
-    Entry,
     EventRaised,
     FrameArrived,
     FrameSent,
     MessageSent,
     MessageTaken,
+    RecordEntry,
     SendFailed,
 )
 from aqueduct.wire.chanid import Side
@@ -109,13 +109,8 @@ def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
                 yield from _spend(sides[entry.side], entry, entry.frame)
         elif isinstance(entry, FrameArrived):
             if not sides[entry.side].arrived(entry):
-                yield Violation(
-                    "within the windows",
-                    "DEQUEUED reports more bytes than were sent",
-                    entry.time,
-                    entry.side.other,
-                    entry.sent.channel,
-                )
+                text = "DEQUEUED reports more bytes than were sent"
+                yield Violation(text, entry.time, entry.side.other, entry.sent.channel)
         elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
             sides[entry.side].release_all(entry.event.channel)
 
@@ -148,9 +143,7 @@ def _spend(outstanding: _Outstanding, sent: FrameSent, frame: Message) -> Iterat
     if len(frame.attachments) > limits.max_attachments:
         problems.append(f"{len(frame.attachments)} attachments exceed {limits.max_attachments}")
     for problem in problems:
-        yield Violation(
-            "within the windows", problem, sent.time, sent.side, sent.channel, frame.number
-        )
+        yield Violation(problem, sent.time, sent.side, sent.channel, frame.number)
     if sent.in_datagram:
         outstanding.datagrams.setdefault(sent.channel, {})[frame.number] = size
     outstanding.add(sent.channel, size)
@@ -175,7 +168,7 @@ class _Ledger:
         self.written_off: tuple[list[tuple[float, int]], ...] = ([], [])
         self.slack = facts.record.lateness + EPSILON
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: RecordEntry) -> None:
         """Apply an entry to the credit of both sides."""
         if isinstance(entry, MessageSent):
             message = self.facts.channels[entry.channel].space(entry.reliable)[entry.number]
@@ -253,13 +246,7 @@ def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
         else:
             problem = ledger.room(entry, entry.time)
         if problem:
-            yield Violation(
-                "no block with room",
-                f"a send would block: {problem}",
-                entry.time,
-                entry.side,
-                entry.channel,
-            )
+            yield Violation(f"a send would block: {problem}", entry.time, entry.side, entry.channel)
 
 
 @checker
@@ -299,13 +286,7 @@ def _judge_wait(ledger: _Ledger, waiting: dict[int, SendFailed], now: float) -> 
     room = None if refused.attached else ledger.room(refused, now)
     if room:
         del waiting[channel]
-        yield Violation(
-            "writable when room",
-            f"waits without being told of room: {room}",
-            now,
-            refused.side,
-            channel,
-        )
+        yield Violation(f"waits without being told of room: {room}", now, refused.side, channel)
 
 
 @checker
@@ -333,13 +314,8 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
             break
         due = min(quarter_due, empty_due)
         if entry.time > due:
-            yield Violation(
-                "credit is exact",
-                f"{taken - reported} bytes taken were not reported by {due:.6f}",
-                entry.time,
-                side,
-                channel.channel,
-            )
+            text = f"{taken - reported} bytes taken were not reported by {due:.6f}"
+            yield Violation(text, entry.time, side, channel.channel)
             return
         if isinstance(entry, FrameArrived) and entry.side == side:
             if isinstance(entry.sent.frame, Message):
@@ -350,13 +326,8 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
         elif isinstance(entry, FrameSent) and isinstance(entry.frame, Dequeued):
             reported += entry.frame.num_bytes
             if reported > taken:
-                yield Violation(
-                    "credit is exact",
-                    f"DEQUEUED reports {reported} bytes, but {taken} were taken",
-                    entry.time,
-                    side,
-                    channel.channel,
-                )
+                text = f"DEQUEUED reports {reported} bytes, but {taken} were taken"
+                yield Violation(text, entry.time, side, channel.channel)
                 return
         owed = taken - reported
         quarter_due = min(quarter_due, entry.time + EPSILON) if owed >= quarter > 0 else NEVER
@@ -365,11 +336,7 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
     due = min(quarter_due, empty_due)
     if due < min(over, facts.end) and taken != reported:
         yield Violation(
-            "credit is exact",
-            f"{taken - reported} bytes taken were never reported",
-            due,
-            side,
-            channel.channel,
+            f"{taken - reported} bytes taken were never reported", due, side, channel.channel
         )
 
 
@@ -408,9 +375,4 @@ def _judge_debt(
     debt = sum(alive.values())
     if debt * 4 >= window:
         owed.clear()
-        yield Violation(
-            "credit of the connection",
-            f"{debt} bytes taken are not reported, of a window of {window}",
-            now,
-            side,
-        )
+        yield Violation(f"{debt} bytes taken are not reported, of a window of {window}", now, side)

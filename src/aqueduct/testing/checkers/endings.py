@@ -32,7 +32,7 @@ def only_documented_errors(facts: RunFacts) -> Iterator[Violation]:
     """A core raises only documented errors, and writes only bytes that can be parsed."""
     for entry in facts.record.entries:
         if isinstance(entry, CoreFault):
-            yield Violation("only documented errors", entry.text, entry.time, entry.side)
+            yield Violation(entry.text, entry.time, entry.side)
 
 
 @checker
@@ -40,12 +40,8 @@ def no_protocol_errors(facts: RunFacts) -> Iterator[Violation]:
     """Neither side closes the connection with a protocol error: both are ours."""
     for entry in facts.record.entries:
         if isinstance(entry, ConnectionClosed) and entry.code not in POLITE:
-            yield Violation(
-                "no protocol errors",
-                f"closed the connection with code {entry.code}: {entry.reason}",
-                entry.time,
-                entry.side,
-            )
+            text = f"closed the connection with code {entry.code}: {entry.reason}"
+            yield Violation(text, entry.time, entry.side)
 
 
 @checker
@@ -54,13 +50,7 @@ def only_known_channels(facts: RunFacts) -> Iterator[Violation]:
     for entry, text in facts.strange:
         subject = entry.event if isinstance(entry, EventRaised) else entry
         channel = getattr(subject, "channel", None)
-        yield Violation(
-            "only known channels",
-            f"{type(subject).__name__} {text}",
-            entry.time,
-            entry.side,
-            channel,
-        )
+        yield Violation(f"{type(subject).__name__} {text}", entry.time, entry.side, channel)
 
 
 @checker
@@ -84,13 +74,8 @@ def events_follow_handles(facts: RunFacts) -> Iterator[Violation]:
             elif isinstance(entry.event, Readable) and channel.close_called < entry.time:
                 problem = "came after the receiver was closed"
             if problem:
-                yield Violation(
-                    "events follow handles",
-                    f"{type(entry.event).__name__} {problem}",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"{type(entry.event).__name__} {problem}"
+                yield Violation(text, entry.time, entry.side, channel.channel)
             if isinstance(entry.event, SenderEnded | ReceiverEnded):
                 over[entry.side] = True
 
@@ -108,11 +93,7 @@ def ends_have_reasons(facts: RunFacts) -> Iterator[Violation]:
             if problem:
                 side = channel.sender if isinstance(event, SenderEnded) else channel.receiver
                 yield Violation(
-                    "ends have reasons",
-                    f"ended {event.how.name}, but {problem}",
-                    time,
-                    side,
-                    channel.channel,
+                    f"ended {event.how.name}, but {problem}", time, side, channel.channel
                 )
 
 
@@ -147,13 +128,8 @@ def errors_have_reasons(facts: RunFacts) -> Iterator[Violation]:
                 continue
             problem = _problem_of_error(facts, channel, entry)
             if problem:
-                yield Violation(
-                    "errors have reasons",
-                    f"send raised {entry.error}, but {problem}",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"send raised {entry.error}, but {problem}"
+                yield Violation(text, entry.time, entry.side, channel.channel)
 
 
 def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed) -> str | None:
@@ -184,34 +160,20 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
 def everything_ends(facts: RunFacts) -> Iterator[Violation]:
     """After the faults stop, all halves end within the timeout, and the cores hold nothing."""
     if not facts.record.drained:
-        yield Violation(EVERYTHING_ENDS, "the run did not come to rest", facts.end)
+        yield Violation("the run did not come to rest", facts.end)
     for side, left in zip(Side, facts.record.leftovers, strict=True):
         for text in left:
-            yield Violation(EVERYTHING_ENDS, f"still holds {text}", facts.end, side)
+            yield Violation(f"still holds {text}", facts.end, side)
     for channel in facts.channels.values():
         if channel.sender_held < NEVER and not channel.sender_ends:
-            yield Violation(
-                EVERYTHING_ENDS,
-                "the sender never ended",
-                facts.end,
-                channel.sender,
-                channel.channel,
-            )
+            yield Violation("the sender never ended", facts.end, channel.sender, channel.channel)
         heard = facts.listening[Side.SERVER] < NEVER or channel.channel != 0
         if channel.receiver_held < NEVER and not channel.receiver_ends and heard:
             if channel.close_called == NEVER:
                 yield Violation(
-                    EVERYTHING_ENDS,
-                    "the receiver never ended",
-                    facts.end,
-                    channel.receiver,
-                    channel.channel,
+                    "the receiver never ended", facts.end, channel.receiver, channel.channel
                 )
         if facts.over == NEVER and not channel.lost and channel.close_written == NEVER:
             yield Violation(
-                EVERYTHING_ENDS,
-                "CLOSE_RECEIVER was never sent",
-                facts.end,
-                channel.receiver,
-                channel.channel,
+                "CLOSE_RECEIVER was never sent", facts.end, channel.receiver, channel.channel
             )

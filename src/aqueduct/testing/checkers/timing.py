@@ -47,14 +47,8 @@ def acks_in_time(facts: RunFacts) -> Iterator[Violation]:
             if arrived >= gone or forgotten or lost:
                 continue
             if facts.alive(side, arrived + patience):
-                yield Violation(
-                    "acks in time",
-                    f"arrived at {arrived:.6f} and was not acked in time",
-                    arrived + patience,
-                    side,
-                    channel.channel,
-                    message.number,
-                )
+                text = f"arrived at {arrived:.6f} and was not acked in time"
+                yield Violation(text, arrived + patience, side, channel.channel, message.number)
 
 
 @checker
@@ -68,13 +62,8 @@ def acks_under_load(facts: RunFacts) -> Iterator[Violation]:
             if entry.time >= gone:
                 break
             if waiting >= ACK_EVERY and entry.time > since + EPSILON:
-                yield Violation(
-                    "acks under load",
-                    f"{waiting} messages wait for their ack",
-                    since,
-                    channel.receiver,
-                    channel.channel,
-                )
+                text = f"{waiting} messages wait for their ack"
+                yield Violation(text, since, channel.receiver, channel.channel)
                 break
             if isinstance(entry, FrameArrived):
                 if isinstance(entry.sent.frame, Message) and not entry.sent.in_datagram:
@@ -91,7 +80,6 @@ def acks_are_true(facts: RunFacts) -> Iterator[Violation]:
         for message in channel.messages:
             if message.acked < message.arrived:
                 yield Violation(
-                    "acks are true",
                     "was acked but had not arrived",
                     message.acked,
                     channel.receiver,
@@ -111,13 +99,8 @@ def _follow_announcements(channel: ChannelFacts) -> Iterator[Violation]:
         elif isinstance(entry, FrameSent) and isinstance(entry.frame, AckNackUnreliable):
             decided += sum(entry.frame.lengths)
             if decided > announced:
-                yield Violation(
-                    "acks are true",
-                    f"{decided} numbers are decided, {announced} were announced",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"{decided} numbers are decided, {announced} were announced"
+                yield Violation(text, entry.time, entry.side, channel.channel)
                 return
 
 
@@ -145,7 +128,6 @@ def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
                     problem = "not decided in time"
             if problem:
                 yield Violation(
-                    "nacks in time",
                     f"was announced at {told:.6f} and {problem}",
                     min(message.nacked, latest),
                     channel.receiver,
@@ -184,13 +166,8 @@ def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
             if isinstance(entry, FrameSent) and isinstance(entry.frame, SentUnreliable):
                 announced.extend([entry.time] * entry.frame.count)
         if len(announced) > len(channel.unreliable):
-            yield Violation(
-                "announcements in time",
-                f"announced {len(announced)} messages, sent {len(channel.unreliable)}",
-                announced[-1],
-                channel.sender,
-                channel.channel,
-            )
+            text = f"announced {len(announced)} messages, sent {len(channel.unreliable)}"
+            yield Violation(text, announced[-1], channel.sender, channel.channel)
         for number, message in channel.unreliable.items():
             written = message.written
             if written == NEVER:
@@ -201,14 +178,8 @@ def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
             if min(channel.sender_gone, channel.cancel_written) <= latest:
                 continue
             if facts.alive(channel.sender, latest):
-                yield Violation(
-                    "announcements in time",
-                    f"was sent at {written:.6f} and not announced in time",
-                    latest,
-                    channel.sender,
-                    channel.channel,
-                    number,
-                )
+                text = f"was sent at {written:.6f} and not announced in time"
+                yield Violation(text, latest, channel.sender, channel.channel, number)
 
 
 @checker
@@ -219,13 +190,8 @@ def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
         for entry in channel.entries:
             if isinstance(entry, FrameSent) and isinstance(entry.frame, ForgetChannel):
                 if entry.time < last + FORGET_INTERVAL - EPSILON:
-                    yield Violation(
-                        "forgets are rare",
-                        f"was told to be forgotten at {last:.6f} already",
-                        entry.time,
-                        entry.side,
-                        channel.channel,
-                    )
+                    text = f"was told to be forgotten at {last:.6f} already"
+                    yield Violation(text, entry.time, entry.side, channel.channel)
                 last = entry.time
 
 
@@ -260,9 +226,5 @@ def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
         if answered or channel.forget_arrived <= latest or not facts.alive(side, latest):
             continue
         yield Violation(
-            "routes are answered",
-            f"was heard of at {heard:.6f} and never answered",
-            latest,
-            side,
-            channel.channel,
+            f"was heard of at {heard:.6f} and never answered", latest, side, channel.channel
         )

@@ -47,7 +47,7 @@ class DatagramNetwork:
 
     def _arrive(self, passing: tuple[str, str, bytes]) -> None:
         source, remote, datagram = passing
-        for who, start, end in self.deaf:
-            if who == remote and start <= self._clock.now < end:
+        for name, start, end in self.deaf:
+            if name == remote and start <= self._clock.now < end:
                 return
         self.receivers[remote](source, datagram)
