@@ -134,7 +134,7 @@ class RecordObserver:
         """No-op: a simulated application takes everything itself."""
 
     def receiver_closed(self, channel: int) -> None:
-        """No-op: the `CommandCalled` entry of the application says so."""
+        """No-op: the `CommandCalled` entry of the application records it."""
 
     def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
         for event in events:

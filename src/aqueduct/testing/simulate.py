@@ -1,4 +1,4 @@
-"""Runs seeded simulations of a protocol: one seed as a transcript, or many with a summary."""
+"""Run seeded simulations of a protocol: one seed as a transcript, or many with a summary."""
 
 from __future__ import annotations
 
@@ -191,10 +191,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--seed", type=int, help="print the transcript of this seed")
     what.add_argument("--seeds", type=parse_range, metavar="A:B", help="run the seeds A to B-1")
     parser.add_argument(
-        "--protocol", choices=PROTOCOLS, default=CHANNELS, help="what to run (default channels)"
+        "--protocol",
+        choices=PROTOCOLS,
+        default=CHANNELS,
+        help="protocol (default channels)",
     )
-    parser.add_argument("--grep", default="", help="with --seed: only lines that contain this")
-    parser.add_argument("--jobs", type=int, default=1, help="processes to run on (default 1)")
+    parser.add_argument("--grep", default="", help="with --seed: only lines with this text")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes (default 1)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first violation")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     options = parser.parse_args(arguments)

@@ -62,7 +62,7 @@ def after(record: IpcRecord, entry: IpcEntry, *added: IpcEntry) -> None:
 
 
 def farewell(record: IpcRecord) -> IpcSent:
-    """A message of several PDUs."""
+    """Return a message of several PDUs."""
     sent = last(record, IpcSent)
     assert sent.must_arrive
     return sent
@@ -78,7 +78,7 @@ def passes(record: IpcRecord, sent: IpcSent) -> list[PduSent]:
     ]
 
 
-def test_a_clean_run_breaks_no_promise() -> None:
+def test_a_valid_run_has_no_violations() -> None:
     record = clean()
     assert check(record) == []
     assert record.drained
@@ -109,7 +109,7 @@ def _a_message_is_taken_twice(record: IpcRecord) -> None:
 
 
 @breaks("success means taken")
-def _nobody_takes_it(record: IpcRecord) -> None:
+def _not_taken(record: IpcRecord) -> None:
     record.entries.remove(last(record, IpcTaken))
 
 
@@ -189,7 +189,7 @@ def _a_cancelled_send_goes_on(record: IpcRecord) -> None:
 
 
 @breaks("cancelled at once")
-def _nobody_cancelled_it(record: IpcRecord) -> None:
+def _reset_without_cancel(record: IpcRecord) -> None:
     last(record, IpcEnded).code = Code.RESET
 
 
@@ -338,13 +338,13 @@ def _a_wrong_id_is_kept(record: IpcRecord) -> None:
 @pytest.mark.parametrize(
     ("name", "doctor"), DOCTORS, ids=[doctor.__name__.strip("_") for _, doctor in DOCTORS]
 )
-def test_a_doctored_run_is_found_out(name: str, doctor: Doctor) -> None:
+def test_a_checker_finds_the_violation(name: str, doctor: Doctor) -> None:
     record = clean()
     doctor(record)
     assert name in {violation.checker for violation in check(record)}
 
 
-def test_there_is_a_doctored_run_for_every_checker() -> None:
+def test_every_checker_has_a_case() -> None:
     assert {name for name, _ in DOCTORS} == set(CHECKERS)
 
 

@@ -9,8 +9,14 @@ from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import End, SenderEnded, Writable
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import ACK_DELAY, EPSILON, FORGET_INTERVAL, SURELY_A_DATAGRAM
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.rules import (
+    ACK_DELAY,
+    EPSILON,
+    FORGET_INTERVAL,
+    NEVER,
+    SAFE_DATAGRAM_SIZE,
+)
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import (
     CommandCalled,
     ConnectionClosed,
@@ -156,7 +162,7 @@ def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
     return sum(each) - min(reserved, limits.reserve_window)
 
 
-class _Ledger:
+class _CreditLedger:
     """The credit of both sides, and the messages that are accepted but not on the wire yet."""
 
     def __init__(self, facts: RunFacts) -> None:
@@ -233,14 +239,14 @@ class _Ledger:
 @checker
 def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
     """A send raises WouldBlock only if it needs a stream and does not fit a window."""
-    ledger = _Ledger(facts)
+    ledger = _CreditLedger(facts)
     for entry in facts.record.entries:
         ledger.see(entry)
         if not isinstance(entry, SendFailed) or entry.error != "WouldBlock" or entry.attached:
             # The size of a message with attachments depends on ids that were never assigned.
             continue
         channel = facts.channels.get(entry.channel)
-        small = entry.size <= SURELY_A_DATAGRAM
+        small = entry.size <= SAFE_DATAGRAM_SIZE
         if channel is not None and channel.mode == "UNRELIABLE" and small:
             problem: str | None = "an unreliable send"
         else:
@@ -255,7 +261,7 @@ def writable_when_room(facts: RunFacts) -> Iterator[Violation]:
 
     If several senders wait, the core chooses the first, so only one that waits alone is checked.
     """
-    ledger = _Ledger(facts)
+    ledger = _CreditLedger(facts)
     blocked: tuple[dict[int, SendFailed], dict[int, SendFailed]] = ({}, {})
     now = 0.0
     for entry in facts.record.entries:
@@ -279,7 +285,9 @@ def writable_when_room(facts: RunFacts) -> Iterator[Violation]:
             blocked[entry.side].clear()
 
 
-def _judge_wait(ledger: _Ledger, waiting: dict[int, SendFailed], now: float) -> Iterator[Violation]:
+def _judge_wait(
+    ledger: _CreditLedger, waiting: dict[int, SendFailed], now: float
+) -> Iterator[Violation]:
     if len(waiting) != 1:
         return
     ((channel, refused),) = waiting.items()
@@ -303,7 +311,7 @@ def credit_is_exact(facts: RunFacts) -> Iterator[Violation]:
 def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
     side = channel.receiver
     quarter = facts.record.limits[side].channel_window / 4
-    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    timeout = ACK_DELAY + facts.record.lateness + EPSILON
     over = min(channel.receiver_gone, facts.gone[side], channel.cancel_arrived)
     taken = 0
     reported = 0
@@ -332,7 +340,7 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
         owed = taken - reported
         quarter_due = min(quarter_due, entry.time + EPSILON) if owed >= quarter > 0 else NEVER
         # If the queue fills again, the report may wait for more.
-        empty_due = min(empty_due, entry.time + patience) if owed and queued <= 0 else NEVER
+        empty_due = min(empty_due, entry.time + timeout) if owed and queued <= 0 else NEVER
     due = min(quarter_due, empty_due)
     if due < min(over, facts.end) and taken != reported:
         yield Violation(

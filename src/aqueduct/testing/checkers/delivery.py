@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from aqueduct.protocol.events import End
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
+from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts, MessageFacts
 
 
 @checker
@@ -16,7 +17,7 @@ def intact_content(facts: RunFacts) -> Iterator[Violation]:
     for channel in facts.channels.values():
         for took, message in channel.takes:
             if message is None:
-                text = f"took {len(took.message.payload)} bytes that nobody sent like that"
+                text = f"took {len(took.message.payload)} bytes that match no sent message"
                 yield Violation(text, took.time, took.side, took.channel, took.message.number)
 
 
@@ -50,7 +51,7 @@ def finished_means_all(facts: RunFacts) -> Iterator[Violation]:
         if end is None or end.how is not End.FINISHED:
             continue
         if channel.finish_asked == NEVER:
-            text = "the receiver ended FINISHED but nobody finished the sender"
+            text = "the receiver ended FINISHED, but the sender was not finished"
             yield Violation(text, channel.receiver_ends[0][0], channel.receiver, channel.channel)
         for message in channel.messages:
             if message.taken == NEVER and (message.sent.reliable or message.nacked == NEVER):
@@ -85,7 +86,7 @@ def taken_after_arrival(facts: RunFacts) -> Iterator[Violation]:
             if took.time < channel.receiver_held or (
                 message is not None and took.time < message.arrived
             ):
-                text = "was taken before it could be"
+                text = "was taken before it arrived"
                 yield Violation(text, took.time, took.side, took.channel, took.message.number)
 
 

@@ -16,7 +16,8 @@ from aqueduct.protocol.events import (
 )
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import ConnectionClosed, CoreFault, EventRaised, SendFailed
 from aqueduct.wire.chanid import Side
 
@@ -104,13 +105,13 @@ def _problem_of(
     is_sender = isinstance(event, SenderEnded)
     side = channel.sender if is_sender else channel.receiver
     if how is End.CONNECTION:
-        return None if facts.gone[side] <= time else "the connection lives"
+        return None if facts.gone[side] <= time else "the connection is alive"
     if how is End.FINISHED and channel.finish_asked > time:
-        return "nobody finished it"
+        return "the sender was not finished"
     if how is End.CANCELLED:
         unclaimed = not is_sender and channel.sender_held > time
         if channel.cancel_called > time and not unclaimed:
-            return "nobody cancelled it"
+            return "the sender was not cancelled"
     if how is End.RECEIVER_CLOSED:
         if not is_sender:
             return "it is the receiver"
@@ -139,7 +140,7 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
     if entry.error == "ChannelClosed":
         ended = min([channel.cancel_called, *(time for time, _ in channel.sender_ends)])
         if min(ended, channel.finish_asked, facts.gone[entry.side]) > entry.time:
-            return "nobody had closed it"
+            return "the sender was open"
         return None
     if entry.error == "ReceiverClosed":
         # The end of a pending channel is reported once its lineage is known.
@@ -147,20 +148,20 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
     if entry.error == "MessageTooLarge":
         smallest = min(facts.record.first_limits.max_message, limits.max_message)
         plain = not entry.attached and not entry.headers
-        return f"it has {entry.size} bytes only" if plain and entry.size <= smallest else None
+        return f"it has only {entry.size} bytes" if plain and entry.size <= smallest else None
     if entry.error == "LocalProtocolError" and entry.attached:
         smallest = min(facts.record.first_limits.max_channels, limits.max_channels)
         made = sum(each.creator == entry.side for each in facts.channels.values())
         if made + entry.attached > smallest:
             return None
-    return "that is never right"
+    return "this error is never allowed"
 
 
 @checker
 def everything_ends(facts: RunFacts) -> Iterator[Violation]:
     """After the faults stop, all halves end within the timeout, and the cores hold nothing."""
     if not facts.record.drained:
-        yield Violation("the run did not come to rest", facts.end)
+        yield Violation("the run did not become idle", facts.end)
     for side, left in zip(Side, facts.record.leftovers, strict=True):
         for text in left:
             yield Violation(f"still holds {text}", facts.end, side)

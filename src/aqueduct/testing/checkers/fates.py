@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from aqueduct.protocol.events import Delivered, End, Undelivered
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
+from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts, MessageFacts
 from aqueduct.testing.record import EventRaised
 
 

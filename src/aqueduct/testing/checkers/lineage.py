@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import EPSILON
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
 
 LINEAGE_SHOWN = 16
@@ -29,12 +29,12 @@ def lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
         if not ends:
             if channel.creator == channel.receiver and channel.close_called <= known:
                 continue
-            yield _about(channel, "is lost, but its creator was not told", known)
+            yield _about(channel, "is lost, but this was not reported to its creator", known)
             continue
         time, event = ends[0]
         if event.how is End.LOST:
             if time != known:
-                yield _about(channel, f"is lost since {known:.6f}, told at another time", time)
+                yield _about(channel, f"is lost since {known:.6f}, reported at another time", time)
         elif time > known or event.how is End.FINISHED:
             yield _about(channel, f"is lost, but ended {event.how.name}", time)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from aqueduct.errors import StreamCode
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import EPSILON
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, StreamFacts
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts, StreamFacts
 from aqueduct.testing.record import NO_CHANNEL, FrameArrived, FrameSent
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
@@ -120,7 +120,7 @@ def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
     last = frames[-1]
     if Message in kinds:
         if not kinds <= {Message, FinishSender}:
-            return "other frames stand between messages"
+            return "other frames are between messages"
         if FinishSender in kinds and not isinstance(last, FinishSender):
             return "messages follow FINISH_SENDER"
         channel = facts.channels.get(stream.channel)
@@ -137,7 +137,7 @@ def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
             not isinstance(last, CloseReceiver)
             or sum(isinstance(f, CloseReceiver) for f in frames) > 1
         ):
-            return "CLOSE_RECEIVER is not the one last frame"
+            return "CLOSE_RECEIVER is not the only last frame"
     if isinstance(last, FinishSender | CloseReceiver) and not facts.gone[stream.side] < NEVER:
         if stream.ended > stream.frames[-1].time + EPSILON:
             return f"it did not end with {type(last).__name__}"
@@ -230,7 +230,7 @@ def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
         if not effective or not facts.alive(channel.sender, called + EPSILON):
             continue
         if channel.cancel_written > called + EPSILON:
-            text = "was cancelled, but no CANCEL_SENDER went out"
+            text = "was cancelled, but no CANCEL_SENDER was sent"
             yield Violation(text, called, channel.sender, channel.channel)
     for stream in facts.streams.values():
         of = facts.channels.get(stream.channel)
@@ -238,7 +238,7 @@ def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
             continue
         if any(isinstance(frame, Message) for frame in stream.routed):
             if of.cancel_written < NEVER and stream.ended > of.cancel_written + EPSILON:
-                text = f"stream {stream.number} lives on after the cancel"
+                text = f"stream {stream.number} is open after the cancel"
                 yield Violation(text, of.cancel_written, stream.side, of.channel)
 
 

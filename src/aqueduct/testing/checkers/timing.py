@@ -13,10 +13,11 @@ from aqueduct.testing.checkers.rules import (
     DEADLINE_GRAIN,
     EPSILON,
     FORGET_INTERVAL,
+    NEVER,
     RECEIPT_DEADLINE_MAX,
     RECEIPT_DEADLINE_MIN,
 )
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
@@ -32,23 +33,23 @@ from aqueduct.wire.frames import (
 @checker
 def acks_in_time(facts: RunFacts) -> Iterator[Violation]:
     """A message in a stream is acked within 10 ms, and before the receiver closes."""
-    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    timeout = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         side = channel.receiver
         gone = channel.receiver_gone
         for message in channel.reliable.values():
             arrived = message.arrived
-            if arrived == NEVER or message.acked <= arrived + patience:
+            if arrived == NEVER or message.acked <= arrived + timeout:
                 continue
             forgotten = channel.creator == channel.sender and (
-                channel.forget_arrived <= arrived + patience
+                channel.forget_arrived <= arrived + timeout
             )
-            lost = channel.creator == side and channel.lost_known <= arrived + patience
+            lost = channel.creator == side and channel.lost_known <= arrived + timeout
             if arrived >= gone or forgotten or lost:
                 continue
-            if facts.alive(side, arrived + patience):
+            if facts.alive(side, arrived + timeout):
                 text = f"arrived at {arrived:.6f} and was not acked in time"
-                yield Violation(text, arrived + patience, side, channel.channel, message.number)
+                yield Violation(text, arrived + timeout, side, channel.channel, message.number)
 
 
 @checker
@@ -157,7 +158,7 @@ def _announcements(channel: ChannelFacts) -> list[float]:
 @checker
 def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
     """SENT_UNRELIABLE follows a datagram within 25 ms, and counts no more than was sent."""
-    patience = ANNOUNCE_DELAY + facts.record.lateness + EPSILON
+    timeout = ANNOUNCE_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         if not channel.unreliable:
             continue
@@ -172,7 +173,7 @@ def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
             written = message.written
             if written == NEVER:
                 continue
-            latest = written + patience
+            latest = written + timeout
             if number < len(announced) and announced[number] <= latest:
                 continue
             if min(channel.sender_gone, channel.cancel_written) <= latest:
@@ -190,7 +191,7 @@ def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
         for entry in channel.entries:
             if isinstance(entry, FrameSent) and isinstance(entry.frame, ForgetChannel):
                 if entry.time < last + FORGET_INTERVAL - EPSILON:
-                    text = f"was told to be forgotten at {last:.6f} already"
+                    text = f"was already forgotten at {last:.6f}"
                     yield Violation(text, entry.time, entry.side, channel.channel)
                 last = entry.time
 
@@ -198,7 +199,7 @@ def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
 @checker
 def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
     """A ROUTE_TO for a channel whose carrier has not arrived is answered within 10 ms."""
-    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    timeout = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         side: Side = channel.creator.other
         if channel.carrier is None:
@@ -215,7 +216,7 @@ def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
         )
         if heard >= min(channel.carrier.arrived, channel.forget_arrived):
             continue
-        latest = heard + patience
+        latest = heard + timeout
         answered = any(
             isinstance(entry, FrameSent)
             and entry.side == side
@@ -225,6 +226,4 @@ def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
         )
         if answered or channel.forget_arrived <= latest or not facts.alive(side, latest):
             continue
-        yield Violation(
-            f"was heard of at {heard:.6f} and never answered", latest, side, channel.channel
-        )
+        yield Violation(f"was named at {heard:.6f} and not answered", latest, side, channel.channel)

@@ -21,7 +21,7 @@ class DatagramNetwork:
         self.on_datagram: Listener | None = None
         """Called with source, remote and contents of each datagram that is sent."""
         self.deaf: tuple[tuple[str, float, float], ...] = ()
-        """Names that receive nothing, each with the start and the end of that time."""
+        """Names that receive nothing, each with the start and the end of the interval."""
         self._clock = clock
         self._random = random
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import EPSILON, PEER_RESTARTED, SUCCESS, IpcFacts
+from aqueduct.testing.ipc.checkers.facts import PEER_RESTARTED, SUCCESS, IpcFacts
 
 
 @checker
 def taken_was_sent(facts: IpcFacts) -> Iterator[Violation]:
     """A message that is taken was sent, to the endpoint that took it."""
     for took in facts.strange_takes:
-        text = f"{took.endpoint} took {len(took.payload)} bytes that nobody sent"
+        text = f"{took.endpoint} took {len(took.payload)} bytes that were not sent"
         yield Violation(text, took.time)
     for message in facts.messages.values():
         for took in message.takes:
@@ -49,7 +50,7 @@ def success_means_taken(facts: IpcFacts) -> Iterator[Violation]:
         if end is None or end.code != SUCCESS:
             continue
         if not message.takes:
-            yield about(message, "succeeded, and nobody took it", end.time)
+            yield about(message, "succeeded, and was not taken", end.time)
         elif message.takes[0].time > end.time + EPSILON:
             yield about(message, "succeeded before it was taken", end.time)
 
@@ -110,5 +111,5 @@ def restarted_means_restarted(facts: IpcFacts) -> Iterator[Violation]:
         end = message.end
         if end is not None and end.code == PEER_RESTARTED:
             if (message.sent.remote, 2) not in facts.lives:
-                text = "failed for a restart that never was"
+                text = "failed with PEER_RESTARTED without a restart"
                 yield about(message, text, end.time)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import APPLICATION, EPSILON, RESET, IpcFacts
+from aqueduct.testing.ipc.checkers.facts import APPLICATION, RESET, IpcFacts
 
 
 @checker
@@ -20,7 +21,7 @@ def only_documented_errors(facts: IpcFacts) -> Iterator[Violation]:
 def every_send_ends_once(facts: IpcFacts) -> Iterator[Violation]:
     """A send ends exactly once, unless its endpoint crashes first; then not at all."""
     for end in facts.strange_ends:
-        text = f"{end.endpoint}/{end.life} was told of a message that it did not send"
+        text = f"{end.endpoint}/{end.life} got the end of a message that it did not send"
         yield Violation(text, end.time)
     for message in facts.messages.values():
         life = facts.life_of(message)
@@ -44,7 +45,7 @@ def cancelled_at_once(facts: IpcFacts) -> Iterator[Violation]:
             text = f"was cancelled, and ended with {end.code} later"
             yield about(message, text, end.time)
         if end is not None and end.code == RESET and message.cancelled > end.time + EPSILON:
-            yield about(message, "was reset by nobody", end.time)
+            yield about(message, "was reset without a cancel", end.time)
 
 
 @checker
@@ -57,9 +58,9 @@ def unreachable_at_once(facts: IpcFacts) -> Iterator[Violation]:
             continue
         known = life.unreachable.get(message.sent.remote, ())
         if any(message.sent.time + EPSILON < time < end.time - EPSILON for time in known):
-            yield about(message, "went on to nowhere", end.time)
+            yield about(message, "continued to an unreachable remote", end.time)
         if end.code == APPLICATION and not any(abs(time - end.time) < EPSILON for time in known):
-            yield about(message, "was given up for no reason", end.time)
+            yield about(message, "failed as unreachable without a report", end.time)
 
 
 @checker

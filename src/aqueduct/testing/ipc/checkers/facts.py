@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aqueduct.ipc.core.settings import IpcSettings
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.ipc.record import (
     Cancelled,
     IpcArrived,
@@ -47,8 +48,6 @@ HEAD: Final = 42
 """Bytes of a HEADER or DATA PDU before its data."""
 SMALLEST_PDU: Final = 512
 MAX_ACK: Final = 512
-EPSILON: Final = 1e-6
-NEVER: Final = float("inf")
 TAG_SIZE: Final = 8
 """Bytes at the start of a message that identify it, if it has that many."""
 
@@ -183,7 +182,7 @@ class IpcFacts:
                 handler(entry)  # type: ignore[operator]
 
     def life_of(self, message: IpcMessageFacts) -> LifeFacts | None:
-        """Return the life that sent a message; None if the stranger sent it."""
+        """Return the life that sent a message; None if an attacker sent it."""
         return self.lives.get((message.sent.endpoint, message.sent.life))
 
     def _began(self, entry: LifeStarted) -> None:

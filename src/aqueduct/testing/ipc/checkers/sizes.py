@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import (
-    EPSILON,
-    HEAD,
-    MAX_ACK,
-    NEVER,
-    IpcFacts,
-    Life,
-    stated_size,
-)
+from aqueduct.testing.ipc.checkers.facts import HEAD, MAX_ACK, IpcFacts, Life, stated_size
 
 
 @checker
@@ -53,18 +46,18 @@ def pdus_as_large_as_told(facts: IpcFacts) -> Iterator[Violation]:
             if not following or following[0].wire_id != answer.wire_id:
                 given_up.add(answer.wire_id)
             if any(each.size > size for each in following):
-                text = f"went on in PDUs larger than the {size} it was told"
+                text = f"continued in PDUs larger than the stated {size}"
                 yield about(message, text, answer.time)
     for message in facts.messages.values():
         sent = message.sent
         life = facts.life_of(message)
         since, size = told.get(((sent.endpoint, sent.life), sent.remote), (NEVER, 0))
-        # An endpoint that remembers few remotes must be told again.
+        # An endpoint that remembers few remotes may have dropped the size.
         if life is None or life.config.max_remotes == 1 or not message.passes:
             continue
         first = message.passes[0]
         if first.time > since + EPSILON and first.size > size:
-            text = f"began with a PDU larger than the {size} its sender was told before"
+            text = f"started with a PDU larger than the {size} stated before"
             yield about(message, text, first.time)
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.ipc.checkers.base import about, checker
 from aqueduct.testing.ipc.checkers.facts import (
     DATA_ACK,
-    EPSILON,
     HEADER_ACK,
     INVALID_DESTINATION,
-    NEVER,
     PDU_TOO_LARGE,
     SEND_TIMEOUT,
     SUCCESS,
@@ -51,7 +50,7 @@ def retries_in_time(facts: IpcFacts) -> Iterator[Violation]:
             told = [time for time in notices if time <= later]
             since = max(earlier, told[-1]) if told else earlier
             if later - since > (max(most, rarely) if told else most):
-                text = f"did nothing for {later - earlier:.6f} s"
+                text = f"was not retransmitted for {later - earlier:.6f} s"
                 yield about(message, text, later)
 
 
@@ -67,7 +66,7 @@ def held_backoff(facts: IpcFacts) -> Iterator[Violation]:
         for notice in _notices(message):
             following = next((each.time for each in message.passes if each.time > notice), NEVER)
             if following - notice < pause:
-                text = f"was asked for {following - notice:.6f} s after its receiver had it"
+                text = f"was retransmitted {following - notice:.6f} s after its receiver had it"
                 yield about(message, text, following)
 
 
@@ -90,14 +89,14 @@ def ack_timeout_as_configured(facts: IpcFacts) -> Iterator[Violation]:
         if message.end is not None and message.end.code == SEND_TIMEOUT:
             since = steps[-1] if steps else message.sent.time
             if message.end.time - since < timeout - EPSILON:
-                text = f"was given up {message.end.time - since:.6f} s after its last PDU began"
+                text = f"timed out {message.end.time - since:.6f} s after its last PDU"
                 yield about(message, text, message.end.time)
         begun = steps[0] if steps else end
         heard = life.heard.get(message.sent.remote, [])
         last = bisect_right(heard, begun)
         since = max(message.sent.time, heard[last - 1] if last else 0.0)
         if begun < NEVER and begun - since > most:
-            text = f"waited {begun - since:.6f} s for its turn, with nobody answering"
+            text = f"waited {begun - since:.6f} s in the queue, without any answer"
             yield about(message, text, begun)
 
 
@@ -124,7 +123,7 @@ def no_idle_queueing(facts: IpcFacts) -> Iterator[Violation]:
                 if start <= covered + EPSILON and covered < begun:
                     covered = max(covered, end)
             if covered < begun - EPSILON:
-                text = f"waited from {covered:.6f} on although nothing was under way"
+                text = f"waited from {covered:.6f} on although nothing was in flight"
                 yield about(message, text, begun)
 
 
@@ -143,11 +142,11 @@ def owner_ids_are_fresh(facts: IpcFacts) -> Iterator[Violation]:
         last = bisect_right(heard, first.time)
         since = heard[last - 1] if last else -NEVER
         if first.time - since > life.config.id_trust + EPSILON:
-            text = f"began with an id last heard of {first.time - since:.6f} s ago"
+            text = f"started with an id last confirmed {first.time - since:.6f} s ago"
             yield about(message, text, first.time)
         trouble = [time for time in life.troubles.get(remote, ()) if time < first.time]
         if trouble and trouble[-1] > since + EPSILON:
-            text = "began with an id from before the remote was in trouble"
+            text = "started with an id from before the remote was in trouble"
             yield about(message, text, first.time)
 
 
@@ -175,7 +174,7 @@ def wrong_ids_are_corrected(facts: IpcFacts) -> Iterator[Violation]:
                 if each.wire_id != answer.wire_id:
                     break
                 if each.destination != answer.payload:
-                    text = "went on with another id than it was told"
+                    text = "continued with another id than the stated one"
                     yield about(message, text, each.time)
                     break
 
