@@ -1,4 +1,4 @@
-"""The lives of channels: from the message that carries one to empty tables on both sides."""
+"""The lifetime of channels: from the message that carries one to empty tables on both sides."""
 
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give
 from aqueduct.wire.chanid import ENTRYPOINT
@@ -11,7 +11,7 @@ COUNT = 5_000
 
 
 def attached(server: ConnectionCore, now: float) -> list[int]:
-    """Take what came on the entrypoint; returns the channels in it."""
+    """Take the messages of the entrypoint; return the channels in them."""
     return [
         attachment.channel
         for entry in server.take(ENTRYPOINT, 1_000_000, now)
@@ -21,7 +21,7 @@ def attached(server: ConnectionCore, now: float) -> list[int]:
 
 
 def lives() -> Sample:
-    """Attach a channel, send one message on it and finish; the peer takes it to its end."""
+    """Attach a channel, send one message on it and finish; the peer drains it."""
     client, server = greeted()
     attach = (Attach(Give.RECEIVER),)
     clock = Stopwatch()
@@ -43,7 +43,7 @@ def lives() -> Sample:
 
 
 def calls() -> Sample:
-    """Ask with a oneshot channel for the answer, answer on it, take the answer."""
+    """Send a request with a oneshot channel, reply on it, and take the reply."""
     client, server = greeted()
     attach = (Attach(Give.SENDER, oneshot=True),)
     clock = Stopwatch()

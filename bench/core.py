@@ -21,7 +21,7 @@ EXAMPLES = """\
 examples:
   python -m bench core                        everything; a few minutes
   python -m bench core --only send            one benchmark
-  python -m bench core --only memory-         all whose names begin so
+  python -m bench core --only memory-         all with this prefix
   python -m bench core --repeat 9             more rounds, on a busy machine
   python -m bench core --only receive --json  for a program to read
 """
@@ -56,9 +56,11 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", metavar="NAME", default="", help="those whose names begin so")
     parser.add_argument(
-        "--repeat", metavar="N", type=positive, default=5, help="rounds after the first (5)"
+        "--only", metavar="NAME", default="", help="benchmarks whose names have this prefix"
+    )
+    parser.add_argument(
+        "--repeat", metavar="N", type=positive, default=5, help="rounds after the warm-up (5)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     return parser.parse_args(words)
@@ -72,7 +74,7 @@ def positive(text: str) -> int:
 
 
 def choose(prefix: str) -> list[Benchmark]:
-    """The benchmark of exactly that name, or all that begin with it."""
+    """Return the benchmark of this name, or all with this prefix."""
     benchmarks = all_benchmarks()
     if prefix in benchmarks:
         return [benchmarks[prefix]]
@@ -80,7 +82,7 @@ def choose(prefix: str) -> list[Benchmark]:
 
 
 def run_in_all(benchmark: Benchmark, builds: list[Build], repeat: int) -> list[Result]:
-    """One process per build, right after each other, so that both meet the same machine."""
+    """Measure each build in its own process, one right after the other to limit drift."""
     results = []
     for build in builds if benchmark.uses_core else builds[:1]:
         if build.missing:
@@ -104,16 +106,16 @@ def run(benchmark: Benchmark, build: Build, repeat: int) -> Result:
     )
     found = json.loads(process.stdout)
     if found["compiled"] != (build.name == "compiled"):
-        raise RuntimeError(f"the {build.name} build was to be measured, Python took another")
+        raise RuntimeError(f"Python did not import the {build.name} build")
     ratio = Measured(**found["ratio"]) if found["ratio"] else None
     return Result(benchmark, build, Measured(**found["measured"]), ratio)
 
 
 def explanation(repeat: int) -> str:
     return (
-        f"Medians of {repeat} rounds after one to warm up, and half the distance between the "
+        f"Medians of {repeat} rounds after a warm-up round, and half the distance between the "
         "slowest and the fastest; seconds are of processor time. *of ref.*: divided by the bare "
-        "loop that does the same without a protocol, measured in turn in the same process. "
+        "loop that does the same without a protocol, measured alternately in the same process. "
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}."
     )
 

@@ -1,4 +1,4 @@
-"""A chain of channels, each carried by the one before, that is lost at its root."""
+"""A chain of channels, each carried by the previous one, that is lost at its root."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from bench.pair import MANY, carry, greeted
 
 
 def lose_chain(length: int) -> Sample:
-    """The peer closes the entrypoint; the creator finds out what that means for each channel."""
+    """Close the entrypoint at the peer; the creator learns that each channel is lost."""
     client, server = greeted(MANY)
     hang_chain(client, length)
     client.poll_actions()  # none of it arrives

@@ -1,4 +1,4 @@
-"""Sets of message numbers in the worst order there is."""
+"""Sets of message numbers in random order, the worst case."""
 
 from functools import cache
 from random import Random

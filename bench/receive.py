@@ -1,4 +1,4 @@
-"""Bytes to messages: the parser alone, and the whole way to the application."""
+"""Receiving: the parser alone, and from bytes to the application."""
 
 from functools import cache, partial
 
@@ -12,12 +12,12 @@ from bench.reference import COUNT, PAYLOAD, SPLIT
 
 LARGE_TOTAL = 64 * 2**20
 STREAM = 1_000
-"""A number that none of the streams of the handshake has."""
+"""A stream number that the handshake does not use."""
 
 
 @cache
 def chunks(payload: bytes, count: int, chunk_size: int) -> list[bytes]:
-    """A stream of plain messages on the entrypoint, in pieces as a transport hands them on."""
+    """Return a stream of plain messages on the entrypoint, in chunks as from a transport."""
     parts = [RouteTo(ENTRYPOINT).encode()]
     for number in range(count):
         parts.append(message_head(number, len(payload)))
@@ -42,7 +42,7 @@ def parse(chunk_size: int) -> Sample:
 
 
 def receive(payload: bytes, count: int, chunk_size: int) -> Stopwatch:
-    """All that a server does for a stream: parse, count credit, queue, hand over, ack, report."""
+    """Run all work of a server for a stream: parse, count credit, queue, take, ack, report."""
     pieces = chunks(payload, count, chunk_size)
     server: ConnectionCore = greeted()[Side.SERVER]
     clock = Stopwatch()
@@ -55,7 +55,7 @@ def receive(payload: bytes, count: int, chunk_size: int) -> Stopwatch:
                 if type(entry) is MessageRun:
                     taken += len(entry.payloads)
             server.poll_actions()
-    assert taken == count, f"{taken} of {count} messages came out"
+    assert taken == count, f"{taken} of {count} messages were taken"
     return clock
 
 
@@ -64,7 +64,7 @@ def receive_small(chunk_size: int) -> Sample:
 
 
 def take_one_by_one() -> Sample:
-    """What an application costs that asks for a single message each time."""
+    """Take messages one at a time."""
     count = 5_000
     server: ConnectionCore = greeted()[Side.SERVER]
     for piece in chunks(PAYLOAD, count, 16 * 1024):

@@ -8,13 +8,13 @@ from bench.measure import Benchmark, Measured
 
 @dataclass(frozen=True)
 class Result:
-    """What one build of the core did in one benchmark."""
+    """The result of one build of the core in one benchmark."""
 
     benchmark: Benchmark
     build: Build
     measured: Measured
     ratio: Measured | None
-    """To the reference."""
+    """The ratio to the reference."""
 
 
 def render(rows: list[tuple[Benchmark, list[Result]]], builds: list[Build], note: str) -> str:

@@ -1,4 +1,4 @@
-"""One certificate for all, which every client verifies."""
+"""The certificate of all servers, which every client verifies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The orchestrator's hold on the two processes it starts."""
+"""The processes that the orchestrator starts."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ class Failed(Exception):
 
 
 class Process:
-    """A server or a client, in a session of its own so that nothing it started stays behind."""
+    """A server or a client, in its own session so that its child processes can be ended."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Process:
         return answer
 
     def end(self) -> None:
-        """Ask it to end, and make sure of it."""
+        """Ask the process to end, and kill it if it does not."""
         with contextlib.suppress(Failed):
             self.write(order="quit")
         with contextlib.suppress(BrokenPipeError):
@@ -96,7 +96,7 @@ class Process:
 def started(
     peer: str, setting: Setting, log_path: Path, sources: Path = SOURCES
 ) -> Iterator[tuple[Process, Process, Json]]:
-    """A server and a client that have met, and what the server said of itself."""
+    """A connected server and client, and the server's remark about itself."""
     with log_path.open("wb") as log, contextlib.ExitStack() as stack:
         server = Process("server", peer, setting, log, sources)
         stack.callback(server.end)

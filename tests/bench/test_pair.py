@@ -1,4 +1,4 @@
-"""Real pairs of processes, very briefly, so that the benchmark cannot rot."""
+"""Real pairs of processes, very briefly, to check that the benchmark works."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_pair_of_scalable_ipc_yields_every_figure(name: str, tmp_path: Path) -
     assert "Traceback" not in log.read_text()
 
 
-def test_a_process_that_ends_early_is_a_failure(tmp_path: Path) -> None:
+def test_a_process_that_ends_early_fails_the_run(tmp_path: Path) -> None:
     setting = replace(certificate.write(tmp_path, {}), key="/nowhere")
     with (
         pytest.raises(processes.Failed, match="server ended early"),
