@@ -11,14 +11,14 @@ REPAIRED = bytes((REPAIR,))
 
 
 def block(first: int, count: int, metadata: BlockMetadata, body: bytes = b"rows") -> bytes:
-    """A block whose rows are none: Arrow's bytes differ from version to version."""
+    """Return a block without rows: the bytes of Arrow differ from version to version."""
     meta = msgspec.msgpack.encode(metadata)
     header = HEADER.pack(MAGIC, len(meta), len(body), first, count, 0) + CHECKSUM.pack(0)
     return repair(header + meta + body)
 
 
 def logs() -> dict[str, bytes]:
-    """Logs, good and torn and damaged."""
+    """Return valid, torn and damaged logs."""
     first = block(0, 2, BlockMetadata(1, {0: 0}, {"p": 2}, 5, 1, 2))
     second = block(2, 1, BlockMetadata(2, {0: 2, 1: 7}, {"p": 3, "q": 1}, 6, 1, 2))
     foreign = block(2, 1, BlockMetadata(2, {1: 2}, {"q": 1}, 6, 1, 2))
@@ -45,7 +45,7 @@ def logs() -> dict[str, bytes]:
 
 
 def manifests() -> dict[str, bytes]:
-    """Manifests, good and damaged."""
+    """Return valid and damaged manifests."""
     full = msgspec.json.encode(Manifest(3, 3, 9, 99, [], {"p": (4, 98)}))
     segment = (
         b'{"first":0,"next":2,"segments":[{"first":0,"last":1,"size":9,"first_time":1,'

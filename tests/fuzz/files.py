@@ -1,7 +1,7 @@
-"""Files of a partition made of any bytes: each is recovered from, or known to be damaged.
+"""Files of a partition with arbitrary bytes: each is recovered, or reported as damaged.
 
 The first byte of an input holds settings, the rest is the file. With `REPAIR` the checksums are
-put right first, so that what they guard is reached.
+corrected first, so that the code behind them is reached.
 """
 
 import logging
@@ -23,7 +23,7 @@ CHECKSUM = struct.Struct("<I")
 
 
 def open_log(data: bytes) -> None:
-    """A partition with this log goes on behind its rows, or is out of use."""
+    """Open a partition with this log: it continues after its rows, or is reported as damaged."""
     repaired = bool(data and data[0] & REPAIR)
     content = repair(data[1:]) if repaired else data[1:]
     with tempfile.TemporaryDirectory() as name:
@@ -31,19 +31,19 @@ def open_log(data: bytes) -> None:
         (directory / f"{0:020}.wal").write_bytes(content)
         part = opened(directory)
         if part.fault:
-            assert name in part.fault, "a fault that does not name the file"
+            assert name in part.fault, "the error does not name the file"
             return
         end = part.next_offset
-        if not repaired:  # Arrow trusts the lengths in its batches, which a checksum vouches for
+        if not repaired:  # Arrow trusts the lengths in its batches, which a checksum protects
             with suppress(CorruptFile):
                 assert all(batch.num_rows for batch in part.read(0, end))
         if end < 2**62:
             append(part)
-            assert opened(directory).next_offset == end + 1, "what was appended is not there"
+            assert opened(directory).next_offset == end + 1, "the appended row is missing"
 
 
 def open_manifest(data: bytes) -> None:
-    """A partition with this manifest can be looked at, or is out of use."""
+    """Open a partition with this manifest: it is readable, or is reported as damaged."""
     content = data[1:]
     if data and data[0] & REPAIR:
         content = b'{"checksum":%d,"content":%b}' % (crc32(content), content)
@@ -52,7 +52,7 @@ def open_manifest(data: bytes) -> None:
         (directory / NAME).write_bytes(content)
         part = opened(directory)
         if part.fault:
-            assert name in part.fault, "a fault that does not name the file"
+            assert name in part.fault, "the error does not name the file"
             return
         assert part.info().next_offset == part.manifest.next
 
@@ -81,7 +81,7 @@ def append(part: Partition) -> None:
 
 
 def repair(data: bytes) -> bytes:
-    """The same blocks with the right checksums, as far as there are whole ones."""
+    """Return the same blocks with correct checksums, up to the first incomplete one."""
     fixed = bytearray(data)
     at = 0
     while at + HEADER.size + CHECKSUM.size <= len(fixed):

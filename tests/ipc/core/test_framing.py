@@ -123,8 +123,8 @@ def test_a_large_pdu_in_tiny_pieces_takes_no_quadratic_time() -> None:
     size = 1_000_000
     stream = framed([bytes(size)])
     deframer = Deframer(size)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for at in range(0, len(stream), 16):
         deframer.handle_data(stream[at : at + 16])
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
     assert deframer.poll_pdus() == [bytes(size)]

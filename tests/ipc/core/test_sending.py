@@ -713,13 +713,13 @@ def test_remotes_with_open_transfers_are_not_forgotten() -> None:
 def test_many_remotes_and_many_cancels_do_not_slow_each_other_down() -> None:
     """IPC-FLOW-6: the cost of each is constant."""
     core = Core(max_remotes=10, max_sends=60_000)
-    started = time.perf_counter()
+    started = time.process_time()
     for remote in range(30_000):
         core.send(b"hello", remote)
     waiting = [core.send(b"hello") for _ in range(30_000)]
     for message_id in reversed(waiting):
         core.exchange.cancel(message_id, core.now)
-    assert time.perf_counter() - started < 4
+    assert time.process_time() - started < 4
 
 
 def test_a_late_ack_of_a_predecessor_does_not_restore_its_id() -> None:
