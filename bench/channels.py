@@ -1,10 +1,13 @@
-"""The lifetime of channels: from the message that carries one to empty tables on both sides."""
+"""The lifetime of channels: from the message that carries one to its end or its loss."""
+
+from functools import partial
 
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give
+from aqueduct.protocol.events import End, SenderEnded
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import Message
 from bench.measure import Benchmark, Sample, Stopwatch
-from bench.pair import exchange, greeted, pass_time
+from bench.pair import MANY, carry, exchange, greeted, pass_time
 
 BATCH = 50
 COUNT = 5_000
@@ -69,8 +72,41 @@ def calls() -> Sample:
     return Sample(COUNT, clock.seconds)
 
 
+def lose_chain(length: int) -> Sample:
+    """Lose a chain of channels, each carried by the previous one, at its root."""
+    client, server = greeted(MANY)
+    hang_chain(client, length)
+    client.poll_actions()  # none of it arrives
+    server.close(ENTRYPOINT, 0.0)
+    actions = server.poll_actions()
+    clock = Stopwatch()
+    with clock:
+        carry(actions, client, 0.0)
+        events = client.poll_events()
+        client.poll_actions()
+    lost = sum(type(event) is SenderEnded and event.how is End.LOST for event in events)
+    assert lost == length, f"{lost} of {length} channels were lost"
+    return Sample(clock.seconds * 1e6, length)
+
+
+def hang_chain(client: ConnectionCore, length: int) -> None:
+    channel = ENTRYPOINT
+    attach = (Attach(Give.RECEIVER),)
+    for _ in range(length):
+        channel = client.send_message(channel, b"", 0.0, attach=attach).channels[0]
+
+
 def benchmarks() -> list[Benchmark]:
     return [
         Benchmark("channels", "channel born, used once, ended, both sides", "channels/s", lives),
         Benchmark("calls", "question with a oneshot for its answer", "calls/s", calls),
+        *(
+            Benchmark(
+                f"lost-{length // 1000}k",
+                f"chain of {length:,} channels lost, each",
+                "µs",
+                partial(lose_chain, length),
+            )
+            for length in (25_000, 50_000, 100_000)
+        ),
     ]

@@ -7,13 +7,12 @@ import platform
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.builds import ROOT, Build, compiled, pure
 from bench.catalogue import all_benchmarks
 from bench.measure import Benchmark, Measured
-from bench.table import Result, render
 
 RESULTS = ROOT / "build" / "bench"
 
@@ -25,6 +24,17 @@ examples:
   python -m bench core --repeat 9             more rounds, on a busy machine
   python -m bench core --only receive --json  for a program to read
 """
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one build of the core in one benchmark."""
+
+    benchmark: Benchmark
+    build: Build
+    measured: Measured
+    ratio: Measured | None
+    """The ratio to the reference."""
 
 
 def main(words: list[str]) -> int:
@@ -149,3 +159,36 @@ def save(document: dict[str, object]) -> Path:
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
+
+
+def render(rows: list[tuple[Benchmark, list[Result]]], builds: list[Build], note: str) -> str:
+    names = [build.name for build in builds]
+    head = ["benchmark", "", *(cell for name in names for cell in (name, "of ref."))]
+    lines = [head, ["---", "---", *["---:"] * (2 * len(names))]]
+    for benchmark, results in rows:
+        found = {result.build.name: result for result in results}
+        cells = [benchmark.what, benchmark.unit]
+        for build in builds:
+            result = found.get(build.name)
+            cells += figures(result) if result else [absence(benchmark, build), ""]
+        lines.append(cells)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    missing = [f"No {build.name} column: {build.missing}" for build in builds if build.missing]
+    return "\n\n".join([table, note, *missing])
+
+
+def figures(result: Result) -> list[str]:
+    measured = result.measured
+    spread = f" ±{measured.spread * 50:.0f} %" if result.benchmark.repeats else ""
+    ratio = f"{result.ratio.median:.2f}" if result.ratio is not None else ""
+    return [f"{number(measured.median)}{spread}", ratio]
+
+
+def absence(benchmark: Benchmark, build: Build) -> str:
+    if not benchmark.uses_core:
+        return "the same"
+    return "not built" if build.missing else ""
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

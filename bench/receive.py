@@ -1,16 +1,19 @@
-"""Receiving: the parser alone, and from bytes to the application."""
+"""Receiving: the parser, sets of message numbers, and from bytes to the application."""
 
 from functools import cache, partial
+from random import Random
 
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageRun, RouteTo, message_head
+from aqueduct.wire.ranges import RangeSet
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 from bench.measure import Benchmark, Sample, Stopwatch
 from bench.pair import greeted
 from bench.reference import COUNT, PAYLOAD, SPLIT
 
 LARGE_TOTAL = 64 * 2**20
+NUMBERS = 50_000
 STREAM = 1_000
 """A stream number that the handshake does not use."""
 
@@ -81,8 +84,39 @@ def receive_large(size: int) -> Sample:
     return Sample(LARGE_TOTAL / 1e6, clock.seconds)
 
 
+@cache
+def shuffled() -> list[int]:
+    numbers = list(range(NUMBERS))
+    Random(1).shuffle(numbers)
+    return numbers
+
+
+def add_in_random_order() -> Sample:
+    numbers = shuffled()
+    found = RangeSet()
+    clock = Stopwatch()
+    with clock:
+        for number in numbers:
+            found.add_new(number, number + 1)
+    assert found == RangeSet([(0, NUMBERS)])
+    return Sample(NUMBERS, clock.seconds)
+
+
+def look_up_in_random_order() -> Sample:
+    numbers = shuffled()
+    found = RangeSet((number, number + 1) for number in range(0, NUMBERS, 2))
+    clock = Stopwatch()
+    inside = 0
+    with clock:
+        for number in numbers:
+            if number in found:
+                inside += 1
+    assert inside == NUMBERS // 2
+    return Sample(NUMBERS, clock.seconds)
+
+
 def benchmarks() -> list[Benchmark]:
-    rate, volume = "messages/s", "MB/s"
+    rate, volume, operations = "messages/s", "MB/s", "operations/s"
     return [
         Benchmark(
             "parse-16k",
@@ -129,5 +163,12 @@ def benchmarks() -> list[Benchmark]:
             "receive 64-KiB messages, chunks of 16 KiB",
             volume,
             partial(receive_large, 64 * 1024),
+        ),
+        Benchmark("ranges-add", "RangeSet: add, random order", operations, add_in_random_order),
+        Benchmark(
+            "ranges-contains",
+            "RangeSet: look up among 25,000 ranges",
+            operations,
+            look_up_in_random_order,
         ),
     ]

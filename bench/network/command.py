@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aqueduct
 from bench.builds import ROOT, SOURCES, best
-from bench.network import certificate, machine, processes
+from bench.network import machine, processes
 from bench.network.goals import OURS, PURE
 from bench.network.measures import Measure, Row
 from bench.network.peer import Json
@@ -132,7 +132,7 @@ def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> 
     if run.effort.quiet_timeout and not machine.wait_until_quiet(run.effort.quiet_timeout):
         say("bench: the machine is busy; measuring anyway")
     with tempfile.TemporaryDirectory(prefix="aqueduct-bench-") as directory:
-        setting = certificate.write(Path(directory), peer.options)
+        setting = processes.write_certificate(Path(directory), peer.options)
         log = Path(directory) / "log"
         measurements: Json = {}
         say(label, end="")

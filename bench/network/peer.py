@@ -29,7 +29,7 @@ class Counted:
     count: int
     total: int
     at: int
-    """Return the time in nanoseconds, of a clock that all processes share."""
+    """Nanoseconds of a clock that all processes share."""
 
 
 class Server:

@@ -13,8 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
+from aqueduct.security import make_authority, make_certificate
 from bench.builds import ROOT, SOURCES
-from bench.network.peer import Json, Setting
+from bench.network.peer import HOST, Json, Setting
 
 ANSWER_SECONDS = 120.0
 END_SECONDS = 5.0
@@ -106,3 +107,16 @@ def started(
         client.write(info=info)
         client.read()
         yield server, client, info
+
+
+def write_certificate(directory: Path, options: Json) -> Setting:
+    """Write the certificate of all servers, which every client verifies; return the paths."""
+    authority = make_authority("Aqueduct benchmark", days=2)
+    made = make_certificate(["localhost", HOST], authority, days=1)
+    files = [directory / name for name in ("authority.pem", "server.pem", "server.key")]
+    for file, content in zip(
+        files, (authority.certificate, made.certificate, made.key), strict=True
+    ):
+        file.write_bytes(content)
+    trusted, shown, key = map(str, files)
+    return Setting(trusted, shown, key, options)

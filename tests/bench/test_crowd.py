@@ -7,7 +7,7 @@ import pytest
 
 from bench.builds import SOURCES
 from bench.ingest.crowd import check_stored, in_all, in_time, meet
-from bench.network import certificate
+from bench.network import processes
 from bench.network.command import takes_part
 from bench.network.measures import INGEST_ALL, INGEST_ROWS
 from bench.network.pair import QUICK
@@ -21,7 +21,7 @@ BRIEF = replace(QUICK, seconds=0.1, warm=0.02, log=3_000_000)
 def test_a_crowd_yields_every_figure(name: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     (peer,) = (peer for peer in INGEST_PEERS if peer.name == name)
-    setting = certificate.write(tmp_path, peer.options)
+    setting = processes.write_certificate(tmp_path, peer.options)
     measures = [replace(each, producers=min(each.producers, 2)) for each in INGEST_ALL]
     with meet(name, setting, log, SOURCES, BRIEF) as crowd:
         found = {each.name: crowd.measure(each) for each in measures if takes_part(peer, each)}

@@ -25,7 +25,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
-from tests.fuzz.file_seeds import logs, manifests
+from tests.fuzz.files import logs, manifests
 from tests.fuzz.message_seeds import forged_messages, honest_messages
 from tests.fuzz.program import LARGE_NUMBERS, SAME_TURN, Forgery, Op
 from tests.fuzz.targets import IN_PAIRS, REPEAT
