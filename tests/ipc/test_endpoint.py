@@ -184,7 +184,7 @@ async def test_a_send_to_a_closed_port_fails_with_the_reason() -> None:
         async with ipc.Endpoint("udp://127.0.0.1:0") as gone:
             address = gone.address
         with pytest.raises(SendTimeout, match="connection refused") as raised:
-            await sender.send(address, b"anybody?")
+            await sender.send(address, b"hello?")
         assert not raised.value.may_have_arrived
 
 
@@ -481,7 +481,7 @@ async def test_over_tls_both_sides_can_listen_and_connect() -> None:
 
 
 async def test_an_untrusted_certificate_fails_at_once_and_affects_no_other() -> None:
-    stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
+    stranger = make_certificate(["127.0.0.1"], make_authority("another authority"))
     async with (
         ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server,
         ipc.Endpoint("tls://127.0.0.1:0", tls=stranger) as impostor,
@@ -498,7 +498,7 @@ async def test_an_untrusted_certificate_fails_at_once_and_affects_no_other() -> 
 
 
 async def test_an_exposed_message_fails_as_unreachable_not_as_untrusted() -> None:
-    stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
+    stranger = make_certificate(["127.0.0.1"], make_authority("another authority"))
     async with ipc.Endpoint("tls://", trust=BELIEVED) as client:
         async with ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server:
             await sender_sends(client, server, b"hello")

@@ -274,7 +274,7 @@ IPC_MUTANTS = [
         "an owner id is trusted although the remote is in trouble",
         "ipc/core/sending.py",
         "            known.trusted_until = 0.0  # the next",
-        "            pass  # whoever",
+        "            pass  # the next",
     ),
     Mutant(
         "the owner id never expires",

@@ -223,7 +223,7 @@ async def test_a_server_that_does_not_listen_causes_no_answer() -> None:
             Client, remote_addr=split_address(relay.address)
         )
         for _ in range(3):
-            transport.sendto(b"anybody?")
+            transport.sendto(b"hello?")
             await asyncio.sleep(0.01)
         await until_quiet(client)
         assert client.packets == []

@@ -425,13 +425,13 @@ def test_a_message_is_refragmented_to_the_stated_size() -> None:
     assert core.said() == [Header(message_id, OWNER, 1500, bytes(1000))]
     too_large = HeaderAck(message_id, Code.PDU_TOO_LARGE, encode_size(600))
     (header,) = core.hear(too_large)
-    anew = header.message_id
-    assert anew != message_id
-    assert header == Header(anew, OWNER, 1500, bytes(600))
+    renamed = header.message_id
+    assert renamed != message_id
+    assert header == Header(renamed, OWNER, 1500, bytes(600))
     assert core.hear(HeaderAck(message_id), too_large) == []
-    assert core.hear(HeaderAck(anew)) == [Data(anew, OWNER, 1, bytes(600))]
-    assert core.hear(DataAck(anew, 1)) == [Data(anew, OWNER, 2, bytes(300))]
-    core.hear(DataAck(anew, 2))
+    assert core.hear(HeaderAck(renamed)) == [Data(renamed, OWNER, 1, bytes(600))]
+    assert core.hear(DataAck(renamed, 1)) == [Data(renamed, OWNER, 2, bytes(300))]
+    core.hear(DataAck(renamed, 2))
     assert core.ended() == Ended(message_id, THEM, Code.SUCCESS, True)
     message_id = core.send(bytes(700))
     assert core.said() == [Header(message_id, OWNER, 700, bytes(600))]
@@ -443,8 +443,8 @@ def test_a_refragmented_message_is_cancelled_by_its_first_id() -> None:
     message_id = core.send(bytes(1500))
     (header,) = core.hear(HeaderAck(message_id, Code.PDU_TOO_LARGE, encode_size(600)))[1:]
     core.exchange.cancel(message_id, core.now)
-    anew = header.message_id
-    assert core.said() == [Header(anew, OWNER, 1500), Data(anew, OWNER, 1)]
+    renamed = header.message_id
+    assert core.said() == [Header(renamed, OWNER, 1500), Data(renamed, OWNER, 1)]
     assert core.ended().message_id == message_id
     assert core.exchange.leftovers() == {}
 

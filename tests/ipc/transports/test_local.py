@@ -29,7 +29,7 @@ async def test_an_unregistered_name_is_reported() -> None:
     quick = ipc.IpcSettings(ack_timeout=0.1, receive_timeout=0.1)
     async with ipc.Endpoint("local://", config=quick) as endpoint:
         with pytest.raises(SendTimeout, match="no endpoint of this process"):
-            await endpoint.send("local://nobody", b"x")
+            await endpoint.send("local://unknown", b"x")
         with pytest.raises(ConnectError, match="cannot send to"):
             await endpoint.send("udp://127.0.0.1:1", b"x")
 

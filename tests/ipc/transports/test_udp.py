@@ -82,8 +82,8 @@ async def test_diagnose_reports_a_closed_port() -> None:
     other = await open_udp("udp://127.0.0.1:0", ear)
     gone = await open_udp("udp://127.0.0.1:0", Ear())
     await gone.close()
-    nobody = await transport.locate(gone.address)
-    assert transport.diagnose(nobody) == "nothing answers there (connection refused)"
+    closed = await transport.locate(gone.address)
+    assert transport.diagnose(closed) == "nothing answers there (connection refused)"
     assert transport.diagnose(await transport.locate(other.address)) == ""
     await settle()
     assert ear.pdus == [b""]  # not a PDU: ignored
