@@ -10,7 +10,7 @@ from bench.network import command, suite
 USAGE = """\
 usage: python -m bench core [--help] ...      the protocol core, pure and compiled
        python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
-       python -m bench survival [--help] ...  how many connections survive loss and address changes
+       python -m bench survival [--help] ...  connections that survive loss and address changes
        python -m bench ipc [--help] ...       ScalableIPC against zmq and a UNIX socket
        python -m bench ingest [--help] ...    records made durable, against NATS JetStream
        python -m bench spark [--help] ...     Spark's source and sink, against Spark's own files

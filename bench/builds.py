@@ -16,7 +16,7 @@ class Build:
     name: str
     path: Path
     missing: str = ""
-    """Why there is no such build here, if there is none."""
+    """Why the build is not available here, or ""."""
 
 
 def pure() -> Build:
@@ -24,7 +24,7 @@ def pure() -> Build:
 
 
 def compiled() -> Build:
-    """The compiled copy, made first if it is not there or older than the sources."""
+    """Return the compiled copy; compile it if it is missing or older than the sources."""
     if not is_up_to_date():
         command = [sys.executable, str(ROOT / "tools" / "compile.py")]
         print("bench: compiling the core", file=sys.stderr, flush=True)
@@ -36,7 +36,7 @@ def compiled() -> Build:
 
 
 def best() -> Build:
-    """What pip installs here: compiled, or the sources, and then why."""
+    """Return the build that pip installs here: compiled, or the sources and the reason."""
     build = compiled()
     return Build("pure", SOURCES, build.missing) if build.missing else build
 

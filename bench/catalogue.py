@@ -1,9 +1,9 @@
 """All benchmarks, in the order of the table."""
 
-from bench import channels, encode, lineage, memory, modes, ranges, receive, reference
+from bench import channels, encode, memory, modes, receive, reference
 from bench.measure import Benchmark
 
-SUBJECTS = (reference, encode, receive, modes, channels, ranges, memory, lineage)
+SUBJECTS = (reference, encode, receive, modes, channels, memory)
 
 
 def all_benchmarks() -> dict[str, Benchmark]:

@@ -1,17 +1,20 @@
-"""The lives of channels: from the message that carries one to empty tables on both sides."""
+"""The lifetime of channels: from the message that carries one to its end or its loss."""
+
+from functools import partial
 
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give
+from aqueduct.protocol.events import End, SenderEnded
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import MessageFrame
 from bench.measure import Benchmark, Sample, Stopwatch
-from bench.pair import exchange, greeted, pass_time
+from bench.pair import MANY, carry, exchange, greeted, pass_time
 
 BATCH = 50
 COUNT = 5_000
 
 
 def attached(server: ConnectionCore, now: float) -> list[int]:
-    """Take what came on the entrypoint; returns the channels in it."""
+    """Take the messages of the entrypoint; return the channels in them."""
     return [
         attachment.channel
         for entry in server.take(ENTRYPOINT, 1_000_000, now)
@@ -21,7 +24,7 @@ def attached(server: ConnectionCore, now: float) -> list[int]:
 
 
 def lives() -> Sample:
-    """Attach a channel, send one message on it and finish; the peer takes it to its end."""
+    """Attach a channel, send one message on it and finish; the peer drains it."""
     client, server = greeted()
     attach = (Attach(Give.RECEIVER),)
     clock = Stopwatch()
@@ -43,7 +46,7 @@ def lives() -> Sample:
 
 
 def calls() -> Sample:
-    """Ask with a oneshot channel for the answer, answer on it, take the answer."""
+    """Send a request with a oneshot channel, reply on it, and take the reply."""
     client, server = greeted()
     attach = (Attach(Give.SENDER, oneshot=True),)
     clock = Stopwatch()
@@ -69,8 +72,41 @@ def calls() -> Sample:
     return Sample(COUNT, clock.seconds)
 
 
+def lose_chain(length: int) -> Sample:
+    """Lose a chain of channels, each carried by the previous one, at its root."""
+    client, server = greeted(MANY)
+    hang_chain(client, length)
+    client.poll_actions()  # none of it arrives
+    server.close(ENTRYPOINT, 0.0)
+    actions = server.poll_actions()
+    clock = Stopwatch()
+    with clock:
+        carry(actions, client, 0.0)
+        events = client.poll_events()
+        client.poll_actions()
+    lost = sum(type(event) is SenderEnded and event.how is End.LOST for event in events)
+    assert lost == length, f"{lost} of {length} channels were lost"
+    return Sample(clock.seconds * 1e6, length)
+
+
+def hang_chain(client: ConnectionCore, length: int) -> None:
+    channel = ENTRYPOINT
+    attach = (Attach(Give.RECEIVER),)
+    for _ in range(length):
+        channel = client.send_message(channel, b"", 0.0, attach=attach).channels[0]
+
+
 def benchmarks() -> list[Benchmark]:
     return [
         Benchmark("channels", "channel born, used once, ended, both sides", "channels/s", lives),
         Benchmark("calls", "question with a oneshot for its answer", "calls/s", calls),
+        *(
+            Benchmark(
+                f"lost-{length // 1000}k",
+                f"chain of {length:,} channels lost, each",
+                "µs",
+                partial(lose_chain, length),
+            )
+            for length in (25_000, 50_000, 100_000)
+        ),
     ]

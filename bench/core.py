@@ -7,13 +7,12 @@ import platform
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.builds import ROOT, Build, compiled, pure
 from bench.catalogue import all_benchmarks
 from bench.measure import Benchmark, Measured
-from bench.table import Result, render
 
 RESULTS = ROOT / "build" / "bench"
 
@@ -21,10 +20,21 @@ EXAMPLES = """\
 examples:
   python -m bench core                        everything; a few minutes
   python -m bench core --only send            one benchmark
-  python -m bench core --only memory-         all whose names begin so
+  python -m bench core --only memory-         all with this prefix
   python -m bench core --repeat 9             more rounds, on a busy machine
   python -m bench core --only receive --json  for a program to read
 """
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one build of the core in one benchmark."""
+
+    benchmark: Benchmark
+    build: Build
+    measured: Measured
+    ratio: Measured | None
+    """The ratio to the reference."""
 
 
 def main(words: list[str]) -> int:
@@ -56,9 +66,11 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", metavar="NAME", default="", help="those whose names begin so")
     parser.add_argument(
-        "--repeat", metavar="N", type=positive, default=5, help="rounds after the first (5)"
+        "--only", metavar="NAME", default="", help="benchmarks whose names have this prefix"
+    )
+    parser.add_argument(
+        "--repeat", metavar="N", type=positive, default=5, help="rounds after the warm-up (5)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     return parser.parse_args(words)
@@ -72,7 +84,7 @@ def positive(text: str) -> int:
 
 
 def choose(prefix: str) -> list[Benchmark]:
-    """The benchmark of exactly that name, or all that begin with it."""
+    """Return the benchmark of this name, or all with this prefix."""
     benchmarks = all_benchmarks()
     if prefix in benchmarks:
         return [benchmarks[prefix]]
@@ -80,7 +92,7 @@ def choose(prefix: str) -> list[Benchmark]:
 
 
 def run_in_all(benchmark: Benchmark, builds: list[Build], repeat: int) -> list[Result]:
-    """One process per build, right after each other, so that both meet the same machine."""
+    """Measure each build in its own process, one right after the other to limit drift."""
     results = []
     for build in builds if benchmark.uses_core else builds[:1]:
         if build.missing:
@@ -104,16 +116,16 @@ def run(benchmark: Benchmark, build: Build, repeat: int) -> Result:
     )
     found = json.loads(process.stdout)
     if found["compiled"] != (build.name == "compiled"):
-        raise RuntimeError(f"the {build.name} build was to be measured, Python took another")
+        raise RuntimeError(f"Python did not import the {build.name} build")
     ratio = Measured(**found["ratio"]) if found["ratio"] else None
     return Result(benchmark, build, Measured(**found["measured"]), ratio)
 
 
 def explanation(repeat: int) -> str:
     return (
-        f"Medians of {repeat} rounds after one to warm up, and half the distance between the "
+        f"Medians of {repeat} rounds after a warm-up round, and half the distance between the "
         "slowest and the fastest; seconds are of processor time. *of ref.*: divided by the bare "
-        "loop that does the same without a protocol, measured in turn in the same process. "
+        "loop that does the same without a protocol, measured alternately in the same process. "
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}."
     )
 
@@ -147,3 +159,36 @@ def save(document: dict[str, object]) -> Path:
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
+
+
+def render(rows: list[tuple[Benchmark, list[Result]]], builds: list[Build], note: str) -> str:
+    names = [build.name for build in builds]
+    head = ["benchmark", "", *(cell for name in names for cell in (name, "of ref."))]
+    lines = [head, ["---", "---", *["---:"] * (2 * len(names))]]
+    for benchmark, results in rows:
+        found = {result.build.name: result for result in results}
+        cells = [benchmark.what, benchmark.unit]
+        for build in builds:
+            result = found.get(build.name)
+            cells += figures(result) if result else [absence(benchmark, build), ""]
+        lines.append(cells)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    missing = [f"No {build.name} column: {build.missing}" for build in builds if build.missing]
+    return "\n\n".join([table, note, *missing])
+
+
+def figures(result: Result) -> list[str]:
+    measured = result.measured
+    spread = f" ±{measured.spread * 50:.0f} %" if result.benchmark.repeats else ""
+    ratio = f"{result.ratio.median:.2f}" if result.ratio is not None else ""
+    return [f"{number(measured.median)}{spread}", ratio]
+
+
+def absence(benchmark: Benchmark, build: Build) -> str:
+    if not benchmark.uses_core:
+        return "the same"
+    return "not built" if build.missing else ""
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

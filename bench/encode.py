@@ -1,4 +1,4 @@
-"""Messages to bytes: frames alone, and the whole way through a connection."""
+"""Encoding: frames alone, and messages through a connection."""
 
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import message_head
@@ -10,7 +10,7 @@ LARGE_TOTAL = 64 * 2**20
 
 
 def encode_frames() -> Sample:
-    """Heads and payloads joined in batches, as a stream would be written."""
+    """Join heads and payloads in batches, as for a stream."""
     clock = Stopwatch()
     payload = PAYLOAD
     with clock:
@@ -24,7 +24,7 @@ def encode_frames() -> Sample:
 
 
 def send_in_batches(payload: bytes, count: int, batch: int) -> Stopwatch:
-    """Send and poll, timed; then let the receiver take all and give credit back, untimed."""
+    """Time send and poll; then let the receiver take all and return credit, untimed."""
     client, server = greeted()
     clock = Stopwatch()
     now = 0.0

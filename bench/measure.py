@@ -1,4 +1,4 @@
-"""What a benchmark is, and how it is timed."""
+"""Benchmarks and their timing."""
 
 import gc
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from types import TracebackType
 
 @dataclass(frozen=True)
 class Sample:
-    """What one round found: so much of something, in so many seconds or for so many channels."""
+    """The result of one round: an amount, and the seconds or channels to divide it by."""
 
     amount: float
     per: float
@@ -22,18 +22,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A function that runs one round, and how to read its value."""
+    """A function that runs one round, and the unit of its value."""
 
     name: str
     what: str
     unit: str
     run: Callable[[], Sample]
     reference: "Benchmark | None" = None
-    """Measured in turn with this one in the same process: the figure to divide by."""
+    """The reference to divide by, measured alternately in the same process."""
     uses_core: bool = True
-    """Whether it makes a difference which build of the core runs."""
+    """Whether the result depends on the build of the core."""
     repeats: bool = True
-    """Whether rounds differ at all; memory does not."""
+    """Whether rounds differ; those of memory do not."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """How far the extremes are apart, as a part of the median."""
+        """The distance between the extremes, as a fraction of the median."""
         return (self.high - self.low) / self.median
 
 
 class Stopwatch:
-    """Adds up the processor time spent inside ``with``.
+    """Sums the processor time spent inside ``with``.
 
     The core does not wait, so on an idle machine this is the time on the clock; on a busy one the
     turns of other processes do not count.
@@ -74,7 +74,7 @@ class Stopwatch:
 
 
 def measure(benchmark: Benchmark, repeat: int) -> tuple[Measured, Measured | None]:
-    """The benchmark's figure, and its ratio to the reference, from rounds that take turns."""
+    """Return the figure of a benchmark and its ratio to the reference, from alternating rounds."""
     if not benchmark.repeats:
         return summary([benchmark.run().value]), None
     values: list[float] = []
@@ -83,7 +83,7 @@ def measure(benchmark: Benchmark, repeat: int) -> tuple[Measured, Measured | Non
         reference = fresh(benchmark.reference) if benchmark.reference is not None else None
         value = fresh(benchmark)
         if round_number == 0:
-            continue  # it warmed up caches and Python's specialising interpreter
+            continue  # the warm-up round
         values.append(value)
         if reference is not None:
             ratios.append(value / reference)
@@ -91,7 +91,7 @@ def measure(benchmark: Benchmark, repeat: int) -> tuple[Measured, Measured | Non
 
 
 def fresh(benchmark: Benchmark) -> float:
-    """One round, without the garbage of those before it."""
+    """Run one round after a garbage collection."""
     gc.collect()
     return benchmark.run().value
 

@@ -1,4 +1,4 @@
-"""What an idle channel costs each side in memory, with 100,000 of them alive."""
+"""The memory of an idle channel on each side, with 100,000 of them alive."""
 
 import gc
 import tracemalloc
@@ -15,7 +15,7 @@ PER_MESSAGE = 200
 
 
 def bytes_per_channel(side: Side, give: Give, used: bool) -> Sample:
-    """What is freed when one side goes, after all channels have come to rest."""
+    """Return the memory freed with one side, after all channels became idle."""
     pair = list(greeted(MANY))
     gc.collect()
     tracemalloc.start()
@@ -30,7 +30,7 @@ def bytes_per_channel(side: Side, give: Give, used: bool) -> Sample:
 
 
 def populate(client: ConnectionCore, server: ConnectionCore, give: Give, used: bool) -> None:
-    """Attach channels, hand them over, and use each for one message or for none."""
+    """Attach channels, pass them to the peer, and send one message or none on each."""
     attach = (Attach(give),) * PER_MESSAGE
     now = 0.0
     for _ in range(0, CHANNELS, PER_MESSAGE):

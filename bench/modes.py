@@ -1,4 +1,4 @@
-"""Both sides together: what a message costs in each mode, from one application to the other."""
+"""The cost of a message in each mode, from one application to the other."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def both_ways(mode: Mode, headers: HeaderPairs, count: int) -> Sample:
             now = pass_time(client, server, now, 0.030)
             server.poll_events()
             client.poll_events()
-    assert taken == count, f"{taken} of {count} messages came out"
+    assert taken == count, f"{taken} of {count} messages were taken"
     return Sample(count, clock.seconds)
 
 

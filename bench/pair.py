@@ -11,11 +11,11 @@ MANY = Config(
     max_streams=1_000_000,
     max_forgets=1_000_000,
 )
-"""For benchmarks with more channels than anybody allows a peer by default."""
+"""Limits for benchmarks with more channels than the default allows."""
 
 
 def greeted(config: Config | None = None) -> tuple[ConnectionCore, ConnectionCore]:
-    """A client and a server that have exchanged their headers."""
+    """A client and a server after the handshake."""
     client = ConnectionCore(Side.CLIENT, config)
     server = ConnectionCore(Side.SERVER, config)
     exchange(client, server, 0.0)
@@ -27,7 +27,7 @@ def greeted(config: Config | None = None) -> tuple[ConnectionCore, ConnectionCor
 
 
 def exchange(client: ConnectionCore, server: ConnectionCore, now: float) -> None:
-    """Carry over what both sides have to say until neither has more."""
+    """Pass the output of both sides to each other until there is none."""
     while True:
         from_client = client.poll_actions()
         carry(from_client, server, now)
@@ -38,7 +38,7 @@ def exchange(client: ConnectionCore, server: ConnectionCore, now: float) -> None
 
 
 def carry(actions: list[Action], to: ConnectionCore, now: float) -> None:
-    """Do what one side asks of the transport."""
+    """Perform the actions of one side."""
     for action in actions:
         if type(action) is WriteStream:
             to.handle_stream_data(action.stream, action.data, action.fin, now)
@@ -51,7 +51,7 @@ def carry(actions: list[Action], to: ConnectionCore, now: float) -> None:
 
 
 def pass_time(client: ConnectionCore, server: ConnectionCore, now: float, seconds: float) -> float:
-    """Carry over what there is, and what timers lead to; returns the new time."""
+    """Pass all output, run the timers, and return the new time."""
     until = now + seconds
     exchange(client, server, now)
     while True:

@@ -1,23 +1,26 @@
-"""Bytes to messages: the parser alone, and the whole way to the application."""
+"""Receiving: the parser, sets of message numbers, and from bytes to the application."""
 
 from functools import cache, partial
+from random import Random
 
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageRun, RouteTo, message_head
+from aqueduct.wire.ranges import RangeSet
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
 from bench.measure import Benchmark, Sample, Stopwatch
 from bench.pair import greeted
 from bench.reference import COUNT, PAYLOAD, SPLIT
 
 LARGE_TOTAL = 64 * 2**20
+NUMBERS = 50_000
 STREAM = 1_000
-"""A number that none of the streams of the handshake has."""
+"""A stream number that the handshake does not use."""
 
 
 @cache
 def chunks(payload: bytes, count: int, chunk_size: int) -> list[bytes]:
-    """A stream of plain messages on the entrypoint, in pieces as a transport hands them on."""
+    """Return a stream of plain messages on the entrypoint, in chunks as from a transport."""
     parts = [RouteTo(ENTRYPOINT).encode()]
     for number in range(count):
         parts.append(message_head(number, len(payload)))
@@ -42,7 +45,7 @@ def parse(chunk_size: int) -> Sample:
 
 
 def receive(payload: bytes, count: int, chunk_size: int) -> Stopwatch:
-    """All that a server does for a stream: parse, count credit, queue, hand over, ack, report."""
+    """Run all work of a server for a stream: parse, count credit, queue, take, ack, report."""
     pieces = chunks(payload, count, chunk_size)
     server: ConnectionCore = greeted()[Side.SERVER]
     clock = Stopwatch()
@@ -55,7 +58,7 @@ def receive(payload: bytes, count: int, chunk_size: int) -> Stopwatch:
                 if type(entry) is MessageRun:
                     taken += len(entry.payloads)
             server.poll_actions()
-    assert taken == count, f"{taken} of {count} messages came out"
+    assert taken == count, f"{taken} of {count} messages were taken"
     return clock
 
 
@@ -64,7 +67,7 @@ def receive_small(chunk_size: int) -> Sample:
 
 
 def take_one_by_one() -> Sample:
-    """What an application costs that asks for a single message each time."""
+    """Take messages one at a time."""
     count = 5_000
     server: ConnectionCore = greeted()[Side.SERVER]
     for piece in chunks(PAYLOAD, count, 16 * 1024):
@@ -81,8 +84,39 @@ def receive_large(size: int) -> Sample:
     return Sample(LARGE_TOTAL / 1e6, clock.seconds)
 
 
+@cache
+def shuffled() -> list[int]:
+    numbers = list(range(NUMBERS))
+    Random(1).shuffle(numbers)
+    return numbers
+
+
+def add_in_random_order() -> Sample:
+    numbers = shuffled()
+    found = RangeSet()
+    clock = Stopwatch()
+    with clock:
+        for number in numbers:
+            found.add_new(number, number + 1)
+    assert found == RangeSet([(0, NUMBERS)])
+    return Sample(NUMBERS, clock.seconds)
+
+
+def look_up_in_random_order() -> Sample:
+    numbers = shuffled()
+    found = RangeSet((number, number + 1) for number in range(0, NUMBERS, 2))
+    clock = Stopwatch()
+    inside = 0
+    with clock:
+        for number in numbers:
+            if number in found:
+                inside += 1
+    assert inside == NUMBERS // 2
+    return Sample(NUMBERS, clock.seconds)
+
+
 def benchmarks() -> list[Benchmark]:
-    rate, volume = "messages/s", "MB/s"
+    rate, volume, operations = "messages/s", "MB/s", "operations/s"
     return [
         Benchmark(
             "parse-16k",
@@ -129,5 +163,12 @@ def benchmarks() -> list[Benchmark]:
             "receive 64-KiB messages, chunks of 16 KiB",
             volume,
             partial(receive_large, 64 * 1024),
+        ),
+        Benchmark("ranges-add", "RangeSet: add, random order", operations, add_in_random_order),
+        Benchmark(
+            "ranges-contains",
+            "RangeSet: look up among 25,000 ranges",
+            operations,
+            look_up_in_random_order,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Figures to compare with: what Python needs for length-prefixed messages with no protocol at all.
+"""Reference figures: the cost of length-prefixed messages in Python without a protocol.
 
 The bare loops do the least that any framing in Python has to do: a head of a tag, a number and a
 length by ``struct``, joined and cut apart again. They have no channels, no acks, no flow control,
@@ -19,7 +19,7 @@ BATCH = 500
 
 
 def join_frames() -> Sample:
-    """Heads and payloads, joined in batches."""
+    """Join heads and payloads in batches."""
     clock = Stopwatch()
     pack = HEAD.pack
     payload = PAYLOAD
@@ -34,7 +34,7 @@ def join_frames() -> Sample:
 
 
 def split_frames() -> Sample:
-    """The same batches, cut apart into numbers and payloads."""
+    """Split the same batches into numbers and payloads."""
     data = b"".join([HEAD.pack(4, number, len(PAYLOAD)) + PAYLOAD for number in range(BATCH)])
     clock = Stopwatch()
     unpack = HEAD.unpack_from
@@ -53,7 +53,7 @@ def split_frames() -> Sample:
 
 
 def msgspec_encode() -> Sample:
-    """Batches of (number, payload) as one MessagePack array each."""
+    """Encode batches of (number, payload) as one MessagePack array each."""
     encode = import_module("msgspec.msgpack").Encoder().encode
     clock = Stopwatch()
     with clock:
@@ -63,7 +63,7 @@ def msgspec_encode() -> Sample:
 
 
 def msgspec_decode() -> Sample:
-    """The same arrays, decoded to lists of (number, payload)."""
+    """Decode the same arrays to lists of (number, payload)."""
     msgpack = import_module("msgspec.msgpack")
     data = msgpack.Encoder().encode([(number, PAYLOAD) for number in range(BATCH)])
     decode = msgpack.Decoder(list[tuple[int, bytes]]).decode

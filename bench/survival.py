@@ -24,11 +24,11 @@ from aqueduct.testing.relay import Impairments, Relay
 PACKET = 1_452
 TIMEOUT = 120.0
 AT_A_TIME = 8
-"""Connections that run at once."""
+"""Concurrent connections."""
 STREAMS = 20
-"""Channels that a connection has open at once."""
+"""Concurrent channels per connection."""
 ROUNDS = 5
-"""How often a connection opens STREAMS channels under loss."""
+"""The rounds of STREAMS channels of a connection under loss."""
 PAUSE = 0.2
 
 OPTIONS = aqueduct.QuicSettings(max_packet=PACKET, idle_timeout=30.0)
@@ -145,7 +145,7 @@ async def fates(
 
 
 async def measure(options: argparse.Namespace) -> int:
-    """Print a line for each kind of network; return how many connections died."""
+    """Print a line per kind of network; return the number of connections that died."""
     dead = 0
     for loss in options.loss:
         found, seconds = await fates(options.connections, partial(through_loss, loss))
@@ -158,7 +158,7 @@ async def measure(options: argparse.Namespace) -> int:
 
 
 def tell(what: str, found: Counter[str], seconds: float) -> int:
-    """Print how many connections died, and why; return the number."""
+    """Print and return the number of connections that died, with the reasons."""
     total = found.total()
     dead = total - found["alive"]
     print(f"{what}: {dead} of {total} died, {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""One benchmark in a process of its own: prints what it measured as a line of JSON.
+"""Runs one benchmark in its own process, and prints the result as a line of JSON.
 
 The process that starts it chooses the build of the core by PYTHONPATH.
 """

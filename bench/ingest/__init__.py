@@ -1,1 +1,1 @@
-"""An ingest server and its producers, beside what else makes records durable."""
+"""An ingest server and its producers, compared with other durable stores."""

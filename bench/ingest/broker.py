@@ -1,4 +1,4 @@
-"""What a nats-server promises: whether it can sync before it acknowledges."""
+"""The durability of a nats-server: whether it can sync before it acknowledges."""
 
 import subprocess
 import tempfile
@@ -11,7 +11,7 @@ def version(program: str) -> str:
 
 
 def can_sync_always(program: str) -> bool:
-    """Whether it knows how to sync before it acknowledges: from 2.10 on."""
+    """Return whether it can sync before it acknowledges: since 2.10."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "nats.conf"
         path.write_text(f'jetstream {{ store_dir: "{directory}", sync_interval: always }}\n')
@@ -24,5 +24,5 @@ def remark(its_version: str, syncs: bool) -> str:
         return f"nats-server {its_version} with sync_interval: always"
     return (
         f"nats-server {its_version} cannot sync before it acknowledges (sync_interval came with "
-        "2.10), so its records are not durable when it says so, and its figures are of less work"
+        "2.10), so acknowledged records are not durable, and its figures are for less work"
     )

@@ -1,4 +1,4 @@
-"""Measures one server and its producers, which are processes of their own."""
+"""Measures one server and its producers, each in its own process."""
 
 import contextlib
 import tempfile
@@ -20,14 +20,14 @@ from bench.network.processes import Failed, Process
 WORKER = "bench.ingest.worker"
 RECOVERIES = 3
 PACE_TIMES = 4
-"""Times as long as a stream, so that logs become segments meanwhile."""
+"""Multiple of the length of a stream: long enough for logs to become segments."""
 
 
 @contextlib.contextmanager
 def meet(
     peer: str, setting: Setting, log: Path, sources: Path, effort: Effort
 ) -> Iterator["Crowd"]:
-    """A crowd, from its start to its end; its data are beside the sources, on a real disk."""
+    """Start a crowd and stop it; its data are beside the sources, on a real disk."""
     data = ROOT / "build"
     data.mkdir(exist_ok=True)
     with (
@@ -40,7 +40,7 @@ def meet(
 
 
 class Crowd:
-    """A server, and as many producers as a measurement needs."""
+    """A server, and the producers that a measurement needs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Crowd:
         self._peaks: list[float] = []
 
     def measure(self, measure: Measure) -> Json:
-        """The figures of one measurement, after warming up."""
+        """Warm up and return the figures of one measurement."""
         if measure.kind is Kind.RECOVER:
             return self._recover(measure)
         server = self._the_server()
@@ -95,7 +95,7 @@ class Crowd:
         }
 
     def _pace(self, measure: Measure, senders: Sequence[Process]) -> float:
-        """Who cannot keep up with the load has half of what it can do."""
+        """Return the rate: as configured, or half of the peer's maximum if that is less."""
         if self._peer == OURS:
             return measure.rate
         order = {"order": "store", "size": measure.size, "seconds": self.effort.warm}
@@ -123,7 +123,7 @@ class Crowd:
         return process
 
     def _have(self, producers: Sequence[Process], order: Json) -> list[Json]:
-        """Tell all of them to begin, then hear them all."""
+        """Start all producers, then collect their results."""
         if "rate" in order:
             order = {**order, "rate": order["rate"] / len(producers)}
         for process in producers:
@@ -147,7 +147,7 @@ class Crowd:
 
     def _alone(self, role: str, **order: object) -> Json:
         with contextlib.ExitStack() as stack:
-            # Apart from what the server has.
+            # Not part of the server's data.
             directory = str(Path(self._setting.options["directory"]) / "recovered")
             setting = replace(self._setting, options={"directory": directory})
             process = Process(role, self._peer, setting, self._log, self._sources, WORKER)
@@ -158,20 +158,20 @@ class Crowd:
 
 
 def ask(server: Process) -> Json:
-    """How many records there are, and what that took so far."""
+    """Return the stored records, and the resources used so far."""
     server.write(order="count")
     return server.read()
 
 
 def check_stored(answers: Sequence[Json], stored: int) -> None:
-    """All that were sent, or the run fails."""
+    """Return the number of records; fail unless all that were sent are stored."""
     sent = sum(answer["count"] for answer in answers)
     if sent != stored:
         raise Failed(f"{stored} records were stored instead of {sent}")
 
 
 def in_all(answers: Sequence[Json], size: int) -> Json:
-    """From when the first producer began until the last had everything stored."""
+    """Return the time from the first producer's start until the last one's records were stored."""
     began = min(answer["began"] for answer in answers)
     seconds = (max(answer["ended"] for answer in answers) - began) / 1e9
     count = sum(answer["count"] for answer in answers)

@@ -1,4 +1,4 @@
-"""The floor: no server and no network, a bare loop of an Arrow batch, an append and a sync."""
+"""The lower bound: an Arrow batch, an append and a sync in a loop, without server or network."""
 
 import os
 import time

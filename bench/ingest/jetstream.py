@@ -1,7 +1,7 @@
-"""NATS JetStream with a stream in files, over TLS; its broker is a process of its own.
+"""NATS JetStream with a stream in files, over TLS; the broker runs in its own process.
 
-As its users do when they want speed: asynchronous publishes, up to 4,000 of which may be
-unacknowledged, and all of which are waited for.
+The fastest documented way: asynchronous publishes, up to 4,000 of which may be
+unacknowledged, and a final wait for all acks.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Our ingest server and producers, by their public API; and how its log is made and recovered."""
+"""Our ingest server and producers through their public API, and the recovery of its log."""
 
 import os
 import time
@@ -17,7 +17,7 @@ from bench.network.peer import HOST, Json
 
 TOPIC = "bench"
 UNROLLED = IngestSettings(roll_size=1 << 40)
-"""Everything stays in the log."""
+"""Keep everything in the log."""
 
 
 class Server(store.Server):
@@ -56,7 +56,7 @@ class Producer(store.Producer):
 
 
 def fill(directory: Path, size: int, payload: bytes) -> Json:
-    """Have the store write a log of so many bytes, as groups of producers would."""
+    """Let the store write a log of this many bytes, in groups as from producers."""
     kept = Store(LocalStorage(directory), UNROLLED, scratch=directory)
     topic = kept.topic_to_write(TOPIC, None)
     count = UNROLLED.group_size // len(payload)
@@ -74,7 +74,7 @@ def fill(directory: Path, size: int, payload: bytes) -> Json:
 
 
 def recover(directory: Path) -> Json:
-    """Open what is there, with nothing of it in the cache of the system."""
+    """Open the store with a cold page cache."""
     size = 0
     for path in directory.rglob("*.wal"):
         file = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""What everything that stores records has to do: its server, and one of its producers."""
+"""The interface of a store of records: its server, and one of its producers."""
 
 from collections.abc import Sequence
 
@@ -14,29 +14,29 @@ class Server:
         self.directory: str = setting.options["directory"]
 
     async def start(self) -> Json:
-        """Be ready; returns what producers need to know, and a remark for the report."""
+        """Start; return what producers need to connect, and a remark for the report."""
         raise NotImplementedError
 
     async def stored(self) -> int:
-        """How many records are there."""
+        """Return the number of stored records."""
         raise NotImplementedError
 
     @property
     def peak(self) -> float:
-        """The most memory it ever had, in 10^6 bytes."""
+        """Return its peak memory, in 10^6 bytes."""
         return peak_megabytes()
 
     @property
     def processor(self) -> float:
-        """Seconds of processor time that it had."""
+        """Return the processor time it used, in seconds."""
         return process_seconds()
 
     async def stop(self) -> None:
-        """End cleanly."""
+        """Close cleanly."""
 
 
 class Producer:
-    """Sends records, in the way that is fastest for its users."""
+    """Sends records in the fastest way that its API offers."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -46,7 +46,7 @@ class Producer:
         raise NotImplementedError
 
     async def pour(self, payloads: Sequence[bytes]) -> None:
-        """Send records, one by one, without waiting for more than room."""
+        """Send records one by one; wait only for back pressure."""
         raise NotImplementedError
 
     async def flush(self) -> None:
@@ -58,4 +58,4 @@ class Producer:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """End cleanly."""
+        """Close cleanly."""

@@ -1,4 +1,4 @@
-"""One process of a crowd: does what it is told in lines of JSON, and answers the same way.
+"""One process of a crowd: reads commands as lines of JSON, and answers in the same form.
 
 python -m bench.ingest.worker server|producer|fill|recover NAME '{"authority": ..., ...}'
 """
@@ -20,23 +20,23 @@ from bench.network.roster import INGEST_PEERS
 from bench.network.worker import Control, Usage, loop_factory
 
 STEP = 64
-"""Records between two looks at the clock."""
+"""Records between two reads of the clock."""
 TICK = 0.001
-"""Seconds between two portions of records that come at a pace."""
+"""Seconds between two batches of records at a fixed rate."""
 STOP_SECONDS = 5.0
 POOL = 2 * 1024 * 1024
-"""Bytes of different records: more than a compressor looks back."""
+"""Bytes of distinct records: more than the window of a compressor."""
 
 
 class Payloads:
-    """Random records, again and again from a pool, since to make them takes time."""
+    """Random records from a pool that repeats, because generating them takes time."""
 
     def __init__(self, size: int) -> None:
         self._pool = [os.urandom(size) for _ in range(POOL // size)]
         self._at = 0
 
     def next(self, count: int) -> list[bytes]:
-        """So many, or those up to the end of the pool and some from its beginning."""
+        """Return the next records of the pool, which wraps around."""
         found = self._pool[self._at : self._at + count]
         self._at += count
         if len(found) < count:
@@ -68,7 +68,7 @@ async def produce(control: Control, producer: Producer) -> None:
 
 
 async def pour(producer: Producer, payloads: Payloads, seconds: float) -> Json:
-    """As many records as it takes for so long, and until the last is stored."""
+    """Send records for this long, and wait until the last is stored."""
     began = time.monotonic_ns()
     deadline = began + seconds * 1e9
     count = 0
@@ -80,7 +80,7 @@ async def pour(producer: Producer, payloads: Payloads, seconds: float) -> Json:
 
 
 async def keep_pace(producer: Producer, payloads: Payloads, rate: float, seconds: float) -> Json:
-    """Records at a pace; one of each portion is timed, from when it was due until it is stored."""
+    """Send records at a fixed rate; time one per batch from when it was due until it is stored."""
     times: list[float] = []
 
     async def deliver(due: float) -> None:
@@ -104,7 +104,7 @@ async def keep_pace(producer: Producer, payloads: Payloads, rate: float, seconds
 
 
 async def once(control: Control, work: Callable[[Json], Json]) -> None:
-    """A process for one thing only, so that its memory is its own."""
+    """Run one command in this process, so that its memory is measured alone."""
     control.write(info={})
     control.write(**work(await control.read()))
 

@@ -1,1 +1,1 @@
-"""Channels against their peers: two processes each, on the same machine, in one run."""
+"""Channels compared with peers: two processes each, on the same machine, in one run."""

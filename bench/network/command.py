@@ -1,4 +1,4 @@
-"""Run a suite: measure ours and its peers, some processes each, and print one table."""
+"""Run a suite: measure ours and its peers in separate processes, and print one table."""
 
 import argparse
 import importlib.metadata
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aqueduct
 from bench.builds import ROOT, SOURCES, best
-from bench.network import certificate, machine, processes
+from bench.network import machine, processes
 from bench.network.goals import OURS, PURE
 from bench.network.measures import Measure, Row
 from bench.network.peer import Json
@@ -40,7 +40,7 @@ def main(suite: Suite, words: list[str]) -> int:
     try:
         measure_all(run, arguments.only)
     except KeyboardInterrupt:
-        say("\nbench: interrupted; this is what there is")
+        say("\nbench: interrupted; partial results follow")
     print(as_markdown(run))
     saved = save(run)
     seconds = time.monotonic() - started
@@ -61,7 +61,7 @@ def parse_arguments(suite: Suite, words: list[str]) -> argparse.Namespace:
         metavar="NAME,...",
         type=partial(choose_measures, suite),
         default=suite.measures,
-        help="these measures",
+        help="measures to run",
     )
     parser.add_argument(
         "--peer",
@@ -71,7 +71,9 @@ def parse_arguments(suite: Suite, words: list[str]) -> argparse.Namespace:
         help=f"these peers, and ours in any case; there are {names}",
     )
     parser.add_argument("--runs", metavar="N", type=positive, default=3, help="of each (3)")
-    parser.add_argument("--quick", action="store_true", help="far too short to mean much")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short run that checks that everything works"
+    )
     return parser.parse_args(words)
 
 
@@ -100,7 +102,7 @@ def positive(text: str) -> int:
 
 
 def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
-    """A whole round of all peers before the next, so that the medians see the machine's drift."""
+    """Measure all peers once per round, so that the medians include the drift of the machine."""
     for peer in run.peers:
         if peer.missing is not None:
             run.left_out[peer.name] = peer.missing
@@ -115,7 +117,7 @@ def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
                 measure_one(run, peer, repeated, label)
             for each in mine:
                 if each.once and number_ == 1 and peer.name == OURS:
-                    measure_one(run, peer, [each], label)  # its memory starts small
+                    measure_one(run, peer, [each], label)  # its memory must start small
             save(run)
 
 
@@ -126,11 +128,11 @@ def takes_part(peer: Peer, measure: Measure) -> bool:
 
 
 def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> None:
-    """The processes of one peer, from their start to their end."""
-    if run.effort.patience and not machine.wait_until_quiet(run.effort.patience):
-        say("bench: the machine does not become quiet; going on")
+    """Start the processes of one peer, measure, and stop them."""
+    if run.effort.quiet_timeout and not machine.wait_until_quiet(run.effort.quiet_timeout):
+        say("bench: the machine is busy; measuring anyway")
     with tempfile.TemporaryDirectory(prefix="aqueduct-bench-") as directory:
-        setting = certificate.write(Path(directory), peer.options)
+        setting = processes.write_certificate(Path(directory), peer.options)
         log = Path(directory) / "log"
         measurements: Json = {}
         say(label, end="")
@@ -155,7 +157,7 @@ def in_short(row: Row, found: Json) -> str:
 
 
 def versions(peers: Sequence[Peer]) -> dict[str, str]:
-    """Of everything that matters."""
+    """Return the versions of the libraries involved."""
     found = {"Aqueduct": aqueduct.__version__, "Python": platform.python_version()}
     names = ["qh3", "uvloop", *(peer.distribution for peer in peers if peer.distribution)]
     for name in names:

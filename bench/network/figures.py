@@ -1,11 +1,11 @@
-"""The arithmetic: how long a stream has to be, and what to make of several runs."""
+"""Arithmetic: the length of a stream, and the summary of several runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 LONG_ENOUGH = 0.75
-"""Part of the wanted time that a stream has to last to be counted."""
+"""The fraction of the wanted time that a stream must last to count."""
 FEWEST = 100
 
 
@@ -14,18 +14,18 @@ def first_count(large: bool) -> int:
 
 
 def larger_count(count: int, seconds: float, wanted: float) -> int:
-    """After a stream that took less time than wanted: the next one."""
+    """Return the length of the next stream after one that was too short."""
     factor = 1.5 * wanted / max(seconds, 1e-9)
     return int(count * min(8.0, max(2.0, factor)))
 
 
 def full_count(rate: float, seconds: float) -> int:
-    """How many messages to send so that the stream takes so long."""
+    """Return the number of messages for a stream of this duration."""
     return max(FEWEST, int(rate * seconds))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that so many percent of all are not above."""
+    """Return a percentile of sorted values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
@@ -41,7 +41,7 @@ class Summary:
 
     @property
     def spread(self) -> float:
-        """Half the distance of the extremes, as a part of the median."""
+        """Half the distance between the extremes, as a fraction of the median."""
         return (self.high - self.low) / 2 / self.median if self.median else 0.0
 
 

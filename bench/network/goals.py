@@ -1,4 +1,4 @@
-"""What we want to reach, and whether a run did."""
+"""The goals, and whether a run met them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from bench.network.figures import Summary
 from bench.network.measures import CHANNELS, CROWD, FLIGHT, GOAL_RATE
 
 OURS = "aqueduct"
-"""As pip installs it here: with its core compiled, where there is a compiler."""
+"""As pip installs it here: with a compiled core if there is a compiler."""
 PURE = "aqueduct-pure"
-"""The sources as they are."""
+"""The uncompiled sources."""
 IPC_OURS = "ipc-udp"
 """ScalableIPC as it is used on one host."""
 
@@ -36,7 +36,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a goal; `reached` is None where something it needs was not measured."""
+    """The result of a goal; `reached` is None if a figure was not measured."""
 
     goal: Goal
     reached: float | None
@@ -94,7 +94,7 @@ SPARK_GOALS = (
 
 
 def ratio(results: Results, row: str, peer: str, ours: str = OURS) -> float | None:
-    """Our median divided by a peer's."""
+    """Return our median divided by a peer's."""
     mine = results.get(ours, {}).get(row)
     theirs = results.get(peer, {}).get(row)
     if mine is None or theirs is None or not theirs.median:

@@ -1,4 +1,4 @@
-"""What the machine does meanwhile: other processes, processor time taken away, memory."""
+"""The load of the machine during a measurement: other processes, stolen time, memory."""
 
 import contextlib
 import os
@@ -10,19 +10,19 @@ from pathlib import Path
 
 CORES = os.cpu_count() or 1
 QUIET = 0.1
-"""Busy part of all cores below which the machine is called quiet."""
+"""The busy fraction of all cores below which the machine counts as quiet."""
 GRAIN = 0.02
-"""Seconds by which the counters of two processes may be off."""
+"""Seconds by which the counters of two processes may differ."""
 
 
 def process_seconds() -> float:
-    """Processor time of this process."""
+    """Return the processor time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def peak_megabytes(process: int | None = None) -> float:
-    """The most memory this process, or another, ever had resident, in 10^6 bytes."""
+    """Return the peak resident memory of this or another process, in 10^6 bytes."""
     try:
         for line in Path(f"/proc/{process or 'self'}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -36,7 +36,7 @@ def peak_megabytes(process: int | None = None) -> float:
 
 
 def other_process_seconds(process: int | None) -> float:
-    """Processor time of another process, such as a broker; 0 where nobody tells."""
+    """Return the processor time of another process, such as a broker; 0 if unknown."""
     if process is None:
         return 0.0
     try:
@@ -47,7 +47,7 @@ def other_process_seconds(process: int | None) -> float:
 
 
 def session_seconds(leader: int) -> float:
-    """Processor time of a process, of all that it started, and of what they had waited for."""
+    """Return the processor time of a process and of its descendants, including those that ended."""
     ticks = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def session_seconds(leader: int) -> float:
 
 
 def busy_seconds() -> float | None:
-    """Processor time that the whole machine spent or lost since it started."""
+    """Return the processor time that the machine has spent or lost since boot."""
     try:
         line = Path("/proc/stat").read_text().partition("\n")[0]
     except OSError:
@@ -69,7 +69,7 @@ def busy_seconds() -> float | None:
 
 @dataclass(frozen=True)
 class Watch:
-    """Looks at the machine from now on."""
+    """Measures the load of the machine from its creation on."""
 
     busy: float | None
     since: float
@@ -79,7 +79,7 @@ class Watch:
         return cls(busy_seconds(), time.monotonic())
 
     def disturbance(self, used: float) -> float | None:
-        """The part of the machine that went to others; ``used`` is what the measured had."""
+        """Return the fraction of the machine that others used; ``used`` is the measured time."""
         now = busy_seconds()
         if now is None or self.busy is None:
             return None
@@ -88,9 +88,9 @@ class Watch:
         return others / (CORES * max(seconds, GRAIN))
 
 
-def wait_until_quiet(patience: float, step: float = 1.0) -> bool:
-    """Wait until hardly anything else runs; says whether that came."""
-    deadline = time.monotonic() + patience
+def wait_until_quiet(timeout: float, step: float = 1.0) -> bool:
+    """Wait until the machine is quiet; return False after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
     while True:
         watch = Watch.start()
         time.sleep(step)

@@ -1,4 +1,4 @@
-"""What is measured, and the rows of the table that come of it."""
+"""The measurements, and the rows of the table that they fill."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -8,15 +8,15 @@ CHANNELS = 100_000
 FLIGHT = 256
 """Messages of ScalableIPC that are sent and not yet acknowledged."""
 CROWD = 8
-"""Processes that produce records for an ingest server at once."""
+"""Concurrent producer processes of an ingest server."""
 GOAL_RATE = 150_000
-"""Records per second that an ingest server is to store on two cores."""
+"""The goal for an ingest server on two cores, in records per second."""
 DELAY_RATE = 10_000
-"""Records per second that a streaming query has to keep up with."""
+"""The load of a streaming query, in records per second."""
 
 
 class Manner(StrEnum):
-    """How a stream of messages is sent and received; peers have the first one only."""
+    """How a stream of messages is sent and received; peers support only the first."""
 
     PLAIN = "plain"
     MANY = "many"
@@ -26,7 +26,7 @@ class Manner(StrEnum):
 
 
 class Kind(Enum):
-    """What the two processes do."""
+    """What the processes do in a measurement."""
 
     STREAM = "stream"
     TRIPS = "trips"
@@ -54,11 +54,11 @@ class Measure:
     size: int
     manner: Manner = Manner.PLAIN
     flight: int = 1
-    """Messages under way at a time, where each is waited for."""
+    """Messages in flight, where each is acknowledged."""
     producers: int = 1
-    """Processes that send records at once, where those are stored."""
+    """Concurrent producer processes, where records are stored."""
     rate: int = 0
-    """Records per second, where they come at a pace."""
+    """Records per second, where the rate is fixed."""
 
     @property
     def ours_only(self) -> bool:
@@ -71,7 +71,7 @@ class Measure:
 
     @property
     def once(self) -> bool:
-        """Whether one run is enough: it takes long, and hardly differs."""
+        """Whether one run is enough, because it is long and varies little."""
         return self.kind in (Kind.HOLD, Kind.RECOVER)
 
     @property
@@ -148,7 +148,7 @@ IPC_ROWS = (
 )
 
 INGEST_ALL = (
-    # First, while there is nothing of a greater load left to be made into segments.
+    # First, before greater loads leave logs to be made into segments.
     Measure("PACE", Kind.PACE, 100, rate=GOAL_RATE // 2),
     Measure("STORE1", Kind.STORE, 100),
     Measure(f"STORE{CROWD}", Kind.STORE, 100, producers=CROWD),

@@ -17,37 +17,37 @@ from bench.network.processes import Failed, Process, started
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of everything."""
+    """The amount of work of each measurement."""
 
     seconds: float = 3.0
-    """Of one stream."""
+    """The seconds of one stream."""
     warm: float = 0.3
-    """A stream this long has let windows grow, and tells well enough how long to make the next."""
+    """The seconds of a warm-up stream: windows have grown, and its rate sizes the next stream."""
     calls: int = 5_000
     fresh: int = 30
     channels: int = CHANNELS
     tries: int = 2
-    """Measurements at most, if the machine had other things to do."""
+    """Maximum attempts of a measurement while the machine is busy."""
     disturbed: float = 0.03
-    """Part of the machine that others may have before a measurement is repeated."""
-    patience: float = 10.0
+    """The fraction of the machine that others may use before a measurement is repeated."""
+    quiet_timeout: float = 10.0
     """Seconds to wait for a quiet machine before each pair."""
     log: int = 1_000_000_000
-    """Bytes of a log that is recovered."""
+    """Bytes of the log to recover."""
     rows: int = 2_000_000
-    """Of a topic that Spark reads."""
+    """Rows of the topic that Spark reads."""
     files: int = 500
-    """Of a topic that Spark streams over."""
+    """Files of the topic that Spark streams over."""
 
 
-QUICK = Effort(seconds=0.5, calls=500, fresh=5, channels=5_000, tries=1, patience=0.0)
+QUICK = Effort(seconds=0.5, calls=500, fresh=5, channels=5_000, tries=1, quiet_timeout=0.0)
 
 
 class Measured(Protocol):
-    """Processes that are there to be measured."""
+    """The processes of one peer."""
 
     def measure(self, measure: Measure) -> Json:
-        """The figures of one measurement."""
+        """Return the figures of one measurement."""
         ...
 
 
@@ -55,7 +55,7 @@ class Measured(Protocol):
 def meet(
     peer: str, setting: Setting, log: Path, sources: Path, effort: Effort
 ) -> Iterator[Measured]:
-    """A server and a client, from their start to their end."""
+    """Start a server and a client, and stop them."""
     with started(peer, setting, log, sources) as (server, client, info):
         yield Pair(server, client, info, effort)
 
@@ -70,7 +70,7 @@ class Pair:
         self._broker: int | None = info.get("broker")
 
     def measure(self, measure: Measure) -> Json:
-        """The figures of one measurement, after warming up."""
+        """Warm up and return the figures of one measurement."""
         if measure.kind is Kind.STREAM:
             return self._lasting(measure, self._pour)
         if measure.kind is Kind.DELIVER:
@@ -80,7 +80,7 @@ class Pair:
         return self._times(measure)
 
     def _lasting(self, measure: Measure, pour: Callable[[Measure, int], Json]) -> Json:
-        """As many messages as take the time that is wanted."""
+        """Measure a stream that lasts the wanted time."""
         count = figures.first_count(measure.large)
         while (trial := pour(measure, count))["seconds"] < self.effort.warm:
             count = figures.larger_count(count, trial["seconds"], self.effort.warm)
@@ -93,12 +93,12 @@ class Pair:
                 rate = max(found["rate"], rate)
                 if found["seconds"] >= figures.LONG_ENOUGH * self.effort.seconds:
                     return found
-                rate *= 1.2  # it became faster once warm
+                rate *= 1.2  # the rate grew after the warm-up
 
         return self._steady(once)
 
     def _pour(self, measure: Measure, count: int) -> Json:
-        """One stream of so many messages."""
+        """Measure one stream of this many messages."""
         found = self._watched(measure, count)
         seconds = (found["server"].pop("at") - found["client"].pop("at")) / 1e9
         if measure.manner is Manner.UNRELIABLE:
@@ -111,7 +111,7 @@ class Pair:
         return {**found, "seconds": seconds, "rate": rate, "megabytes": megabytes}
 
     def _deliver(self, measure: Measure, count: int) -> Json:
-        """So many messages, each waited for until it was acknowledged."""
+        """Measure this many messages, each awaited until it was acknowledged."""
         found = self._watched(measure, count)
         seconds, times = found["client"].pop("seconds"), found["client"].pop("times")
         check_received(found["server"], measure, count)
@@ -148,7 +148,7 @@ class Pair:
         return {"count": found["count"], "seconds": time.monotonic() - started, **peaks}
 
     def _watched(self, measure: Measure, count: int) -> Json:
-        """Have both sides do it, and look at the machine meanwhile."""
+        """Run a command on both sides, and measure the load of the machine meanwhile."""
         order = {
             "order": measure.kind.value,
             "manner": measure.manner.value,
@@ -173,7 +173,7 @@ class Pair:
         return {**found, "client": client, "server": server}
 
     def _steady(self, once: Callable[[], Json]) -> Json:
-        """The least disturbed of a few tries."""
+        """Return the least disturbed of a few attempts."""
         best: Json | None = None
         for number in range(1, self.effort.tries + 1):
             found = once()
@@ -187,16 +187,16 @@ class Pair:
 
 
 def check_received(server: Json, measure: Measure, count: int) -> int:
-    """How many messages the server had: all that were sent, or the run fails."""
+    """Return the number of messages received; fail unless all that were sent arrived."""
     received: int = server.pop("count")
     total = server.pop("total")
     if (received, total) != (count, expected(measure, count)):
-        raise Failed(f"{received} messages and {total} bytes came instead of {count}")
+        raise Failed(f"{received} messages and {total} bytes arrived instead of {count}")
     return received
 
 
 def expected(measure: Measure, count: int) -> int:
-    """The bytes a receiver has to count; of typed messages it adds up the numbers in them."""
+    """Return the bytes that a receiver must count; for typed messages, the sum of a field."""
     if measure.manner is Manner.TYPED:
         return count * (count - 1) // 2
     return count * measure.size

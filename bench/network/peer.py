@@ -1,4 +1,4 @@
-"""What each library has to do, and what both its processes are told."""
+"""The interface of a measured library, and the arguments of its processes."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Closing = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What both processes of a pair know from the start: files, and the options of this peer."""
+    """The arguments of both processes of a pair: files, and the options of the peer."""
 
     authority: str
     certificate: str
@@ -24,22 +24,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a receiver counted, one object at a time, and when it had the last."""
+    """The messages that a receiver counted one by one, and when the last one arrived."""
 
     count: int
     total: int
     at: int
-    """Nanoseconds of the clock that all processes of a machine share."""
+    """Nanoseconds of a clock that all processes share."""
 
 
 class Server:
-    """The side that receives and answers. A library with a blocking API simply blocks."""
+    """The side that receives and replies. A library with a blocking API blocks."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
 
     async def start(self) -> Json:
-        """Listen; returns what the client needs to know."""
+        """Listen; return what the client needs to connect."""
         raise NotImplementedError
 
     async def receive(self, manner: Manner, size: int, count: int) -> Counted:
@@ -47,15 +47,15 @@ class Server:
 
     @property
     def taken(self) -> tuple[int, int]:
-        """How many messages, and bytes in them, were received and acknowledged so far."""
+        """Return the messages received and acknowledged so far, and their bytes."""
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """End cleanly."""
+        """Close cleanly."""
 
 
 class Client:
-    """The side that sends and asks."""
+    """The side that sends messages and requests."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -68,28 +68,28 @@ class Client:
         raise NotImplementedError
 
     async def trip(self, payload: bytes) -> bytes:
-        """Send it and wait until it comes back, on the open connection."""
+        """Send a payload and wait for the reply, on the open connection."""
         raise NotImplementedError
 
     async def deliver(self, payload: bytes) -> None:
-        """Send it and wait until its receiver has acknowledged it; many at a time."""
+        """Send a payload and wait for its ack; many run concurrently."""
         raise NotImplementedError
 
     async def deliver_alone(self, payload: bytes) -> None:
-        """The same while there is no other, where that can be done in a shorter way."""
+        """Send a payload alone and wait for its ack, if there is a faster way for that."""
         await self.deliver(payload)
 
     async def call(self, payload: bytes) -> bytes:
-        """The same as a call of its own, where that is something else."""
+        """Make a call with its own reply channel, where the library has that."""
         raise NotImplementedError
 
     async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:
-        """The same on a new connection; returns the answer and how to close, which is not timed."""
+        """Request on a new connection; return the reply and how to close, which is not timed."""
         raise NotImplementedError
 
     async def hold(self, count: int) -> None:
-        """Keep so many channels alive, each used once."""
+        """Keep this many channels alive, each used once."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """End cleanly."""
+        """Close cleanly."""

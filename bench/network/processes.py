@@ -1,4 +1,4 @@
-"""The orchestrator's hold on the two processes it starts."""
+"""The processes that the orchestrator starts."""
 
 import contextlib
 import json
@@ -13,8 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
+from aqueduct.security import make_authority, make_certificate
 from bench.builds import ROOT, SOURCES
-from bench.network.peer import Json, Setting
+from bench.network.peer import HOST, Json, Setting
 
 ANSWER_SECONDS = 120.0
 END_SECONDS = 5.0
@@ -25,7 +26,7 @@ class Failed(Exception):
 
 
 class Process:
-    """A server or a client, in a session of its own so that nothing it started stays behind."""
+    """A server or a client, in its own session so that its child processes can be ended."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Process:
         return answer
 
     def end(self) -> None:
-        """Ask it to end, and make sure of it."""
+        """Ask the process to end, and kill it if it does not."""
         with contextlib.suppress(Failed):
             self.write(order="quit")
         with contextlib.suppress(BrokenPipeError):
@@ -96,7 +97,7 @@ class Process:
 def started(
     peer: str, setting: Setting, log_path: Path, sources: Path = SOURCES
 ) -> Iterator[tuple[Process, Process, Json]]:
-    """A server and a client that have met, and what the server said of itself."""
+    """A connected server and client, and the server's remark about itself."""
     with log_path.open("wb") as log, contextlib.ExitStack() as stack:
         server = Process("server", peer, setting, log, sources)
         stack.callback(server.end)
@@ -106,3 +107,16 @@ def started(
         client.write(info=info)
         client.read()
         yield server, client, info
+
+
+def write_certificate(directory: Path, options: Json) -> Setting:
+    """Write the certificate of all servers, which every client verifies; return the paths."""
+    authority = make_authority("Aqueduct benchmark", days=2)
+    made = make_certificate(["localhost", HOST], authority, days=1)
+    files = [directory / name for name in ("authority.pem", "server.pem", "server.key")]
+    for file, content in zip(
+        files, (authority.certificate, made.certificate, made.key), strict=True
+    ):
+        file.write_bytes(content)
+    trusted, shown, key = map(str, files)
+    return Setting(trusted, shown, key, options)

@@ -13,25 +13,25 @@ from bench.network.roster import Peer
 from bench.network.suite import Suite
 
 NOISY = 0.1
-"""Part of the machine that others had, from which on a figure deserves a word."""
+"""The fraction of the machine used by others above which the report mentions it."""
 
 
 @dataclass
 class Run:
-    """Everything that was measured, and what was not."""
+    """The results of a run, and what was left out."""
 
     suite: Suite
     peers: Sequence[Peer]
-    """Of the suite, those that were asked for."""
+    """The selected peers of the suite."""
     effort: Effort
     rounds: int
     platform: str
     versions: Mapping[str, str]
     build: Build
-    """Of ours."""
+    """The build of ours."""
     quick: bool = False
     found: dict[str, list[Json]] = field(default_factory=dict)
-    """By peer: the measurements of each round."""
+    """The figures of each round, by peer."""
     left_out: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ class Run:
     def verdicts(self) -> list[Verdict]:
         results = self.results()
         if self.effort.channels < CHANNELS:
-            # Fewer channels are no proof; so this was not measured.
+            # With fewer channels than the goal names, it counts as not measured.
             name = self.suite.ours
             ours = results.get(name, {})
             results[name] = {row: ours[row] for row in ours if not row.startswith("MEMORY.")}
@@ -53,7 +53,7 @@ class Run:
 
 
 def summaries(rounds: Sequence[Json], rows: Sequence[Row]) -> dict[str, Summary]:
-    """Each row's median over the rounds that have it."""
+    """Return the median of each row over the rounds that have it."""
     found = {}
     for row in rows:
         measured = (one[row.measure] for one in rounds if row.measure in one)
@@ -137,7 +137,9 @@ def notes(run: Run) -> list[str]:
     if run.build.missing:
         lines.append(f"The core of {run.suite.ours} is not compiled: {run.build.missing}.")
     if run.quick:
-        lines.append("A quick run, to see that everything works: its figures mean little.")
+        lines.append(
+            "A quick run, which only checks that everything works; its figures mean little."
+        )
     worst = worst_disturbance(run)
     if worst > NOISY:
         lines.append(
@@ -150,7 +152,7 @@ def notes(run: Run) -> list[str]:
 
 
 def remarks(run: Run) -> list[str]:
-    """What peers had to say of themselves, once each."""
+    """Return the remarks of peers, once each."""
     found: dict[str, None] = {}
     for peer, rounds in run.found.items():
         for measurements in rounds:
@@ -161,7 +163,7 @@ def remarks(run: Run) -> list[str]:
 
 
 def worst_disturbance(run: Run) -> float:
-    """Only over what is in the table; 0 where the machine does not tell."""
+    """Return the highest load of others over the rows of the table; 0 if unknown."""
     shares = (
         figures.get("disturbance") or 0.0
         for rounds in run.found.values()

@@ -1,4 +1,4 @@
-"""Who takes part, and why somebody does not."""
+"""The measured libraries, and why some are not available."""
 
 import importlib.util
 import os
@@ -21,20 +21,20 @@ class Peer:
     package: str | None = None
     """Must be importable."""
     distribution: str | None = None
-    """Whose version the report states."""
+    """The distribution whose version the report states."""
     program: str | None = None
     """Must be on PATH, or named by a variable."""
     options: Json = field(default_factory=dict)
     uvloop: bool = True
     """Whether to use uvloop where it is installed."""
     compiled: bool = False
-    """Whether it runs as pip installs it: with the core compiled, where there is a compiler."""
+    """Whether it runs as pip installs it: with a compiled core if there is a compiler."""
     skips: tuple[str, ...] = ()
-    """Measures that mean nothing for it."""
+    """Measures that do not apply to it."""
 
     @property
     def missing(self) -> str | None:
-        """Why it cannot be measured here."""
+        """Return why it cannot be measured here, or ""."""
         if self.package is not None and importlib.util.find_spec(self.package) is None:
             return f"the package {self.distribution} is not installed"
         if self.program is not None and find_program(self.program) is None:
@@ -43,7 +43,7 @@ class Peer:
 
 
 def find_program(name: str) -> str | None:
-    """Where a program is: what a variable such as NATS_SERVER says, or on PATH."""
+    """Return the path of a program: from a variable such as NATS_SERVER, or from PATH."""
     return os.environ.get(name.upper().replace("-", "_")) or shutil.which(name)
 
 

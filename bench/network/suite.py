@@ -1,4 +1,4 @@
-"""What belongs together in one run: who is measured, at what, and how long."""
+"""Suites: the peers and measures of one run, and its duration."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -23,9 +23,9 @@ class Suite:
     """As in ``python -m bench NAME``, and the name of the files with its result."""
     what: str
     ours: str
-    """The peer that is measured in any case, and that the goals are about."""
+    """The peer that is always measured, and that the goals are for."""
     compared: tuple[str, ...]
-    """Whom our figures are divided by in the table."""
+    """The peers that our figures are compared with in the table."""
     peers: tuple[Peer, ...]
     measures: tuple[Measure, ...]
     rows: tuple[Row, ...]
@@ -35,14 +35,14 @@ class Suite:
     examples: str
     processes: str = "Two processes each"
     meet: Callable[[str, Setting, Path, Path, Effort], AbstractContextManager[Measured]] = pair.meet
-    """Starts the processes of a peer, and ends them."""
+    """Starts and stops the processes of a peer."""
 
     def first_row(self, measure: Measure) -> Row:
-        """What tells most of a measure."""
+        """Return the most important row of a measure."""
         return next(row for row in self.rows if row.measure == measure.name)
 
     def named(self, names: Sequence[str]) -> tuple[Peer, ...]:
-        """These peers and ours."""
+        """Return the selected peers and ours."""
         return tuple(peer for peer in self.peers if peer.name in (self.ours, *names))
 
 
@@ -63,7 +63,7 @@ first answer); of ours alone CALL, MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
 
 examples:
   python -m bench channels                          everything, three times; about ten minutes
-  python -m bench channels --quick --runs 1         does everything work? figures mean little
+  python -m bench channels --quick --runs 1         checks that everything works
   python -m bench channels --only R100,L --peer zenoh-tls --runs 1
   python -m bench channels --peer aqueduct          ours alone
 """,
@@ -78,14 +78,14 @@ IPC = Suite(
     measures=measures.IPC_ALL,
     rows=measures.IPC_ROWS,
     goals=goals.IPC_GOALS,
-    effort=Effort(seconds=0.7, warm=0.2, tries=1, patience=2.0),
+    effort=Effort(seconds=0.7, warm=0.2, tries=1, quiet_timeout=2.0),
     quick=QUICK,
     examples="""\
 measures: S100, S64K (one message at a time, of 100 bytes and of 64 KiB), F100, F64K (256 in flight)
 
 examples:
   python -m bench ipc                               everything, three times; about two minutes
-  python -m bench ipc --quick --runs 1              does everything work? figures mean little
+  python -m bench ipc --quick --runs 1              checks that everything works
   python -m bench ipc --only S100,F100 --peer zmq-router --runs 1
   python -m bench ipc --peer ipc-udp                ours alone
 """,
@@ -100,7 +100,7 @@ INGEST = Suite(
     measures=measures.INGEST_ALL,
     rows=measures.INGEST_ROWS,
     goals=goals.INGEST_GOALS,
-    effort=Effort(seconds=1.5, warm=0.4, tries=1, patience=2.0),
+    effort=Effort(seconds=1.5, warm=0.4, tries=1, quiet_timeout=2.0),
     quick=replace(QUICK, log=50_000_000),
     examples="""\
 measures: STORE1, STORE8 (records of 100 bytes, from one producer and from eight), PACE (how long
@@ -108,7 +108,7 @@ until they are stored, at half of 150,000 records/s), STORE10K, PEAK (memory); o
 
 examples:
   python -m bench ingest                            everything, three times; under three minutes
-  python -m bench ingest --quick --runs 1           does everything work? figures mean little
+  python -m bench ingest --quick --runs 1           checks that everything works
   python -m bench ingest --only STORE1,PACE --peer floor --runs 1
   python -m bench ingest --peer aqueduct            ours alone
 """,
@@ -125,7 +125,7 @@ SPARK = Suite(
     measures=measures.SPARK_ALL,
     rows=measures.SPARK_ROWS,
     goals=goals.SPARK_GOALS,
-    effort=Effort(seconds=15.0, tries=1, patience=5.0),
+    effort=Effort(seconds=15.0, tries=1, quiet_timeout=5.0),
     quick=replace(QUICK, seconds=3.0, rows=40_000, files=20),
     examples="""\
 measures: SCAN (rows of 100-byte values from a directory), SERVE (from a server, ours alone), FILES
@@ -133,7 +133,7 @@ measures: SCAN (rows of 100-byte values from a directory), SERVE (from a server,
 
 examples:
   python -m bench spark                             everything, three times; about eight minutes
-  python -m bench spark --quick --runs 1            does everything work? figures mean little
+  python -m bench spark --quick --runs 1            checks that everything works
   python -m bench spark --only SCAN,FILES --runs 1
 """,
     processes="A Spark session on two cores; with ours a server and a producer, each a process",

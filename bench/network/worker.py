@@ -1,4 +1,4 @@
-"""One process of a pair: does what it is told in lines of JSON, and answers the same way.
+"""One process of a pair: reads commands as lines of JSON, and answers in the same form.
 
 python -m bench.network.worker server|client NAME '{"authority": ..., ...}'
 """
@@ -25,7 +25,7 @@ class Control:
     """This process's end of the pipes."""
 
     def __init__(self) -> None:
-        # Libraries may print; what we have to say goes through a copy that only we know.
+        # Libraries may print to stdout, so answers go through a duplicate of the descriptor.
         self._out: TextIO = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
 
@@ -40,7 +40,7 @@ class Control:
 
 
 class Usage:
-    """Processor time of this process from here on, and its peak of memory."""
+    """Measures the processor time of this process from its creation on, and its peak memory."""
 
     def __init__(self) -> None:
         self._before = process_seconds()
@@ -115,7 +115,7 @@ async def time_calls(
 
 
 async def time_deliveries(client: Client, payload: bytes, count: int, flight: int) -> Json:
-    """Each of so many tasks has one message under way, until all have gone."""
+    """Send messages from this many tasks, each with one in flight."""
     deliver = client.deliver if flight > 1 else client.deliver_alone
     clock = time.perf_counter_ns
     times = []
@@ -148,7 +148,7 @@ async def time_fresh(client: Client, payload: bytes, count: int) -> list[int]:
 
 def check(answer: bytes, payload: bytes) -> None:
     if answer != payload:
-        raise RuntimeError(f"asked with {len(payload)} bytes, and {len(answer)} others came back")
+        raise RuntimeError(f"sent {len(payload)} bytes, but the reply has {len(answer)} others")
 
 
 async def stop(side: Server | Client) -> None:

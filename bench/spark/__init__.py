@@ -1,1 +1,1 @@
-"""Spark through our source and sink, beside Spark's own Parquet files, in one run."""
+"""Spark with our source and sink, compared with Spark's own Parquet files, in one run."""

@@ -1,4 +1,4 @@
-"""What is read: topics as an ingest server leaves them, whose segments Spark reads as they are."""
+"""The input: topics as an ingest server stores them, whose segments Spark can read directly."""
 
 import os
 import time
@@ -12,17 +12,17 @@ from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.local.storage import LocalStorage
 
 LARGE = "large"
-"""Few segments with many rows each."""
+"""A topic of few segments with many rows each."""
 SMALL = "small"
-"""Many segments with few rows each."""
+"""A topic of many segments with few rows each."""
 PARTITIONS = 4
 _GROUP = 16_000
 _POOL = 20_000
-"""Different values: more of them than a compressor looks back."""
+"""Distinct values: more than the window of a compressor."""
 
 
 def fill(directory: Path, rows: int, files: int, size: int) -> None:
-    """Make both topics; values are random, so that nothing is gained by compression."""
+    """Create both topics; values are random, so that compression has no effect."""
     pool = [os.urandom(size) for _ in range(_POOL)]
     limits = IngestSettings(partitions=PARTITIONS, low_water=0)
     store = Store(LocalStorage(directory), limits, scratch=directory)
@@ -36,7 +36,7 @@ def fill(directory: Path, rows: int, files: int, size: int) -> None:
 
 
 def rows_in(topic: str, rows: int) -> int:
-    """How many rows a topic has, if the large one has so many."""
+    """Return the rows of a topic, given those of the large one."""
     return rows if topic == LARGE else rows // 4
 
 

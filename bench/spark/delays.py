@@ -1,4 +1,4 @@
-"""How long rows took from being sent to being in a table, by what a query leaves behind."""
+"""The latency of rows from send to commit, from the files and logs of a query."""
 
 import json
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 
 
 def delays(table: Path, checkpoint: Path, lead: float) -> list[float]:
-    """Seconds of each row, from its timestamp until the commit of its batch was on disk.
+    """Return the seconds of each row from its timestamp to the commit of its batch.
 
-    Rows of the first ``lead`` seconds do not count: Spark compiles meanwhile.
+    Rows of the first ``lead`` seconds do not count, because Spark compiles then.
     """
     pairs = []
     for batch, file in batches(table):
@@ -23,7 +23,7 @@ def delays(table: Path, checkpoint: Path, lead: float) -> list[float]:
 
 
 def batches(table: Path) -> Iterator[tuple[int, Path]]:
-    """Each file of a table with the batch that wrote it, as the table's log has them."""
+    """Return each file of a table with the batch that wrote it, from the table's log."""
     seen = set()
     logs = [path for path in (table / "_spark_metadata").iterdir() if path.name[0] != "."]
     for log in sorted(logs, key=lambda path: int(path.name.partition(".")[0])):

@@ -1,4 +1,4 @@
-"""A process with a Spark session: does what it is told in lines of JSON, and answers the same way.
+"""A process with a Spark session: reads commands as lines of JSON, and answers in the same form.
 
 python -m bench.spark.driver driver NAME '{"authority": ..., ...}'
 """
@@ -29,7 +29,7 @@ _VALUE = "cast(lpad(cast(id as string), {size}, 'x') as binary) as value"
 
 
 class Driver:
-    """What is measured with one session."""
+    """The measurements of one session."""
 
     def __init__(self, spark: SparkSession, reading: Reading, directory: Path) -> None:
         self._spark = spark
@@ -39,27 +39,27 @@ class Driver:
         self._query: StreamingQuery | None = None
 
     def scan(self, order: Json) -> Json:
-        """Every column of every row, to nowhere."""
+        """Read every column of every row, and discard it."""
         rows = rows_in(LARGE, order["rows"])
         return self._timed(rows, lambda: drain(self._reading.table(LARGE)))
 
     def serve(self, order: Json) -> Json:
-        """The same from a server."""
+        """Read the same from a server."""
         rows = rows_in(LARGE, order["rows"])
         return self._timed(rows, lambda: drain(self._reading.served(LARGE)))
 
     def files(self, order: Json) -> Json:
-        """A stream over many small files, all that there is."""
+        """Stream over many small files until all are read."""
         return self._timed(rows_in(SMALL, order["rows"]), self._stream_all)
 
     def sink(self, order: Json) -> Json:
-        """Rows made by Spark, until they are durable."""
+        """Write rows that Spark generates, until they are durable."""
         count, size = order["rows"], order["size"]
         made = self._spark.range(0, count, numPartitions=CORES).selectExpr(_VALUE.format(size=size))
         return self._timed(count, lambda: self._reading.write(made, self._name("sink")))
 
     def watch(self, order: Json) -> Json:
-        """Begin a query over what arrives, or has arrived."""
+        """Start a streaming query over arriving rows."""
         place = self._directory / self._name("delay")
         self._query = (
             self._reading.arriving()
@@ -73,7 +73,7 @@ class Driver:
         return {"place": str(place)}
 
     def delay(self, order: Json) -> Json:
-        """End it, and tell how long rows took."""
+        """Stop the query, and return the latency of its rows."""
         assert self._query is not None
         self._query.processAllAvailable()
         progress = [each for each in self._query.recentProgress if each["numInputRows"]]
@@ -89,7 +89,7 @@ class Driver:
         }
 
     def _timed(self, rows: int, work: Any) -> Json:
-        """Twice to warm up, then as often as tells; the median."""
+        """Run twice to warm up, then repeatedly; return the median."""
         times = []
         for _ in range(5):
             began = time.monotonic()
@@ -114,7 +114,7 @@ class Driver:
 
 
 def drain(rows: DataFrame) -> None:
-    """Have Spark make every row, and drop it."""
+    """Let Spark compute every row, and discard it."""
     rows.write.format("noop").mode("overwrite").save()
 
 

@@ -1,4 +1,4 @@
-"""Measures one Spark session, with an ingest server and a producer where these are needed."""
+"""Measures one Spark session, with an ingest server and a producer if needed."""
 
 import contextlib
 import tempfile
@@ -16,12 +16,12 @@ from bench.network.processes import Failed, Process
 
 _CROWD = "bench.ingest.worker"
 _LEAD = 4.0
-"""Seconds that a query has to begin before anything arrives."""
+"""Seconds for a query to start before rows arrive."""
 
 
 @contextlib.contextmanager
 def meet(peer: str, setting: Setting, log: Path, sources: Path, effort: Effort) -> Iterator["Lab"]:
-    """A session with data to read, from its start to its end; data are on a real disk."""
+    """Start a session with data on a real disk, and stop it."""
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     with (
@@ -55,7 +55,7 @@ def meet(peer: str, setting: Setting, log: Path, sources: Path, effort: Effort) 
 
 
 class Lab:
-    """A driver, and with our source also a server and a producer."""
+    """A driver, and for our source a server and a producer."""
 
     def __init__(self, driver: Process, others: list[Process], effort: Effort) -> None:
         self._driver = driver
@@ -63,7 +63,7 @@ class Lab:
         self._effort = effort
 
     def measure(self, measure: Measure) -> Json:
-        """The figures of one measurement, after warming up."""
+        """Warm up and return the figures of one measurement."""
         watch = Watch.start()
         before = self._processor()
         found = self._delay(measure) if measure.kind is Kind.DELAY else self._rate(measure)
@@ -82,7 +82,7 @@ class Lab:
             self._others[1].read()
         found = self._ask("delay", place=begun["place"], lead=_LEAD)
         if not found["count"]:
-            raise Failed("no row came")
+            raise Failed("no row arrived")
         return {**found, "rate": measure.rate}
 
     def _ask(self, order: str, **more: object) -> Json:

@@ -6,7 +6,7 @@ from bench.network.peer import Json, Setting
 from bench.spark import reading
 
 ARRIVING = "bench"
-"""The topic that the producers of the benchmark of ingest fill."""
+"""The topic that the producers of the ingest benchmark fill."""
 
 
 class Reading(reading.Reading):

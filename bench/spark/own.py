@@ -1,4 +1,4 @@
-"""Spark's own: its Parquet reader and writer, and its file stream source, on the same files."""
+"""Spark's own Parquet reader and writer, and its file stream source, on the same files."""
 
 import os
 import time
@@ -33,7 +33,7 @@ class Reading(reading.Reading):
         return self.spark.readStream.schema(schema).parquet(f"{self.directory}/arriving")
 
     def send(self, seconds: float, rate: int, size: int) -> None:
-        """Files, each with what came since the one before."""
+        """Periodically write a file with the rows since the previous one."""
         directory = Path(self.directory, "arriving")
         count = round(rate * _PORTION)
         pool = [os.urandom(size) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What everything that Spark reads and writes with has to do."""
+"""The interface of a way to read and write topics in Spark."""
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,24 +13,24 @@ class Reading:
         self.directory: str = setting.options["directory"]
 
     def table(self, topic: str) -> DataFrame:
-        """All of a topic, from files."""
+        """Return all of a topic, from files."""
         raise NotImplementedError
 
     def served(self, topic: str) -> DataFrame:
-        """All of a topic, over the network."""
+        """Return all of a topic, over the network."""
         raise NotImplementedError
 
     def stream(self, topic: str) -> DataFrame:
-        """A topic as a stream, from files."""
+        """Return a topic as a stream, from files."""
         raise NotImplementedError
 
     def write(self, rows: DataFrame, place: str) -> None:
-        """Have rows written."""
+        """Write rows."""
         raise NotImplementedError
 
     def arriving(self) -> DataFrame:
-        """A stream of what arrives at a pace."""
+        """Return a stream of rows that arrive at a fixed rate."""
         raise NotImplementedError
 
     def send(self, seconds: float, rate: int, size: int) -> None:
-        """Have something arrive, if nobody else does."""
+        """Generate rows at a fixed rate, if no producer does."""

@@ -13,11 +13,11 @@ def a_server(directory: Path, status: int) -> str:
 
 
 @pytest.mark.parametrize(("status", "can"), [(0, True), (1, False)])
-def test_a_server_is_asked_whether_it_can_sync(tmp_path: Path, status: int, can: bool) -> None:
+def test_a_server_is_probed_for_sync_support(tmp_path: Path, status: int, can: bool) -> None:
     assert can_sync_always(a_server(tmp_path, status)) is can
 
 
-def test_its_version_is_what_it_says(tmp_path: Path) -> None:
+def test_the_version_is_that_of_the_program(tmp_path: Path) -> None:
     assert version(a_server(tmp_path, 0)) == "2.10.4"
 
 

@@ -7,26 +7,26 @@ from bench.network.measures import INGEST_ALL
 from bench.network.roster import INGEST_PEERS
 
 
-def test_everything_is_measured_three_times_by_default() -> None:
+def test_all_measures_run_three_times_by_default() -> None:
     arguments = parse_arguments(suite.CHANNELS, [])
     assert len(arguments.only) == 11
     assert arguments.peer[0].name == "aqueduct"
     assert arguments.runs == 3
 
 
-def test_measures_and_peers_can_be_chosen_and_ours_is_always_there() -> None:
+def test_measures_and_peers_can_be_selected_and_ours_is_always_included() -> None:
     arguments = parse_arguments(suite.CHANNELS, ["--only", "L,R100", "--peer", "zenoh-tls"])
     assert [measure.name for measure in arguments.only] == ["R100", "L"]
     assert [peer.name for peer in arguments.peer] == ["aqueduct", "zenoh-tls"]
 
 
-def test_each_suite_knows_its_own_measures_and_peers() -> None:
+def test_each_suite_has_its_own_measures_and_peers() -> None:
     arguments = parse_arguments(suite.IPC, ["--only", "F100", "--peer", "unix"])
     assert [measure.name for measure in arguments.only] == ["F100"]
     assert [peer.name for peer in arguments.peer] == ["ipc-udp", "unix"]
 
 
-def test_a_peer_takes_part_in_what_means_something_for_it() -> None:
+def test_a_peer_runs_only_the_measures_that_apply_to_it() -> None:
     took = {
         peer.name: [measure.name for measure in INGEST_ALL if takes_part(peer, measure)]
         for peer in INGEST_PEERS
@@ -37,7 +37,7 @@ def test_a_peer_takes_part_in_what_means_something_for_it() -> None:
 
 
 @pytest.mark.parametrize("words", [["--only", "R99"], ["--peer", "carrier-pigeon"]])
-def test_an_unknown_name_is_answered_with_those_there_are(
+def test_an_unknown_name_is_rejected_with_the_known_names(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""A real server with real producers, very briefly, so that the benchmark cannot rot."""
+"""A real server with real producers, very briefly, to check that the benchmark works."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from bench.builds import SOURCES
 from bench.ingest.crowd import check_stored, in_all, in_time, meet
-from bench.network import certificate
+from bench.network import processes
 from bench.network.command import takes_part
 from bench.network.measures import INGEST_ALL, INGEST_ROWS
 from bench.network.pair import QUICK
@@ -21,7 +21,7 @@ BRIEF = replace(QUICK, seconds=0.1, warm=0.02, log=3_000_000)
 def test_a_crowd_yields_every_figure(name: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     (peer,) = (peer for peer in INGEST_PEERS if peer.name == name)
-    setting = certificate.write(tmp_path, peer.options)
+    setting = processes.write_certificate(tmp_path, peer.options)
     measures = [replace(each, producers=min(each.producers, 2)) for each in INGEST_ALL]
     with meet(name, setting, log, SOURCES, BRIEF) as crowd:
         found = {each.name: crowd.measure(each) for each in measures if takes_part(peer, each)}
@@ -31,7 +31,7 @@ def test_a_crowd_yields_every_figure(name: str, tmp_path: Path) -> None:
     assert "Traceback" not in log.read_text()
 
 
-def test_a_rate_is_of_all_producers_from_the_first_to_the_last() -> None:
+def test_the_rate_covers_all_producers_from_the_first_start_to_the_last_end() -> None:
     answers = [
         {"count": 100, "began": 1_000_000_000, "ended": 2_500_000_000},
         {"count": 300, "began": 1_200_000_000, "ended": 3_000_000_000},
@@ -44,7 +44,7 @@ def test_a_rate_is_of_all_producers_from_the_first_to_the_last() -> None:
     }
 
 
-def test_times_of_all_producers_are_put_together() -> None:
+def test_latencies_of_all_producers_are_merged() -> None:
     answers = [
         {"count": 10, "seconds": 1.0, "times": [0.001] * 99},
         {"count": 20, "seconds": 2.0, "times": [0.5]},
@@ -53,7 +53,7 @@ def test_times_of_all_producers_are_put_together() -> None:
     assert (found["rate"], found["p50"], found["p99"]) == (20.0, 1.0, 500.0)
 
 
-def test_records_that_are_not_there_are_a_failure() -> None:
+def test_missing_records_fail_the_run() -> None:
     check_stored([{"count": 2}, {"count": 3}], 5)
     with pytest.raises(Failed, match="4 records were stored instead of 5"):
         check_stored([{"count": 2}, {"count": 3}], 4)

@@ -1,4 +1,4 @@
-"""A table as a streaming query leaves it, made by hand."""
+"""The latency of rows, from a table written by hand in the form of a streaming query."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from bench.spark.delays import batches, delays
 
 
 def make(place: Path, written: dict[int, list[float]], committed: dict[int, float]) -> None:
-    """Batches with the times their rows were sent at, and when each was committed."""
+    """Write batches with the send times of their rows, and the commit time of each."""
     log = place / "table" / "_spark_metadata"
     commits = place / "checkpoint" / "commits"
     log.mkdir(parents=True)
@@ -28,17 +28,17 @@ def make(place: Path, written: dict[int, list[float]], committed: dict[int, floa
         os.utime(commits / str(batch), (time, time))
 
 
-def test_a_row_takes_until_its_batch_is_committed(tmp_path: Path) -> None:
+def test_the_latency_of_a_row_ends_at_the_commit_of_its_batch(tmp_path: Path) -> None:
     make(tmp_path, {0: [100.0], 1: [104.0, 105.0]}, {0: 101.0, 1: 106.5})
     assert delays(tmp_path / "table", tmp_path / "checkpoint", 0.0) == [1.0, 2.5, 1.5]
 
 
-def test_rows_of_the_beginning_do_not_count(tmp_path: Path) -> None:
+def test_rows_of_the_first_seconds_do_not_count(tmp_path: Path) -> None:
     make(tmp_path, {0: [100.0], 1: [104.0, 105.0]}, {0: 101.0, 1: 106.5})
     assert delays(tmp_path / "table", tmp_path / "checkpoint", 4.5) == [1.5]
 
 
-def test_a_log_that_repeats_what_was_before_tells_nothing_new(tmp_path: Path) -> None:
+def test_a_compacted_log_adds_no_rows(tmp_path: Path) -> None:
     make(tmp_path, {0: [1.0], 1: [2.0]}, {})
     log = tmp_path / "table" / "_spark_metadata"
     lines = [(log / str(batch)).read_text().splitlines()[1] for batch in (0, 1)]

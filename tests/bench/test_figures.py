@@ -3,13 +3,13 @@ import pytest
 from bench.network import figures
 
 
-def test_a_stream_too_short_is_followed_by_one_two_to_eight_times_as_long() -> None:
+def test_a_stream_that_is_too_short_is_followed_by_a_longer_one() -> None:
     assert figures.larger_count(500, 0.0, 0.3) == 4_000
     assert figures.larger_count(500, 0.29, 0.3) == 1_000
     assert figures.larger_count(500, 0.15, 0.3) == 1_500
 
 
-def test_warming_up_ends_at_any_steady_rate() -> None:
+def test_the_warm_up_ends_at_any_steady_rate() -> None:
     for rate in (200.0, 10_000.0, 5_000_000.0):
         count = figures.first_count(large=False)
         steps = 0
@@ -19,7 +19,7 @@ def test_warming_up_ends_at_any_steady_rate() -> None:
         assert steps < 12
 
 
-def test_a_full_stream_lasts_as_long_as_wanted_at_the_rate_there_is() -> None:
+def test_a_full_stream_lasts_the_wanted_time_at_the_measured_rate() -> None:
     assert figures.full_count(100_000.0, 2.5) == 250_000
     assert figures.full_count(1.0, 2.5) == figures.FEWEST
 

@@ -6,7 +6,7 @@ from bench.network.goals import Goal, judge
 
 
 def results(**rows: float) -> dict[str, dict[str, Summary]]:
-    """By names such as ``ours_R100`` and ``tls_R100``."""
+    """Return figures by names such as ``ours_R100`` and ``tls_R100``."""
     peers = {"ours": goals.OURS, "tls": "zenoh-tls"}
     found: dict[str, dict[str, Summary]] = {}
     for name, value in rows.items():
@@ -20,19 +20,19 @@ SOONER = Goal("L", "round trip", 0.7, at_least=False, of="zenoh-tls")
 SMALL = Goal("M", "memory", 600, at_least=False)
 
 
-def test_a_rate_is_judged_by_its_ratio_to_the_peer() -> None:
+def test_a_rate_is_compared_by_its_ratio_to_the_peer() -> None:
     assert judge(FASTER, results(ours_R=200, tls_R=100)).word == "met"
     assert judge(FASTER, results(ours_R=100, tls_R=100)).word == "met"
     verdict = judge(FASTER, results(ours_R=99, tls_R=100))
     assert (verdict.reached, verdict.word) == (0.99, "not met")
 
 
-def test_a_time_has_to_be_small() -> None:
+def test_a_time_must_be_below_its_bound() -> None:
     assert judge(SOONER, results(ours_L=69, tls_L=100)).met
     assert judge(SOONER, results(ours_L=71, tls_L=100)).met is False
 
 
-def test_a_bound_for_memory_is_not_reached() -> None:
+def test_memory_must_be_below_its_bound() -> None:
     assert judge(SMALL, results(ours_M=599.9)).met
     assert judge(SMALL, results(ours_M=600)).met is False
 
@@ -44,7 +44,7 @@ def test_a_goal_without_its_figures_is_neither_met_nor_missed() -> None:
         assert verdict.word == "not measured"
 
 
-def test_goals_say_what_they_want() -> None:
+def test_a_goal_shows_its_bound() -> None:
     assert [goal.text for goal in (FASTER, SOONER, SMALL)] == [
         "≥ 1 times zenoh-tls",
         "≤ 0.7 times zenoh-tls",

@@ -3,14 +3,14 @@ import time
 from bench.network import machine
 
 
-def test_a_process_has_used_time_and_memory() -> None:
+def test_the_time_and_memory_of_a_process_are_measured() -> None:
     before = machine.process_seconds()
     sum(range(2_000_000))
     assert machine.process_seconds() > before
     assert machine.peak_megabytes() > 5
 
 
-def test_a_watch_counts_what_others_used_as_a_part_of_the_machine() -> None:
+def test_the_load_of_others_is_a_fraction_of_the_machine() -> None:
     watch = machine.Watch(busy=0.0, since=time.monotonic() - 10)
     busy = machine.busy_seconds()
     if busy is None:
@@ -20,10 +20,10 @@ def test_a_watch_counts_what_others_used_as_a_part_of_the_machine() -> None:
         assert (watch.disturbance(0.0) or 0) > 0
 
 
-def test_a_process_that_is_not_there_has_used_nothing() -> None:
+def test_an_unknown_process_has_used_nothing() -> None:
     assert machine.other_process_seconds(None) == 0
     assert machine.other_process_seconds(2**30) == 0
 
 
-def test_waiting_for_a_quiet_machine_ends() -> None:
-    assert machine.wait_until_quiet(patience=0, step=0.01) in {True, False}
+def test_the_wait_for_a_quiet_machine_times_out() -> None:
+    assert machine.wait_until_quiet(timeout=0, step=0.01) in {True, False}

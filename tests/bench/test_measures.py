@@ -26,7 +26,7 @@ def test_every_row_belongs_to_a_measure_and_every_measure_has_a_row(
     assert len({row.name for row in rows}) == len(rows)
 
 
-def test_peers_have_streams_round_trips_and_connections_and_nothing_else() -> None:
+def test_peers_run_only_streams_round_trips_and_connections() -> None:
     shared = [measure.name for measure in ALL if not measure.ours_only]
     assert shared == ["R100", "R1K", "T64K", "L", "H"]
 

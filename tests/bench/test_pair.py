@@ -1,11 +1,11 @@
-"""Real pairs of processes, very briefly, so that the benchmark cannot rot."""
+"""Real pairs of processes, very briefly, to check that the benchmark works."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.network import certificate, processes
+from bench.network import processes
 from bench.network.measures import ALL, IPC_ALL, IPC_ROWS, ROWS
 from bench.network.pair import QUICK, Pair
 from bench.network.roster import IPC_PEERS
@@ -16,7 +16,7 @@ BRIEF = replace(QUICK, seconds=0.02, warm=0.01, calls=20, fresh=2, channels=400)
 @pytest.mark.parametrize("peer", ["aqueduct", "streams"])
 def test_a_pair_yields_every_figure_of_every_measure(peer: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    setting = certificate.write(tmp_path, {})
+    setting = processes.write_certificate(tmp_path, {})
     found = {}
     with processes.started(peer, setting, log) as (server, client, info):
         pair = Pair(server, client, info, BRIEF)
@@ -33,7 +33,7 @@ def test_a_pair_yields_every_figure_of_every_measure(peer: str, tmp_path: Path) 
 def test_a_pair_of_scalable_ipc_yields_every_figure(name: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     (peer,) = (peer for peer in IPC_PEERS if peer.name == name)
-    setting = certificate.write(tmp_path, peer.options)
+    setting = processes.write_certificate(tmp_path, peer.options)
     with processes.started(name, setting, log) as (server, client, info):
         pair = Pair(server, client, info, BRIEF)
         found = {measure.name: pair.measure(measure) for measure in IPC_ALL}
@@ -42,8 +42,8 @@ def test_a_pair_of_scalable_ipc_yields_every_figure(name: str, tmp_path: Path) -
     assert "Traceback" not in log.read_text()
 
 
-def test_a_process_that_ends_early_is_a_failure(tmp_path: Path) -> None:
-    setting = replace(certificate.write(tmp_path, {}), key="/nowhere")
+def test_a_process_that_ends_early_fails_the_run(tmp_path: Path) -> None:
+    setting = replace(processes.write_certificate(tmp_path, {}), key="/nowhere")
     with (
         pytest.raises(processes.Failed, match="server ended early"),
         processes.started("streams", setting, tmp_path / "log"),

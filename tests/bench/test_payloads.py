@@ -1,7 +1,7 @@
 from bench.ingest.worker import POOL, Payloads
 
 
-def test_payloads_are_different_until_the_pool_begins_again() -> None:
+def test_payloads_are_distinct_until_the_pool_wraps_around() -> None:
     payloads = Payloads(1024)
     everything = payloads.next(POOL // 1024)
     assert len(set(everything)) == POOL // 1024
@@ -9,7 +9,7 @@ def test_payloads_are_different_until_the_pool_begins_again() -> None:
     assert payloads.next(2) == everything[:2]
 
 
-def test_a_portion_goes_on_where_the_pool_begins_again() -> None:
+def test_a_batch_continues_at_the_start_of_the_pool() -> None:
     payloads = Payloads(1024 * 1024)
     first, second = payloads.next(2)
     assert payloads.next(1) == [first]

@@ -26,27 +26,27 @@ def test_the_table_has_medians_with_spread_and_ratios() -> None:
     assert first == "| 100-byte messages | messages/s | 660,000 ±9 % | 1.20 | 550,000 ±0 % |"
 
 
-def test_rows_that_nobody_measured_are_not_in_the_table() -> None:
+def test_rows_without_figures_are_not_in_the_table() -> None:
     figures = as_markdown(a_run()).partition("| goal |")[0]
     assert "round trip" not in figures
     assert "100,000 live channels, peak memory of the client | MB | 500 |  |  |" in figures
 
 
-def test_each_goal_is_met_or_not_or_was_not_measured() -> None:
+def test_each_goal_is_met_not_met_or_not_measured() -> None:
     text = as_markdown(a_run())
     assert "| 100-byte messages | ≥ 1 times zenoh-tls | 1.20 | met |" in text
     assert "| 100,000 live channels, MB in the server | < 600 | 700 | not met |" in text
     assert "| round trip, p50 | ≤ 1 times zenoh-tls |  | not measured |" in text
 
 
-def test_fewer_channels_than_the_goal_names_are_no_proof() -> None:
+def test_a_goal_is_not_measured_with_fewer_channels_than_it_names() -> None:
     assert QUICK.channels < CHANNELS
     text = as_markdown(a_run(QUICK))
     assert "5,000 live channels, peak memory of the client | MB | 500" in text
     assert "| 100,000 live channels, MB in the client | < 600 |  | not measured |" in text
 
 
-def test_what_was_left_out_or_failed_is_said() -> None:
+def test_the_report_lists_what_was_left_out_or_failed() -> None:
     run = a_run()
     run.failures.append("grpc: the server ended early")
     text = as_markdown(run)
@@ -54,7 +54,7 @@ def test_what_was_left_out_or_failed_is_said() -> None:
     assert "- Failed: grpc: the server ended early" in text
 
 
-def test_a_busy_machine_is_said() -> None:
+def test_the_report_mentions_a_busy_machine() -> None:
     run = a_run()
     assert "Other work" not in as_markdown(run)
     run.found["zenoh-tls"][0]["R100"]["disturbance"] = 0.3
@@ -72,13 +72,13 @@ def test_the_document_is_json_with_every_run() -> None:
     assert [goal["met"] for goal in document["goals"]].count(True) == 2
 
 
-def test_a_run_without_anything_can_be_reported() -> None:
+def test_an_empty_run_can_be_reported() -> None:
     run = Run(suite.CHANNELS, (), Effort(), 3, "Linux", {}, pure())
     assert "not measured" in as_markdown(run)
     assert as_document(run)["medians"] == {}
 
 
-def test_numbers_have_three_digits_or_all_before_the_point() -> None:
+def test_numbers_have_three_significant_digits_or_all_integer_digits() -> None:
     texts = [number(value) for value in (1234.5, 3.14159, 0.0, None)]
     assert texts == ["1,234", "3.14", "0", ""]
 
@@ -96,7 +96,7 @@ def test_another_suite_has_its_own_rows_goals_and_peers_to_compare_with() -> Non
     assert "MB/s | ≥ 300 |  | not measured |" in text
 
 
-def test_what_a_peer_says_of_itself_is_said_once() -> None:
+def test_the_remark_of_a_peer_is_reported_once() -> None:
     of_ingest = suite.INGEST
     run = Run(of_ingest, of_ingest.peers, of_ingest.effort, 2, "Linux", {}, pure())
     for _ in range(2):

@@ -4,7 +4,7 @@ from bench.network.peers.over_streams import Splitter, frame
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 1000])
-def test_frames_are_the_same_however_they_are_cut(piece: int) -> None:
+def test_chunk_boundaries_do_not_change_the_frames(piece: int) -> None:
     messages = [bytes([number]) * number for number in range(20)]
     stream = b"".join(map(frame, messages))
     splitter = Splitter()

@@ -174,7 +174,7 @@ def test_a_message_that_is_too_large_for_the_receiver_fails_alone(
     listener, address = listening(start, "--count", "1", "--max-message", "65536")
     ran = run("ipc", "send", address, "-f", str(large), "-f", str(small))
     assert ran.returncode == 1
-    assert f"aqueduct: {large}: {address} takes no message of that size" in ran.stderr
+    assert f"aqueduct: {large}: the message exceeds the max_message of {address}" in ran.stderr
     assert payloads(listener) == [b"small"]
 
 

@@ -1,4 +1,4 @@
-"""The compiled build and the sources look the same: settings, enums, documentation, commands."""
+"""The compiled build behaves like the sources: settings, enums, documentation, commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "compiled-quick"
 TESTS = (
+    "tests/api/test_handles.py::test_a_mode_that_is_not_a_mode_is_a_type_error_at_the_call",
     "tests/test_budgets.py",
     "tests/test_documentation.py",
     "tests/test_errors.py",
@@ -27,6 +28,7 @@ TESTS = (
     "tests/cli/test_help.py",
     "tests/cli/test_ipc.py::test_each_message_is_a_line_of_json_with_four_fields",
     "tests/cli/test_ipc.py::test_a_message_that_is_too_large_for_the_receiver_fails_alone",
+    "tests/ipc/core/test_sending.py::test_a_message_too_long_for_the_length_field_is_refused",
     "tests/ipc/core/test_settings.py",
     "tests/protocol/test_config.py",
 )
@@ -46,8 +48,8 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_the_compiled_build_looks_like_the_sources() -> None:
-    """The first run compiles; later ones compile again only if the core has changed."""
+def test_the_compiled_build_behaves_like_the_sources() -> None:
+    """The first run compiles; later runs compile again only if the core has changed."""
     built = run(sys.executable, "tools/compile.py", "--quick")
     assert built.returncode == 0, built.stderr
     where = run(

@@ -32,7 +32,7 @@ CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 COLLECTED = ROOT / "build" / "fuzz"
 CRASHES = COLLECTED / "crashes"
 MAX_LENGTH = 2048
-"""Longer inputs find nothing that these do not, and slow the search down."""
+"""Bytes. Longer inputs find nothing more, and are slower."""
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_each(names: list[str], options: list[str]) -> int:
-    """Each target in its own process, since libFuzzer ends the process it runs in."""
+    """Run each target in its own process, because libFuzzer ends the process it runs in."""
     seconds = next((int(found[1]) for each in options if (found := TIME.fullmatch(each))), 60)
     share = max(seconds // len(names), 1)
     options = [each for each in options if not TIME.fullmatch(each)]
@@ -76,13 +76,13 @@ def run_each(names: list[str], options: list[str]) -> int:
 
 
 def fuzz(name: str, options: list[str]) -> None:
-    """Hand this process to libFuzzer; it does not come back."""
+    """Run libFuzzer in this process; it does not return."""
     collected = COLLECTED / name
     collected.mkdir(parents=True, exist_ok=True)
     CRASHES.mkdir(parents=True, exist_ok=True)
     files = [each for each in options if not each.startswith("-")]
     defaults = [f"-artifact_prefix={CRASHES}/{name}-", f"-max_len={MAX_LENGTH}", "-timeout=20"]
-    # A directory that is named first gets the new inputs.
+    # libFuzzer writes new inputs to the first directory.
     places = files or [str(collected), str(CORPUS / name)]
     given = [each for each in options if each.startswith("-")]
     atheris.Setup([sys.argv[0], *defaults, *given, *places], targets.TARGETS[name])
@@ -90,7 +90,7 @@ def fuzz(name: str, options: list[str]) -> None:
 
 
 def keep(name: str) -> None:
-    """Keep the collected inputs, smallest first, that reach lines or jumps no other one does."""
+    """Keep the collected inputs, smallest first, that reach new lines or jumps."""
     kept = CORPUS / name
     reached: set[tuple[CodeType, int, int]] = set()
     for path in sorted(kept.iterdir()):
@@ -110,7 +110,7 @@ def keep(name: str) -> None:
 
 
 def jumps(name: str, data: bytes) -> set[tuple[CodeType, int, int]]:
-    """The pairs of lines of the package that follow each other when the target runs an input."""
+    """Return the jumps between lines of the package when the target runs an input."""
     found: set[tuple[CodeType, int, int]] = set()
     package = str(Path(aqueduct.__file__).parent)
 

@@ -1,9 +1,9 @@
-"""The seeds of the target `ipc`: small programs that lead to every PDU and every end."""
+"""The seeds of the target `ipc`: small programs that reach every PDU and every result."""
 
 from tests.fuzz.messages import LIMITS_ARE_TIGHT, REPORTS_SENT, Op
 
 THERE = 0x80
-"""The bit of an opcode that means the second side."""
+"""The bit of an opcode that selects the second side."""
 
 ALL = bytes((Op.DELIVER_ALL,))
 TURN = ALL * 3
@@ -20,7 +20,7 @@ def wait(moments: int) -> bytes:
 
 
 def honest_messages() -> dict[str, bytes]:
-    """Two honest sides: each size, each way to end, and each thing a network does."""
+    """Return programs of two honest sides: each size, each result, and each network fault."""
     delivered = send(2) + TURN + TAKE + ALL
     bodies = {
         "empty": send(0) + TURN + TAKE + ALL,
@@ -59,7 +59,7 @@ def honest_messages() -> dict[str, bytes]:
         "trouble": delivered + bytes((Op.TROUBLE, 0)) + send(1) + TURN + TAKE,
         "smaller": bytes((Op.RESIZE, 90)) + send(7) + ALL * 9,
         "closed": send(1) + TURN + bytes((THERE | Op.CLOSE,)) + send(1) + ALL + bytes((Op.CLOSE,)),
-        # A copy of a message that was taken comes when all is forgotten, to a sender whose timer
+        # A copy of a taken message arrives after its id expired, from a sender whose timer
         # has not run yet.
         "stood-still": delivered
         + send(1)
@@ -77,7 +77,7 @@ def honest_messages() -> dict[str, bytes]:
 
 
 def forged_messages() -> dict[str, bytes]:
-    """A forger who sends each PDU, in and out of its place."""
+    """Return programs of a forger that sends each PDU, in and out of order."""
     header, data = THERE | Op.FORGE_HEADER, THERE | Op.FORGE_DATA
     mine, yours = 0, 2
     bodies = {

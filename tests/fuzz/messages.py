@@ -1,10 +1,10 @@
 """A program read from bytes that drives two ScalableIPC endpoints, their network and a forger.
 
 The first byte holds settings; operations follow, each an opcode byte and its operands. The network
-delays a PDU for as long as the program likes, and loses and repeats it. As long as nothing was
-forged, no message is taken twice, who was told of success was told the truth, and a message that
-failed without being exposed was not taken. Always: no exception, one outcome for each send, and
-nothing is held when all is over.
+delays, loses and duplicates PDUs as the program says. As long as nothing was
+forged, no message is taken twice, success means that the message was taken, and a message that
+failed as not exposed was not taken. Always: no exception, one result per send, and
+nothing is held at the end.
 """
 
 from collections import Counter
@@ -39,12 +39,12 @@ LIMITS_ARE_TIGHT = 2
 MOMENT = 0.05
 SIZES = (0, 1, 469, 470, 471, 940, 941, 2000, 65_536, 65_537)
 CONTENTS = bytes(each % 251 for each in range(SIZES[-1]))
-"""What messages begin with, so that a piece in the wrong place shows."""
+"""The start of messages, which reveals a misplaced piece."""
 NUMBERS = (0, 1, 2, 3, 470, 65_536, 65_537, 2**31 - 1)
 
 
 class Op(IntEnum):
-    """The opcodes; the low six bits of a byte mean the one they are congruent to."""
+    """The opcodes; the low six bits of a byte select one modulo their number."""
 
     DELIVER_ALL = 0
     DELIVER = 1
@@ -70,7 +70,7 @@ class Op(IntEnum):
 
 
 class Side:
-    """An endpoint, what it has sent and not arrived, and what its application holds."""
+    """An endpoint, its PDUs in flight, and the messages of its application."""
 
     def __init__(self, place: int, config: IpcSettings, settings: int) -> None:
         self.place = place
@@ -94,7 +94,7 @@ class Side:
 
 
 class World:
-    """Both sides, the time, and what the checks need to remember."""
+    """Both sides, the time, and the state of the checks."""
 
     def __init__(self, settings: int) -> None:
         config = TIGHT if settings & LIMITS_ARE_TIGHT else ROOMY
@@ -104,12 +104,12 @@ class World:
         self.took: Counter[bytes] = Counter()
         self.outcomes: dict[bytes, int] = {}
         self.names: dict[bytes, bytes] = {}
-        """The ids that applications know, by those that PDUs name."""
+        """The ids that applications know, by the ids in PDUs."""
         self.orphans: set[bytes] = set()
-        """Messages whose sender was restarted, of which nobody hears any more."""
+        """Messages whose sender restarted, so that no result is reported."""
 
     def gather(self) -> None:
-        """Poll both sides, and check what must hold at any time."""
+        """Poll both sides, and check the invariants."""
         for side in self.sides:
             for transmit in side.exchange.poll_transmits():
                 side.network.append(transmit.head + transmit.data)
@@ -120,15 +120,15 @@ class World:
                 if isinstance(event, Arrived):
                     side.inbox.append(event.message_id)
                     whole = event.payload == CONTENTS[: len(event.payload)]
-                    assert whole or not self.honest, "pieces are in the wrong place"
+                    assert whole or not self.honest, "pieces are misplaced"
                     continue
                 if isinstance(event, Withdrawn):
-                    continue  # it is let go when the program takes or refuses it
+                    continue  # released when the program takes or refuses it
                 assert event.message_id not in self.outcomes, "a send ended twice"
                 self.outcomes[event.message_id] = event.code
                 taken = self.took[event.message_id]
                 if self.honest and event.code == Code.SUCCESS:
-                    assert taken == 1, "told of success, and not taken"
+                    assert taken == 1, "succeeded, and not taken"
                 if self.honest and event.code != Code.SUCCESS and not event.exposed:
                     assert not taken, "not exposed, and taken"
             held = side.exchange.leftovers()
@@ -161,7 +161,7 @@ class World:
             side.exchange.handle_timer(self.now)
 
     def finish(self) -> None:
-        """Let all PDUs arrive, all messages be taken, and all time pass."""
+        """Deliver all PDUs, take all messages, and let all timers run."""
         for _ in range(40):
             for side in self.sides:
                 while side.network:
@@ -188,7 +188,7 @@ class World:
 
 
 def forged_id(world: World, side: Side, byte: int) -> bytes:
-    """An id that means something to a side, or nothing, or zeros."""
+    """Return an id that a side knows, an unknown one, or zeros."""
     other = world.sides[1 - side.place]
     known = [side.exchange.owner, other.exchange.owner, *side.sent[-3:], *other.sent[-3:]]
     return known[byte % len(known)] if byte < 0xE0 else bytes((byte - 0xE0,)) * 16
@@ -285,7 +285,7 @@ SIMPLE: dict[Op, Callable[[World, Side, int], None]] = {
 
 
 def check_decode(data: bytes) -> None:
-    """Bytes are a PDU, which then encodes to the same but for what is reserved, or break a rule."""
+    """Check that bytes break a rule, or decode to a PDU that encodes to them."""
     try:
         pdu = decode(data)
     except RemoteProtocolError:
@@ -294,7 +294,7 @@ def check_decode(data: bytes) -> None:
 
 
 def run(data: bytes) -> World:
-    """Run a program to its end, and return what became of it."""
+    """Run a program to its end, and return the result."""
     check_decode(data)
     tape = Tape(data)
     world = World(tape.byte())

@@ -1,10 +1,10 @@
-"""A program read from bytes that drives a client, a server, the network between and a forger.
+"""A program read from bytes that drives a client, a server, their network and a forger.
 
 Each byte string is a program: a byte of settings, then operations, each an opcode byte and its
-operands. Whatever is missing at the end reads as 0. As long as no operation forges anything, the
-two sides are honest and must never accuse each other, and must end with empty tables. Once
-something was forged only this holds: nothing but documented errors comes out, what a side holds
-is bounded, and events keep their promises.
+operands. Missing bytes at the end read as 0. As long as no operation forges anything, the
+two sides are honest, must never report a violation, and must end with empty tables. Once
+something was forged, only this holds: only documented errors are raised, what a side holds
+is bounded, and events are consistent.
 """
 
 from collections import deque
@@ -49,15 +49,15 @@ from aqueduct.wire.frames import (
 from tests.protocol.wires import credit
 
 MAX_OPERATIONS = 400
-"""Enough for any idea; more would only make each run slow."""
+"""Maximum operations; more would only slow each run down."""
 
 MODES = (Mode.ORDERED, Mode.UNORDERED, Mode.UNRELIABLE)
 
 LARGE_NUMBERS = (127, 128, 300, 2**14, 2**21, 2**32, 2**61 - 1, 2**62, 2**63, 2**64 - 2, 2**64 - 1)
-"""What an operand byte of 0xE0 and above stands for, in turn."""
+"""The values of operand bytes from 0xE0 on."""
 
 STRANGE_CHANNELS = tuple(2**61 - 8 + space for space in range(8))
-"""What an application never got, one in each space."""
+"""Channels that no application has, one in each space."""
 
 ACCUSATIONS = (
     CloseCode.INTERNAL,
@@ -77,7 +77,7 @@ SMALL = Limits(
 )
 
 THRIFTY = Config(limits=SMALL, max_unpacked=3)
-"""Queues that keep all but a few messages in their packed form."""
+"""Settings whose queues keep most messages packed."""
 
 FRAGILE = Config(
     limits=SMALL,
@@ -88,15 +88,15 @@ FRAGILE = Config(
     max_remembered=3,
     max_forgets=3,
 )
-"""Bounds so low that an honest peer may run into them: for forgers only."""
+"""Bounds so low that an honest peer may exceed them: for forgers only."""
 
 
 SAME_TURN = 0x40
-"""The bit of an opcode that says to poll nothing before the next operation."""
+"""The bit of an opcode that suppresses the poll before the next operation."""
 
 
 class Op(IntEnum):
-    """The opcodes; the low six bits of a byte mean the one they are congruent to."""
+    """The opcodes; the low six bits of a byte select one modulo their number."""
 
     DELIVER_ALL = 0
     DELIVER = 1
@@ -124,7 +124,7 @@ class Op(IntEnum):
 
 
 class Forgery(IntEnum):
-    """What a forger writes to a stream; the first thirteen are the frames."""
+    """The data that a forger writes to a stream; the first thirteen are frames."""
 
     VERSION = 0
     ACK_VERSION = 1
@@ -147,7 +147,7 @@ class Forgery(IntEnum):
 
 
 class Tape:
-    """The program's bytes, read from left to right; zeros without end follow them."""
+    """Reads the bytes of a program; after their end, zeros."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -170,7 +170,7 @@ class Tape:
         return byte if byte < 0xE0 else LARGE_NUMBERS[(byte - 0xE0) % len(LARGE_NUMBERS)]
 
     def size(self) -> int:
-        """Mostly small, sometimes some hundreds of bytes, seldom too much."""
+        """Return a size: mostly small, sometimes hundreds of bytes, rarely above the limit."""
         byte = self.byte()
         if byte < 0x80:
             return byte
@@ -180,7 +180,7 @@ class Tape:
 
 
 class Flow:
-    """One stream between the two sides: what was written and has not arrived."""
+    """One stream: the bytes that were written and have not arrived."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -189,7 +189,7 @@ class Flow:
 
 
 class Party:
-    """A core, what its application knows, and what it has put on the network."""
+    """A core, the state of its application, and its data in flight."""
 
     def __init__(self, side: Side, config: Config) -> None:
         self.side = side
@@ -201,7 +201,7 @@ class Party:
         self.reason = ""
         self.ended: set[tuple[int, bool]] = set()
         self.closed: set[int] = set()
-        """Receivers that the application closed itself, which it need not be told."""
+        """Receivers that the application closed itself, whose end need not be reported."""
         self.fates: dict[tuple[int, bool, int], bool] = {}
         self.sent: dict[int, deque[bytes]] = {}
         self.flows: dict[int, Flow] = {}
@@ -232,7 +232,7 @@ class Party:
 
 
 class World:
-    """Both parties, the time, and what the checks need to remember."""
+    """Both parties, the time, and the state of the checks."""
 
     def __init__(self, settings: int) -> None:
         self.now = 1.0
@@ -256,10 +256,10 @@ class World:
     def other(self, party: Party) -> Party:
         return self.server if party is self.client else self.client
 
-    # -- what comes out --------------------------------------------------------------------------
+    # Output
 
     def gather(self) -> None:
-        """Poll both sides and check all that can be checked at any time."""
+        """Poll both sides and check the invariants."""
         for party in self.parties:
             self.note_events(party)
             for action in party.core.poll_actions():
@@ -280,7 +280,7 @@ class World:
 
     def write(self, party: Party, action: WriteStream) -> None:
         flow = party.flows.setdefault(action.stream, Flow())
-        assert not flow.fin or not action.data, "written behind the end of a stream"
+        assert not flow.fin or not action.data, "written after the end of a stream"
         flow.data += action.data
         flow.fin = flow.fin or action.fin
 
@@ -288,13 +288,15 @@ class World:
         other = self.other(party)
         assert party.over, "closed without ConnectionEnded"
         if self.honest:
-            accused = f"the {party.side.name} accuses an honest peer: {action.reason}"
+            accused = (
+                f"the {party.side.name} reports a violation of an honest peer: {action.reason}"
+            )
             assert action.code not in ACCUSATIONS, accused
         other.core.handle_connection_lost(action.code, action.reason, True, self.now)
         self.note_events(other)
 
     def note_events(self, party: Party) -> None:
-        # What the application does about an event may lead to more of them.
+        # The reaction of the application to an event may cause further events.
         while events := party.core.poll_events():
             for event in events:
                 self.note(party, event)
@@ -308,7 +310,7 @@ class World:
             assert party.core.next_timer() is None
             return
         if isinstance(event, PeerHeaders):
-            assert not party.asked, "headers came twice"
+            assert not party.asked, "headers arrived twice"
             party.asked = True
             if party.side is Side.SERVER and self.accepts_by_itself:
                 self.accept()
@@ -317,23 +319,23 @@ class World:
         assert channel in party.known, f"{event}: the application has no such channel"
         is_sender = not isinstance(event, Readable | ReceiverEnded)
         assert is_sender == (sender_of(channel) == party.side), event
-        assert (channel, is_sender) not in party.ended, f"{event} after the last word"
+        assert (channel, is_sender) not in party.ended, f"{event} after the end of its half"
         if isinstance(event, Delivered | Undelivered):
             for start, stop in event.ranges:
                 assert start < stop
                 for number in range(start, stop):
                     key = (channel, event.reliable, number)
-                    assert key not in party.fates, f"{event}: {number} has its fate"
+                    assert key not in party.fates, f"{event}: {number} was already reported"
                     party.fates[key] = isinstance(event, Delivered)
         elif isinstance(event, ReceiverEnded | SenderEnded):
             party.ended.add((channel, is_sender))
         else:
             assert isinstance(event, Readable | Writable)
 
-    # -- commands --------------------------------------------------------------------------------
+    # Commands
 
     def command(self, call: Callable[[], object]) -> bool:
-        """Whether a command did what it should; a documented error is an answer, too."""
+        """Run a command; return False if it raised a documented error."""
         try:
             call()
         except AqueductError:
@@ -345,7 +347,7 @@ class World:
             self.server.accepted = True
 
     def payload(self, size: int) -> bytes:
-        """Bytes that no other message has, if there is room to tell them apart."""
+        """Return a payload that is unique if it is long enough."""
         return next(self.tag).to_bytes(4, "big")[:size] + bytes(max(size - 4, 0))
 
     def send(self, party: Party, channel: int, size: int) -> bool:
@@ -407,14 +409,14 @@ class World:
         return taken
 
     def check_taken(self, party: Party, channel: int, payload: bytes) -> None:
-        """What an honest peer sent comes out once, and never anything else."""
+        """Check that each message of an honest peer is taken at most once, and no other."""
         if self.honest:
             sent = self.other(party).sent.get(channel)
-            assert sent is not None, "a message out of nowhere"
+            assert sent is not None, "a message on an unknown channel"
             assert payload in sent, "a message that was not sent, or taken twice"
             sent.remove(payload)
 
-    # -- the network -----------------------------------------------------------------------------
+    # The network
 
     def deliver_all(self) -> None:
         for _ in range(1000):
@@ -426,7 +428,7 @@ class World:
                     self.deliver_stream(party, stream, 0)
                 while party.datagrams:
                     self.other(party).core.handle_datagram(party.datagrams.popleft(), self.now)
-        raise AssertionError("two sides talk for ever without time passing")
+        raise AssertionError("the two sides exchange data forever without time passing")
 
     def deliver_stream(self, party: Party, stream: int, portion: int) -> None:
         """Deliver some bytes of a stream, or its reset, which may overtake them."""
@@ -444,7 +446,7 @@ class World:
         if fin:
             party.write_off(stream)
         elif not flow.data and flow.reset is None:
-            # The stream goes on when there is more to write.
+            # The stream continues when there is more to write.
             del party.flows[stream]
 
     def deliver_one(self, party: Party, which: int, portion: int) -> None:
@@ -461,7 +463,7 @@ class World:
         self.other(party).core.handle_datagram(datagram, self.now)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass and call each timer when it is due."""
+        """Advance the time and run each timer when it is due."""
         until = self.now + seconds
         for _ in range(1000):
             timers = [party.core.next_timer() for party in self.parties]
@@ -482,11 +484,11 @@ class World:
                 assert after is None or after > self.now, "a timer that is always due"
         self.gather()
 
-    # -- the forger ------------------------------------------------------------------------------
+    # The forger
 
     def forged_stream(self, byte: int) -> int:
         slot = byte & 7
-        # With bit 3 the forger goes on with a stream of the honest peer.
+        # With bit 3 the forger continues a stream of the honest peer.
         return slot if byte & 8 else 1000 + slot + 8 * self.forged_streams[slot]
 
     def forge(self, victim: Party, where: int, data: bytes, fin: bool) -> None:
@@ -496,17 +498,17 @@ class World:
         if fin:
             self.other(victim).write_off(stream)
         if fin or where & 32:
-            # The next forgery goes to another stream, and this one may stay open for ever.
+            # The next forgery goes to another stream, and this one may stay open forever.
             self.forged_streams[where & 7] += 1
 
 
 def forged_channel(victim: Party, byte: int) -> int:
-    """A channel the victim's application knows, or the one with that number."""
+    """Return a channel that the victim's application has, or the one with this number."""
     return victim.channel(byte & 0x7F) if byte < 0x80 else byte - 0x80
 
 
 def forged_frame(victim: Party, tape: Tape) -> bytes:
-    """The bytes of one frame, or of a few, by the operands that follow."""
+    """Return the bytes of one or more frames, from the operands that follow."""
     kind = Forgery(tape.byte() % len(Forgery))
     if kind is Forgery.VERSION:
         return (Version() if tape.byte() < 0xF0 else Version(b"1")).encode()
@@ -550,7 +552,7 @@ def forged_frame(victim: Party, tape: Tape) -> bytes:
 
 
 def forged_headers(tape: Tape) -> tuple[tuple[bytes, bytes], ...]:
-    """None, some, or stated limits that make no sense."""
+    """Return no headers, some, or invalid limits."""
     shape = tape.byte()
     headers = tuple((tape.bytes(tape.byte() & 15), b"") for _ in range(shape & 3))
     if shape & 4:
@@ -582,7 +584,7 @@ def forged_acks(tape: Tape) -> bytes:
 
 
 def run(data: bytes) -> World:
-    """Carry out a program and let an honest pair come to its end."""
+    """Run a program, and let an honest pair finish."""
     tape = Tape(data)
     world = World(tape.byte())
     for _ in range(MAX_OPERATIONS):
@@ -600,12 +602,12 @@ def run(data: bytes) -> World:
         world.deliver_all()
         for party in world.parties:
             negative = [line for line in party.core.leftovers() if line.startswith("-")]
-            assert not negative, f"{negative}: more was given back than was taken"
+            assert not negative, f"{negative}: more was released than was charged"
     return world
 
 
 def step(world: World, code: int, tape: Tape) -> None:
-    """One operation; the server is the one who acts or suffers if the highest bit says so."""
+    """Run one operation; the highest bit selects the server."""
     op = Op((code & 0x3F) % len(Op))
     party = world.parties[code >> 7]
     if op >= Op.FORGE_FRAME:
@@ -667,7 +669,7 @@ def forge(world: World, op: Op, victim: Party, tape: Tape) -> None:
         return
     where = tape.byte()
     if op is Op.FORGE_FRAME:
-        # Bit 4 ends the stream, the two highest bits say how many frames come at once.
+        # Bit 4 ends the stream, the two highest bits are the number of frames.
         data = b"".join([forged_frame(victim, tape) for _ in range(1 + (where >> 6))])
         world.forge(victim, where, data, where & 16 != 0)
     elif op is Op.FORGE_BYTES:
@@ -688,7 +690,7 @@ def forge(world: World, op: Op, victim: Party, tape: Tape) -> None:
 
 
 def settle(world: World) -> None:
-    """Let both applications end what they have, and see that nothing is left."""
+    """Let both applications end their halves, and check that nothing is left."""
     for _ in range(200):
         world.deliver_all()
         if not world.server.accepted and world.server.asked:
@@ -704,7 +706,7 @@ def settle(world: World) -> None:
         world.deliver_all()
         world.wait(0.3)
     for party in world.parties:
-        assert not party.core.leftovers(), f"{party.side.name} keeps {party.core.leftovers()}"
+        assert not party.core.leftovers(), f"{party.side.name} holds {party.core.leftovers()}"
         for channel in party.known:
             is_sender = sender_of(channel) == party.side
             told = (channel, is_sender) in party.ended

@@ -1,4 +1,4 @@
-"""The seeds of the fuzzer: small inputs for each target that lead to every frame and every end.
+"""The seeds of the fuzzer: small inputs for each target that reach every frame and every end.
 
 ``python -m tests.fuzz.seeds`` writes them to ``tests/fuzz/corpus/<target>/seed-*``; a test checks
 that they are there and unchanged. What the fuzzer finds is kept beside them as ``found-*``.
@@ -25,7 +25,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
-from tests.fuzz.file_seeds import logs, manifests
+from tests.fuzz.files import logs, manifests
 from tests.fuzz.message_seeds import forged_messages, honest_messages
 from tests.fuzz.program import LARGE_NUMBERS, SAME_TURN, Forgery, Op
 from tests.fuzz.targets import IN_PAIRS, REPEAT
@@ -99,12 +99,12 @@ def encode(frames: list[Frame]) -> bytes:
 
 
 def sequences() -> dict[str, bytes]:
-    """The seeds of `roundtrip`: plain sequences, good and bad."""
+    """Return the seeds of `roundtrip`: valid and invalid sequences."""
     return {name: encode(frames) for name, frames in SEQUENCES.items()} | BROKEN
 
 
 def cut_sequences() -> dict[str, bytes]:
-    """The seeds of `parser`: the same, in pieces."""
+    """Return the seeds of `parser`: the same sequences in pieces."""
     seeds = {}
     for at, (name, data) in enumerate(sequences().items()):
         cuts = (b"", b"\x01", b"\x02\x03", b"\x05\x00\x07", b"\x10")[at % 5]
@@ -113,7 +113,7 @@ def cut_sequences() -> dict[str, bytes]:
     return seeds
 
 
-# -- programs for the connection ---------------------------------------------------------------
+# Programs for the connection
 
 SERVER = 0x80
 ORDERED, UNORDERED, UNRELIABLE = 0, 1, 2
@@ -138,7 +138,7 @@ def send_message(
 
 
 def forge(victim: int, stream: int, *frames: bytes, end: int = 0) -> bytes:
-    """Some frames on one of eight streams, four at a time; FIN or LEAVE after the last."""
+    """Return frames on one of eight streams, four at a time; FIN or LEAVE after the last."""
     parts = []
     for at in range(0, len(frames), 4):
         some = frames[at : at + 4]
@@ -158,7 +158,7 @@ SERVERS = channel_id(Side.SERVER, Side.SERVER, False, 0)
 
 
 def honest_programs() -> dict[str, bytes]:
-    """Two honest sides: each way to send, and each way to end."""
+    """Return programs of two honest sides: each way to send, and each way to end."""
     programs = {
         "handshake": ALL,
         "early": op(Op.SEND, 0, 100) + op(Op.SEND_MANY, 0, 200, 50) + TURN,
@@ -316,7 +316,7 @@ def message(number: int, size: int, *channels: int) -> bytes:
 
 
 def forged_frames() -> dict[str, bytes]:
-    """Each frame on each kind of channel, from the right side and from the wrong one."""
+    """Return programs with each frame on each kind of channel, from either side."""
     programs = {}
     for name, kind, operands in (
         ("version", Forgery.VERSION, (0,)),
@@ -346,7 +346,7 @@ def forged_frames() -> dict[str, bytes]:
 
 
 def forged_rules() -> dict[str, bytes]:
-    """A forger who knows the protocol and breaks one rule of it, named by the seed."""
+    """Return programs of a forger that breaks one rule, which names the seed."""
     last = 0xE0 + LARGE_NUMBERS.index(2**64 - 1)
     acks = op(Forgery.ACK_RELIABLE, 0, 0, 2)
     to_server = {
@@ -453,7 +453,7 @@ def forged_rules() -> dict[str, bytes]:
 
 
 def forged_limits() -> dict[str, bytes]:
-    """A forger who asks for too much of something, of a victim that allows little."""
+    """Return programs of a forger that exceeds the low limits of a victim."""
     part = op(Forgery.PARTIAL_MESSAGE, 0, 0, 0xF7)
     partial = b"".join(forge(SERVER, n % 8, prelude(0), part, end=LEAVE) for n in range(36))
     channels = [op(Forgery.MANY_CHANNELS, n, 0, n + 1, 16) for n in range(17)]
@@ -488,7 +488,7 @@ def forged_programs() -> dict[str, bytes]:
 
 
 def generate() -> dict[str, dict[str, bytes]]:
-    """All seeds, by target and name."""
+    """Return all seeds, by target and name."""
     return {
         "parser": cut_sequences(),
         "roundtrip": sequences(),

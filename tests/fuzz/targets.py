@@ -1,4 +1,4 @@
-"""What the fuzzer runs: a function per target, which takes any bytes and raises only for a bug."""
+"""The targets of the fuzzer: functions that take any bytes, and raise only for a bug."""
 
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -12,34 +12,34 @@ from tests.fuzz import files, messages, program
 LIMITS = ParserLimits(max_message=4096, max_headers=256, max_attachments=4)
 
 MAX_HELD = max(LIMITS.max_message, LIMITS.max_headers, LIMITS.max_version, MAX_RANGES_SIZE) + 10
-"""The largest varbytes, or all those of a message, and a varint that is not complete."""
+"""The largest varbytes, or all those of a message, and an incomplete varint."""
 
 CUTS = 15
-"""How many cuts an input of `parser` can name: the low half of its first byte."""
+"""The maximum of cuts in an input of `parser`: the low half of its first byte."""
 
 REPEAT = 0x10
-"""The bit of the first byte that says to use the cuts again and again."""
+"""The bit of the first byte that repeats the cuts."""
 
 IN_PAIRS = 0x20
-"""The bit of the first byte that says to feed two pieces before asking for frames."""
+"""The bit of the first byte that feeds two pieces before polling frames."""
 
 
 def parser(data: bytes) -> None:
-    """Bytes in any pieces give the same frames, or the same error, as the bytes in one piece.
+    """Check that bytes in pieces give the same frames or error as in one piece.
 
-    The first byte says how many cuts follow, a byte each, and the rest is the sequence.
+    The first byte is the number of cuts that follow, a byte each; the rest is the sequence.
     """
     pieces = list(cut(data))
     whole = parse([b"".join(pieces)])
     at_once = 2 if data and data[0] & IN_PAIRS else 1
-    assert parse(pieces, at_once) == whole, "the result depends on where the bytes were cut"
+    assert parse(pieces, at_once) == whole, "the result depends on the cuts"
 
 
 def roundtrip(data: bytes) -> None:
-    """What was decoded encodes to the very same bytes, and those decode to the same again."""
+    """Check that decoded frames encode to the same bytes, which decode to the same frames."""
     frames, error = parse([data])
     encoded = b"".join([frame.encode() for frame in frames])
-    assert data.startswith(encoded), "there are two ways to write the same frames"
+    assert data.startswith(encoded), "the same frames have two encodings"
     again, error_again = parse([encoded])
     assert again == frames
     if error is None:
@@ -50,22 +50,22 @@ def roundtrip(data: bytes) -> None:
 
 
 def connection(data: bytes) -> None:
-    """A program for two cores, the network and a forger: see `program`."""
+    """Run a program for two cores, the network and a forger: see `program`."""
     program.run(data)
 
 
 def ipc(data: bytes) -> None:
-    """A PDU of ScalableIPC, and a program for two endpoints and a forger: see `messages`."""
+    """Decode a PDU, and run a program for two endpoints and a forger: see `messages`."""
     messages.run(data)
 
 
 def log(data: bytes) -> None:
-    """A log of a partition: see `files`."""
+    """Open a log of a partition: see `files`."""
     files.open_log(data)
 
 
 def manifest(data: bytes) -> None:
-    """A manifest of a partition: see `files`."""
+    """Open a manifest of a partition: see `files`."""
     files.open_manifest(data)
 
 
@@ -80,7 +80,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def cut(data: bytes) -> Iterator[bytes]:
-    """The pieces an input of `parser` asks for."""
+    """Return the pieces of an input of `parser`."""
     first = data[0] if data else 0
     start = 1 + (first & CUTS)
     sizes = data[1:start]
@@ -99,7 +99,7 @@ def cut(data: bytes) -> Iterator[bytes]:
 
 
 def parse(pieces: list[bytes], at_once: int = 1) -> tuple[list[Frame], str | None]:
-    """All frames, runs resolved into messages, and the rule that was broken, if any."""
+    """Return all frames, with runs as messages, and the broken rule, if any."""
     frames: list[Frame] = []
     reader = SequenceParser(LIMITS)
     try:
@@ -123,7 +123,7 @@ def parse(pieces: list[bytes], at_once: int = 1) -> tuple[list[Frame], str | Non
 
 
 def check_size(message: MessageFrame) -> None:
-    """The size that flow control counts is the contents of the three varbytes."""
+    """Check that the size for flow control is the contents of the three varbytes."""
     bare = MessageFrame(message.number, (), (), b"")
     overhead = len(bare.encode())
     # Each of the three length prefixes grows from one byte to two or three.

@@ -1,4 +1,4 @@
-"""The corpus of the fuzzer and a repeatable share of its mutations, without the fuzzer."""
+"""The corpus of the fuzzer and some seeded mutations of it, without the fuzzer."""
 
 from pathlib import Path
 from random import Random
@@ -26,7 +26,7 @@ def kept(target: str) -> list[Path]:
 
 
 def mutated(random: Random, inputs: list[bytes]) -> bytes:
-    """One input with a few bytes changed, cut out, doubled, or taken from another input."""
+    """Return an input with a few bytes changed, removed, duplicated or replaced."""
     data = bytearray(random.choice(inputs))
     for _ in range(random.randint(1, 4)):
         at = random.randint(0, len(data))
@@ -68,7 +68,7 @@ def test_mutations_of_the_kept_inputs_pass(target: str) -> None:
             raise
 
 
-def test_the_seeds_are_what_the_script_writes() -> None:
+def test_the_seeds_match_the_script() -> None:
     for target, seeds in generate().items():
         written = {path.name: path.read_bytes() for path in (CORPUS / target).glob("seed-*")}
         assert written == {f"seed-{name}": data for name, data in seeds.items()}
@@ -79,7 +79,7 @@ def test_the_corpus_stays_small() -> None:
     assert sum(sizes) < MAX_BYTES_IN_GIT
 
 
-def test_the_honest_seeds_end_in_good_order() -> None:
+def test_the_honest_seeds_end_cleanly() -> None:
     ended_early = {"refuse", "close-connection", "connection-lost"}
     for name, data in honest_programs().items():
         world = program.run(data)
@@ -87,8 +87,8 @@ def test_the_honest_seeds_end_in_good_order() -> None:
         assert any(party.over for party in world.parties) == (name in ended_early), name
 
 
-def test_the_honest_messages_end_as_their_names_say() -> None:
-    """Else the programs would prove nothing: the sizes and deliveries must fit each other."""
+def test_the_honest_messages_end_as_named() -> None:
+    """The programs are effective only if their sizes and deliveries match."""
     delivered = {"empty", "small", "pieces", "large", "both-ways", "crowd", "lost", "repeated"}
     delivered |= {
         "late",
@@ -106,7 +106,7 @@ def test_the_honest_messages_end_as_their_names_say() -> None:
 
 
 def test_the_forged_seeds_break_many_rules() -> None:
-    """A corpus that never got past the first check would prove nothing."""
+    """The corpus is effective only if it gets past the first check."""
     worlds = [program.run(data) for data in forged_programs().values()]
     reasons = [party.reason for world in worlds for party in world.parties]
     rules = {reason.split(":")[0] for reason in reasons if reason.startswith("AQ-")}

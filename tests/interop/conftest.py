@@ -1,4 +1,4 @@
-"""A server of ours for another implementation's client."""
+"""Our server, for the client of another implementation."""
 
 from __future__ import annotations
 

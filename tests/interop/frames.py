@@ -1,4 +1,4 @@
-"""Aqueduct's frames, written a second time from the specification alone."""
+"""Aqueduct's frames, implemented independently from the specification."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pairs = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame by its name in the specification, with whatever it carries."""
+    """A frame by its name in the specification, with its fields."""
 
     name: str
     number: int = 0
@@ -36,7 +36,7 @@ def varbytes(contents: bytes) -> bytes:
 
 
 def pairs(headers: Pairs) -> bytes:
-    """The contents of header data."""
+    """Return the contents of header data."""
     return b"".join(varbytes(name) + varbytes(value) for name, value in headers)
 
 
@@ -55,7 +55,7 @@ def connection_headers(headers: Pairs | None = None) -> bytes:
 
 
 def limits(**stated: int) -> tuple[bytes, bytes]:
-    """The header that states what this side takes."""
+    """Return the header that states the limits of this side."""
     contents = pairs([(name.replace("_", "-").encode(), varint(n)) for name, n in stated.items()])
     return b"aqueduct-limits", contents
 
@@ -103,7 +103,7 @@ def dequeued(size: int) -> bytes:
 
 
 class Reader:
-    """Reads from bytes that may end too early: then it raises IndexError."""
+    """Reads fields from bytes; raises IndexError if they end too early."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -155,7 +155,7 @@ def read_attachments(contents: bytes) -> list[tuple[int, Pairs]]:
 
 
 def read_frame(reader: Reader) -> Frame:
-    """The next frame; IndexError if it is not complete."""
+    """Return the next frame; raise IndexError if it is incomplete."""
     tag = reader.take(1)[0]
     if tag == 0xEF:
         assert reader.take(15) == MAGIC[1:]
@@ -182,7 +182,7 @@ def read_frame(reader: Reader) -> Frame:
 
 
 def read_frames(data: bytes) -> tuple[list[Frame], bytes]:
-    """All whole frames, and what is left."""
+    """Return all complete frames, and the remaining bytes."""
     reader = Reader(data)
     frames = []
     while True:

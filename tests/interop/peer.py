@@ -1,4 +1,4 @@
-"""A small Aqueduct peer on another QUIC implementation, aioquic: it says what a test wants."""
+"""A small Aqueduct peer on another QUIC implementation, aioquic, driven by tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENTRYPOINT = 0
 
 @dataclass
 class Incoming:
-    """A stream or datagram of the server's."""
+    """A stream or datagram of the server."""
 
     frames: list[Frame] = field(default_factory=list)
     rest: bytes = b""
@@ -39,7 +39,7 @@ class Incoming:
 
     @property
     def channel(self) -> int | None:
-        """The channel it is about."""
+        """The channel of its ROUTE_TO."""
         return next((frame.number for frame in self.frames if frame.name == "ROUTE_TO"), None)
 
 
@@ -68,21 +68,21 @@ class Peer(QuicConnectionProtocol):
             self.closed = event.error_code, event.reason_phrase
         self._news.set()
 
-    # -- saying something ---------------------------------------------------------------------
+    # Sending
 
     def open(self, data: bytes, *, fin: bool = True) -> int:
-        """Open a stream with some bytes."""
+        """Open a stream and write bytes."""
         stream: int = self._quic.get_next_available_stream_id(is_unidirectional=True)
         return self.write(stream, data, fin=fin)
 
     def write(self, stream: int, data: bytes, *, fin: bool = False) -> int:
-        """Go on with a stream."""
+        """Write more bytes to a stream."""
         self._quic.send_stream_data(stream, data, fin)
         self.transmit()
         return stream
 
     def on(self, channel: int, *frames: bytes, fin: bool = True) -> int:
-        """Open a stream about a channel."""
+        """Open a stream that starts with ROUTE_TO."""
         return self.open(version() + route_to(channel) + b"".join(frames), fin=fin)
 
     def datagram(self, data: bytes) -> None:
@@ -96,39 +96,39 @@ class Peer(QuicConnectionProtocol):
         self.transmit()
 
     def greet(self, *headers: tuple[bytes, bytes]) -> None:
-        """The first stream of a client."""
+        """Send the first stream of a client."""
         self.open(version() + connection_headers(list(headers)))
 
-    # -- hearing something --------------------------------------------------------------------
+    # Receiving
 
     async def until(self, check: Callable[[], Any], what: str) -> Any:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not (found := check()):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise AssertionError(f"in vain: {what}; closed: {self.closed}") from None
+            raise AssertionError(f"timed out: {what}; closed: {self.closed}") from None
         return found
 
     def about(self, channel: int | None) -> list[Incoming]:
-        """All streams about a channel, or about the connection."""
+        """Return all streams of a channel, or of the connection."""
         return [stream for stream in self.streams.values() if stream.channel == channel]
 
     def frames(self, name: str, channel: int | None = None) -> list[Frame]:
-        """All frames of a name so far."""
+        """Return all frames with this name so far."""
         return [
             frame for stream in self.about(channel) for frame in stream.frames if frame.name == name
         ]
 
     async def frame(self, name: str, channel: int | None = None) -> Frame:
-        """The first frame of a name."""
+        """Wait for the first frame with this name, and return it."""
         await self.until(lambda: self.frames(name, channel), f"{name} on {channel}")
         return self.frames(name, channel)[0]
 
     async def closing(self) -> tuple[int, str]:
-        """How the server closed the connection."""
+        """Wait until the server closes the connection; return the code and reason."""
         await self.until(lambda: self.closed is not None, "the server closes")
         assert self.closed is not None
         return self.closed

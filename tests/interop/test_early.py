@@ -35,7 +35,7 @@ async def a_ticket(server: Server) -> SessionTicket:
 
 
 async def say_early(server: Server, ticket: SessionTicket) -> tuple[list[bytes], bool]:
-    """Send the greeting and two messages at once; what arrived, and whether early."""
+    """Send the handshake and two messages at once; return what arrived, and whether early."""
     async with peer_of(server.address, ticket=ticket) as peer:
         peer.greet()
         peer.on(ENTRYPOINT, message(0, b"one"), message(1, b"two"), finish_sender(2))
@@ -46,7 +46,7 @@ async def say_early(server: Server, ticket: SessionTicket) -> tuple[list[bytes],
         return got, connection.early_data
 
 
-async def test_early_data_is_taken_with_a_ticket_and_a_ticket_once(server: Server) -> None:
+async def test_early_data_is_accepted_once_per_ticket(server: Server) -> None:
     """AQ-EARLY-1, AQ-EARLY-2."""
     ticket = await a_ticket(server)
     assert await say_early(server, ticket) == ([b"one", b"two"], True)

@@ -1,4 +1,4 @@
-"""Another QUIC and another encoder against our server: everything the protocol can say."""
+"""Another QUIC and another encoder against our server: every feature of the protocol."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SERVER_ANSWERS = 0b110
 async def meeting(
     server: Server, *headers: tuple[bytes, bytes]
 ) -> AsyncIterator[tuple[Peer, aqueduct.Connection[bytes]]]:
-    """A peer that has greeted, and the connection at our side."""
+    """Connect a peer, and return it with the connection at our side."""
     async with peer_of(server.address) as peer:
         peer.greet(*headers)
         connection = await server.accept()
@@ -57,7 +57,7 @@ async def meeting(
         connection.entrypoint.close()
 
 
-async def test_the_greeting_is_exchanged_with_limits(server: Server) -> None:
+async def test_the_handshake_exchanges_limits(server: Server) -> None:
     async with meeting(server, (b"lang", b"other")) as (peer, connection):
         assert list(connection.headers) == [(b"lang", b"other")]
         assert (await peer.frame("VERSION")).text == VERSION_TEXT
@@ -76,7 +76,7 @@ async def test_the_greeting_is_exchanged_with_limits(server: Server) -> None:
         assert first.fin
 
 
-async def test_messages_sent_before_the_greeting_was_answered_are_kept(server: Server) -> None:
+async def test_messages_sent_before_the_handshake_ends_are_kept(server: Server) -> None:
     async with peer_of(server.address) as peer:
         peer.on(ENTRYPOINT, message(0, b"early"), finish_sender(1))
         peer.greet()
@@ -101,7 +101,7 @@ async def test_ordered_messages_are_acked_reported_and_closed(server: Server) ->
             await connection.entrypoint.receive()
 
 
-async def test_frames_may_come_byte_by_byte(server: Server) -> None:
+async def test_frames_can_arrive_byte_by_byte(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         whole = version() + route_to(ENTRYPOINT) + message(0, b"slow", [(b"k", b"v")])
         stream = peer.open(whole[:1], fin=False)
@@ -112,7 +112,7 @@ async def test_frames_may_come_byte_by_byte(server: Server) -> None:
         assert (got.payload, list(got.headers)) == (b"slow", [(b"k", b"v")])
 
 
-async def test_unordered_messages_come_in_streams_of_their_own(server: Server) -> None:
+async def test_each_unordered_message_has_its_own_stream(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         for number in (2, 0, 1):
             peer.on(ENTRYPOINT, message(number, b"%d" % number))
@@ -127,7 +127,9 @@ async def test_unordered_messages_come_in_streams_of_their_own(server: Server) -
         await peer.frame("CLOSE_RECEIVER", ENTRYPOINT)
 
 
-async def test_datagrams_are_acked_and_missing_ones_nacked_in_their_time(server: Server) -> None:
+async def test_datagrams_are_acked_and_missing_ones_nacked_after_the_deadline(
+    server: Server,
+) -> None:
     async with meeting(server) as (peer, connection):
         for number in (0, 2):
             peer.datagram(version() + route_to(ENTRYPOINT) + message(number, b"%d" % number))
@@ -147,7 +149,7 @@ async def test_datagrams_are_acked_and_missing_ones_nacked_in_their_time(server:
             for position, length in enumerate(frame.numbers):
                 fates += [position % 2 == 0] * length
         assert fates == [True, False, True]
-        # A nack is a promise: the late datagram is ignored.
+        # A late datagram is ignored after its nack.
         peer.datagram(version() + route_to(ENTRYPOINT) + message(1, b"late"))
         peer.write(control, finish_sender(0), fin=True)
         await peer.frame("CLOSE_RECEIVER", ENTRYPOINT)
@@ -166,7 +168,7 @@ async def test_several_messages_share_a_datagram(server: Server) -> None:
 async def attach(
     peer: Peer, connection: aqueduct.Connection[bytes], channel: int, headers: bytes = b""
 ) -> aqueduct.Sender[bytes] | aqueduct.Receiver[bytes]:
-    """Give the server a half of a channel we create."""
+    """Attach a half of a channel of the peer."""
     of_channel = [(b"h", headers)] if headers else []
     peer.on(ENTRYPOINT, message(0, b"take this", attach=[(channel, of_channel)]), fin=False)
     got = await connection.entrypoint.receive_message()
@@ -175,7 +177,7 @@ async def attach(
     return half
 
 
-async def test_the_server_sends_on_a_channel_we_made_and_finishes(server: Server) -> None:
+async def test_the_server_sends_on_a_channel_of_the_peer_and_finishes(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         half = await attach(peer, connection, SERVER_SENDS, b"on the channel")
         assert isinstance(half, aqueduct.Sender)
@@ -194,7 +196,7 @@ async def test_the_server_sends_on_a_channel_we_made_and_finishes(server: Server
         await half.flush()
 
 
-async def test_the_answer_on_a_oneshot_comes_with_its_end(server: Server) -> None:
+async def test_the_reply_on_a_oneshot_finishes_the_channel(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         half = await attach(peer, connection, SERVER_ANSWERS)
         assert isinstance(half, aqueduct.Sender)
@@ -211,7 +213,7 @@ async def test_the_answer_on_a_oneshot_comes_with_its_end(server: Server) -> Non
         assert await receipt is aqueduct.DELIVERED
 
 
-async def test_a_close_nacks_what_was_not_acked(server: Server) -> None:
+async def test_a_close_nacks_unacked_messages(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         half = await attach(peer, connection, SERVER_SENDS)
         assert isinstance(half, aqueduct.Sender)
@@ -239,7 +241,7 @@ async def test_the_server_cancels_with_a_frame_and_a_reset(server: Server) -> No
         peer.on(SERVER_SENDS, CLOSE_RECEIVER)
 
 
-async def test_we_cancel_and_the_server_is_told(server: Server) -> None:
+async def test_a_cancel_of_the_peer_reaches_the_application(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         half = await attach(peer, connection, CLIENT_SENDS)
         assert isinstance(half, aqueduct.Receiver)
@@ -267,17 +269,17 @@ async def test_the_server_closes_a_receiver(server: Server) -> None:
         assert peer.closed is None
 
 
-async def test_a_channel_may_be_used_before_the_message_that_carries_it(server: Server) -> None:
+async def test_a_channel_can_be_used_before_its_carrier_arrives(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         peer.on(CLIENT_SENDS, message(0, b"before the carrier"), finish_sender(1))
-        # The server answers for a channel it does not know yet.
+        # The server answers for a channel that it does not know yet.
         await peer.frame("ROUTE_TO", CLIENT_SENDS)
         half = await attach(peer, connection, CLIENT_SENDS)
         assert isinstance(half, aqueduct.Receiver)
         assert [payload async for payload in half] == [b"before the carrier"]
 
 
-async def test_a_channel_we_forget_is_gone_at_the_server(server: Server) -> None:
+async def test_a_channel_that_the_peer_forgets_ends_at_the_server(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         peer.on(CLIENT_SENDS, message(0, b"x" * 1_000), fin=False)
         await peer.frame("ROUTE_TO", CLIENT_SENDS)
@@ -287,7 +289,7 @@ async def test_a_channel_we_forget_is_gone_at_the_server(server: Server) -> None
         assert connection.statistics()["held_bytes"] == 0
 
 
-async def test_a_channel_of_the_server_it_does_not_know_is_forgotten(server: Server) -> None:
+async def test_an_unknown_channel_of_the_server_is_forgotten(server: Server) -> None:
     async with meeting(server) as (peer, _):
         server_made = 1 | 5 << 3
         peer.on(server_made, ack_reliable(0, 1))
@@ -296,19 +298,19 @@ async def test_a_channel_of_the_server_it_does_not_know_is_forgotten(server: Ser
 
 
 class Gift(msgspec.Struct):
-    """A message of the server's with both kinds of halves."""
+    """A message of the server with both kinds of halves."""
 
     here: aqueduct.Receiver[bytes]
     there: aqueduct.Sender[bytes]
 
 
 class Wish(msgspec.Struct):
-    """What we send to get a gift."""
+    """A request for a gift."""
 
     reply: aqueduct.Sender[Gift]
 
 
-async def test_the_server_creates_channels_and_one_that_is_lost_is_forgotten() -> None:
+async def test_the_server_creates_channels_and_forgets_a_lost_one() -> None:
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", Wish, tls=aqueduct.dev_tls()) as server,
@@ -331,7 +333,7 @@ async def test_the_server_creates_channels_and_one_that_is_lost_is_forgotten() -
         assert (server_sends & 0b111, peer_sends & 0b111) == (0b011, 0b001)
         await to_peer.send(b"early")
         assert (await peer.frame("MESSAGE", server_sends)).text == b"early"
-        # The second of them we use, then we nack the message that carried both.
+        # The peer uses the second of them, then nacks the message that carried both.
         peer.on(peer_sends, message(0, b"from us"), fin=False)
         await asyncio.sleep(0.1)
         peer.on(SERVER_SENDS, CLOSE_RECEIVER)
@@ -345,7 +347,7 @@ async def test_the_server_creates_channels_and_one_that_is_lost_is_forgotten() -
         assert peer.closed is None
 
 
-async def test_we_send_on_a_channel_the_server_made() -> None:
+async def test_the_peer_sends_on_a_channel_of_the_server() -> None:
     async with (
         asyncio.timeout(PATIENCE),
         aqueduct.serve("127.0.0.1:0", Wish, tls=aqueduct.dev_tls()) as server,
@@ -377,7 +379,7 @@ async def test_we_send_on_a_channel_the_server_made() -> None:
         connection.entrypoint.close()
 
 
-async def test_the_server_keeps_within_the_window_we_state(server: Server) -> None:
+async def test_the_server_stays_within_the_window_of_the_peer(server: Server) -> None:
     headers = limits(channel_window=1_000, connection_window=10_000, max_message=600)
     async with meeting(server, headers) as (peer, connection):
         half = await attach(peer, connection, SERVER_SENDS)
@@ -429,7 +431,7 @@ async def test_stop_sending_is_answered_with_a_reset_and_nothing_else_happens(
         peer._quic.stop_stream(stream, 0x10)
         peer.transmit()
         await peer.until(lambda: peer.streams[stream].reset is not None, "a reset")
-        await half.send(b"into the void")
+        await half.send(b"discarded")
         await asyncio.sleep(0.1)
         assert peer.closed is None
         peer.on(SERVER_SENDS, ack_reliable(0, 1), CLOSE_RECEIVER)
@@ -437,7 +439,7 @@ async def test_stop_sending_is_answered_with_a_reset_and_nothing_else_happens(
             await half.flush()
 
 
-async def test_the_server_may_refuse_another_implementation(server: Server) -> None:
+async def test_the_server_can_refuse_the_peer(server: Server) -> None:
     def refuse(headers: aqueduct.Headers, peer: object) -> None:
         raise aqueduct.Refuse("not today")
 
@@ -449,7 +451,7 @@ async def test_the_server_may_refuse_another_implementation(server: Server) -> N
         assert await peer.closing() == (0x06, "not today")
 
 
-async def test_a_close_by_us_is_seen_with_its_code(server: Server) -> None:
+async def test_a_close_by_the_peer_is_reported_with_its_code(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         waiting = asyncio.create_task(connection.entrypoint.receive())
         await asyncio.sleep(0)
@@ -460,7 +462,7 @@ async def test_a_close_by_us_is_seen_with_its_code(server: Server) -> None:
         assert (caught.value.code, caught.value.by_peer) == (aqueduct.CloseCode.GOING_AWAY, True)
 
 
-async def test_a_large_message_passes_whole(server: Server) -> None:
+async def test_a_large_message_arrives_intact(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         payload = bytes(range(256)) * 4_000
         peer.on(ENTRYPOINT, message(0, payload), finish_sender(1))

@@ -1,4 +1,4 @@
-"""Each rule a peer can break closes the connection with the right code and names the rule."""
+"""Breaking a rule closes the connection with the right code, and the reason names the rule."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ Act = Callable[[Peer], object]
 
 @dataclass(frozen=True)
 class Crime:
-    """What a peer does wrong, and which rule that breaks."""
+    """What a peer sends, and the rule that this breaks."""
 
     rule: str
     act: Act
     code: int = PROTOCOL_VIOLATION
     greeted: bool = True
     reply: bool = False
-    """Whether the server sends a message on client#0< before."""
+    """Whether the server first sends a message on client#0<."""
 
 
 def on_entrypoint(*frames: bytes, fin: bool = False) -> Act:
@@ -205,7 +205,7 @@ CRIMES = {
     "a bidirectional stream": Crime("AQ-STREAM-6", bidirectional),
     "an announcement in a datagram": Crime("AQ-UNREL-7", datagram(ROUTE + sent_unreliable(1))),
     "headers in a datagram": Crime("AQ-UNREL-7", datagram(version() + connection_headers())),
-    # Answers to what the server sent: one message of 5 bytes on client#0<
+    # Answers to one message of the server, 5 bytes on client#0<
     "an ack for what was not sent": Crime(
         "AQ-ACK-2", lambda peer: peer.on(SERVER_SENDS, ack_reliable(0, 2), fin=False), reply=True
     ),
@@ -251,7 +251,7 @@ CRIMES = {
 
 
 async def commit(crime: Crime, server: aqueduct.Server[bytes], peer: Peer) -> object:
-    """Do it; returns what has to be kept until the server has noticed."""
+    """Break the rule; return what must be kept alive until the server notices."""
     half: Any = None
     if not crime.greeted:
         crime.act(peer)
@@ -284,7 +284,7 @@ async def test_a_violation_closes_and_names_the_rule(
         del kept
 
 
-async def test_what_comes_before_the_headers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_data_before_the_headers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     small = functools.partial(Config, max_early_bytes=1_000_000)
     # Not by its dotted name: `aqueduct.channel` is the function, too.
     monkeypatch.setattr(importlib.import_module("aqueduct.api.server"), "Config", small)
@@ -299,7 +299,7 @@ async def test_what_comes_before_the_headers_is_bounded(monkeypatch: pytest.Monk
         assert (code, reason.partition(":")[0]) == (LIMIT_EXCEEDED, "AQ-CONN-3")
 
 
-async def test_a_peer_without_datagrams_is_turned_away(server: aqueduct.Server[bytes]) -> None:
+async def test_a_peer_without_datagrams_is_rejected(server: aqueduct.Server[bytes]) -> None:
     async with peer_of(server.address, datagrams=None) as peer:
         peer.greet()
         code, reason = await peer.closing()
@@ -307,7 +307,9 @@ async def test_a_peer_without_datagrams_is_turned_away(server: aqueduct.Server[b
         assert "datagram" in reason
 
 
-async def test_the_server_serves_others_after_all_this(server: aqueduct.Server[bytes]) -> None:
+async def test_the_server_serves_others_after_all_violations(
+    server: aqueduct.Server[bytes],
+) -> None:
     async with peer_of(server.address) as bad:
         bad.open(b"nonsense")
         await bad.closing()
@@ -322,7 +324,7 @@ async def test_the_server_serves_others_after_all_this(server: aqueduct.Server[b
 
 
 @pytest.mark.parametrize("frames", [(), (b"\x04",), (message(0, b"x")[:-1],)])
-async def test_a_reset_excuses_what_was_not_whole(
+async def test_an_incomplete_frame_before_a_reset_is_no_violation(
     server: aqueduct.Server[bytes], frames: tuple[bytes, ...]
 ) -> None:
     async with peer_of(server.address) as peer:

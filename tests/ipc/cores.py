@@ -12,18 +12,18 @@ from aqueduct.ipc.core.pdu import Data, Header, HeaderAck, Pdu, decode
 from aqueduct.ipc.core.settings import IpcSettings
 
 THEM = "them"
-"""Where the other endpoint is."""
+"""The remote address of the other endpoint."""
 
 CONFIG = IpcSettings(max_pdu=512)
 DATA = CONFIG.max_data
 """The most data in a PDU of these tests: 470 bytes."""
 
 ID = b"message id 16 by"
-WRONG = b"nobody's own id."
+WRONG = b"unknown owner id"
 
 
 class Core:
-    """An exchange at a time of its own, which begins at 0."""
+    """An exchange with its own clock, which starts at 0."""
 
     def __init__(self, *, seed: int = 1, reports_sent: bool = False, **changes: Any) -> None:
         self.config = replace(CONFIG, **changes)
@@ -32,13 +32,13 @@ class Core:
         self.sendings: list[OutgoingTransfer] = []
 
     def hear(self, *pdus: Pdu, remote: Hashable = THEM) -> list[Pdu]:
-        """What it answers to some PDUs."""
+        """Handle PDUs and return the answers."""
         for pdu in pdus:
             self.exchange.handle_pdu(pdu.encode(), remote, self.now)
         return self.said()
 
     def said(self) -> list[Pdu]:
-        """What it has sent since it was last asked."""
+        """Return the PDUs sent since the last call."""
         return [pdu for pdu, _ in self.said_to()]
 
     def said_to(self) -> list[tuple[Pdu, Hashable]]:
@@ -47,7 +47,7 @@ class Core:
         return [(decode(each.head + each.data), each.remote) for each in transmits]
 
     def wait(self, seconds: float) -> list[Pdu]:
-        """Let time pass, each timer at its time; returns what it sent meanwhile."""
+        """Advance the clock, run each timer when it is due, and return the PDUs sent."""
         until = self.now + seconds
         while (at := self.exchange.next_timer()) <= until:
             self.now = max(at, self.now)
@@ -66,16 +66,16 @@ class Core:
         return self.exchange.poll_events()
 
     def arrived(self) -> list[bytes]:
-        """The contents of the messages that became whole."""
+        """Return the payloads of the messages that are complete."""
         return [each.payload for each in self.events() if isinstance(each, Arrived)]
 
     def ended(self) -> Ended:
-        """The one thing that happened: a send ended."""
+        """Return the only event, the end of a send."""
         (event,) = self.events()
         assert isinstance(event, Ended)
         return event
 
-    # What a peer would say to it.
+    # Answers of a peer.
 
     def header(self, length: int, payload: bytes = b"", message_id: bytes = ID) -> Header:
         return Header(message_id, self.exchange.owner, length, payload)
@@ -84,7 +84,7 @@ class Core:
         return Data(message_id, self.exchange.owner, sequence, payload)
 
     def knows(self, owner: bytes, remote: Hashable = THEM) -> None:
-        """Let it learn a remote's owner id by an empty message, which is delivered."""
+        """Deliver an empty message, so that the core learns the remote's owner id."""
         message_id = self.send(b"", remote)
         self.said()
         self.exchange.handle_pdu(HeaderAck(message_id, 2, owner).encode(), remote, self.now)

@@ -36,22 +36,22 @@ def test_an_address_has_parts(address: str, place: ParsedAddress) -> None:
         ("local://name:5", "has no port"),
     ],
 )
-def test_what_is_no_address_is_refused_with_advice(address: str, advice: str) -> None:
+def test_an_invalid_address_is_rejected_with_advice(address: str, advice: str) -> None:
     with pytest.raises(ConnectError, match=advice):
         parse(address)
 
 
 @pytest.mark.parametrize("address", ["udp://127.0.0.1:5000", "tls://[::1]:5000"])
-def test_the_parts_make_the_address(address: str) -> None:
+def test_an_address_is_built_from_its_parts(address: str) -> None:
     assert unparse(*parse(address)) == address
 
 
-def test_what_is_no_text_is_no_address() -> None:
+def test_an_address_that_is_not_a_string_is_rejected() -> None:
     with pytest.raises(TypeError, match="an address is a string"):
         parse(5)  # type: ignore[arg-type]
 
 
-def test_advice_names_only_what_is_possible() -> None:
+def test_advice_names_only_the_allowed_schemes() -> None:
     with pytest.raises(ConnectError) as raised:
         parse("local://x", schemes=("udp", "tls"))
     assert str(raised.value).endswith(

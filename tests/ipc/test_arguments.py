@@ -21,13 +21,13 @@ from aqueduct.settings import LONGEST
         ("tls://", {"trust": "ca.pem"}, "trust is what aqueduct.trust"),
     ],
 )
-def test_a_wrong_type_is_told_at_once(
+def test_a_wrong_type_raises_at_once(
     kind: Any, address: Any, given: dict[str, Any], advice: str
 ) -> None:
     with pytest.raises(TypeError, match=advice):
         kind(address, **given)
 
 
-def test_a_time_is_no_longer_than_a_clock_can_count() -> None:
+def test_a_timeout_is_capped_at_what_a_clock_can_represent() -> None:
     assert check_timeout(1) == 1
     assert check_timeout(1e300) == LONGEST

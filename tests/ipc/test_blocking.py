@@ -65,7 +65,7 @@ def test_a_function_runs_in_a_thread_and_may_block_and_send() -> None:
             client.send(server.address, b"bad")
 
 
-def test_functions_that_wait_do_not_keep_hosts_from_being_found() -> None:
+def test_waiting_functions_do_not_block_name_resolution() -> None:
     program = (
         "import sys; sys.modules['uvloop'] = None\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -91,7 +91,7 @@ def test_functions_that_wait_do_not_keep_hosts_from_being_found() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_functions_run_in_no_more_threads_than_it_was_given() -> None:
+def test_functions_run_in_at_most_the_configured_threads() -> None:
     names: set[str] = set()
 
     def note(message: ipc.ReceivedMessage[bytes]) -> None:
@@ -162,7 +162,7 @@ def test_a_function_may_close_its_endpoint_and_has_taken_its_message() -> None:
         receiver.close()
 
 
-def test_nothing_in_time_is_a_timeout_and_the_next_message_is_not_lost() -> None:
+def test_a_receive_times_out_and_the_next_message_is_not_lost() -> None:
     with blocking.Endpoint("local://") as one, blocking.Endpoint("local://") as other:
         with pytest.raises(TimeoutError):
             other.receive(timeout=0.01)
@@ -172,14 +172,14 @@ def test_nothing_in_time_is_a_timeout_and_the_next_message_is_not_lost() -> None
             sending.result(10)
 
 
-def test_it_has_to_be_opened() -> None:
+def test_an_unopened_endpoint_cannot_be_used() -> None:
     endpoint = blocking.Endpoint("local://")
     with pytest.raises(LocalProtocolError, match="open the endpoint"):
         endpoint.send("local://x", b"x")
     assert repr(endpoint) == "<Endpoint local://, not open>"
 
 
-def test_it_has_what_the_other_has() -> None:
+def test_the_blocking_endpoint_has_the_methods_of_the_async_one() -> None:
     def public(kind: type) -> set[str]:
         return {name for name in vars(kind) if not name.startswith("_")}
 
@@ -194,7 +194,7 @@ def test_it_has_what_the_other_has() -> None:
     assert set(inspect.signature(blocking.Endpoint).parameters) == shared | {"threads"}
 
 
-def test_in_a_child_process_it_says_that_it_was_made_before_the_fork() -> None:
+def test_use_after_a_fork_raises_an_error_that_names_the_fork() -> None:
     with blocking.Endpoint("local://") as endpoint:
         pid = os.fork()
         if pid == 0:
@@ -206,7 +206,7 @@ def test_in_a_child_process_it_says_that_it_was_made_before_the_fork() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
-def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
+def test_a_program_that_forgets_to_close_still_exits() -> None:
     program = (
         "from aqueduct.ipc import blocking\n"
         "endpoint = blocking.Endpoint('udp://127.0.0.1:0')\n"

@@ -13,13 +13,13 @@ from aqueduct.ipc import system
 from aqueduct.ipc.core.pdu import Code, Header, HeaderAck, decode
 
 
-def test_it_is_a_clock_that_runs_while_the_host_sleeps() -> None:
+def test_the_clock_runs_while_the_host_sleeps() -> None:
     name = "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME"
     reference = time.clock_gettime(getattr(time, name))
     assert 0 <= system.now() - reference < 1
 
 
-def test_it_is_another_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_monotonic_clock_is_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", 12_345_678, raising=False)
     assert system.choose_clock() is time.monotonic
@@ -27,7 +27,9 @@ def test_it_is_another_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     assert system.choose_clock() is time.monotonic
 
 
-async def test_a_sender_that_wakes_too_late_follows_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sender_that_wakes_after_its_deadline_follows_no_redirect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """IPC-ID-5: the receiver may have dropped the id while the sender's host slept."""
     slept = 0.0
     true_now = system.now

@@ -13,7 +13,7 @@ from aqueduct.errors import EndpointClosed, LocalProtocolError, MessageRefused
 
 
 class Slow:
-    """A function that takes its time, also to be cancelled."""
+    """A slow handler that is also slow to be cancelled."""
 
     def __init__(self) -> None:
         self.began: list[bytes] = []
@@ -37,7 +37,7 @@ async def begun(slow: Slow, sender: ipc.Endpoint[bytes], to: str) -> asyncio.Tas
     return sending
 
 
-async def test_no_function_begins_while_others_come_to_their_end() -> None:
+async def test_no_function_starts_while_the_endpoint_closes() -> None:
     slow = Slow()
     receiver = ipc.Endpoint("local://", on_message=slow)
     await receiver.open()
@@ -56,7 +56,7 @@ async def test_no_function_begins_while_others_come_to_their_end() -> None:
     assert slow.ended == 1
 
 
-async def test_a_close_that_is_cancelled_goes_on_and_the_next_waits_for_it() -> None:
+async def test_a_cancelled_close_continues_and_the_next_close_waits_for_it() -> None:
     slow = Slow()
     receiver = ipc.Endpoint("udp://127.0.0.1:0", on_message=slow)
     await receiver.open()
@@ -68,7 +68,7 @@ async def test_a_close_that_is_cancelled_goes_on_and_the_next_waits_for_it() -> 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(receiver.close(), 0.02)
         with pytest.raises(EndpointClosed):
-            await asyncio.wait_for(stuck, 1)  # although the function has not ended
+            await asyncio.wait_for(stuck, 1)  # the function has not returned
         others = [asyncio.create_task(receiver.close()) for _ in range(2)]
         await asyncio.sleep(0.02)
         assert not any(closing.done() for closing in others)
@@ -92,7 +92,7 @@ async def test_an_endpoint_that_is_closed_while_it_opens_leaves_nothing_open() -
         await opening
 
 
-async def test_what_never_opened_can_be_closed_and_not_opened_any_more() -> None:
+async def test_an_unopened_endpoint_can_be_closed_and_then_not_opened() -> None:
     endpoint = ipc.Endpoint("local://")
     await endpoint.close()
     with pytest.raises(LocalProtocolError, match="once"):
@@ -145,7 +145,7 @@ async def test_a_function_that_is_cancelled_refuses_its_message() -> None:
             await sender.send(receiver.address, b"x")
 
 
-def test_one_that_is_forgotten_is_warned_of() -> None:
+def test_an_endpoint_that_was_not_closed_causes_a_warning() -> None:
     async def forget() -> weakref.ref[ipc.Endpoint[bytes]]:
         endpoint = ipc.Endpoint("udp://127.0.0.1:0")
         await endpoint.open()

@@ -78,7 +78,7 @@ async def test_an_answer_goes_to_the_source_of_a_message() -> None:
         serving.cancel()
 
 
-async def test_the_order_of_many_at_once_does_not_matter_and_none_is_lost() -> None:
+async def test_concurrent_messages_all_arrive() -> None:
     async with two() as (sender, receiver):
         sends = [
             asyncio.create_task(sender.send(receiver.address, str(n).encode()))
@@ -105,7 +105,7 @@ async def test_messages_can_have_a_type() -> None:
         await sending
 
 
-async def test_one_of_another_type_is_refused_and_the_next_is_not(
+async def test_a_message_of_another_type_is_refused_and_the_next_is_received(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -114,14 +114,14 @@ async def test_one_of_another_type_is_refused_and_the_next_is_not(
         ipc.Endpoint("udp://127.0.0.1:0", Point) as friend,
     ):
         receiving = asyncio.create_task(receiver.receive())
-        with pytest.raises(MessageRefused, match="could not make use of the message"):
+        with pytest.raises(MessageRefused, match="refused the message"):
             await sender.send(receiver.address, "not a point")
         await friend.send(receiver.address, Point(3, 4))
         assert (await receiving).payload == Point(3, 4)
         assert "not a Point" in caplog.text
 
 
-async def test_channels_cannot_travel() -> None:
+async def test_channels_cannot_be_sent() -> None:
     async with ipc.Endpoint("local://", aqueduct.Sender[int]) as endpoint:
         sender, receiver = aqueduct.channel(int)
         with pytest.raises(EncodeError, match="cannot travel"):
@@ -130,7 +130,7 @@ async def test_channels_cannot_travel() -> None:
         receiver.close()
 
 
-async def test_what_is_not_bytes_needs_a_type() -> None:
+async def test_a_message_that_is_not_bytes_needs_a_typed_endpoint() -> None:
     async with ipc.Endpoint("local://") as endpoint:
         with pytest.raises(EncodeError, match="give it a type"):
             await endpoint.send("local://x", "text")  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ async def test_a_function_can_take_messages(is_async: bool) -> None:
     ):
         for word in (b"one", b"two"):
             await sender.send(receiver.address, word)
-            assert got[-1] == word  # taken means that the function has returned
+            assert got[-1] == word  # a message is taken when the function has returned
         with pytest.raises(LocalProtocolError, match="on_message"):
             await receiver.receive()
 
@@ -179,12 +179,12 @@ async def test_a_function_that_raises_refuses_the_message(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_nobody_there_is_told_with_the_reason() -> None:
+async def test_a_send_to_a_closed_port_fails_with_the_reason() -> None:
     async with ipc.Endpoint("udp://127.0.0.1:0", config=QUICK) as sender:
         async with ipc.Endpoint("udp://127.0.0.1:0") as gone:
             address = gone.address
         with pytest.raises(SendTimeout, match="connection refused") as raised:
-            await sender.send(address, b"anybody?")
+            await sender.send(address, b"hello?")
         assert not raised.value.may_have_arrived
 
 
@@ -196,7 +196,7 @@ async def test_a_receiver_that_does_not_take_makes_the_send_time_out() -> None:
         await asyncio.sleep(0.05)  # the abort arrives
         receiving = asyncio.create_task(receiver.receive())
         await asyncio.sleep(0.05)
-        assert not receiving.done()  # what its sender gave up is not given out
+        assert not receiving.done()  # a withdrawn message is not delivered
         receiving.cancel()
 
 
@@ -220,7 +220,7 @@ async def test_functions_for_messages_that_were_withdrawn_count_until_they_end()
         running += 1
         await may_end.wait()
 
-    few = ipc.IpcSettings(max_receives=6)  # of which one remote holds half
+    few = ipc.IpcSettings(max_receives=6)  # one remote may hold half
     async with (
         ipc.Endpoint("udp://127.0.0.1:0") as sender,
         ipc.Endpoint("udp://127.0.0.1:0", on_message=slow, config=few) as receiver,
@@ -235,7 +235,7 @@ async def test_functions_for_messages_that_were_withdrawn_count_until_they_end()
         assert receiver._exchange.leftovers() == {}
 
 
-async def test_the_time_of_a_send_is_also_for_waiting_for_others() -> None:
+async def test_the_timeout_of_a_send_includes_the_wait_for_a_slot() -> None:
     async with ipc.Endpoint("udp://127.0.0.1:0", config=ipc.IpcSettings(max_sends=1)) as sender:
         first = asyncio.create_task(sender.send("udp://127.0.0.1:9", b"x"))
         await asyncio.sleep(0)
@@ -248,7 +248,7 @@ async def test_the_time_of_a_send_is_also_for_waiting_for_others() -> None:
             await first
 
 
-async def test_the_time_of_a_send_is_also_for_finding_the_host(
+async def test_the_timeout_of_a_send_includes_name_resolution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with ipc.Endpoint("udp://127.0.0.1:0") as sender:
@@ -257,7 +257,7 @@ async def test_the_time_of_a_send_is_also_for_finding_the_host(
             await asyncio.sleep(60)
 
         monkeypatch.setattr(sender._transport, "locate", locate)
-        with pytest.raises(SendTimeout, match="not found yet"):
+        with pytest.raises(SendTimeout, match="not resolved yet"):
             await sender.send("udp://localhost:9", b"y", timeout=0.05)
 
 
@@ -275,7 +275,7 @@ async def test_a_send_from_another_loop_is_refused_before_anything_is_sent() -> 
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "1", True])
-async def test_a_time_that_cannot_be_is_refused(seconds: float) -> None:
+async def test_an_invalid_timeout_is_rejected(seconds: float) -> None:
     async with ipc.Endpoint("local://") as sender:
         with pytest.raises((ValueError, TypeError), match="a timeout is"):
             await sender.send("local://x", b"x", timeout=seconds)
@@ -289,7 +289,7 @@ async def test_an_address_is_a_string() -> None:
             await sender.send(5, b"x")  # type: ignore[arg-type]
 
 
-async def test_an_endpoint_shows_itself() -> None:
+async def test_the_repr_of_an_endpoint_has_its_address_and_state() -> None:
     endpoint = ipc.Endpoint("local://Me")
     assert repr(endpoint) == "<Endpoint local://Me, not open>"
     async with endpoint:
@@ -305,7 +305,7 @@ async def test_a_receive_that_is_cancelled_leaves_nothing_behind() -> None:
         assert len(endpoint._receivers) == 0
 
 
-async def test_a_send_can_have_less_time() -> None:
+async def test_a_send_can_have_a_shorter_timeout() -> None:
     async with two() as (sender, receiver):
         started = asyncio.get_running_loop().time()
         with pytest.raises(SendTimeout):
@@ -313,7 +313,7 @@ async def test_a_send_can_have_less_time() -> None:
         assert asyncio.get_running_loop().time() - started < 2
 
 
-async def test_a_cancelled_send_is_given_up_and_not_taken() -> None:
+async def test_a_cancelled_send_is_aborted_and_not_taken() -> None:
     async with two() as (sender, receiver):
         sending = asyncio.create_task(sender.send(receiver.address, b"no"))
         await asyncio.sleep(0.02)
@@ -355,7 +355,7 @@ async def test_smaller_pdus_are_learned_from_the_peer() -> None:
         assert sender.statistics().pdus_sent - before == 11  # no PDU too large this time
 
 
-async def test_closing_fails_what_is_being_sent_and_ends_the_loop() -> None:
+async def test_closing_fails_pending_sends_and_ends_the_loop() -> None:
     async with two() as (sender, receiver):
         sending = asyncio.create_task(sender.send(receiver.address, b"x"))
         iterating = asyncio.create_task(collect(receiver))
@@ -378,7 +378,7 @@ async def collect(endpoint: ipc.Endpoint[bytes]) -> list[bytes]:
     return [message.payload async for message in endpoint]
 
 
-async def test_what_was_not_taken_is_refused_when_the_receiver_closes() -> None:
+async def test_messages_not_taken_are_refused_when_the_receiver_closes() -> None:
     async with two() as (sender, receiver):
         sending = asyncio.create_task(sender.send(receiver.address, b"x"))
         await asyncio.sleep(0.05)
@@ -421,9 +421,7 @@ async def test_a_cancelled_receive_leaves_its_message_to_the_next() -> None:
         ("udp://[::1]:5", "cannot find"),
     ],
 )
-async def test_an_address_that_cannot_be_sent_to_is_an_error_that_says_why(
-    to: str, advice: str
-) -> None:
+async def test_an_unusable_destination_raises_with_the_reason(to: str, advice: str) -> None:
     async with ipc.Endpoint("udp://127.0.0.1:0") as endpoint:
         with pytest.raises(ConnectError, match=advice):
             await endpoint.send(to, b"x")
@@ -442,7 +440,7 @@ async def test_an_endpoint_has_to_be_open_and_is_opened_once() -> None:
         await endpoint.open()
 
 
-async def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
+async def test_a_port_in_use_raises_an_error_that_names_it() -> None:
     async with ipc.Endpoint("udp://127.0.0.1:0") as endpoint:
         with pytest.raises(ConnectError, match="in use"):
             await ipc.Endpoint(endpoint.address).open()
@@ -459,7 +457,7 @@ BELIEVED = aqueduct.trust(AUTHORITY.certificate)
 
 
 @pytest.mark.parametrize("size", [0, 1, 300_000, 5_000_000])
-async def test_over_tls_messages_and_answers_share_what_connections_there_are(size: int) -> None:
+async def test_over_tls_messages_and_replies_share_one_connection(size: int) -> None:
     async with (
         ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server,
         ipc.Endpoint("tls://", trust=BELIEVED) as client,
@@ -473,7 +471,7 @@ async def test_over_tls_messages_and_answers_share_what_connections_there_are(si
         await answering
 
 
-async def test_over_tls_both_can_listen_and_both_can_begin() -> None:
+async def test_over_tls_both_sides_can_listen_and_connect() -> None:
     async with (
         ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN, trust=BELIEVED) as one,
         ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN, trust=BELIEVED) as other,
@@ -483,7 +481,7 @@ async def test_over_tls_both_can_listen_and_both_can_begin() -> None:
 
 
 async def test_an_untrusted_certificate_fails_at_once_and_affects_no_other() -> None:
-    stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
+    stranger = make_certificate(["127.0.0.1"], make_authority("another authority"))
     async with (
         ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server,
         ipc.Endpoint("tls://127.0.0.1:0", tls=stranger) as impostor,
@@ -499,10 +497,8 @@ async def test_an_untrusted_certificate_fails_at_once_and_affects_no_other() -> 
         assert impostor.statistics().pdus_received == 0
 
 
-async def test_a_message_that_may_have_arrived_is_not_said_to_have_failed_for_its_certificate() -> (
-    None
-):
-    stranger = make_certificate(["127.0.0.1"], make_authority("somebody else"))
+async def test_an_exposed_message_fails_as_unreachable_not_as_untrusted() -> None:
+    stranger = make_certificate(["127.0.0.1"], make_authority("another authority"))
     async with ipc.Endpoint("tls://", trust=BELIEVED) as client:
         async with ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN) as server:
             await sender_sends(client, server, b"hello")
@@ -512,7 +508,7 @@ async def test_a_message_that_may_have_arrived_is_not_said_to_have_failed_for_it
             address = server.address
             server._exchange.close = Mock()  # type: ignore[method-assign]  # it dies without a word
         async with ipc.Endpoint(address, tls=stranger):
-            with pytest.raises(PeerUnreachable, match="may have the message") as raised:
+            with pytest.raises(PeerUnreachable, match="may have received the message") as raised:
                 await sending
     assert raised.value.may_have_arrived
     assert isinstance(raised.value.__cause__, TLSError)
@@ -530,13 +526,13 @@ async def test_a_receiver_that_starts_late_gets_the_message() -> None:
 
 
 @pytest.mark.parametrize("address", ["tls://127.0.0.1:0", "tls://"])
-def test_to_listen_is_to_have_a_certificate(address: str) -> None:
+def test_listening_requires_a_certificate(address: str) -> None:
     wrong = SHOWN if address == "tls://" else None
     with pytest.raises(LocalProtocolError, match="give tls="):
         ipc.Endpoint(address, tls=wrong)
 
 
-async def test_garbage_is_counted_and_nothing_else_suffers(
+async def test_garbage_is_counted_and_has_no_other_effect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -553,7 +549,7 @@ async def test_garbage_is_counted_and_nothing_else_suffers(
         assert receiver.statistics().malformed >= 5
 
 
-async def test_a_message_shows_itself() -> None:
+async def test_the_repr_of_a_message_has_payload_source_and_id() -> None:
     async with two() as (sender, receiver):
         sending = asyncio.create_task(sender.send(receiver.address, b"x"))
         message = await receiver.receive()
@@ -579,7 +575,7 @@ async def take(receiver: ipc.Endpoint[bytes], count: int) -> None:
         await receiver.receive()
 
 
-async def test_a_timer_that_comes_a_little_early_counts_as_in_time() -> None:
+async def test_a_timer_that_fires_slightly_early_counts_as_due() -> None:
     async with two() as (sender, receiver):
         sending = asyncio.create_task(sender.send(receiver.address, b"patience"))
         await asyncio.sleep(0.02)  # the least backoff is 0.05

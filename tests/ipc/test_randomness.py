@@ -3,14 +3,14 @@
 from aqueduct.ipc.system import SystemRandomness
 
 
-def test_no_two_ids_are_the_same_however_many_are_drawn() -> None:
+def test_ids_are_unique() -> None:
     randomness = SystemRandomness()
     ids = [randomness.randbytes(16) for _ in range(5_000)]
     assert {len(each) for each in ids} == {16}
     assert len(set(ids)) == len(ids)
 
 
-def test_ids_of_all_lengths_share_nothing() -> None:
+def test_ids_of_different_lengths_share_no_bytes() -> None:
     randomness = SystemRandomness()
     drawn = [randomness.randbytes(size) for size in (8, 16, 4_090, 16, 5_000, 8)]
     assert [len(each) for each in drawn] == [8, 16, 4_090, 16, 5_000, 8]

@@ -16,7 +16,7 @@ LARGE = bytes(200_000)
 
 
 def pass_on(source: Exchange, sink: Exchange, remote: str, now: float) -> int:
-    """Give what one side transmits to the other."""
+    """Pass the PDUs of one side to the other."""
     transmits = source.poll_transmits()
     for transmit in transmits:
         sink.handle_pdu(transmit.head + bytes(transmit.data), remote, now)
@@ -24,7 +24,7 @@ def pass_on(source: Exchange, sink: Exchange, remote: str, now: float) -> int:
 
 
 def converse(sender: Exchange, receiver: Exchange, now: float) -> None:
-    """Pass PDUs both ways until there are none; the receiver takes everything."""
+    """Pass PDUs both ways until none is left; the receiver takes every message."""
     while pass_on(sender, receiver, SENDER, now):
         for event in receiver.poll_events():
             assert isinstance(event, Arrived)
@@ -38,20 +38,20 @@ def ended(sender: Exchange) -> dict[bytes, Ended]:
 
 
 def begin(sender: Exchange, receiver: Exchange, pdus: int) -> None:
-    """Have a receiver answer the first PDUs of a message, before it is no more."""
+    """Let a receiver answer the first PDUs of a message before it crashes."""
     for _ in range(pdus):
         pass_on(sender, receiver, SENDER, 0.0)
         pass_on(receiver, sender, REMOTE, 0.0)
     assert ended(sender) == {}
 
 
-def test_a_transfer_that_the_receivers_death_broke_off_fails_when_its_successor_shows() -> None:
+def test_a_transfer_interrupted_by_a_restart_fails_once_the_successor_answers() -> None:
     """IPC-ID-6."""
     sender = Exchange(CONFIG, Random(1), 0.0)
     large = sender.send(REMOTE, LARGE, 0.0)
     begin(sender, Exchange(CONFIG, Random(2), 0.0), pdus=3)
     successor = Exchange(CONFIG, Random(3), 0.0)
-    small = sender.send(REMOTE, b"small", 2.0)  # the id is no longer trusted by now
+    small = sender.send(REMOTE, b"small", 2.0)  # the trust time of the id is over
     converse(sender, successor, 2.0)
     outcomes = ended(sender)
     assert outcomes[small].code == Code.SUCCESS
@@ -59,7 +59,7 @@ def test_a_transfer_that_the_receivers_death_broke_off_fails_when_its_successor_
     assert sender.leftovers() == {}
 
 
-def test_one_whose_last_piece_was_sent_may_have_arrived() -> None:
+def test_a_transfer_whose_last_piece_was_sent_may_have_arrived() -> None:
     sender = Exchange(CONFIG, Random(1), 0.0)
     large = sender.send(REMOTE, LARGE, 0.0)
     begin(sender, Exchange(CONFIG, Random(2), 0.0), pdus=4)
@@ -70,7 +70,7 @@ def test_one_whose_last_piece_was_sent_may_have_arrived() -> None:
     assert (outcomes[large].code, outcomes[large].exposed) == (Code.PEER_RESTARTED, True)
 
 
-def test_a_new_owner_id_of_the_same_process_breaks_nothing_off() -> None:
+def test_a_new_owner_id_of_the_same_process_interrupts_no_transfer() -> None:
     sender = Exchange(CONFIG, Random(1), 0.0)
     receiver = Exchange(CONFIG, Random(2), 0.0)
     large = sender.send(REMOTE, LARGE, 0.0)
@@ -84,7 +84,7 @@ def test_a_new_owner_id_of_the_same_process_breaks_nothing_off() -> None:
 
 
 def broken_off(count: int) -> tuple[Exchange, set[bytes]]:
-    """A sender with transfers that have begun, and whose window they fill by now."""
+    """Return a sender whose started transfers fill its window."""
     sender = Exchange(CONFIG, Random(1), 0.0)
     sent = {sender.send(REMOTE, LARGE, 0.0) for _ in range(count)}
     begin(sender, Exchange(CONFIG, Random(2), 0.0), pdus=3)
@@ -94,7 +94,7 @@ def broken_off(count: int) -> tuple[Exchange, set[bytes]]:
     return sender, sent
 
 
-def test_transfers_that_were_broken_off_do_not_keep_others_from_the_successor() -> None:
+def test_interrupted_transfers_do_not_block_messages_to_the_successor() -> None:
     sender, large = broken_off(4)
     small = sender.send(REMOTE, b"small", 2.0)
     assert sender.leftovers()["waiting"] == 1
@@ -106,7 +106,7 @@ def test_transfers_that_were_broken_off_do_not_keep_others_from_the_successor() 
     assert sender.leftovers() == {}
 
 
-def test_only_one_message_at_a_time_goes_past_a_full_window() -> None:
+def test_only_one_message_at_a_time_exceeds_a_full_window() -> None:
     """IPC-FLOW-7."""
     sender, _ = broken_off(4)
     for number in range(10):
@@ -116,7 +116,7 @@ def test_only_one_message_at_a_time_goes_past_a_full_window() -> None:
     assert sender.leftovers()["waiting"] == 9
 
 
-def test_no_message_goes_past_a_window_that_is_full_of_headers_which_ask_by_themselves() -> None:
+def test_no_message_exceeds_a_window_full_of_headers() -> None:
     sender = Exchange(CONFIG, Random(1), 0.0)
     for _ in range(10):
         sender.send(REMOTE, LARGE, 0.0)

@@ -25,7 +25,7 @@ HERE = "tls://127.0.0.1:0"
 
 
 class Peer:
-    """Takes every message at once, and remembers what the transport told."""
+    """Takes every message at once, and records the calls of the transport."""
 
     transport: TlsTransport
     exchange: Exchange
@@ -36,9 +36,9 @@ class Peer:
         self.troubles: list[tuple[Hashable, str]] = []
         self.errors: list[tuple[Hashable, Exception]] = []
         self.calls: list[int] = []
-        """How many PDUs came at once."""
+        """The number of PDUs in each batch."""
         self.remotes: list[Hashable] = []
-        """Who was heard of, in order."""
+        """The remotes of received messages, in order."""
         self.ends: dict[bytes, asyncio.Future[Ended]] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = 0.0
@@ -67,12 +67,12 @@ class Peer:
 
     @property
     def accepted(self) -> int:
-        """How many accepted connections are open."""
+        """Return the number of accepted connections that are open."""
         return len(self.transport._accepted)
 
     @property
     def opened(self) -> int:
-        """How many connections this side has opened, or is opening."""
+        """Return the number of connections that this side has opened, or is opening."""
         return sum(1 for route in self.transport._routes.values() if route.connection or route.task)
 
     @property
@@ -159,7 +159,7 @@ Start = Callable[..., Awaitable[Peer]]
 
 @contextlib.asynccontextmanager
 async def peers() -> AsyncIterator[Start]:
-    """Opens endpoints, and sees that nothing is left of them."""
+    """Opens endpoints, and checks that they release everything."""
     opened: list[Peer] = []
 
     async def begin(address: str = "tls://", **options: Any) -> Peer:
@@ -184,7 +184,7 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
 
 
 async def dial(address: str, context: ssl.SSLContext | None = None) -> socket.socket:
-    """A blocking socket that speaks to an endpoint by hand."""
+    """A blocking socket with which a test talks to an endpoint directly."""
     host, _, port = address.removeprefix("tls://").rpartition(":")
 
     def connect() -> socket.socket:

@@ -16,13 +16,13 @@ from aqueduct.observe.trace.observer import TraceObserver
 from aqueduct.testing.quic import stream_id
 from aqueduct.testing.record import (
     CommandCalled,
-    Entry,
     EventRaised,
     FrameArrived,
     FrameSent,
     MessageSent,
     MessageTaken,
     Record,
+    RecordEntry,
     StreamEnded,
 )
 from aqueduct.wire.chanid import Side
@@ -99,7 +99,7 @@ class RecordCandidate:
         return [fact for entry in mine for fact in self._entry_facts(entry)]
 
     @staticmethod
-    def _entry_facts(entry: Entry) -> Iterator[Fact]:
+    def _entry_facts(entry: RecordEntry) -> Iterator[Fact]:
         if isinstance(entry, FrameSent | FrameArrived):
             sent = entry if isinstance(entry, FrameSent) else entry.sent
             kind = "frame_sent" if sent is entry else "frame_received"

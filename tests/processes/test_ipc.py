@@ -220,7 +220,7 @@ async def test_a_message_that_a_killed_receiver_may_have_taken_is_not_sent_to_th
         await asyncio.sleep(0.02)
         await first.kill()
         second = await stack.enter_async_context(Listener(first.address))
-        with pytest.raises(PeerRestarted, match="another process") as raised:
+        with pytest.raises(PeerRestarted, match="restarted") as raised:
             await sending
         assert raised.value.may_have_arrived
         await sender.send(second.address, b"after")
@@ -233,7 +233,7 @@ async def test_a_send_to_a_stopped_receiver_says_whether_it_may_have_arrived() -
     async with Listener() as listener, ipc.Endpoint(ANYWHERE) as sender:
         await sender.send(listener.address, b"to one that is alive")
         listener.signal(signal.SIGSTOP)
-        with pytest.raises(SendTimeout, match="may have the message all the same") as raised:
+        with pytest.raises(SendTimeout, match="it may have received the message") as raised:
             await sender.send(listener.address, b"to one that is stopped", timeout=0.5)
         assert raised.value.may_have_arrived
         await listener.kill()

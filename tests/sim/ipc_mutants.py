@@ -1,11 +1,11 @@
-"""Faults planted in the core of ScalableIPC, one at a time, to see that the simulator notices."""
+"""Faults planted in the core of ScalableIPC, one at a time, which the simulator must find."""
 
 from __future__ import annotations
 
 from tests.sim.planting import Mutant
 
 IPC_MUTANTS = [
-    # Never twice
+    # At most once
     Mutant(
         "processed ids are dropped at once when the owner id changes",
         "ipc/core/receiving.py",
@@ -19,7 +19,7 @@ IPC_MUTANTS = [
         "",
     ),
     Mutant(
-        "a duplicate of a message that is whole begins it anew",
+        "a duplicate of a complete message starts it again",
         "ipc/core/receiving.py",
         "        transfer = self._transfers.get(message_id)\n        if transfer is not None:\n"
         "            transfer.remote = remote",
@@ -28,13 +28,13 @@ IPC_MUTANTS = [
         "            transfer.remote = remote",
     ),
     Mutant(
-        "a message that another life may have taken is sent again",
+        "an exposed message is redirected to another life",
         "ipc/core/outgoing.py",
         "        if self.exposed and owner[:INCARNATION] != self.destination[:INCARNATION]:\n",
         "        if False:\n",
     ),
     Mutant(
-        "a message is not known to be exposed",
+        "a HEADER does not expose a message",
         "ipc/core/outgoing.py",
         "        if not self.guessed:\n            self.exposed = True\n",
         "",
@@ -46,12 +46,12 @@ IPC_MUTANTS = [
         "",
     ),
     Mutant(
-        "a new life has the owner ids of the one before",
+        "a new life has the owner ids of the previous one",
         "ipc/core/receiving.py",
         "        self._incarnation = randomness.randbytes(INCARNATION)\n",
         "        self._incarnation = bytes(range(INCARNATION))\n",
     ),
-    # Success is the truth
+    # Success means taken
     Mutant(
         "the last PDU is acknowledged before the message is taken",
         "ipc/core/receiving.py",
@@ -66,14 +66,14 @@ IPC_MUTANTS = [
         "transfer.last_ack())",
     ),
     Mutant(
-        "an ack is accepted from anybody",
+        "an ack is accepted from any remote",
         "ipc/core/sending.py",
         "            or transfer.state is not OutgoingState.HEADER\n"
         "            or transfer.remote != remote\n",
         "            or transfer.state is not OutgoingState.HEADER\n",
     ),
     Mutant(
-        "any DATA_ACK will do",
+        "a DATA_ACK with any number is accepted",
         "ipc/core/sending.py",
         "            or transfer.index != ack.sequence\n",
         "",
@@ -85,44 +85,44 @@ IPC_MUTANTS = [
         "        code, last = 0, answer[1]\n",
     ),
     Mutant(
-        "that a message waits to be taken counts as success",
+        "a notice counts as success",
         "ipc/core/sending.py",
         "        transfer.held = True\n        self._schedule(transfer, now)\n",
         "        self._advance(transfer, known, now)\n        return\n",
     ),
     Mutant(
-        "a message that is not whole is said to wait to be taken",
+        "a notice is sent for an incomplete message",
         "ipc/core/receiving.py",
         "                self._answer(remote, transfer.last_ack())\n            elif (",
         "                self._answer(remote, transfer.notice())\n            elif (",
     ),
     # Bytes
     Mutant(
-        "data past the end of a message is appended",
+        "data beyond the end of a message is appended",
         "ipc/core/incoming.py",
         "            data = data[: self.missing]  # IPC-RECV-1\n",
         "            self.missing = len(data)\n",
     ),
     Mutant(
-        "a message that is cut anew keeps its id",
+        "a refragmented message keeps its id",
         "ipc/core/outgoing.py",
         "        if not self.exposed:\n            self.wire_id = fresh_id\n",
         "",
     ),
     Mutant(
-        "a message that is cut anew goes on at the old offset",
+        "a refragmented message continues at the wrong offset",
         "ipc/core/outgoing.py",
         "            start = self.index * piece\n",
         "            start = self.index * piece + 2 * self.corrections\n",
     ),
     Mutant(
-        "a duplicate piece is added once more",
+        "a duplicate piece is appended",
         "ipc/core/receiving.py",
         "            self._answer(remote, transfer.last_ack())  # IPC-RECV-12\n",
         "            self._add(transfer, data.payload, now)\n",
     ),
     Mutant(
-        "the size that a receiver takes is not remembered",
+        "the maximum PDU size of a receiver is not remembered",
         "ipc/core/sending.py",
         "        known.max_data = min(known.max_data, size)\n",
         "",
@@ -148,41 +148,41 @@ IPC_MUTANTS = [
         "            transfer.charge = 0\n        if",
     ),
     Mutant(
-        "the window is not released when a message waits to be taken",
+        "the window is not released for a held message",
         "ipc/core/sending.py",
         "            known.window.remove(transfer.charge)\n"
         "            transfer.charge = 0\n            ",
         "            transfer.charge = 0\n            ",
     ),
     Mutant(
-        "nobody who waits goes on",
+        "queued transfers are never started",
         "ipc/core/sending.py",
         "        while waiting and not self._closed and known",
         "        while waiting and self._closed and known",
     ),
     Mutant(
-        "a send that is given up is reported twice",
+        "a send that timed out is reported twice",
         "ipc/core/sending.py",
         "            transfer.time_out()\n",
         "            transfer.time_out()\n"
         "            self.ended.append(Ended(transfer.message_id, transfer.remote, code, True))\n",
     ),
     Mutant(
-        "the bytes of a message that is over still count",
+        "the bytes of an ended message still count",
         "ipc/core/admission.py",
         "        self.held -= arrived\n",
         "",
     ),
     Mutant(
-        "the bytes of a message that was withdrawn count for ever",
+        "the bytes of a withdrawn message count forever",
         "ipc/core/receiving.py",
         "            self._budget.release(transfer)\n        self._processed",
         "            self._budget.release(transfer)\n        else:\n"
         "            self._budget.held += transfer.arrived\n        self._processed",
     ),
-    # Shares
+    # Budget
     Mutant(
-        "what is announced counts as if it had arrived",
+        "announced bytes count as arrived",
         "ipc/core/admission.py",
         "            account = self._open(remote)\n        if (\n",
         "            account = self._open(remote)\n"
@@ -197,75 +197,75 @@ IPC_MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "more is kept than there is room for",
+        "more bytes are held than the limit",
         "ipc/core/admission.py",
         "        while not self._fits(account, size, transfer):\n",
         "        while False:\n",
     ),
     Mutant(
-        "a message too many is begun",
+        "more messages are started than the limit",
         "ipc/core/admission.py",
         "            account.count >= self._max_count - self.count\n",
         "            account.count > self._max_count - self.count\n",
     ),
     Mutant(
-        "a transfer that is displaced still counts",
+        "a displaced transfer still counts",
         "ipc/core/admission.py",
         "                self._displace(other)\n",
         "                self._displace(other)\n                self.held += other.arrived\n",
     ),
     Mutant(
-        "sends to a remote that cannot be reached go on",
+        "sends to an unreachable remote continue",
         "ipc/core/sending.py",
         "            self._give_up(transfer, Code.APPLICATION, now)\n",
         "            pass\n",
     ),
-    # Times
+    # Timing
     Mutant(
-        "an answer does not give the next PDU its time",
+        "an ack does not reset the deadline",
         "ipc/core/outgoing.py",
         "        self.attempts = 0\n        self.deadline = deadline\n",
         "        self.attempts = 0\n",
     ),
     Mutant(
-        "a PDU is sent again without backoff",
+        "a PDU is retransmitted without backoff",
         "ipc/core/sending.py",
         "        transfer.retry_at = now + backoff\n",
         "        transfer.retry_at = now + backoff / 8\n",
     ),
     Mutant(
-        "a message that waits to be taken gets more time",
+        "a notice extends the deadline",
         "ipc/core/sending.py",
         "        transfer.held = True\n",
         "        transfer.held = True\n"
         "        transfer.deadline = now + self._config.ack_timeout\n",
     ),
     Mutant(
-        "a message that waits to be taken is asked for like any other",
+        "a held message has the usual backoff",
         "ipc/core/sending.py",
         "            backoff = max(backoff, config.held_backoff)\n",
         "            pass\n",
     ),
     Mutant(
-        "a message that waits to be taken is never asked for again",
+        "a held message is never retransmitted",
         "ipc/core/sending.py",
         "            backoff = max(backoff, config.held_backoff)\n",
         "            backoff = 1e9\n",
     ),
     Mutant(
-        "anybody can say that a message waits to be taken",
+        "a notice is accepted from any remote",
         "ipc/core/sending.py",
         "            if transfer is not None and transfer.remote == remote and _is_notice",
         "            if transfer is not None and _is_notice",
     ),
     Mutant(
-        "a PDU is never sent again",
+        "a PDU is never retransmitted",
         "ipc/core/sending.py",
         "        elif now >= transfer.retry_at:\n",
         "        elif now >= transfer.retry_at + 1e9:\n",
     ),
     Mutant(
-        "an owner id is trusted for ever",
+        "an owner id is trusted forever",
         "ipc/core/sending.py",
         "        if known.owner and now < known.trusted_until:",
         "        if known.owner:",
@@ -274,10 +274,10 @@ IPC_MUTANTS = [
         "an owner id is trusted although the remote is in trouble",
         "ipc/core/sending.py",
         "            known.trusted_until = 0.0  # the next",
-        "            pass  # whoever",
+        "            pass  # the next",
     ),
     Mutant(
-        "the owner id never changes by itself",
+        "the owner id never expires",
         "ipc/core/exchange.py",
         "            self._receiver.change_owner(now)\n        for sleeper",
         "            self._receiver.owner_until = now + 1\n        for sleeper",

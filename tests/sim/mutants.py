@@ -1,4 +1,4 @@
-"""Faults planted in the core, one at a time, to see that the simulator notices each of them."""
+"""Faults planted in the core, one at a time, which the simulator must find."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MUTANTS = [
         "        late = 0\n",
     ),
     Mutant(
-        "datagrams get no time to arrive",
+        "datagrams are nacked without a deadline",
         "protocol/receiver.py",
         "            max(2 * self._context.rtt, config.receipt_deadline_min), "
         "config.receipt_deadline_max\n",
@@ -154,8 +154,8 @@ MUTANTS = [
     Mutant(
         "a sender does not use its channel's reserve",
         "protocol/flow.py",
-        "        return min(size, free) if free > 0 else 0\n",
-        "        return 0\n",
+        "        return size if size < free else free",
+        "        return 0",
     ),
     Mutant(
         "a reserve is never used up",
@@ -176,7 +176,7 @@ MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "a receiver that ended keeps its reserve",
+        "an ended receiver keeps its reserve",
         "protocol/receiver.py",
         "        self._credit.discard(self.channel, queued, self.unreported, self.reserved)\n",
         "        self._credit.discard(self.channel, queued, self.unreported, 0)\n",
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     # Ends
     Mutant(
-        "a finish does not wait for messages under way",
+        "a finish does not wait for messages in flight",
         "protocol/receiver.py",
         "            if self._arrived != self._total or",
         "            if self._arrived < self._total - 1 or",
@@ -207,7 +207,7 @@ MUTANTS = [
         "        out.drop_datagrams",
     ),
     Mutant(
-        "a cancel leaves the queue to the application",
+        "a cancel keeps the receiver's queue",
         "protocol/receiver.py",
         "        self._end = End.CANCELLED\n        self._emit_end(End.CANCELLED)\n"
         "        return self._drop_queue()\n",
@@ -252,7 +252,7 @@ MUTANTS = [
         "                pass\n",
     ),
     Mutant(
-        "the application is not told of messages that came before its handle",
+        "messages that arrived before the handle are not reported",
         "protocol/receiver.py",
         "        self.owner = Ownership.APPLICATION\n        if self._queue is not None:\n",
         "        self.owner = Ownership.APPLICATION\n        if False:\n",
@@ -276,13 +276,13 @@ MUTANTS = [
         "                last = MessageRun(number + (count > 1), [], 0)\n",
     ),
     Mutant(
-        "VERSION is left out too early",
+        "VERSION is omitted too early",
         "protocol/outgoing.py",
         "        return route if self.version_acked else _VERSION + route\n",
         "        return route if self._next_stream > 9 else _VERSION + route\n",
     ),
     Mutant(
-        "the windows of the first flight are one's own",
+        "the first flight uses the sender's own windows",
         "protocol/flow.py",
         "        self.peer_limits = initial\n",
         "        self.peer_limits = limits\n",
@@ -295,31 +295,31 @@ MUTANTS = [
     ),
     # Leaks
     Mutant(
-        "a channel that ended is counted off twice",
+        "an ended channel is subtracted twice",
         "protocol/channels.py",
         "        if half.channel not in self.halves:\n            return  # AQ-LIMIT-4",
         "        if False:\n            return  # AQ-LIMIT-4",
     ),
     Mutant(
-        "halves that linger are counted for ever",
+        "lingering halves are counted forever",
         "protocol/channels.py",
         "            self._context.lingering -= 1\n",
         "            pass\n",
     ),
     Mutant(
-        "channels of one's own that ended are counted for ever",
+        "ended channels of this side are counted forever",
         "protocol/channels.py",
         "            self._ours -= 1\n",
         "            pass\n",
     ),
     Mutant(
-        "halves that ended stay in the table",
+        "ended halves stay in the table",
         "protocol/channels.py",
         "        if half.settle():\n            self._remove(half)\n",
         "        if half.settle():\n",
     ),
     Mutant(
-        "senders that were lost untaken are remembered for ever",
+        "senders lost before they were taken are remembered forever",
         "protocol/channels.py",
         "        if channel not in self._lost_senders:\n            return False\n"
         "        del self._lost_senders[channel]\n        return True\n",
@@ -327,7 +327,7 @@ MUTANTS = [
         seeds="1200:1500",
     ),
     Mutant(
-        "a receiver that ended keeps its timer",
+        "an ended receiver keeps its timer",
         "protocol/receiver.py",
         "        self._acks = self._reliable = self.datagrams = None\n"
         "        self.wake_at = self._flush_at = NEVER\n",
@@ -335,18 +335,18 @@ MUTANTS = [
         "        self._context.timers.wake(self, now + 1e6)\n",
     ),
     Mutant(
-        "credit of a channel that ended is still to be reported",
+        "credit of an ended channel is still reported",
         "protocol/receiver.py",
         "        self._credit.discard(self.channel, queued, self.unreported, self.reserved)\n",
         "        self._credit.discard(-1, queued, self.unreported, self.reserved)\n",
     ),
     Mutant(
-        "messages that were dropped count as waiting",
+        "dropped messages count as queued",
         "protocol/receiver.py",
         "        context.queued_objects -= queue.count\n",
         "",
     ),
-    # Subtler ones
+    # Others
     Mutant(
         "the deadline of datagrams ignores the round-trip time",
         "protocol/receiver.py",
@@ -354,7 +354,7 @@ MUTANTS = [
         "max(0.0, config.receipt_deadline_min)",
     ),
     Mutant(
-        "the application is not told of nacks",
+        "nacks are not reported to the application",
         "protocol/sender.py",
         "            self._emit(Undelivered(self.channel, False, bad))\n",
         "            pass\n",
@@ -366,7 +366,7 @@ MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "a channel that ended well is told to be forgotten",
+        "a finished channel is forgotten with FORGET_CHANNEL",
         "protocol/channels.py",
         "        if channel in self._tombstones or channel == ENTRYPOINT:\n",
         "        if channel in self._tombstones and creator_of(channel) != self.side:\n",
@@ -390,25 +390,25 @@ MUTANTS = [
         "        elif was is SenderState.FINISHED:\n",
     ),
     Mutant(
-        "the connection window is not held",
+        "the connection window is not enforced",
         "protocol/flow.py",
         "self.outstanding + size <= limit or self.outstanding <= self.limit - self.base",
         "True",
     ),
     Mutant(
-        "a message larger than the window is never let in",
+        "a message larger than the window never fits",
         "protocol/flow.py",
         "self.outstanding + size <= limit or self.outstanding <= self.limit - self.base",
         "self.outstanding + size <= limit",
     ),
     Mutant(
-        "nacks give back the credit of other datagrams",
+        "nacks return the credit of other datagrams",
         "protocol/unreliable.py",
         "                    size = self.sizes.popleft()\n",
         "                    size = self.sizes.pop()\n",
     ),
     Mutant(
-        "the lineage is told from the wrong end",
+        "the lineage is reported in reverse",
         "protocol/lineage.py",
         "(node.channel, *above)",
         "(*above, node.channel)",
@@ -420,7 +420,7 @@ MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "datagrams leave after their sender was cancelled",
+        "datagrams are sent after their sender was cancelled",
         "protocol/sender.py",
         "        out.drop_datagrams(self.channel)\n        if self.datagrams is not None:\n",
         "        if self.datagrams is not None:\n",

@@ -24,7 +24,7 @@ class Mutant:
     old: str
     new: str
     seeds: str = SEEDS
-    """Other seeds for a fault in a state that few runs reach."""
+    """The seeds to run; others for a fault in a rare state."""
 
 
 def plant(mutant: Mutant, place: Path) -> Path:

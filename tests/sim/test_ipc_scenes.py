@@ -20,7 +20,7 @@ CONFIG = IpcSettings(
 
 
 class Pair:
-    """A sender that knows the owner id of the receiver, and the receiver."""
+    """A sender, a receiver, and the owner id that the sender knows."""
 
     def __init__(self) -> None:
         self.sender = Exchange(CONFIG, Random(1), 0.0)
@@ -60,8 +60,8 @@ class Pair:
         return [each.code for each in self.sender.poll_events() if isinstance(each, Ended)]
 
 
-def test_an_answer_that_comes_after_the_deadline_does_not_redirect() -> None:
-    """The receiver may have forgotten by then that it took the message (IPC-CONF-2)."""
+def test_a_correction_after_the_deadline_does_not_redirect() -> None:
+    """The receiver may have dropped the id of a message that it took (IPC-CONF-2)."""
     pair = Pair()
     pair.sender.send("receiver", b"once", 0.0)
     header = pair.sent()
@@ -77,7 +77,7 @@ def test_an_answer_that_comes_after_the_deadline_does_not_redirect() -> None:
     assert pair.ended() == [Code.SEND_TIMEOUT]
 
 
-def test_a_large_header_that_is_accepted_late_does_not_misplace_the_rest() -> None:
+def test_a_large_header_accepted_late_does_not_corrupt_the_message() -> None:
     pair = Pair()
     payload = bytes(range(250)) * 8
     pair.sender.send("receiver", payload, 0.0)
@@ -97,7 +97,7 @@ def test_a_large_header_that_is_accepted_late_does_not_misplace_the_rest() -> No
     assert pair.ended() == [Code.SUCCESS]
 
 
-def test_a_message_that_somebody_may_have_is_cut_anew_under_its_own_id() -> None:
+def test_an_exposed_message_is_refragmented_under_its_own_id() -> None:
     pair = Pair()
     payload = bytes(range(250)) * 3
     pair.sender.send("receiver", payload, 0.0)
@@ -114,7 +114,7 @@ def test_a_message_that_somebody_may_have_is_cut_anew_under_its_own_id() -> None
     assert pair.take() == []
 
 
-def test_a_message_that_somebody_may_have_is_cut_once_only() -> None:
+def test_an_exposed_message_is_refragmented_only_once() -> None:
     pair = Pair()
     pair.sender.send("receiver", bytes(900), 0.0)
     for max_pdu in (700, 600):
@@ -125,7 +125,7 @@ def test_a_message_that_somebody_may_have_is_cut_once_only() -> None:
     assert pair.sender.leftovers() == {}
 
 
-def test_a_message_that_was_cut_anew_can_be_cancelled_by_the_id_that_its_sender_knows() -> None:
+def test_a_refragmented_message_is_cancelled_by_its_first_id() -> None:
     pair = Pair()
     message = pair.sender.send("receiver", bytes(2_000), 0.0)
     pair.receiver.resize(512)

@@ -16,12 +16,12 @@ from aqueduct.testing.record import (
     CommandCalled,
     ConnectionClosed,
     CoreFault,
-    Entry,
     EventRaised,
     FrameArrived,
     FrameSent,
     MessageTaken,
     Record,
+    RecordEntry,
     SendFailed,
     StreamEnded,
 )
@@ -42,7 +42,7 @@ from aqueduct.wire.frames import (
 )
 from tests.testing import scenes
 
-Wanted = Callable[[Entry], bool]
+Wanted = Callable[[RecordEntry], bool]
 Doctor = Callable[[Record], None]
 
 
@@ -130,7 +130,7 @@ def repeat(wanted: Wanted, skip: int = 0, after: float = 0.0) -> Doctor:
     return doctor
 
 
-def add(entry: Entry) -> Doctor:
+def add(entry: RecordEntry) -> Doctor:
     """Insert an entry."""
 
     def doctor(record: Record) -> None:
@@ -288,12 +288,12 @@ SCENES = list(dict.fromkeys(case[1] for case in CASES))
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_clean_run_pleases_every_checker(scene: Callable[[], Record]) -> None:
+def test_a_valid_run_has_no_violations(scene: Callable[[], Record]) -> None:
     assert check(scene()) == []
 
 
 @pytest.mark.parametrize(("name", "scene", "doctor"), CASES, ids=[case[0] for case in CASES])
-def test_a_checker_sees_what_was_doctored(
+def test_a_checker_finds_the_violation(
     name: str, scene: Callable[[], Record], doctor: Doctor
 ) -> None:
     record = scene()
@@ -301,31 +301,31 @@ def test_a_checker_sees_what_was_doctored(
     assert name in {violation.checker for violation in check(record)}
 
 
-def test_every_checker_is_doctored_at_least_once() -> None:
+def test_every_checker_has_a_case() -> None:
     assert {case[0] for case in CASES} == set(CHECKERS)
 
 
-def test_every_checker_says_what_it_promises() -> None:
+def test_every_checker_has_a_docstring() -> None:
     for find in CHECKERS.values():
         assert find.__doc__
 
 
-def test_a_run_that_does_not_come_to_rest_is_a_violation() -> None:
+def test_a_run_that_does_not_become_idle_is_a_violation() -> None:
     record = scenes.three_messages()
     record.drained = False
-    assert "did not come to rest" in str(check(record)[0])
+    assert "did not become idle" in str(check(record)[0])
 
 
 def test_a_violation_names_its_checker_time_side_channel_and_message() -> None:
-    violation = Violation("at most once", "was taken twice", 1.5, Side.SERVER, CHILD, 3)
+    violation = Violation("was taken twice", 1.5, Side.SERVER, CHILD, 3, "at most once")
     text = "[at most once] 1.500000 server client#1> message 3: was taken twice"
     assert str(violation) == text
 
 
-def test_a_cancel_leaves_no_stream_alive() -> None:
+def test_a_cancel_leaves_no_stream_open() -> None:
     record = scenes.a_cancel()
     drop(lambda entry: isinstance(entry, StreamEnded) and entry.reset is not None)(record)
-    assert "lives on after the cancel" in str(check(record))
+    assert "is open after the cancel" in str(check(record))
 
 
 def test_a_close_by_the_application_is_a_cause() -> None:

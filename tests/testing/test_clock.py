@@ -31,7 +31,7 @@ def test_a_time_in_the_past_means_now() -> None:
     assert seen == [5.0]
 
 
-def test_run_stops_short_of_what_is_due_later() -> None:
+def test_run_does_not_make_calls_due_later() -> None:
     clock = VirtualClock()
     seen: list[str] = []
     clock.after(2.0, seen.append, "later")
@@ -41,7 +41,7 @@ def test_run_stops_short_of_what_is_due_later() -> None:
     assert seen == ["later"]
 
 
-def test_run_until_idle_says_whether_it_came_to_rest() -> None:
+def test_run_until_idle_returns_whether_it_became_idle() -> None:
     clock = VirtualClock()
 
     def again(_: None) -> None:
@@ -57,7 +57,7 @@ def test_an_idle_clock_does_not_step() -> None:
     assert not VirtualClock().step()
 
 
-def test_each_purpose_has_its_own_random_choices() -> None:
+def test_each_purpose_has_its_own_rng() -> None:
     assert seeded(1, "network").random() == seeded(1, "network").random()
     assert seeded(1, "network").random() != seeded(1, "workload").random()
     assert seeded(1, "network").random() != seeded(2, "network").random()

@@ -15,7 +15,7 @@ from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageFrame
 
 
-def test_a_message_gets_across() -> None:
+def test_a_message_arrives() -> None:
     pair = Pair(seed=1, loss=0.0, delay=0.01)
     pair.run(1)
     pair.client.send(ENTRYPOINT, b"hello")
@@ -24,7 +24,7 @@ def test_a_message_gets_across() -> None:
     assert pair.client.events_of(Delivered)
 
 
-def test_a_pair_ends_with_nothing_left_and_nothing_wrong() -> None:
+def test_a_pair_ends_without_leftovers_or_violations() -> None:
     pair = Pair(loss=0.3, jitter=0.2)
     pair.client.send(ENTRYPOINT, b"early")
     pair.client.finish(ENTRYPOINT)
@@ -37,7 +37,7 @@ def test_a_pair_ends_with_nothing_left_and_nothing_wrong() -> None:
     assert pair.client.events_of(SenderEnded) == [SenderEnded(ENTRYPOINT, End.FINISHED)]
 
 
-def test_time_passes_only_when_told_to() -> None:
+def test_time_advances_only_in_run() -> None:
     pair = Pair(delay=0.5)
     assert pair.now == 0.0
     pair.run(0.4)
@@ -47,7 +47,7 @@ def test_time_passes_only_when_told_to() -> None:
     assert pair.now == pytest.approx(0.6)
 
 
-def test_a_test_may_accept_by_itself() -> None:
+def test_a_test_can_accept_the_client_itself() -> None:
     pair = Pair(accept=False, headers=((b"who", b"me"),))
     pair.run(1)
     (headers,) = pair.server.events_of(PeerHeaders)
@@ -68,7 +68,7 @@ def test_frames_can_be_looked_up_by_side_and_kind() -> None:
     assert pair.sent(Side.SERVER, MessageFrame) == []
 
 
-def test_the_record_tells_what_applications_did() -> None:
+def test_the_record_has_the_actions_of_the_applications() -> None:
     pair = Pair()
     pair.run(1)
     pair.client.send_message(ENTRYPOINT, b"x", attach=[Attach(Give.SENDER)])
@@ -81,7 +81,7 @@ def test_the_record_tells_what_applications_did() -> None:
     assert {MessageSent, MessageTaken, CommandCalled, SendFailed} <= set(kinds)
 
 
-def test_the_space_of_each_message_is_known() -> None:
+def test_the_record_has_the_number_space_of_each_message() -> None:
     pair = Pair()
     pair.run(1)
     pair.client.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert run() == run()
 
 
-def test_an_error_the_core_may_not_raise_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undocumented_error_of_the_core_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair()
 
     def broken(*_: object) -> None:

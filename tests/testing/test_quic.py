@@ -31,7 +31,7 @@ def test_streams_overtake_each_other() -> None:
     assert order != sorted(order)
 
 
-def test_writes_are_cut_and_joined() -> None:
+def test_writes_are_split_and_merged() -> None:
     world = FakeWorld(Faults(jitter=0.1, split=1.0))
     world.send(WriteStream(0, TEXT, False))
     world.clock.run_until_idle(60)
@@ -43,7 +43,7 @@ def test_writes_are_cut_and_joined() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_reset_leaves_a_prefix_and_is_told_after_it(seed: int) -> None:
+def test_a_reset_arrives_after_a_prefix_of_the_stream(seed: int) -> None:
     world = FakeWorld(NASTY, seed)
     world.send(*(WriteStream(0, TEXT[at : at + 10], False) for at in range(0, 200, 10)))
     world.send(ResetStream(0, 16))
@@ -63,7 +63,7 @@ def test_a_reset_of_a_finished_stream_may_come_too_late() -> None:
     assert outcomes == {(True, False), (False, True)}
 
 
-def test_datagrams_are_lost_late_and_out_of_turn_but_never_doubled() -> None:
+def test_datagrams_are_lost_delayed_and_reordered_but_not_duplicated() -> None:
     world = FakeWorld(NASTY)
     world.send(*(SendDatagram(bytes([number])) for number in range(200)))
     world.clock.run_until_idle(60)
@@ -81,7 +81,7 @@ def test_in_a_blackout_datagrams_are_lost_and_streams_wait() -> None:
     assert world.server.chunks[0][0] > 5.0
 
 
-def test_a_core_is_woken_when_it_asked_for_it() -> None:
+def test_a_core_is_woken_when_its_timer_is_due() -> None:
     world = FakeWorld(Faults())
     world.client.timer = 0.5
     world.network.flush(Side.CLIENT)
@@ -109,7 +109,7 @@ def test_an_earlier_timer_replaces_a_later_one() -> None:
     assert world.client.timers == [0.2]
 
 
-def test_a_timer_that_does_not_move_is_an_error() -> None:
+def test_a_stuck_timer_is_an_error() -> None:
     world = FakeWorld(Faults())
     world.client.timer = 0.0
     world.client.stubborn = True
@@ -127,7 +127,7 @@ def test_a_close_reaches_the_peer_as_a_lost_connection() -> None:
     assert not world.network.is_alive(Side.CLIENT)
 
 
-def test_a_dead_connection_is_noticed_by_both_sides_and_carries_nothing() -> None:
+def test_both_sides_learn_of_a_lost_connection_which_carries_nothing() -> None:
     world = FakeWorld(Faults(delay=0.1))
     world.send(WriteStream(0, b"under way", False), SendDatagram(b"too"))
     world.network.kill(9, "gone", 0.05)
@@ -138,7 +138,7 @@ def test_a_dead_connection_is_noticed_by_both_sides_and_carries_nothing() -> Non
     assert world.server.datagrams == []
 
 
-def test_round_trip_times_are_told_and_plausible() -> None:
+def test_round_trip_times_are_reported_and_plausible() -> None:
     world = FakeWorld(Faults(delay=0.02, jitter=0.01))
     world.send(*(WriteStream(stream, b"x", True) for stream in range(300)))
     world.clock.run_until_idle(60)

@@ -1,17 +1,17 @@
 """Tests of the recorder: which frames it records, and when it counts them as arrived."""
 
 from aqueduct.testing.clock import VirtualClock
-from aqueduct.testing.record import CoreFault, Entry, FrameArrived, FrameSent, StreamEnded
+from aqueduct.testing.record import CoreFault, FrameArrived, FrameSent, RecordEntry, StreamEnded
 from aqueduct.testing.recorder import observe_pair
 from aqueduct.wire.frames import ConnectionHeaders, Frame, MessageFrame, RouteTo, Version
 
 
 class Listener:
-    """The observers of both sides, and what they recorded."""
+    """The observers of both sides, and their entries."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.entries: list[Entry] = []
+        self.entries: list[RecordEntry] = []
         self.client, self.server = observe_pair(self.clock, self.entries)
 
     def sent(self) -> list[Frame]:
@@ -71,7 +71,7 @@ def test_frames_of_channels_wait_until_the_client_has_the_headers() -> None:
     assert listener.arrived() == [ConnectionHeaders(()), RouteTo(0), *MESSAGES]
 
 
-def test_what_is_kept_of_a_stream_that_is_reset_never_arrives() -> None:
+def test_held_frames_of_a_reset_stream_never_arrive() -> None:
     listener = Listener()
     listener.client.stream_written(6, STREAM, False)
     listener.server.stream_read(6, STREAM, False)
@@ -81,7 +81,7 @@ def test_what_is_kept_of_a_stream_that_is_reset_never_arrives() -> None:
     assert listener.arrived() == []
 
 
-def test_a_datagram_arrives_whole() -> None:
+def test_all_frames_of_a_datagram_arrive_together() -> None:
     listener = Listener()
     listener.server.release_held()
     listener.client.datagram_written(STREAM)
@@ -90,7 +90,7 @@ def test_a_datagram_arrives_whole() -> None:
     assert listener.arrived() == [RouteTo(0), *MESSAGES]
 
 
-def test_bytes_that_are_no_frames_are_recorded_as_a_fault() -> None:
+def test_unreadable_bytes_are_recorded_as_a_fault() -> None:
     listener = Listener()
     listener.client.stream_written(6, b"\x77", True)
     (fault, _) = listener.entries

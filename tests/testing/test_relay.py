@@ -20,7 +20,7 @@ PATIENCE = 5.0
 
 
 class Echo(asyncio.DatagramProtocol):
-    """A server that sends each packet back, and knows where packets came from."""
+    """A server that echoes each packet, and records the source addresses."""
 
     def __init__(self) -> None:
         self.senders: list[tuple[str, int]] = []
@@ -88,7 +88,7 @@ async def test_without_impairments_everything_passes_in_order() -> None:
         assert relay.clients == 1
 
 
-async def test_large_packets_pass_whole() -> None:
+async def test_large_packets_are_not_truncated() -> None:
     async with scene() as (_, _, client, transport):
         packet = os.urandom(16_000)
         transport.sendto(packet)
@@ -119,14 +119,14 @@ async def test_the_configured_share_of_the_packets_is_lost() -> None:
         assert 0.07 < counts.lost / 2_000 < 0.13
 
 
-async def test_what_is_lost_depends_on_the_seed_alone() -> None:
+async def test_losses_depend_only_on_the_seed() -> None:
     first = await survivors(1)
     assert first == await survivors(1)
     assert first != await survivors(2)
     assert 20 < len(first) < 80
 
 
-async def test_delay_holds_packets_back_both_ways() -> None:
+async def test_delay_applies_in_both_directions() -> None:
     async with scene(Impairments(delay=0.05)) as (_, _, client, transport):
         loop = asyncio.get_running_loop()
         before = loop.time()
@@ -146,7 +146,7 @@ async def test_jitter_and_reordering_let_packets_overtake(impairments: Impairmen
         assert sorted(client.packets) == sorted(sent)
 
 
-async def test_duplicates_come_twice() -> None:
+async def test_duplicates_arrive_twice() -> None:
     async with scene(Impairments(duplicate=1.0)) as (relay, echo, client, transport):
         transport.sendto(b"x")
         await until_quiet(client)
@@ -155,7 +155,7 @@ async def test_duplicates_come_twice() -> None:
         assert relay.counts[Direction.UP].duplicated == 1
 
 
-async def test_nothing_passes_in_a_blackout_and_then_it_does_again() -> None:
+async def test_a_blackout_drops_everything_until_it_ends() -> None:
     async with scene() as (relay, echo, client, transport):
         relay.blackout()
         transport.sendto(b"lost")
@@ -166,12 +166,12 @@ async def test_nothing_passes_in_a_blackout_and_then_it_does_again() -> None:
         relay.blackout(0.05)
         transport.sendto(b"lost too")
         await asyncio.sleep(0.1)
-        transport.sendto(b"found again")
+        transport.sendto(b"after the blackout")
         await until_quiet(client)
-        assert client.packets == echo.packets == [b"found", b"found again"]
+        assert client.packets == echo.packets == [b"found", b"after the blackout"]
 
 
-async def test_one_direction_alone_may_be_dark() -> None:
+async def test_a_blackout_can_have_one_direction() -> None:
     async with scene() as (relay, echo, client, transport):
         relay.blackout(directions=(Direction.DOWN,))
         transport.sendto(b"x")
@@ -188,7 +188,7 @@ async def test_the_next_packets_can_be_dropped_by_count() -> None:
         assert client.packets == [b"3"]
 
 
-async def test_after_a_change_of_address_the_server_sees_another_client() -> None:
+async def test_a_change_of_address_gives_clients_a_new_source_address() -> None:
     async with scene() as (relay, echo, client, transport):
         transport.sendto(b"1")
         await until_quiet(client)
@@ -199,7 +199,7 @@ async def test_after_a_change_of_address_the_server_sees_another_client() -> Non
         assert len(set(echo.senders)) == 2
 
 
-async def test_clients_are_kept_apart() -> None:
+async def test_each_client_gets_its_own_replies() -> None:
     async with scene() as (relay, echo, client, transport):
         loop = asyncio.get_running_loop()
         other_transport, other = await loop.create_datagram_endpoint(
@@ -213,7 +213,7 @@ async def test_clients_are_kept_apart() -> None:
         other_transport.close()
 
 
-async def test_a_server_that_does_not_listen_is_silence() -> None:
+async def test_a_server_that_does_not_listen_causes_no_answer() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -223,7 +223,7 @@ async def test_a_server_that_does_not_listen_is_silence() -> None:
             Client, remote_addr=split_address(relay.address)
         )
         for _ in range(3):
-            transport.sendto(b"anybody?")
+            transport.sendto(b"hello?")
             await asyncio.sleep(0.01)
         await until_quiet(client)
         assert client.packets == []
@@ -234,24 +234,24 @@ async def test_a_server_that_does_not_listen_is_silence() -> None:
     "impairments",
     [{"loss": 1.5}, {"duplicate": -0.1}, {"reorder": 2}, {"delay": -1.0}, {"jitter": -0.1}],
 )
-def test_impossible_impairments_are_refused(impairments: dict[str, float]) -> None:
+def test_invalid_impairments_are_rejected(impairments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"probability|negative"):
         Impairments(**impairments)
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:65536"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         split_address(address)
 
 
-def test_addresses_of_both_families_are_understood() -> None:
+def test_addresses_of_both_families_are_parsed() -> None:
     assert split_address("127.0.0.1:1") == ("127.0.0.1", 1)
     assert split_address("[::1]:2") == ("::1", 2)
     assert split_address("aqueduct://localhost:3") == ("localhost", 3)
 
 
-async def test_as_a_command_it_prints_its_address_and_in_the_end_what_it_did() -> None:
+async def test_the_command_prints_its_address_and_finally_its_counts() -> None:
     loop = asyncio.get_running_loop()
     server, _echo = await loop.create_datagram_endpoint(Echo, local_addr=("127.0.0.1", 0))
     host, port = server.get_extra_info("sockname")
@@ -297,7 +297,7 @@ async def test_as_a_command_it_prints_its_address_and_in_the_end_what_it_did() -
         ["--to", "127.0.0.1:1", "--blackout", "soon"],
     ],
 )
-def test_the_command_refuses_what_makes_no_sense(
+def test_the_command_rejects_invalid_arguments(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -306,7 +306,7 @@ def test_the_command_refuses_what_makes_no_sense(
     assert "error:" in capsys.readouterr().err
 
 
-def test_the_command_says_when_it_cannot_listen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_that_it_cannot_listen(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         taken = f"127.0.0.1:{sock.getsockname()[1]}"

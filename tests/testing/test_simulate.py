@@ -9,13 +9,12 @@ from aqueduct.testing.checkers import Violation
 from aqueduct.testing.record import Record
 from aqueduct.testing.simulation import RunOutcome
 from aqueduct.testing.simulation import simulate as real_simulate
-from aqueduct.testing.transcript import transcript
 
 
 def fail(seed: int) -> RunOutcome[Record]:
     outcome = real_simulate(seed)
     if seed == 2:
-        outcome.violations.append(Violation("at most once", "was taken twice"))
+        outcome.violations.append(Violation("was taken twice", checker="at most once"))
     return outcome
 
 
@@ -32,7 +31,7 @@ def test_a_transcript_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> Non
     assert all("CONNECTION_HEADERS" in line for line in lines[:-1])
 
 
-def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_seeds_are_summarized(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--seeds", "0:5"]) == 0
     assert "5 seeds, all promises kept" in capsys.readouterr().out
 
@@ -40,17 +39,17 @@ def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_broken_promise_is_shown_with_the_command_to_replay_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, transcript))
+    monkeypatch.setitem(command.PROTOCOLS, "channels", fail)
     assert command.main(["--seeds", "0:5"]) == 1
     out = capsys.readouterr().out
     assert "seed 2: [at most once]: was taken twice" in out
     assert "python -m aqueduct.testing.simulate --seed 2" in out
 
 
-def test_it_stops_at_the_first_broken_promise_if_asked(
+def test_stop_at_first_stops_at_the_first_violation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "channels", command.Simulated(fail, transcript))
+    monkeypatch.setitem(command.PROTOCOLS, "channels", fail)
     assert command.main(["--seeds", "0:50", "--stop-at-first", "--json"]) == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["seeds"] == 3
@@ -58,13 +57,13 @@ def test_it_stops_at_the_first_broken_promise_if_asked(
     assert summary["failed"] == {"2": ["[at most once]: was taken twice"]}
 
 
-def test_processes_change_nothing_but_the_time_it_takes() -> None:
+def test_the_number_of_processes_does_not_change_the_results() -> None:
     alone = list(command.run_seeds(range(4), jobs=1))
     together = list(command.run_seeds(range(4), jobs=2))
     assert alone == together
 
 
-def test_the_other_protocol_is_told_and_judged_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scalable_ipc_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--protocol", "ipc", "--seed", "3"]) == 0
     out = capsys.readouterr().out
     assert "HEADER_ACK" in out
@@ -76,13 +75,13 @@ def test_the_other_protocol_is_told_and_judged_alike(capsys: pytest.CaptureFixtu
 def test_the_command_to_replay_names_the_protocol(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(command.PROTOCOLS, "ipc", command.Simulated(fail, transcript))
+    monkeypatch.setitem(command.PROTOCOLS, "ipc", fail)
     assert command.main(["--protocol", "ipc", "--seeds", "0:5"]) == 1
     assert "simulate --protocol ipc --seed 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [[], ["--seeds", "7"], ["--seed", "x"]])
-def test_what_makes_no_sense_is_refused(arguments: list[str]) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refusal:
         command.main(arguments)
     assert refusal.value.code == 2

@@ -6,7 +6,7 @@ from aqueduct.testing import CALM, Simulation
 from aqueduct.testing.simulation import simulate
 
 
-def test_a_run_is_brought_to_its_end_and_checked() -> None:
+def test_a_run_is_drained_and_checked() -> None:
     outcome = simulate(1)
     assert outcome.record.drained
     assert outcome.record.leftovers == ([], [])
@@ -14,13 +14,13 @@ def test_a_run_is_brought_to_its_end_and_checked() -> None:
     assert outcome.counts["messages"] > 0
 
 
-def test_a_caller_may_choose_the_network() -> None:
+def test_a_caller_can_choose_the_faults() -> None:
     simulation = Simulation(1, faults=CALM)
     assert simulation.pair.network.faults is CALM
     assert simulation.run().violations == []
 
 
-def test_a_core_that_breaks_is_a_violation_of_its_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_core_is_a_violation_of_its_side(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = Simulation(1)
 
     def broken(*_: object) -> None:

@@ -7,7 +7,8 @@ from functools import cache
 
 from aqueduct.protocol.events import End
 from aqueduct.testing.checkers import RunFacts
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import CommandCalled, SendFailed
 from aqueduct.testing.simulation import simulate
 
@@ -37,14 +38,14 @@ def test_halves_end_in_every_way() -> None:
     assert ends == set(End) - {End.RECEIVER_CLOSED}
 
 
-def test_channels_go_several_levels_deep() -> None:
+def test_channels_are_nested_several_levels_deep() -> None:
     def depth(channel: ChannelFacts) -> int:
         return 0 if channel.parent is None else 1 + depth(channel.parent)
 
     assert max(depth(channel) for channel in channels()) >= 5
 
 
-def test_messages_are_sent_before_their_channel_could_be_known() -> None:
+def test_messages_are_sent_before_the_carrier_of_their_channel_arrived() -> None:
     assert any(
         channel.carrier is not None
         and any(message.sent.time < channel.carrier.arrived for message in channel.messages)
@@ -52,7 +53,7 @@ def test_messages_are_sent_before_their_channel_could_be_known() -> None:
     )
 
 
-def test_losses_spread_over_several_levels() -> None:
+def test_losses_cascade_over_several_levels() -> None:
     assert any(
         channel.lost and channel.parent is not None and channel.parent.lost
         for channel in channels()
@@ -76,7 +77,7 @@ def test_payloads_are_empty_and_larger_than_the_window() -> None:
     )
 
 
-def test_credit_runs_out_and_limits_are_met() -> None:
+def test_credit_runs_out_and_limits_are_reached() -> None:
     errors = {
         entry.error
         for facts in facts_of_many()
@@ -86,7 +87,7 @@ def test_credit_runs_out_and_limits_are_met() -> None:
     assert errors >= {"WouldBlock", "MessageTooLarge"}
 
 
-def test_everything_is_ended_again_by_mistake() -> None:
+def test_senders_are_ended_twice() -> None:
     ended = Counter(
         (number, entry.channel, entry.verb)
         for number, facts in enumerate(facts_of_many())

@@ -1,6 +1,6 @@
-"""The API as a type checker sees it: `mypy --strict` reads this file, and nobody runs it.
+"""The API as a type checker sees it: `mypy --strict` checks this file, and it is never run.
 
-What must be wrong says so: an ignore that is not needed is an error, too.
+Code that must be an error has an ignore comment; an unused ignore is an error as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ask(msgspec.Struct):
     reply: Sender[str]
 
 
-# -- channels -------------------------------------------------------------------------------------
+# Channels
 
 
 async def channels() -> None:
@@ -69,7 +69,7 @@ async def channels() -> None:
 
 
 async def unions_and_lists() -> None:
-    """What is no class is still a type of messages, and then nothing is known of them."""
+    """The messages of a union have the type `Any`."""
     either = aqueduct.channel(Sum | Ask)
     assert_type(await either.receiver.receive(), Any)
     assert_type(await aqueduct.channel(list[int]).receiver.receive(), list[int])
@@ -98,7 +98,7 @@ async def messages(rx: Receiver[Sum]) -> None:
         await request.reply.send("no number")  # type: ignore[arg-type]
 
 
-# -- connections ----------------------------------------------------------------------------------
+# Connections
 
 
 async def client() -> None:
@@ -134,7 +134,7 @@ async def handle(connection: aqueduct.ServerConnection[Sum]) -> None:
 
 
 async def handle_any(connection: aqueduct.Connection[Any]) -> None:
-    """A handler need not know which side it is on."""
+    """A handler can accept connections of either side."""
     await connection.wait_closed()
 
 
@@ -177,7 +177,7 @@ def errors(error: aqueduct.AqueductError) -> None:
         assert_type(error.rule, str)
 
 
-# -- threads --------------------------------------------------------------------------------------
+# Threads
 
 
 def threads() -> None:
@@ -214,7 +214,7 @@ async def messages_without_connections() -> None:
         assert_type(endpoint.receive().payload, str)
 
 
-# -- ingest ---------------------------------------------------------------------------------------
+# Ingest
 
 
 async def durable_records(headers: Mapping[str, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""ScalableIPC by its public API: ``await endpoint.send`` here, ``async for`` there."""
+"""ScalableIPC through its public API: ``await endpoint.send``, and ``async for``."""
 
 import asyncio
 

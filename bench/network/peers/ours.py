@@ -1,4 +1,4 @@
-"""Aqueduct by its public API: a channel for each stream, a pair of them for round trips.
+"""Aqueduct through its public API: a channel per stream, a pair of them for round trips.
 
 The receiver takes messages with ``async for``, the sender awaits ``send`` for each.
 """
@@ -17,9 +17,9 @@ from bench.network.measures import Manner
 from bench.network.peer import Closing, Counted, Json, Setting
 
 PER_MESSAGE = 200
-"""Channels in one message while many are opened."""
+"""Channels per message when many are opened."""
 LIMITS = aqueduct.Limits(max_channels=200_000)
-"""More channels than anybody allows by default; everything else is as everybody has it."""
+"""More channels than the default allows; other settings have their defaults."""
 
 
 class Reading(msgspec.Struct):
@@ -33,20 +33,20 @@ class Reading(msgspec.Struct):
 
 
 class Flow(msgspec.Struct, tag=True):
-    """Messages to count, one by one."""
+    """Requests that messages are counted one by one."""
 
     data: aqueduct.Receiver[bytes]
     count: int
 
 
 class Batches(msgspec.Struct, tag=True):
-    """Messages to take many at a time, and to count one by one."""
+    """Requests that messages are taken in batches, and counted one by one."""
 
     data: aqueduct.Receiver[bytes]
 
 
 class Datagrams(msgspec.Struct, tag=True):
-    """Messages of which some may not come."""
+    """Requests that messages are counted of which some may be lost."""
 
     data: aqueduct.Receiver[bytes]
 
@@ -56,7 +56,7 @@ class Readings(msgspec.Struct, tag=True):
 
 
 class Echo(msgspec.Struct, tag=True):
-    """Messages to send back."""
+    """Requests that messages are echoed."""
 
     data: aqueduct.Receiver[bytes]
     back: aqueduct.Sender[bytes]
@@ -68,7 +68,7 @@ class Question(msgspec.Struct, tag=True):
 
 
 class Keep(msgspec.Struct, tag=True):
-    """Channels to take one message from and to keep."""
+    """Requests that one message is taken from each channel, which stays open."""
 
     channels: list[aqueduct.Receiver[bytes]]
     taken: aqueduct.Sender[int]
@@ -164,7 +164,7 @@ async def count_batches(data: aqueduct.Receiver[bytes]) -> Counted:
 
 
 async def count_datagrams(data: aqueduct.Receiver[bytes]) -> Counted:
-    """Nobody knows which one is the last, so the clock is read for each."""
+    """Read the clock for each message, because the last one is not known in advance."""
     messages = total = at = 0
     async for payload in data:
         messages += 1

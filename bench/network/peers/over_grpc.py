@@ -1,6 +1,6 @@
-"""grpc.aio over TLS with bytes straight through: no serializers, no protobuf.
+"""grpc.aio over TLS with plain bytes: no serializers, no protobuf.
 
-Streams are client-streaming calls with ``write``, round trips go to and fro on one open
+Streams are client-streaming calls with ``write``, round trips use one open
 bidirectional call, and a new connection makes a unary call: each the fastest of its kind.
 """
 

@@ -26,7 +26,7 @@ START_SECONDS = 5.0
 
 
 def window(size: int) -> int:
-    """Messages that may be under way."""
+    """The window, in messages."""
     return max(4, min(WINDOW_MESSAGES, WINDOW // size))
 
 
@@ -94,7 +94,7 @@ class Client(peer.Client):
                 ahead += step
             await publish("push", payload)
         await self._connection.flush()
-        # What was not needed, so that the next stream starts with none.
+        # Discard unused acks before the next stream.
         for _ in range(count // step - (ahead // step - 4)):
             await self._credit.acquire()
 
@@ -118,7 +118,7 @@ async def ask(connection: Any, payload: bytes) -> bytes:
 
 
 def the_broker() -> str:
-    """Where the program is."""
+    """Return the path of the program."""
     program = find_program("nats-server")
     if program is None:
         raise RuntimeError("there is no nats-server on PATH")

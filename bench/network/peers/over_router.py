@@ -1,6 +1,6 @@
 """pyzmq with asyncio: a DEALER whose messages a ROUTER answers one by one, in order.
 
-By zmq's own ``ipc://``, which is what one takes on one host.
+Over zmq's own ``ipc://``, its transport within one host.
 """
 
 import asyncio

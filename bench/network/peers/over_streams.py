@@ -1,4 +1,4 @@
-"""asyncio streams over TLS, a length before each message: what an expert would write by hand.
+"""asyncio streams over TLS with length-prefixed messages: an optimized implementation by hand.
 
 Small frames are joined to 64 KiB for each ``write``, and read 256 KiB at a time and split; large
 ones are written and read one by one, which is faster for them.
@@ -32,7 +32,7 @@ async def read_frame(reader: StreamReader) -> bytes:
 
 
 class Splitter:
-    """Cuts chunks of a stream into messages."""
+    """Splits the chunks of a stream into messages."""
 
     def __init__(self) -> None:
         self._rest = b""

@@ -1,7 +1,7 @@
-"""A UNIX socket by hand: a length before each message, and a byte back for each, in order.
+"""A UNIX socket by hand: length-prefixed messages, and an ack of one byte for each, in order.
 
-What a good engineer writes who needs no more than this: protocols instead of streams, since these
-are called as bytes come, and no task in between. Answers to what came together go together.
+An optimized minimal implementation: protocols instead of streams, because the event loop
+calls them directly, without a task. Acks of one chunk are sent together.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Answering(asyncio.Protocol):
         self._splitter = Splitter()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
 
     def data_received(self, data: bytes) -> None:
         count = total = 0

@@ -1,9 +1,9 @@
 """Zenoh, two peers that are connected directly, over TLS or QUIC.
 
-Nothing is scouted for. Streams go from a publisher that blocks instead of dropping to a subscriber
-with a channel, which measured faster than a callback. A round trip is a publication there and one
-back, both express, that is, not held for a batch: faster than a query. A new session asks a query.
-Shared memory is off: by default it takes payloads from 3 KiB past the link to be measured.
+Scouting is off. Streams go from a publisher that blocks instead of dropping to a subscriber
+with a channel, which measured faster than a callback. A round trip is a publication each way,
+both express, that is, not batched: faster than a query. A new session makes a query.
+Shared memory is off: by default payloads of 3 KiB and more would bypass the measured link.
 """
 
 import json
@@ -91,7 +91,7 @@ class Client(peer.Client):
         self._pongs = self._session.declare_subscriber("bench/pong", queue)
         while not all(each.matching_status.matching for each in (self._push, self._pings)):
             time.sleep(0.01)  # noqa: ASYNC251 -- nothing else runs on this loop
-        # The server's publisher has to know of the subscriber here, too.
+        # The server's publisher must discover this subscriber as well.
         while True:
             self._pings.put(b"hello")
             time.sleep(0.05)  # noqa: ASYNC251 -- nothing else runs on this loop
@@ -130,7 +130,7 @@ class Client(peer.Client):
 
 
 def free_port() -> int:
-    """A port nobody has, for TCP; nearly always also for UDP."""
+    """Return a free port for TCP, which is almost always free for UDP as well."""
     with socket.socket() as chosen:
         chosen.bind((peer.HOST, 0))
         port: int = chosen.getsockname()[1]

@@ -1,6 +1,6 @@
 """pyzmq with asyncio and CURVE: PUSH to PULL for streams, DEALER to ROUTER for round trips.
 
-The client knows the server's key and so who it talks to; the server takes any client.
+The client verifies the server's key; the server accepts any client.
 """
 
 import asyncio

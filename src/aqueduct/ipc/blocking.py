@@ -35,7 +35,7 @@ THREADS = 32
 GRACE = 5.0
 """Seconds that `close` waits for ``on_message`` functions to return."""
 
-_open: WeakSet[_Endpoint] = WeakSet()
+_open: WeakSet[_ThreadedEndpoint] = WeakSet()
 
 
 class _Threads:
@@ -61,7 +61,7 @@ class _Threads:
             self.here.busy = False
 
 
-class _Endpoint(endpoints.Endpoint[Any]):
+class _ThreadedEndpoint(endpoints.Endpoint[Any]):
     """An endpoint whose ``on_message`` runs in threads, which cannot be cancelled."""
 
     def __init__(
@@ -88,7 +88,7 @@ class _Endpoint(endpoints.Endpoint[Any]):
         await super()._end_handlers({task for task in tasks if not task.done()})
 
 
-class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
+class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
     """Sends messages to other endpoints and receives theirs; any thread may use it.
 
     ::
@@ -149,9 +149,9 @@ class Endpoint(BlockingTwin[_Endpoint], Generic[T]):
         if on_message is not None and not callable(on_message):
             raise TypeError(f"on_message is a function, not {on_message!r}")
 
-        def make() -> _Endpoint:
+        def make() -> _ThreadedEndpoint:
             handlers = None if on_message is None else _Threads(on_message, threads)
-            return _Endpoint(address, type, handlers, tls=tls, trust=trust, config=config)
+            return _ThreadedEndpoint(address, type, handlers, tls=tls, trust=trust, config=config)
 
         where = background()
         super().__init__(where.call(make), where)

@@ -122,7 +122,7 @@ class Endpoint(Generic[T]):
     async def open(self) -> None:
         """Open the endpoint and bind its address. Called by ``async with``."""
         if self._is_open or self._closed or self._opening is not None:
-            raise LocalProtocolError("an endpoint is opened once; make another")
+            raise LocalProtocolError("an endpoint can be opened only once; create another")
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.create_future()
         try:
@@ -294,7 +294,7 @@ class Endpoint(Generic[T]):
 
     async def _prepare(self, to: str, due: float) -> Hashable:
         """Resolve an address and acquire a send slot before the deadline."""
-        why = "its host was not found yet"
+        why = "the host was not resolved yet"
         try:
             async with asyncio.timeout_at(due):
                 remote = await self._transport.locate(to)
@@ -302,7 +302,7 @@ class Endpoint(Generic[T]):
                 await self._slots.acquire()
                 return remote
         except TimeoutError:
-            raise SendTimeout(f"{to} was not sent the message in time: {why}", to=to) from None
+            raise SendTimeout(f"the message to {to} was not sent in time: {why}", to=to) from None
 
     def _give_up(self, message_id: bytes, code: int) -> None:
         self._exchange.cancel(message_id, system.now(), code)
@@ -351,7 +351,7 @@ class Endpoint(Generic[T]):
     def _check_iterable(self) -> None:
         self._check_open()
         if self._on_message is not None:
-            raise LocalProtocolError("messages of this endpoint go to on_message")
+            raise LocalProtocolError("this endpoint passes its messages to on_message")
 
     def _next(self) -> ReceivedMessage[T] | None:
         """Take the next message that was not withdrawn, if there is one."""
@@ -428,7 +428,9 @@ class Endpoint(Generic[T]):
         self._flush_soon()
 
     def _failed(self, arrived: Arrived) -> None:
-        _log.exception("on_message failed for one from %s", self._transport.name(arrived.remote))
+        _log.exception(
+            "on_message failed for a message from %s", self._transport.name(arrived.remote)
+        )
         self._refuse(arrived)
 
     # Calls of the transport
@@ -570,4 +572,4 @@ def check_timeout(timeout: float) -> float:
 
 def _check_type(name: str, value: object, kind: type, how: str) -> None:
     if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} is what {how} makes, not {value!r}")
+        raise TypeError(f"{name} is what {how} returns, not {value!r}")

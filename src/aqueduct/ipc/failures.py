@@ -23,37 +23,33 @@ def delivery_error(ended: Ended, to: str) -> AqueductError:
     maybe = ended.exposed
     match ended.code:
         case Code.APPLICATION:
-            distrust = TLSError(ended.reason or f"cannot reach {to}")
+            cause = TLSError(ended.reason or f"cannot reach {to}")
             if not maybe:
-                return distrust
-            sentence = f"{to} may have the message, and can no longer be asked{why}"
+                return cause
+            sentence = f"{to} may have received the message, and is now unreachable{why}"
             error = PeerUnreachable(sentence, to=to, may_have_arrived=True)
-            error.__cause__ = distrust
+            error.__cause__ = cause
             return error
         case Code.MESSAGE_TOO_LARGE:
-            return MessageTooLarge(f"{to} takes no message of that size (its max_message)")
+            return MessageTooLarge(f"the message exceeds the max_message of {to}")
         case Code.SEND_TIMEOUT:
-            known = "; it may have the message all the same" if maybe else ""
+            known = "; it may have received the message" if maybe else ""
             sentence = f"{to} did not take the message in time{why}{known}"
             return SendTimeout(sentence, to=to, may_have_arrived=maybe)
         case Code.PEER_RESTARTED:
             known = (
-                "which may have taken it; send it again only if taking it twice does no harm"
+                "after it may have taken the message; send it again only if it is idempotent"
                 if maybe
-                else "which did not get all of it; send it again"
+                else "before it had the whole message; send it again"
             )
-            return PeerRestarted(
-                f"{to} is another process than the one that was sent the message, {known}",
-                to=to,
-                may_have_arrived=maybe,
-            )
+            return PeerRestarted(f"{to} restarted {known}", to=to, may_have_arrived=maybe)
         case Code.RECEIVE_TIMEOUT | Code.INVALID_DESTINATION | Code.PDU_TOO_LARGE:
-            sentence = f"{to} gave the message up before it was whole ({name_of(ended.code)})"
+            sentence = f"{to} aborted the transfer before it was complete ({name_of(ended.code)})"
             return TransferAborted(sentence, to=to)
         case Code.SHUTDOWN:
             return EndpointClosed("this endpoint was closed", to=to, may_have_arrived=maybe)
         case _:
-            sentence = f"{to} could not make use of the message ({name_of(ended.code)})"
+            sentence = f"{to} refused the message ({name_of(ended.code)})"
             return MessageRefused(sentence, to=to)
 
 

@@ -13,14 +13,14 @@ Argument = TypeVar("Argument")
 
 
 class StuckTimer(AqueductError):
-    """A core set its timer to the same instant again and again, so that it would spin forever."""
+    """A core set its timer to the same instant repeatedly, and would never advance."""
 
 
 class VirtualClock:
     """A clock that advances only when it is run.
 
-    Calls that are due at the same instant run in the order in which they were scheduled, so that a
-    run depends on nothing but what it schedules::
+    Calls that are due at the same instant run in the order in which they were scheduled, so a
+    run depends only on what it schedules::
 
         clock = VirtualClock()
         clock.after(0.5, print, "half a second")

@@ -10,23 +10,21 @@ from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode, SentMessage
 from aqueduct.protocol.events import Event
+from aqueduct.testing.checkers.rules import SAFE_DATAGRAM_SIZE
 from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.record import (
     NO_CHANNEL,
     AttachedChannel,
     CommandCalled,
     CoreFault,
-    Entry,
     MessageSent,
+    RecordEntry,
     SendFailed,
 )
 from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs, headers_size
 
 Result = TypeVar("Result")
-
-SURELY_A_DATAGRAM = 600
-"""A plain message of this size always fits a datagram."""
 
 
 class CoreFailed(AqueductError):
@@ -46,7 +44,7 @@ class SendCounter:
 
 
 class SimulatedEndpoint:
-    """Gives commands to a core at the clock's time, and gathers its events.
+    """Calls the commands of a core at the virtual time, and gathers its events.
 
     The methods are those of the core without ``now``. What they queue is sent by the next
     ``Pair.run``, as at the end of an iteration of the event loop.
@@ -56,7 +54,7 @@ class SimulatedEndpoint:
         self,
         core: ConnectionCore,
         clock: VirtualClock,
-        entries: list[Entry],
+        entries: list[RecordEntry],
         observers: Sequence[Observer],
     ) -> None:
         self.side = core.side
@@ -83,7 +81,7 @@ class SimulatedEndpoint:
     def send(self, channel: int, payload: bytes) -> int:
         """Send a plain message."""
         reliable = self._modes.get(channel) is not Mode.UNRELIABLE
-        if not reliable and len(payload) > SURELY_A_DATAGRAM:
+        if not reliable and len(payload) > SAFE_DATAGRAM_SIZE:
             # ``send`` does not return whether the message fitted a datagram.
             return self.send_message(channel, payload).number
         number = self._sending(

@@ -41,7 +41,7 @@ class Faults:
     """A timer fires although nothing is due."""
 
     blackouts: tuple[tuple[float, float], ...] = ()
-    """Intervals in which nothing passes: streams stall until the end, datagrams are lost."""
+    """Start and end of intervals in which streams stall and datagrams are lost."""
 
     def blackout_end(self, time: float) -> float | None:
         """Return when the blackout at ``time`` ends, or None if there is none."""

@@ -36,7 +36,7 @@ class Pair:
 
     ``loss``, ``delay`` and ``jitter`` are short for ``faults=Faults(...)``. The server accepts the
     client unless ``accept`` is False. Everything that happens is in ``record``; ``observers`` of
-    the client and of the server hear it, too.
+    the client and of the server are notified as well.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A simulated QUIC between two cores: streams that overtake each other, datagrams that get lost.
+"""A simulated QUIC between two cores: streams overtake each other, and datagrams get lost.
 
 Each stream delivers its bytes once and in order, cut and joined at random. Streams are not ordered
 among each other. A datagram arrives late, reordered or never, but not twice: QUIC drops duplicate
@@ -7,6 +7,7 @@ packets. All choices come from one seeded RNG, so a run repeats exactly.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
@@ -42,7 +43,7 @@ class Core(Protocol):
     def next_timer(self) -> float | None: ...
 
 
-class _Stream:
+class _StreamInFlight:
     """One stream: what was written and has not arrived yet."""
 
     __slots__ = ("code", "id", "number", "pieces", "scheduled", "side", "stop")
@@ -64,7 +65,85 @@ def stream_id(number: int, side: Side) -> int:
     return number * 4 + 2 + side
 
 
-class FakeQuic:
+class VirtualQuic(ABC):
+    """Two connected sides in virtual time: whether each is alive, and when its timer runs."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        random: Random,
+        faults: Faults,
+        recorders: Sequence[RecordObserver],
+        after_input: Callable[[Side], None],
+    ) -> None:
+        self.clock = clock
+        self.random = random
+        self.faults = faults
+        self.active_side = Side.CLIENT
+        """The side whose core got the last input: the one that raised, if a core raised."""
+        self._recorders = tuple(recorders)
+        self._after_input = after_input
+        self._alive = [True, True]
+        self._timers: list[float | None] = [None, None]
+        self._instant = [(-1.0, 0), (-1.0, 0)]
+
+    def is_alive(self, side: Side) -> bool:
+        """Return whether this side still has a connection."""
+        return self._alive[side]
+
+    @abstractmethod
+    def flush(self, side: Side) -> None:
+        """Send what the core of ``side`` queued, and set its timer."""
+
+    def kill(self, code: int, reason: str, gap: float) -> None:
+        """End the connection: one side learns it now, the other ``gap`` seconds later."""
+        first = Side(self.random.randrange(2))
+        self._lose((first, code, reason, False))
+        self.clock.after(gap, self._lose, (first.other, code, reason, False))
+
+    @abstractmethod
+    def _lose(self, news: tuple[Side, int, str, bool]) -> None:
+        """Tell a core that the connection ended: side, code, reason, and whether by the peer."""
+
+    @abstractmethod
+    def _next_timer(self, side: Side) -> float | None:
+        """Return when to call `_handle_timer`, if at all."""
+
+    @abstractmethod
+    def _handle_timer(self, side: Side) -> None:
+        """Run the timer of a side."""
+
+    def _set_timer(self, side: Side) -> None:
+        due = self._next_timer(side)
+        waiting = self._timers[side]
+        if due is None or (waiting is not None and waiting <= due):
+            return
+        self._timers[side] = due
+        faults = self.faults
+        at = due
+        if faults.late_timer and self.random.random() < faults.late_timer:
+            at += faults.lateness * self.random.random()
+        self.clock.at(at, self._timer_due, (side, due))
+
+    def _timer_due(self, timer: tuple[Side, float]) -> None:
+        side, wanted = timer
+        if self._timers[side] == wanted:
+            self._timers[side] = None
+            self._handle_timer(side)
+
+    def _count_turns(self, side: Side, now: float) -> None:
+        instant, turns = self._instant[side]
+        turns = turns + 1 if instant == now else 1
+        self._instant[side] = (now, turns)
+        if turns > TURNS_AT_ONE_INSTANT:
+            raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
+
+    def _settle(self, side: Side) -> None:
+        self._after_input(side)
+        self.flush(side)
+
+
+class FakeQuic(VirtualQuic):
     """Carries the actions of two cores to each other, and runs their timers.
 
     ``recorders`` write the run down. ``observers`` are further ones, by side. ``after_input`` is
@@ -81,26 +160,13 @@ class FakeQuic:
         after_input: Callable[[Side], None],
         observers: Sequence[Sequence[Observer]] = ((), ()),
     ) -> None:
-        self.clock = clock
-        self.random = random
-        self.faults = faults
+        super().__init__(clock, random, faults, recorders, after_input)
         self.datagrams_lost = 0
-        self.active_side = Side.CLIENT
-        """The side whose core got the last input: the one that raised, if a core raised."""
         self._cores = tuple(cores)
-        self._recorders = tuple(recorders)
         self._observers: tuple[tuple[Observer, ...], ...] = tuple(
             (recorder, *others) for recorder, others in zip(recorders, observers, strict=True)
         )
-        self._after_input = after_input
-        self._alive = [True, True]
-        self._streams: tuple[dict[int, _Stream], dict[int, _Stream]] = ({}, {})
-        self._timers: list[float | None] = [None, None]
-        self._instant = [(-1.0, 0), (-1.0, 0)]
-
-    def is_alive(self, side: Side) -> bool:
-        """Return whether this side still has a connection."""
-        return self._alive[side]
+        self._streams: tuple[dict[int, _StreamInFlight], dict[int, _StreamInFlight]] = ({}, {})
 
     def flush(self, side: Side) -> None:
         """Send what the core of ``side`` queued, and set its timer."""
@@ -118,18 +184,12 @@ class FakeQuic:
                 self._close(side, action)
         self._set_timer(side)
 
-    def kill(self, code: int, reason: str, gap: float) -> None:
-        """End the connection: one side learns it now, the other ``gap`` seconds later."""
-        first = Side(self.random.randrange(2))
-        self._lose((first, code, reason, False))
-        self.clock.after(gap, self._lose, (first.other, code, reason, False))
-
     # Streams
 
     def _write(self, side: Side, number: int, data: bytes, fin: bool) -> None:
         stream = self._streams[side].get(number)
         if stream is None:
-            stream = self._streams[side][number] = _Stream(side, number)
+            stream = self._streams[side][number] = _StreamInFlight(side, number)
         for observer in self._observers[side]:
             observer.stream_written(stream.id, data, fin)
         assert stream.stop is None, f"stream {number} was written after it was reset"
@@ -158,7 +218,7 @@ class FakeQuic:
         stops = [*cuts, size]
         return [(data[start:stop], stop == size) for start, stop in zip(starts, stops, strict=True)]
 
-    def _schedule(self, stream: _Stream) -> None:
+    def _schedule(self, stream: _StreamInFlight) -> None:
         if stream.scheduled:
             return
         if stream.pieces:
@@ -170,7 +230,7 @@ class FakeQuic:
         stream.scheduled = True
         self.clock.at(due, self._stream_due, stream)
 
-    def _stream_due(self, stream: _Stream) -> None:
+    def _stream_due(self, stream: _StreamInFlight) -> None:
         stream.scheduled = False
         side = stream.side.other
         if not self._alive[side]:
@@ -261,26 +321,12 @@ class FakeQuic:
         blackout = faults.blackout_end(due)
         return due if blackout is None else blackout + faults.delay
 
-    def _set_timer(self, side: Side) -> None:
+    def _next_timer(self, side: Side) -> float | None:
+        return self._cores[side].next_timer() if self._alive[side] else None
+
+    def _handle_timer(self, side: Side) -> None:
         if not self._alive[side]:
             return
-        due = self._cores[side].next_timer()
-        if due is None:
-            return
-        faults = self.faults
-        waiting = self._timers[side]
-        if waiting is not None and waiting <= due:
-            return
-        self._timers[side] = due
-        if faults.late_timer and self.random.random() < faults.late_timer:
-            due += faults.lateness * self.random.random()
-        self.clock.at(due, self._timer_due, (side, self._timers[side]))
-
-    def _timer_due(self, timer: tuple[Side, float | None]) -> None:
-        side, wanted = timer
-        if not self._alive[side] or self._timers[side] != wanted:
-            return
-        self._timers[side] = None
         due = self._cores[side].next_timer()
         now = self.clock.now
         spurious = self.random.random() < self.faults.spurious_timer
@@ -291,13 +337,6 @@ class FakeQuic:
             self._settle(side)
         else:
             self._set_timer(side)
-
-    def _count_turns(self, side: Side, now: float) -> None:
-        instant, turns = self._instant[side]
-        turns = turns + 1 if instant == now else 1
-        self._instant[side] = (now, turns)
-        if turns > TURNS_AT_ONE_INSTANT:
-            raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
 
     def _report_rtt(self, side: Side) -> None:
         if self.random.random() < RTT_PROBABILITY:
@@ -323,7 +362,3 @@ class FakeQuic:
         self.active_side = side
         self._cores[side].handle_connection_lost(code, reason, by_peer, self.clock.now)
         self._after_input(side)
-
-    def _settle(self, side: Side) -> None:
-        self._after_input(side)
-        self.flush(side)

@@ -5,13 +5,32 @@ Transcripts and checkers use the record only, never the state of a core.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from aqueduct.protocol.config import Limits
-from aqueduct.protocol.events import Event
-from aqueduct.wire.chanid import Side
-from aqueduct.wire.frames import Frame, MessageFrame
+from aqueduct.protocol.events import (
+    ConnectionEnded,
+    Delivered,
+    Event,
+    PeerHeaders,
+    ReceiverEnded,
+    SenderEnded,
+    Undelivered,
+)
+from aqueduct.wire.chanid import Side, describe
+from aqueduct.wire.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    Attachment,
+    ConnectionHeaders,
+    Dequeued,
+    FinishSender,
+    Frame,
+    MessageFrame,
+    SentUnreliable,
+    frame_name,
+)
 from aqueduct.wire.primitives import HeaderPairs
 
 NO_CHANNEL = -1
@@ -30,11 +49,26 @@ FIRST_LIMITS = Limits(
 
 
 @dataclass(slots=True)
-class FrameSent:
-    """A core wrote a frame to a stream, or to a datagram (then ``stream`` is negative)."""
+class RecordEntry:
+    """Something that happened at one side; its string is its line in the transcript.
+
+    ``>>`` marks what a side sent, ``<<`` what it received, ``!`` an event of the application; the
+    other lines are actions of the application.
+    """
 
     time: float
     side: Side
+
+    @property
+    def subject(self) -> str:
+        """The name of the side."""
+        return self.side.name.lower()
+
+
+@dataclass(slots=True)
+class FrameSent(RecordEntry):
+    """A core wrote a frame to a stream, or to a datagram (then ``stream`` is negative)."""
+
     stream: int
     channel: int
     frame: Frame
@@ -43,51 +77,69 @@ class FrameSent:
     def in_datagram(self) -> bool:
         return self.stream < 0
 
+    def __str__(self) -> str:
+        return f">> {self.describe()}"
+
+    def describe(self) -> str:
+        """Return the stream, the channel and the contents."""
+        place = f"d{-1 - self.stream}" if self.in_datagram else f"s{self.stream}"
+        if self.channel != NO_CHANNEL:
+            place += f" {describe(self.channel)}"
+        return f"{place} {_format_frame(self.frame)}"
+
 
 @dataclass(slots=True)
-class FrameArrived:
+class FrameArrived(RecordEntry):
     """A core received the last byte of a frame and may act on it.
 
     Frames that arrive before the peer's connection headers count as arrived with these, or, at
     the server, when the application accepts: until then a core only holds them.
     """
 
-    time: float
-    side: Side
     sent: FrameSent
+
+    def __str__(self) -> str:
+        return f"<< {self.sent.describe()}"
 
 
 @dataclass(slots=True)
-class StreamEnded:
+class StreamEnded(RecordEntry):
     """A core finished a stream (``reset`` is None) or reset it with a code."""
 
-    time: float
-    side: Side
     stream: int
     reset: int | None
 
+    def __str__(self) -> str:
+        end = "finished" if self.reset is None else f"reset with code {self.reset}"
+        return f">> s{self.stream} is {end}"
+
 
 @dataclass(slots=True)
-class RttMeasured:
+class RttMeasured(RecordEntry):
     """A core received a new round-trip time, which determines its deadlines for datagrams."""
 
-    time: float
-    side: Side
     rtt: float
+
+    def __str__(self) -> str:
+        return f"<< the round-trip time is {self.rtt * 1000:.1f} ms"
 
 
 @dataclass(slots=True)
-class MessageSent:
+class MessageSent(RecordEntry):
     """The application sent a message; ``attached`` names the channels made for it."""
 
-    time: float
-    side: Side
     channel: int
     number: int
     reliable: bool
     payload: bytes
     headers: HeaderPairs
     attached: tuple[AttachedChannel, ...]
+
+    def __str__(self) -> str:
+        kind = "message" if self.reliable else "datagram message"
+        headers = f", {len(self.headers)} headers" if self.headers else ""
+        details = f"{len(self.payload)} B{headers}{_format_attached(self.attached)}"
+        return f"   sends {kind} {self.number} on {describe(self.channel)}: {details}"
 
 
 @dataclass(slots=True)
@@ -100,11 +152,9 @@ class AttachedChannel:
 
 
 @dataclass(slots=True)
-class SendFailed:
+class SendFailed(RecordEntry):
     """The application tried to send, and got an error."""
 
-    time: float
-    side: Side
     channel: int
     error: str
     size: int
@@ -114,81 +164,77 @@ class SendFailed:
     headers: bool
     """Whether it or its attachments had headers."""
 
+    def __str__(self) -> str:
+        return f"   cannot send on {describe(self.channel)}: {self.error}"
+
 
 @dataclass(slots=True)
-class CommandCalled:
+class CommandCalled(RecordEntry):
     """The application called a command other than send or take."""
 
-    time: float
-    side: Side
     verb: str
     channel: int
     detail: str = ""
 
+    def __str__(self) -> str:
+        channel = "" if self.channel == NO_CHANNEL else f" {describe(self.channel)}"
+        return f"   {self.verb}{channel} {self.detail}".rstrip()
+
 
 @dataclass(slots=True)
-class MessageTaken:
+class MessageTaken(RecordEntry):
     """The application took one message from a receiver's queue."""
 
-    time: float
-    side: Side
     channel: int
     message: MessageFrame
 
+    def __str__(self) -> str:
+        message = self.message
+        details = f"{len(message.payload)} B{_format_attached(message.attachments)}"
+        return f"   takes message {message.number} from {describe(self.channel)}: {details}"
+
 
 @dataclass(slots=True)
-class EventRaised:
+class EventRaised(RecordEntry):
     """The core raised an event for the application."""
 
-    time: float
-    side: Side
     event: Event
+
+    def __str__(self) -> str:
+        return f"!  {_format_event(self.event)}"
 
 
 @dataclass(slots=True)
-class ConnectionClosed:
+class ConnectionClosed(RecordEntry):
     """A core closed the connection."""
 
-    time: float
-    side: Side
     code: int
     reason: str
 
+    def __str__(self) -> str:
+        return f">> closes the connection, code {self.code} {self.reason}"
+
 
 @dataclass(slots=True)
-class ConnectionGone:
+class ConnectionGone(RecordEntry):
     """The transport told a core that the connection ended."""
 
-    time: float
-    side: Side
     code: int
     reason: str
     by_peer: bool
 
+    def __str__(self) -> str:
+        return f"<< the connection is lost, code {self.code} {self.reason}"
+
 
 @dataclass(slots=True)
-class CoreFault:
+class CoreFault(RecordEntry):
     """A core raised an undocumented error, or wrote bytes that cannot be parsed."""
 
-    time: float
-    side: Side
     text: str
 
-
-Entry: TypeAlias = (
-    FrameSent
-    | FrameArrived
-    | StreamEnded
-    | RttMeasured
-    | MessageSent
-    | SendFailed
-    | CommandCalled
-    | MessageTaken
-    | EventRaised
-    | ConnectionClosed
-    | ConnectionGone
-    | CoreFault
-)
+    def __str__(self) -> str:
+        return f"✗  {self.text}"
 
 
 @dataclass
@@ -204,10 +250,61 @@ class Record:
     lateness: float = 0.0
     """The maximum lateness of a timer in this run."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[RecordEntry] = field(default_factory=list)
 
     drained: bool = False
     """Whether the run was drained: the faults were off, and everything had time to end."""
 
     leftovers: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     """What each core still held then; empty unless a core leaks."""
+
+
+def _format_attached(attached: Iterable[AttachedChannel | Attachment]) -> str:
+    return "".join(f" +{describe(each.channel)}" for each in attached)
+
+
+def _format_frame(frame: Frame) -> str:
+    name = frame_name(type(frame))
+    if isinstance(frame, MessageFrame):
+        return f"{name} {frame.number} ({frame.size} B){_format_attached(frame.attachments)}"
+    if isinstance(frame, AckReliable):
+        return f"{name} {_format_ranges(frame.ranges)}"
+    if isinstance(frame, AckNackUnreliable):
+        marks = [
+            f"{'nack' if position % 2 else 'ack'} {length}"
+            for position, length in enumerate(frame.lengths)
+            if length
+        ]
+        return f"{name} {', '.join(marks)}"
+    if isinstance(frame, Dequeued):
+        return f"{name} {frame.num_bytes} B"
+    if isinstance(frame, SentUnreliable):
+        return f"{name} {frame.count}"
+    if isinstance(frame, FinishSender):
+        return f"{name} after {frame.sent_reliable}"
+    if isinstance(frame, ConnectionHeaders):
+        return f"{name} ({len(frame.headers)})"
+    return name
+
+
+def _format_event(event: Event) -> str:
+    if isinstance(event, Delivered | Undelivered):
+        space = "" if event.reliable else "datagram "
+        name = type(event).__name__.lower()
+        return f"{space}{name} {_format_ranges(event.ranges)} on {describe(event.channel)}"
+    if isinstance(event, SenderEnded | ReceiverEnded):
+        half = "sender" if isinstance(event, SenderEnded) else "receiver"
+        above = ", ".join(describe(each) for each in event.lineage)
+        lineage = f" (under {above})" if above else ""
+        return f"{half} of {describe(event.channel)} ended: {event.how.value}{lineage}"
+    if isinstance(event, PeerHeaders):
+        return f"peer's headers ({len(event.headers)})"
+    if isinstance(event, ConnectionEnded):
+        return f"connection ended, code {event.code} {event.reason}"
+    return f"{type(event).__name__.lower()} {describe(event.channel)}"
+
+
+def _format_ranges(ranges: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(
+        str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in ranges
+    )

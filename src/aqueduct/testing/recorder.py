@@ -15,11 +15,11 @@ from aqueduct.testing.record import (
     ConnectionClosed,
     ConnectionGone,
     CoreFault,
-    Entry,
     EventRaised,
     FrameArrived,
     FrameSent,
     MessageTaken,
+    RecordEntry,
     RttMeasured,
     StreamEnded,
 )
@@ -63,7 +63,7 @@ class RecordObserver:
     """
 
     def __init__(
-        self, side: Side, clock: VirtualClock, entries: list[Entry], serials: Iterator[int]
+        self, side: Side, clock: VirtualClock, entries: list[RecordEntry], serials: Iterator[int]
     ) -> None:
         self.side = side
         self.peer: RecordObserver = self
@@ -134,7 +134,7 @@ class RecordObserver:
         """No-op: a simulated application takes everything itself."""
 
     def receiver_closed(self, channel: int) -> None:
-        """No-op: the `CommandCalled` entry of the application says so."""
+        """No-op: the `CommandCalled` entry of the application records it."""
 
     def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
         for event in events:
@@ -216,7 +216,7 @@ class RecordObserver:
 
 
 def observe_pair(
-    clock: VirtualClock, entries: list[Entry]
+    clock: VirtualClock, entries: list[RecordEntry]
 ) -> tuple[RecordObserver, RecordObserver]:
     """Return the observers of the client and the server of one connection."""
     serials = count()

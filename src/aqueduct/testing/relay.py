@@ -65,9 +65,9 @@ class Impairments:
 
     loss: float = 0.0
     delay: float = 0.0
-    """The least time a packet takes."""
+    """The minimum delay of a packet."""
     jitter: float = 0.0
-    """The most time that is added, drawn per packet; packets then overtake each other."""
+    """The maximum added delay, drawn per packet; packets then overtake each other."""
     reorder: float = 0.0
     """A packet is delayed by another ``reorder_delay``, so that others overtake it."""
     reorder_delay: float = 0.02
@@ -165,7 +165,7 @@ class Relay:
     ) -> None:
         self.close()
 
-    # -- faults -------------------------------------------------------------------------------
+    # Faults
 
     def blackout(
         self, seconds: float = float("inf"), directions: Sequence[Direction] = BOTH
@@ -191,7 +191,7 @@ class Relay:
             old.close()
             self._upstream[client] = self._new_upstream(client)
 
-    # -- inside -------------------------------------------------------------------------------
+    # Packets
 
     def _read_clients(self) -> None:
         assert self._socket is not None
@@ -289,7 +289,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-# -- the command line -----------------------------------------------------------------------------
+# The command line
 
 
 def _address(text: str) -> str:
@@ -323,7 +323,7 @@ def make_parser() -> argparse.ArgumentParser:
     none = Impairments()
     parser.add_argument("--loss", type=float, default=none.loss, help="probability")
     parser.add_argument("--delay", type=float, default=none.delay, help="seconds")
-    parser.add_argument("--jitter", type=float, default=none.jitter, help="seconds added at most")
+    parser.add_argument("--jitter", type=float, default=none.jitter, help="maximum seconds added")
     parser.add_argument("--reorder", type=float, default=none.reorder, help="probability")
     parser.add_argument(
         "--reorder-delay", type=float, default=none.reorder_delay, help="seconds (%(default)s)"

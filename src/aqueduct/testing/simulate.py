@@ -1,4 +1,4 @@
-"""Runs seeded simulations of a protocol: one seed as a transcript, or many with a summary."""
+"""Run seeded simulations of a protocol: one seed as a transcript, or many with a summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -36,18 +36,8 @@ The same seed gives the same run; the hash below a transcript shows it.
 Exit code 1 means that a promise of the protocol was broken."""
 
 
-class Simulated(NamedTuple):
-    """A protocol that can be simulated."""
-
-    simulate: Callable[[int], RunOutcome[Any]]
-    transcript: Callable[[Any], Iterator[str]]
-
-
-PROTOCOLS = {
-    "channels": Simulated(simulate, transcript),
-    "ipc": Simulated(ipc.simulate, ipc.transcript),
-}
 CHANNELS = "channels"
+PROTOCOLS: dict[str, Callable[[int], RunOutcome[Any]]] = {CHANNELS: simulate, "ipc": ipc.simulate}
 
 
 @dataclass
@@ -82,7 +72,7 @@ class SeedSummary:
 
 def run_seed(seed: int, protocol: str = CHANNELS) -> SeedResult:
     """Run one seed and return its result."""
-    outcome = PROTOCOLS[protocol].simulate(seed)
+    outcome = PROTOCOLS[protocol](seed)
     return SeedResult(
         seed,
         outcome.counts,
@@ -104,9 +94,8 @@ def run_seeds(seeds: Sequence[int], jobs: int, protocol: str = CHANNELS) -> Iter
 
 def print_transcript(seed: int, grep: str, console: Console, protocol: str = CHANNELS) -> bool:
     """Print the transcript of one run; return whether it kept all promises."""
-    simulated = PROTOCOLS[protocol]
-    outcome = simulated.simulate(seed)
-    lines = list(simulated.transcript(outcome.record))
+    outcome = PROTOCOLS[protocol](seed)
+    lines = list(transcript(outcome.record))
     for line in lines:
         if grep in line:
             console.print(_coloured(line), soft_wrap=True, highlight=False)
@@ -202,10 +191,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--seed", type=int, help="print the transcript of this seed")
     what.add_argument("--seeds", type=parse_range, metavar="A:B", help="run the seeds A to B-1")
     parser.add_argument(
-        "--protocol", choices=PROTOCOLS, default=CHANNELS, help="what to run (default channels)"
+        "--protocol",
+        choices=PROTOCOLS,
+        default=CHANNELS,
+        help="protocol (default channels)",
     )
-    parser.add_argument("--grep", default="", help="with --seed: only lines that contain this")
-    parser.add_argument("--jobs", type=int, default=1, help="processes to run on (default 1)")
+    parser.add_argument("--grep", default="", help="with --seed: only lines with this text")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes (default 1)")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first violation")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     options = parser.parse_args(arguments)

@@ -12,12 +12,12 @@ MIB = 1024 * 1024
 
 
 def number(at: int) -> bytes:
-    """A message id."""
+    """Return a message id."""
     return at.to_bytes(16)
 
 
 def announce(core: Core, count: int, length: int, remote: str = "hoarder") -> int:
-    """Begin messages with a byte each; returns how many of them were accepted."""
+    """Start messages with a byte each; return the number accepted."""
     accepted = 0
     for at in range(1, count + 1):
         answer = core.hear(core.header(length, b"x", number(at)), remote=f"{remote} {at}")
@@ -25,8 +25,8 @@ def announce(core: Core, count: int, length: int, remote: str = "hoarder") -> in
     return accepted
 
 
-def test_lengths_that_were_announced_leave_room_for_others() -> None:
-    """IPC-FLOW-2: the bytes of 21 datagrams count, and not the gigabytes that they announce."""
+def test_announced_lengths_do_not_consume_the_budget() -> None:
+    """IPC-FLOW-2: the bytes of 21 datagrams count, not the gigabytes they announce."""
     core = Core()
     assert announce(core, 21, 16 * MIB) == 21
     core.hear(core.header(5, b"hello"), remote="honest")
@@ -35,7 +35,7 @@ def test_lengths_that_were_announced_leave_room_for_others() -> None:
     assert core.exchange.leftovers()["bytes received"] == 21 + 5 + DATA
 
 
-def test_a_byte_now_and_then_does_not_keep_a_transfer_alive() -> None:
+def test_single_bytes_do_not_keep_a_transfer_alive() -> None:
     """IPC-RECV-21."""
     core = Core(owner_id_lifetime=1_000.0)
     core.hear(core.header(MIB, b"x"))
@@ -47,7 +47,7 @@ def test_a_byte_now_and_then_does_not_keep_a_transfer_alive() -> None:
     assert core.hear(core.data(4, b"x")) == [DataAck(ID, 4, Code.RECEIVE_TIMEOUT)]
 
 
-def test_a_transfer_at_the_least_rate_goes_on() -> None:
+def test_a_transfer_at_the_minimum_rate_continues() -> None:
     """IPC-RECV-21."""
     core = Core(owner_id_lifetime=1_000.0)
     payload = b"x" * 300
@@ -72,7 +72,7 @@ def test_one_remote_holds_at_most_half_of_the_messages() -> None:
 
 
 def test_one_remote_holds_at_most_half_of_the_bytes() -> None:
-    """IPC-FLOW-8; a remote that holds nothing may begin whatever fits."""
+    """IPC-FLOW-8; a remote that holds nothing may start any message that fits."""
     core = Core(max_message=65_536, max_received=4 * 65_536, max_pdu=60_000)
     for at in range(1, 20):
         core.hear(core.header(10_000, bytes(10_000), number(at)), remote="greedy")
@@ -81,8 +81,8 @@ def test_one_remote_holds_at_most_half_of_the_bytes() -> None:
     assert core.exchange.leftovers()["bytes received"] == 180_000
 
 
-def test_a_transfer_that_is_behind_makes_room_for_another() -> None:
-    """IPC-FLOW-9: it is answered like one that timed out."""
+def test_a_slow_transfer_is_displaced_by_another() -> None:
+    """IPC-FLOW-9: it is answered like a transfer that timed out."""
     core = Core(max_receives=4, owner_id_lifetime=1_000.0)
     assert announce(core, 4, MIB) == 4
     newcomer = core.header(2 * DATA, FULL)
@@ -94,7 +94,7 @@ def test_a_transfer_that_is_behind_makes_room_for_another() -> None:
     assert core.hear(late) == [DataAck(number(1), 1, Code.RECEIVE_TIMEOUT)]
 
 
-def test_a_transfer_that_keeps_its_pace_is_not_displaced() -> None:
+def test_a_transfer_that_keeps_up_is_not_displaced() -> None:
     """IPC-FLOW-9."""
     core = Core(max_receives=1, owner_id_lifetime=1_000.0)
     core.hear(core.header(4 * DATA, FULL), remote="steady")
@@ -107,7 +107,7 @@ def test_a_transfer_that_keeps_its_pace_is_not_displaced() -> None:
 
 
 def test_transfers_that_cannot_all_be_held_finish_one_after_the_other() -> None:
-    """IPC-FLOW-9: the first is left the room that it needs, so that none waits for all others."""
+    """IPC-FLOW-9: room is reserved for the first, which prevents a deadlock."""
     piece = 65_536 // 16
     core = Core(max_message=65_536, max_received=4 * 65_536, max_pdu=piece + 42)
     count, pieces = 12, 16
@@ -135,8 +135,8 @@ def test_transfers_that_cannot_all_be_held_finish_one_after_the_other() -> None:
     assert core.exchange.leftovers() == {}
 
 
-def test_looking_for_room_costs_the_same_however_many_transfers_there_are() -> None:
-    """A PDU that finds no room looks at a few transfers, and the next PDU at the next ones."""
+def test_making_room_has_a_constant_cost() -> None:
+    """A PDU that finds no room examines a few transfers; the next PDU examines the next ones."""
     looked = 0
     original = IncomingTransfer.is_behind
 

@@ -32,13 +32,13 @@ def test_a_pdu_costs_its_data_and_1024_bytes() -> None:
     assert not window.fits(INITIAL_WINDOW - 1025 - DATAGRAM_OVERHEAD + 1)
 
 
-def test_it_begins_with_what_is_known_to_be_held_if_that_is_little() -> None:
+def test_the_initial_window_is_the_configured_one_within_bounds() -> None:
     assert CongestionWindow(100_000).limit == 100_000
     assert CongestionWindow(0).limit == SMALLEST_WINDOW == 66_560
     assert CongestionWindow(LARGE).limit == INITIAL_WINDOW
 
 
-def test_it_doubles_in_a_round_trip_until_the_first_loss() -> None:
+def test_the_window_doubles_per_round_trip_until_the_first_loss() -> None:
     """IPC-FLOW-5."""
     window = CongestionWindow(LARGE)
     for _ in range(INITIAL_WINDOW // (1000 + DATAGRAM_OVERHEAD) + 1):
@@ -46,7 +46,7 @@ def test_it_doubles_in_a_round_trip_until_the_first_loss() -> None:
     assert 2 * INITIAL_WINDOW <= window.limit < 2 * INITIAL_WINDOW + 2 * (1000 + DATAGRAM_OVERHEAD)
 
 
-def test_after_a_loss_it_has_half_and_grows_by_a_pdu_in_a_round_trip() -> None:
+def test_a_loss_halves_the_window_which_then_grows_by_a_pdu_per_round_trip() -> None:
     """IPC-FLOW-5."""
     window = CongestionWindow(LARGE)
     window.shrink(0.0, 0.05)
@@ -58,7 +58,7 @@ def test_after_a_loss_it_has_half_and_grows_by_a_pdu_in_a_round_trip() -> None:
     assert 0 < window.limit - start <= 1000 + DATAGRAM_OVERHEAD + 100
 
 
-def test_losses_together_halve_it_once() -> None:
+def test_simultaneous_losses_halve_the_window_once() -> None:
     """IPC-FLOW-5."""
     window = CongestionWindow(LARGE)
     for at in (1.0, 1.01, 1.049):
@@ -69,7 +69,7 @@ def test_losses_together_halve_it_once() -> None:
 
 
 @given(st.lists(st.integers(0, 70_000) | st.none()), st.integers(0, LARGE))
-def test_it_stays_between_its_bounds(answers: list[int | None], largest: int) -> None:
+def test_the_window_stays_between_its_bounds(answers: list[int | None], largest: int) -> None:
     """IPC-FLOW-5."""
     window = CongestionWindow(largest)
     for at, size in enumerate(answers):

@@ -23,7 +23,7 @@ MALFORMED = [
 
 
 def exchange_pdus(sender: Core, receiver: Core, loss: Random | None = None) -> int:
-    """Carry PDUs both ways until nothing is said; returns how many went."""
+    """Carry PDUs both ways until none is left; return their number."""
     count = 0
     while said := [(pdu, receiver) for pdu in sender.said()] + [
         (pdu, sender) for pdu in receiver.said()
@@ -67,7 +67,7 @@ def test_messages_of_all_sizes_arrive_through_a_network_that_loses(size: int) ->
     assert sender.exchange.leftovers() == receiver.exchange.leftovers() == {}
 
 
-def test_what_is_malformed_is_dropped_and_counted() -> None:
+def test_malformed_pdus_are_dropped_and_counted() -> None:
     """IPC-PDU-9."""
     core = Core()
     for pdu in MALFORMED:
@@ -80,7 +80,7 @@ def test_what_is_malformed_is_dropped_and_counted() -> None:
 
 
 def test_a_pdu_that_is_delayed_for_days_is_not_taken_again() -> None:
-    """IPC-ID-1, IPC-RECV-2, IPC-RECV-6: the id that it carries is long past."""
+    """IPC-ID-1, IPC-RECV-2, IPC-RECV-6: its owner id has expired."""
     core = Core()
     header = core.header(5, b"hello")
     core.hear(header)
@@ -92,8 +92,8 @@ def test_a_pdu_that_is_delayed_for_days_is_not_taken_again() -> None:
     assert len(core.events()) == 1
 
 
-def test_a_sender_that_stood_still_does_not_have_its_message_taken_twice() -> None:
-    """IPC-ID-5: a copy of its PDU comes when the message is forgotten, and the answer at once."""
+def test_a_suspended_sender_does_not_cause_a_second_delivery() -> None:
+    """IPC-ID-5: a copy of its PDU arrives after the message id has expired."""
     sender, receiver = Core(seed=1), Core(seed=2)
     sender.send(b"")
     exchange_pdus(sender, receiver)
@@ -114,7 +114,7 @@ def test_a_sender_that_stood_still_does_not_have_its_message_taken_twice() -> No
     assert sender.ended().code == Code.SEND_TIMEOUT
 
 
-def test_a_restart_fails_what_may_have_been_taken_and_nothing_else() -> None:
+def test_a_restart_fails_only_messages_that_may_have_been_taken() -> None:
     """IPC-ID-4."""
     sender, before, after = Core(seed=1), Core(seed=2), Core(seed=3)
     sender.send(b"")
@@ -127,7 +127,7 @@ def test_a_restart_fails_what_may_have_been_taken_and_nothing_else() -> None:
     assert after.exchange.statistics.received == 1
 
 
-def test_a_size_below_the_least_is_refused_and_another_is_used_from_then_on() -> None:
+def test_a_pdu_size_below_the_minimum_is_rejected_and_others_apply_at_once() -> None:
     """IPC-CONF-1."""
     core = Core()
     with pytest.raises(LocalProtocolError):
@@ -137,7 +137,7 @@ def test_a_size_below_the_least_is_refused_and_another_is_used_from_then_on() ->
     assert len(core.said()[0].payload) == 1000
 
 
-def test_the_next_timer_is_the_first_of_all() -> None:
+def test_the_next_timer_is_the_earliest_of_all() -> None:
     core = Core(owner_id_lifetime=3)
     assert core.exchange.next_timer() == 3
     core.hear(core.header(2 * DATA, bytes(DATA)))
@@ -146,7 +146,7 @@ def test_the_next_timer_is_the_first_of_all() -> None:
     assert core.exchange.next_timer() < 0.2
 
 
-# Anything at all
+# Arbitrary input
 
 IDS = [ID, WRONG, b"a third message.", bytes(16)]
 ids = st.sampled_from(IDS)
@@ -174,7 +174,7 @@ moves = st.one_of(
 
 
 class Anything:
-    """Does to an endpoint what a list of moves says, honest or not."""
+    """Applies a list of moves, valid or not, to an endpoint."""
 
     def __init__(self) -> None:
         self.core = Core(max_message=65_536, max_received=65_536, max_receives=2, max_processed=3)
@@ -235,17 +235,17 @@ def check_bounds(core: Core, heard: int) -> None:
 
 @settings(max_examples=300)
 @given(st.lists(moves, max_size=60))
-def test_nothing_that_is_heard_at_any_time_breaks_an_endpoint(
+def test_no_sequence_of_inputs_breaks_an_endpoint(
     script: list[tuple[object, ...]],
 ) -> None:
-    """IPC-PDU-9, IPC-FLOW-2, IPC-SEND-17: no exception, bounds, and one outcome for each send."""
+    """IPC-PDU-9, IPC-FLOW-2, IPC-SEND-17: no exception, bounded memory, one result per send."""
     anything = Anything()
     core = anything.core
     arrived: list[bytes] = []
     ended: list[bytes] = []
     for move in script:
         anything.do(move)
-        # An input makes at most two PDUs for each send that is under way, and one answer.
+        # An input causes at most two PDUs per open send, and one answer.
         check_bounds(core, 1 + 2 * (1 + len(anything.sent)))
         for event in core.events():
             (arrived if isinstance(event, Arrived) else ended).append(event.message_id)

@@ -24,7 +24,7 @@ def incoming(length: int) -> IncomingTransfer:
     )
 
 
-def test_pieces_make_a_whole_in_their_order() -> None:
+def test_pieces_are_joined_in_order() -> None:
     message = incoming(5)
     seen = [(message.add(each), message.state) for each in (b"ab", b"cd", b"e")]
     assert seen == [
@@ -35,7 +35,7 @@ def test_pieces_make_a_whole_in_their_order() -> None:
     assert message.payload() == b"abcde"
 
 
-def test_a_whole_in_one_piece_is_not_copied() -> None:
+def test_a_message_in_one_piece_is_not_copied() -> None:
     message = incoming(1000)
     data = bytes(1000)
     assert message.add(data)
@@ -43,7 +43,7 @@ def test_a_whole_in_one_piece_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[2] * 5_000, [2, 5_000, 2, 2, 5_000], [5_000, 2], [1, 1]])
-def test_small_pieces_are_put_together_as_they_come(sizes: list[int]) -> None:
+def test_small_pieces_are_joined_on_arrival(sizes: list[int]) -> None:
     data = bytes(range(256)) * 50
     message = incoming(sum(sizes))
     at = 0
@@ -63,7 +63,7 @@ def test_small_pieces_take_little_more_memory_than_their_bytes() -> None:
     assert held < 3 * 100_000
 
 
-def test_an_empty_message_is_whole_at_once() -> None:
+def test_an_empty_message_is_complete_at_once() -> None:
     """IPC-RECV-4."""
     message = incoming(0)
     assert message.add(b"")
@@ -71,14 +71,14 @@ def test_an_empty_message_is_whole_at_once() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[b"abcdef"], [b"ab", b"cdef"], [b"", b"abc", b"defghi"]])
-def test_what_exceeds_the_length_is_cut_off(pieces: list[bytes]) -> None:
+def test_data_beyond_the_length_is_cut_off(pieces: list[bytes]) -> None:
     """IPC-RECV-1."""
     message = incoming(4)
     assert [message.add(each) for each in pieces][-1]
     assert message.payload() == b"abcd"
 
 
-def test_the_answer_is_to_the_piece_that_came_last() -> None:
+def test_the_ack_names_the_last_piece() -> None:
     """IPC-RECV-7."""
     message = incoming(9)
     message.add(b"a")
@@ -89,7 +89,7 @@ def test_the_answer_is_to_the_piece_that_came_last() -> None:
     assert message.last_ack(1) == DataAck(ID, 2, 1).encode()
 
 
-def test_what_ends_lets_go_of_its_pieces() -> None:
+def test_an_ended_transfer_releases_its_pieces() -> None:
     for end in (IncomingTransfer.abort, IncomingTransfer.time_out, IncomingTransfer.reset):
         message = incoming(9)
         message.add(b"a")
@@ -118,7 +118,7 @@ def test_a_timer_wakes_the_transfer() -> None:
     assert woken.pop() == 4.5
 
 
-def test_every_state_can_be_reached_and_every_end_is_one() -> None:
+def test_every_state_is_reachable_and_final_states_have_no_exit() -> None:
     assert {state for state, _ in TRANSITIONS} == {
         IncomingState.BEGUN,
         IncomingState.RECEIVING,

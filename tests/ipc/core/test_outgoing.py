@@ -42,7 +42,7 @@ def pdu(message: OutgoingTransfer) -> object:
         (b"abcdefghi", [b"abcd", b"efgh", b"i"]),
     ],
 )
-def test_a_message_is_cut_into_a_header_and_data(payload: bytes, pieces: list[bytes]) -> None:
+def test_a_message_is_split_into_header_and_data(payload: bytes, pieces: list[bytes]) -> None:
     """IPC-SEND-2, and IPC-SEND-12: the last ack is the end."""
     message = outgoing(payload)
     assert pdu(message) == Header(ID, OWNER, len(payload), pieces[0])
@@ -57,7 +57,7 @@ def test_a_message_is_cut_into_a_header_and_data(payload: bytes, pieces: list[by
     assert message.payload == b""
 
 
-def test_an_ack_gives_the_next_pdu_its_own_time_and_tries() -> None:
+def test_an_ack_resets_the_deadline_and_the_attempts() -> None:
     """IPC-SEND-12."""
     message = outgoing(b"abcdefgh")
     message.current()
@@ -107,8 +107,8 @@ def test_a_message_that_is_not_exposed_follows_any_owner() -> None:
     assert pdu(message) == Header(ID, SUCCESSOR, 8, b"abcd")
 
 
-def test_a_message_is_cut_anew() -> None:
-    """IPC-SEND-10: under another id, so that answers to the former HEADER mean nothing."""
+def test_a_message_is_refragmented_under_another_id() -> None:
+    """IPC-SEND-10: answers to the former HEADER no longer match."""
     message = outgoing(b"abcdefgh")
     assert message.refragment(3, FRESH)
     assert pdu(message) == Header(FRESH, OWNER, 8, b"abc")
@@ -118,7 +118,7 @@ def test_a_message_is_cut_anew() -> None:
     assert message.message_id == ID
 
 
-def test_an_exposed_message_is_cut_anew_once_and_keeps_its_id() -> None:
+def test_an_exposed_message_is_refragmented_once_and_keeps_its_id() -> None:
     """IPC-SEND-10."""
     message = outgoing(b"abcd")
     message.current()
@@ -127,7 +127,7 @@ def test_an_exposed_message_is_cut_anew_once_and_keeps_its_id() -> None:
     assert not message.refragment(2, FRESH)
 
 
-def test_corrections_are_hurried_only_so_often() -> None:
+def test_only_the_first_corrections_are_retransmitted_at_once() -> None:
     """IPC-SEND-16."""
     message = outgoing(b"abcdefgh")
     hurried = 0
@@ -137,7 +137,7 @@ def test_corrections_are_hurried_only_so_often() -> None:
     assert hurried == MAX_CORRECTIONS == 4
 
 
-def test_what_aborts_a_data_is_that_data_without_its_data() -> None:
+def test_a_transfer_at_data_is_aborted_by_an_empty_data() -> None:
     """IPC-SEND-14."""
     message = outgoing(b"abcdefghi")
     message.advance(9.0)
@@ -145,18 +145,18 @@ def test_what_aborts_a_data_is_that_data_without_its_data() -> None:
     assert [decode(each) for each in message.abort()] == [Data(ID, OWNER, 2)]
 
 
-def test_what_aborts_a_header_is_the_header_and_a_data_both_without_data() -> None:
+def test_a_transfer_at_header_is_aborted_by_an_empty_header_and_data() -> None:
     """IPC-SEND-15."""
     message = outgoing(b"abc")
     assert [decode(each) for each in message.abort()] == [Header(ID, OWNER, 3), Data(ID, OWNER, 1)]
 
 
-def test_nothing_aborts_an_empty_message() -> None:
+def test_no_pdu_aborts_an_empty_message() -> None:
     """IPC-SEND-15: a HEADER without data would be the message."""
     assert outgoing(b"").abort() == []
 
 
-def test_every_way_to_fail_has_its_code() -> None:
+def test_every_failure_has_its_code() -> None:
     message = outgoing(b"a")
     message.refuse(3)
     assert (message.state, message.code) == (OutgoingState.FAILED, 3)
@@ -175,7 +175,7 @@ def test_a_timer_wakes_the_transfer() -> None:
     assert woken.pop() == 4.5
 
 
-def test_every_state_can_be_reached_and_every_end_is_one() -> None:
+def test_every_state_is_reachable_and_final_states_have_no_exit() -> None:
     assert {state for state, _ in TRANSITIONS} == {
         OutgoingState.WAITING,
         OutgoingState.HEADER,

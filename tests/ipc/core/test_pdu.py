@@ -81,18 +81,18 @@ pdus: st.SearchStrategy[Pdu] = st.one_of(
 
 
 @pytest.mark.parametrize(("_", "pdu", "expected"), CASES, ids=IDS)
-def test_a_pdu_is_these_bytes(_: str, pdu: Pdu, expected: str) -> None:
-    """IPC-PDU-1, IPC-PDU-2, IPC-PDU-3: opcode, version, reserved zeros, members in their order."""
+def test_a_pdu_encodes_to_the_specified_bytes(_: str, pdu: Pdu, expected: str) -> None:
+    """IPC-PDU-1, IPC-PDU-2, IPC-PDU-3: opcode, version, reserved zeros, fields in order."""
     assert pdu.encode().hex() == expected.replace(" ", "")
 
 
 @pytest.mark.parametrize(("_", "pdu", "encoded"), CASES, ids=IDS)
-def test_these_bytes_are_a_pdu(_: str, pdu: Pdu, encoded: str) -> None:
+def test_the_specified_bytes_decode_to_the_pdu(_: str, pdu: Pdu, encoded: str) -> None:
     assert decode(bytes.fromhex(encoded)) == pdu
 
 
 @pytest.mark.parametrize(("_", "pdu", "encoded"), CASES, ids=IDS)
-def test_reserved_bytes_are_not_looked_at(_: str, pdu: Pdu, encoded: str) -> None:
+def test_reserved_bytes_are_ignored(_: str, pdu: Pdu, encoded: str) -> None:
     """IPC-PDU-3."""
     data = bytearray.fromhex(encoded)
     data[2:6] = b"\xff\x01\x80\x7f"
@@ -100,8 +100,8 @@ def test_reserved_bytes_are_not_looked_at(_: str, pdu: Pdu, encoded: str) -> Non
 
 
 @pytest.mark.parametrize(("_", "pdu", "encoded"), CASES, ids=IDS)
-def test_a_pdu_that_is_cut_off_in_its_members_is_none(_: str, pdu: Pdu, encoded: str) -> None:
-    """IPC-PDU-2: every truncation; behind the members, what is left is data."""
+def test_a_truncated_pdu_is_malformed(_: str, pdu: Pdu, encoded: str) -> None:
+    """IPC-PDU-2: every truncation within the fields; bytes after them are data."""
     data = bytes.fromhex(encoded)
     head = HEADS[type(pdu)]
     for size in range(head):
@@ -115,20 +115,20 @@ def test_a_pdu_that_is_cut_off_in_its_members_is_none(_: str, pdu: Pdu, encoded:
 @pytest.mark.parametrize(
     ("_", "rule", "encoded"), VIOLATIONS, ids=[name for name, _, _ in VIOLATIONS]
 )
-def test_what_breaks_a_rule_is_told_its_name(_: str, rule: str, encoded: str) -> None:
+def test_a_violation_names_its_rule(_: str, rule: str, encoded: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode(bytes.fromhex(encoded))
     assert caught.value.rule == rule
 
 
 def test_an_ack_of_512_bytes_is_the_longest() -> None:
-    """IPC-PDU-7; what carries data has no limit here."""
+    """IPC-PDU-7; HEADER and DATA have no limit here."""
     assert decode(HeaderAck(M, 0, bytes(488)).encode()) == HeaderAck(M, 0, bytes(488))
     assert decode(DataAck(M, 1, 0, bytes(484)).encode()) == DataAck(M, 1, 0, bytes(484))
     assert decode(Data(M, D, 1, bytes(70_000)).encode()) == Data(M, D, 1, bytes(70_000))
 
 
-def test_the_codes_are_those_of_the_table() -> None:
+def test_the_codes_are_those_of_the_specification() -> None:
     """IPC-PDU-6."""
     assert {code.name: code.value for code in Code} == {
         "SUCCESS": 0,
@@ -146,7 +146,7 @@ def test_the_codes_are_those_of_the_table() -> None:
     }
 
 
-def test_an_ack_tells_a_size_in_four_bytes() -> None:
+def test_an_ack_states_a_size_in_four_bytes() -> None:
     """IPC-PDU-8."""
     assert encode_size(65_000).hex() == "0000fde8"
     assert decode_size(encode_size(65_000)) == 65_000
@@ -154,7 +154,7 @@ def test_an_ack_tells_a_size_in_four_bytes() -> None:
     assert decode_size(bytes(5)) is None
 
 
-def test_an_ack_tells_an_owner_id_in_sixteen_bytes() -> None:
+def test_an_ack_states_an_owner_id_in_sixteen_bytes() -> None:
     """IPC-PDU-8."""
     assert decode_owner(D) == D
     assert decode_owner(D[:15]) is None
@@ -162,13 +162,13 @@ def test_an_ack_tells_an_owner_id_in_sixteen_bytes() -> None:
     assert decode_owner(bytes(16)) is None
 
 
-def test_the_head_of_a_pdu_needs_only_its_data_behind_it() -> None:
+def test_a_head_followed_by_data_is_the_whole_pdu() -> None:
     assert header_head(M, D, 9) + b"data" == Header(M, D, 9, b"data").encode()
     assert data_head(M, D, 9) + b"data" == Data(M, D, 9, b"data").encode()
 
 
 @given(pdus)
-def test_what_is_encoded_decodes_to_the_same(pdu: Pdu) -> None:
+def test_an_encoded_pdu_decodes_to_itself(pdu: Pdu) -> None:
     assert decode(pdu.encode()) == pdu
 
 
@@ -176,7 +176,7 @@ def test_what_is_encoded_decodes_to_the_same(pdu: Pdu) -> None:
     st.binary(max_size=80)
     | st.builds(lambda a, b: bytes((a, 0x10)) + b, st.integers(0, 5), st.binary(max_size=80))
 )
-def test_any_bytes_are_a_pdu_or_break_a_rule(data: bytes) -> None:
+def test_arbitrary_bytes_decode_or_break_a_rule(data: bytes) -> None:
     try:
         pdu = decode(data)
     except RemoteProtocolError:

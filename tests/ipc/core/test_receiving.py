@@ -1,4 +1,4 @@
-"""Receiving: PDUs and times in, acks and messages out."""
+"""The receiving side: PDUs and timers in, acks and messages out."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ FULL = b"x" * DATA
 
 
 def whole() -> Core:
-    """Two pieces have come, which are all."""
+    """Receive a complete message of two pieces."""
     core = Core()
     core.hear(core.header(DATA + 1, FULL), core.data(1, b"y"))
     return core
@@ -29,7 +29,7 @@ def test_a_header_that_does_not_complete_its_message_is_acked_at_once() -> None:
     assert core.events() == []
 
 
-def test_a_whole_message_is_given_to_the_application_once_with_its_sender() -> None:
+def test_a_complete_message_is_reported_once_with_its_sender() -> None:
     """IPC-RECV-19."""
     core = Core()
     header = core.header(5, b"hello")
@@ -76,7 +76,7 @@ def test_an_empty_message_is_allowed() -> None:
     assert core.take() == [HeaderAck(ID)]
 
 
-def test_a_header_again_is_acked_again_while_data_1_is_expected() -> None:
+def test_a_duplicate_header_is_acked_while_data_1_is_expected() -> None:
     """IPC-RECV-3."""
     core = Core()
     header = core.header(3 * DATA, FULL)
@@ -95,7 +95,7 @@ def test_a_message_over_the_maximum_is_answered_with_a_code() -> None:
     assert core.hear(core.header(65_536, FULL)) == [HeaderAck(ID)]
 
 
-def test_a_header_with_too_much_data_is_answered_with_how_much_is_taken() -> None:
+def test_a_header_with_too_much_data_is_answered_with_the_limit() -> None:
     """IPC-RECV-5, IPC-PDU-8."""
     core = Core()
     answer = HeaderAck(ID, Code.PDU_TOO_LARGE, encode_size(DATA))
@@ -104,7 +104,7 @@ def test_a_header_with_too_much_data_is_answered_with_how_much_is_taken() -> Non
 
 
 def test_a_header_for_another_id_is_answered_with_the_owner_id() -> None:
-    """IPC-RECV-6, IPC-PDU-8; nothing has begun by it."""
+    """IPC-RECV-6, IPC-PDU-8; no transfer starts."""
     core = Core()
     answer = HeaderAck(ID, Code.INVALID_DESTINATION, core.exchange.owner)
     assert core.hear(Header(ID, WRONG, 5, b"hello")) == [answer]
@@ -149,8 +149,8 @@ def test_data_out_of_order_are_ignored_and_the_one_before_is_acked_again() -> No
     assert core.hear(core.data(3, FULL)) == [DataAck(ID, 3)]
 
 
-def test_data_must_be_for_the_id_that_the_message_began_with() -> None:
-    """IPC-RECV-9: not for the one that the endpoint has by then."""
+def test_data_must_name_the_owner_id_of_the_header() -> None:
+    """IPC-RECV-9: not the id that the endpoint has now."""
     core = Core()
     before = core.exchange.owner
     core.hear(core.header(3 * DATA, FULL))
@@ -162,8 +162,8 @@ def test_data_must_be_for_the_id_that_the_message_began_with() -> None:
     assert core.hear(Data(ID, before, 1, FULL)) == [DataAck(ID, 1)]
 
 
-def test_data_may_be_as_large_as_when_the_message_began() -> None:
-    """IPC-RECV-10: the saved maximum counts, and is told."""
+def test_data_may_be_as_large_as_the_limit_at_the_header() -> None:
+    """IPC-RECV-10: the saved maximum applies, and is stated in the ack."""
     core = Core(max_pdu=542)
     core.hear(core.header(2000, bytes(500)))
     core.exchange.resize(512)
@@ -178,14 +178,14 @@ def test_data_may_be_as_large_as_when_the_message_began() -> None:
 
 
 @pytest.mark.parametrize("sequence", [1, 2])
-def test_data_without_data_abort_a_message(sequence: int) -> None:
+def test_an_empty_data_aborts_a_message(sequence: int) -> None:
     """IPC-RECV-15: the expected number, or the one before whose ack may be lost."""
     core = Core()
     core.hear(core.header(9 * DATA, FULL), core.data(1, FULL))
     assert core.hear(core.data(sequence)) == []
     assert core.exchange.leftovers() == {}
     assert core.exchange.statistics.aborted == 1
-    # IPC-RECV-16: whoever asks again is told, by an ack of the kind and number of the question.
+    # IPC-RECV-16: the ack of a duplicate has the kind and number of the duplicate.
     code = Code.PROCESSING_ERROR
     assert core.hear(core.data(2, FULL)) == [DataAck(ID, 2, code)]
     assert core.hear(core.header(9 * DATA, FULL)) == [HeaderAck(ID, code)]
@@ -204,8 +204,8 @@ def test_a_message_that_waits_to_be_taken_can_be_withdrawn(sequence: int) -> Non
     assert core.exchange.statistics.received == core.exchange.statistics.refused == 0
 
 
-def test_a_message_of_one_pdu_is_withdrawn_by_what_its_sender_sends() -> None:
-    """IPC-RECV-15, with IPC-SEND-15: the empty HEADER does nothing, the DATA behind it does."""
+def test_a_message_of_one_pdu_is_withdrawn_by_its_senders_abort() -> None:
+    """IPC-RECV-15, with IPC-SEND-15: the empty HEADER has no effect, the DATA after it has."""
     core = Core()
     core.hear(core.header(5, b"hello"))
     assert core.hear(core.header(5), core.data(1)) == []
@@ -213,7 +213,7 @@ def test_a_message_of_one_pdu_is_withdrawn_by_what_its_sender_sends() -> None:
     assert core.hear(core.header(5, b"hello")) == [HeaderAck(ID, Code.PROCESSING_ERROR)]
 
 
-def test_an_abort_that_comes_first_keeps_the_message_from_being_taken() -> None:
+def test_an_abort_that_arrives_first_prevents_delivery() -> None:
     """IPC-RECV-15."""
     core = Core()
     core.hear(core.header(5), core.data(1), core.header(5, b"hello"))
@@ -230,8 +230,8 @@ def test_a_refused_message_is_answered_with_a_code_and_remembered() -> None:
     assert core.exchange.statistics.refused == 1
 
 
-def test_a_message_that_stands_still_is_aborted_after_the_receive_timeout() -> None:
-    """IPC-RECV-13, and IPC-RECV-7: each piece sets the timer anew."""
+def test_a_stalled_transfer_is_aborted_after_the_receive_timeout() -> None:
+    """IPC-RECV-13, and IPC-RECV-7: each piece resets the timer."""
     core = Core(min_rate=0)
     core.hear(core.header(9 * DATA, FULL))
     before = core.exchange.owner
@@ -246,7 +246,7 @@ def test_a_message_that_stands_still_is_aborted_after_the_receive_timeout() -> N
     assert core.events() == []
 
 
-def test_a_duplicate_does_not_set_the_timer_anew() -> None:
+def test_a_duplicate_does_not_reset_the_timer() -> None:
     """IPC-RECV-7."""
     core = Core()
     core.hear(core.header(2 * DATA, FULL))
@@ -256,15 +256,15 @@ def test_a_duplicate_does_not_set_the_timer_anew() -> None:
     assert core.exchange.leftovers() == {}
 
 
-def test_a_message_that_is_whole_waits_for_the_application_without_end() -> None:
+def test_a_complete_message_waits_for_the_application_without_a_timeout() -> None:
     """IPC-RECV-19: the timer is stopped."""
     core = whole()
     assert core.wait(600) == []
     assert core.take() == [DataAck(ID, 1)]
 
 
-def test_a_close_refuses_what_was_not_taken_and_aborts_what_is_not_whole() -> None:
-    """IPC-RECV-13, IPC-RECV-14; IPC-FLOW-2: nothing begins any more."""
+def test_a_close_refuses_complete_messages_and_aborts_the_others() -> None:
+    """IPC-RECV-13, IPC-RECV-14; IPC-FLOW-2: no transfer starts afterwards."""
     core = whole()
     core.hear(core.header(2 * DATA, FULL, OTHER))
     core.exchange.close(core.now)
@@ -276,7 +276,7 @@ def test_a_close_refuses_what_was_not_taken_and_aborts_what_is_not_whole() -> No
     assert core.hear(core.header(0, b"", WRONG)) == []
 
 
-# What is processed
+# Processed ids
 
 
 @pytest.mark.parametrize("pdu", ["header", "data", "abort"])
@@ -293,8 +293,8 @@ def test_a_processed_message_is_answered_with_its_last_ack(pdu: str) -> None:
     assert len(core.events()) == 1
 
 
-def test_a_processed_message_is_known_whatever_else_is_wrong_with_the_question() -> None:
-    """IPC-RECV-16: another id, too large, from elsewhere, and with a message length that is."""
+def test_a_processed_message_is_recognized_despite_other_errors_in_the_header() -> None:
+    """IPC-RECV-16: another owner id, too large, from another remote, another length."""
     core = Core()
     core.hear(core.header(5, b"hello"))
     core.take()
@@ -309,21 +309,21 @@ def test_a_processed_message_is_known_whatever_else_is_wrong_with_the_question()
     assert len(core.events()) == 1
 
 
-def test_processed_ids_are_forgotten_at_a_change_of_owner_and_after_the_timeout() -> None:
-    """IPC-RECV-2: both are needed, and the time counts from the change."""
+def test_processed_ids_expire_after_an_owner_change_and_the_timeout() -> None:
+    """IPC-RECV-2: both are required, and the timeout starts at the change."""
     core = Core(owner_id_lifetime=100)
     header = core.header(5, b"hello")
     core.hear(header)
     core.take()
-    core.wait(50)  # long, but the id is the same
+    core.wait(50)  # after the timeout, but with the same id
     assert core.hear(header) == [HeaderAck(ID)]
     core.exchange.change_owner(core.now)
     assert core.exchange.processed == 1
     core.wait(5.9)
-    core.exchange.change_owner(core.now)  # another id, but not long enough
+    core.exchange.change_owner(core.now)  # another id, but before the timeout
     assert core.hear(header) == [HeaderAck(ID)]
     core.wait(0.1)
-    assert core.exchange.processed == 1  # long enough, but no change
+    assert core.exchange.processed == 1  # after the timeout, but no further change
     core.exchange.change_owner(core.now)
     assert core.exchange.processed == 0
     assert core.hear(header) == [HeaderAck(ID, Code.INVALID_DESTINATION, core.exchange.owner)]
@@ -342,7 +342,7 @@ def test_a_hundred_thousand_processed_ids_are_freed() -> None:
     assert core.exchange.processed == 0
 
 
-def test_acks_go_to_where_the_latest_pdu_came_from() -> None:
+def test_acks_go_to_the_source_of_the_latest_pdu() -> None:
     """IPC-RECV-17: a sender may have reconnected."""
     core = Core()
     core.hear(core.header(DATA + 1, FULL), remote="before")
@@ -369,7 +369,7 @@ def test_an_ack_is_not_reported_as_sent() -> None:
 # Ids and limits
 
 
-def test_the_owner_id_changes_in_time_and_keeps_its_incarnation() -> None:
+def test_the_owner_id_changes_periodically_and_keeps_its_incarnation() -> None:
     """IPC-ID-1, IPC-ID-2."""
     core = Core()
     seen = [core.exchange.owner]
@@ -382,7 +382,7 @@ def test_the_owner_id_changes_in_time_and_keeps_its_incarnation() -> None:
     assert Core(seed=2).exchange.owner[:8] != seen[0][:8]
 
 
-def test_a_header_past_the_number_of_messages_is_not_answered() -> None:
+def test_a_header_above_max_receives_is_not_answered() -> None:
     """IPC-FLOW-2; there is room again when a message is taken."""
     core = Core(max_receives=2)
     core.hear(core.header(0), remote="another")
@@ -395,8 +395,8 @@ def test_a_header_past_the_number_of_messages_is_not_answered() -> None:
     assert core.take(WRONG) == [HeaderAck(WRONG)]
 
 
-def test_a_piece_past_the_bytes_that_arrived_is_not_answered() -> None:
-    """IPC-FLOW-2: what was only announced does not count."""
+def test_a_piece_above_max_received_is_not_answered() -> None:
+    """IPC-FLOW-2: announced lengths do not count."""
     core = Core(max_message=65_536, max_received=65_536, max_pdu=60_000)
     first, second = bytes(32_000), bytes(30_000)
     core.hear(core.header(32_000, first), remote="one")
@@ -410,7 +410,7 @@ def test_a_piece_past_the_bytes_that_arrived_is_not_answered() -> None:
     assert core.hear(core.data(1, b"x", WRONG), remote="three") == [DataAck(WRONG, 1)]
 
 
-def test_a_header_past_the_processed_ids_is_not_answered() -> None:
+def test_a_header_above_max_processed_is_not_answered() -> None:
     """IPC-FLOW-2; there is room again when they are forgotten."""
     core = Core(max_processed=1)
     core.hear(core.header(0))
@@ -422,7 +422,7 @@ def test_a_header_past_the_processed_ids_is_not_answered() -> None:
     assert core.hear(core.header(2 * DATA, FULL, OTHER)) == [HeaderAck(OTHER)]
 
 
-def test_an_id_that_is_used_again_waits_until_the_application_has_let_go_of_the_first() -> None:
+def test_a_reused_id_waits_until_the_application_released_the_first_message() -> None:
     """IPC-FLOW-2."""
     core = Core()
     core.hear(core.header(5, b"hello"), core.data(1))
@@ -438,7 +438,7 @@ def test_an_id_that_is_used_again_waits_until_the_application_has_let_go_of_the_
 
 @pytest.mark.parametrize("limits", [{"max_receives": 1}, {"max_received": 65_536}], ids=str)
 @pytest.mark.parametrize("is_taken", [False, True])
-def test_a_message_that_was_withdrawn_counts_until_the_application_lets_go_of_it(
+def test_a_withdrawn_message_counts_until_the_application_releases_it(
     limits: dict[str, Any], is_taken: bool
 ) -> None:
     """IPC-FLOW-2, IPC-RECV-15."""
@@ -457,7 +457,7 @@ def test_a_message_that_was_withdrawn_counts_until_the_application_lets_go_of_it
     assert core.hear(late) == [HeaderAck(OTHER)]
 
 
-def test_a_close_ends_the_count_of_what_was_withdrawn() -> None:
+def test_a_close_releases_withdrawn_messages() -> None:
     core = whole()
     core.hear(core.data(1))
     core.exchange.close(core.now)

@@ -9,7 +9,7 @@ from aqueduct.ipc.core.settings import IpcSettings
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    """IPC-CONF-3: they are fixed, so they are not negotiated."""
+    """IPC-CONF-3: they are fixed, not negotiated."""
     config = IpcSettings()
     assert config.max_message == 16 * 1024 * 1024
     assert (config.owner_id_lifetime, config.receive_timeout, config.ack_timeout) == (6, 6, 5)
@@ -46,7 +46,7 @@ REFUSED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
-def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"IpcSettings\(\w+=.*\): give "):
         IpcSettings(**changes)
 
@@ -54,7 +54,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "changes", [{"max_sends": 1.5}, {"max_pdu": 1.5e6}, {"ack_timeout": "1"}, {"id_trust": None}]
 )
-def test_what_is_no_number_is_refused(changes: dict[str, Any]) -> None:
+def test_a_setting_that_is_not_a_number_is_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         IpcSettings(**changes)
 

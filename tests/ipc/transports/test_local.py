@@ -20,7 +20,7 @@ async def test_a_name_belongs_to_one_endpoint_until_it_is_closed() -> None:
         pass
 
 
-async def test_without_a_name_one_is_made() -> None:
+async def test_a_name_is_generated_if_none_is_given() -> None:
     async with ipc.Endpoint("local://") as first, ipc.Endpoint("local://") as second:
         assert first.address != second.address
 
@@ -29,12 +29,12 @@ async def test_an_unregistered_name_is_reported() -> None:
     quick = ipc.IpcSettings(ack_timeout=0.1, receive_timeout=0.1)
     async with ipc.Endpoint("local://", config=quick) as endpoint:
         with pytest.raises(SendTimeout, match="no endpoint of this process"):
-            await endpoint.send("local://nobody", b"x")
+            await endpoint.send("local://unknown", b"x")
         with pytest.raises(ConnectError, match="cannot send to"):
             await endpoint.send("udp://127.0.0.1:1", b"x")
 
 
-def test_one_that_was_forgotten_with_its_loop_does_not_keep_its_name() -> None:
+def test_a_closed_loop_releases_the_names_of_its_endpoints() -> None:
     async def forget() -> None:
         await ipc.Endpoint("local://Forgotten").open()
 

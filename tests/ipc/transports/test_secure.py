@@ -27,11 +27,11 @@ async def start() -> AsyncIterator[Start]:
 
 
 async def refused(start: Start, server: ServerTLS, trust: Trust, host: str = "127.0.0.1") -> str:
-    """What a client says that does not believe a server (IPC-TCP-4)."""
+    """Return the error of a client that rejects a server (IPC-TCP-4)."""
     listening = await start(HERE, tls=server)
     client = await start(trust=trust)
     port = listening.address.rpartition(":")[2]
-    ended = await client.send(f"tls://{host}:{port}", b"for nobody else")
+    ended = await client.send(f"tls://{host}:{port}", b"secret payload")
     assert ended.code == Code.APPLICATION
     assert not ended.exposed
     assert listening.calls == []
@@ -49,7 +49,7 @@ async def test_a_certificate_of_another_authority_is_not_trusted(start: Start) -
     assert "trust the authority that signed it, or its fingerprint" in why
 
 
-async def test_the_system_does_not_trust_an_authority_of_ones_own(start: Start) -> None:
+async def test_the_system_store_does_not_trust_a_private_authority(start: Start) -> None:
     assert "not trusted" in await refused(start, PAIR, Trust())
 
 
@@ -61,7 +61,7 @@ async def test_a_certificate_for_another_name_is_not_trusted(start: Start) -> No
     assert "mismatch" in await refused(start, pair, TRUST, "localhost")
 
 
-async def test_a_certificate_that_is_over_is_not_trusted(start: Start) -> None:
+async def test_an_expired_certificate_is_not_trusted(start: Start) -> None:
     why = await refused(start, make_certificate(["127.0.0.1"], AUTHORITY, days=-0.5), TRUST)
     assert "expired; the server needs a new one" in why
 
@@ -114,7 +114,9 @@ async def test_a_server_that_does_not_speak_tls_is_refused(start: Start) -> None
     assert "is it an endpoint with a tls:// address?" in ended.reason
 
 
-async def test_secrets_show_up_nowhere(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_do_not_appear_in_logs_or_reprs(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     await refused(start, PAIR, pin("ab" * 32))
     server, client = await start(HERE), await start()
@@ -126,7 +128,7 @@ async def test_secrets_show_up_nowhere(start: Start, caplog: pytest.LogCaptureFi
     assert "the payload" not in shown
 
 
-def test_without_files_in_memory_a_key_is_on_disk_for_a_moment_only(
+def test_without_memfd_a_key_is_on_disk_only_while_openssl_reads_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -145,9 +147,9 @@ def test_without_files_in_memory_a_key_is_on_disk_for_a_moment_only(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_authority_is_told() -> None:
+def test_an_authority_that_is_not_pem_is_rejected() -> None:
     with pytest.raises(TLSError, match="not PEM"):
-        client_context(Trust(authorities=b"nothing of the kind"))
+        client_context(Trust(authorities=b"not PEM"))
 
 
 def test_there_is_no_context_that_verifies_nothing() -> None:

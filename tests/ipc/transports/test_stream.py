@@ -17,7 +17,7 @@ from aqueduct.ipc.transports.tcp import TcpLimits
 from tests.ipc.tls_peers import HERE, Start, by_hand, dial, peers, until
 
 QUESTION = Header(b"m" * 16, b"d" * 16, 0).encode()
-"""A PDU that is answered with the owner id, and moves no message on."""
+"""Return a PDU that is answered with the owner id, and advances no message."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def start() -> AsyncIterator[Start]:
         yield begin
 
 
-async def test_half_a_frame_does_not_keep_a_connection(start: Start) -> None:
+async def test_half_a_frame_does_not_keep_a_connection_open(start: Start) -> None:
     """IPC-TCP-6."""
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
     with await dial(server.address, by_hand()) as stranger:
@@ -47,9 +47,7 @@ async def test_half_a_frame_does_not_keep_a_connection(start: Start) -> None:
     [(b"\x01\x7f\xff\xff\xff" + bytes(100), "IPC-TCP-3"), (b"\x02\x00\x00\x00\x00", "IPC-TCP-2")],
     ids=["an oversized frame", "a frame of another type"],
 )
-async def test_a_frame_against_the_rules_ends_the_connection(
-    start: Start, sent: bytes, rule: str
-) -> None:
+async def test_an_invalid_frame_ends_the_connection(start: Start, sent: bytes, rule: str) -> None:
     server = await start(HERE)
     with await dial(server.address, by_hand()) as stranger:
         stranger.sendall(frame_head(len(QUESTION)) + QUESTION + sent)
@@ -61,7 +59,7 @@ async def test_a_frame_against_the_rules_ends_the_connection(
 
 
 async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
-    """IPC-TCP-2: what came before it counts."""
+    """IPC-TCP-2: the PDUs before it are processed."""
     server = await start(HERE)
     with await dial(server.address, by_hand()) as stranger:
         stranger.sendall(frame_head(len(QUESTION)) + QUESTION + frame_head(1) + b"\xff")
@@ -71,7 +69,7 @@ async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
     assert "IPC-TCP-2" in server.troubles[0][1]
 
 
-async def test_pdus_that_move_no_message_on_do_not_keep_a_connection(start: Start) -> None:
+async def test_useless_pdus_do_not_keep_a_connection_open(start: Start) -> None:
     """IPC-TCP-6."""
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
     with await dial(server.address, by_hand()) as stranger:
@@ -85,8 +83,8 @@ async def test_pdus_that_move_no_message_on_do_not_keep_a_connection(start: Star
         assert not server.accepted
 
 
-async def test_pdus_that_are_never_whole_share_one_bounded_buffer(start: Start) -> None:
-    """IPC-TCP-10: past it, connections that were useful least recently end."""
+async def test_incomplete_pdus_share_one_bounded_buffer(start: Start) -> None:
+    """IPC-TCP-10: above it, the connections that were useful least recently are closed."""
     server = await start(HERE, limits=TcpLimits(max_partial=1024 * 1024))
     client = await start()
     assert (await client.send(server.address, b"x")).code == Code.SUCCESS
@@ -162,7 +160,7 @@ async def test_a_slow_reader_gets_everything(start: Start) -> None:
     assert {end.code for end in await asyncio.gather(*ends)} == {Code.SUCCESS}
 
 
-async def test_a_pdu_counts_as_gone_only_when_the_buffer_has_room(start: Start) -> None:
+async def test_a_pdu_counts_as_sent_only_when_the_buffer_has_room(start: Start) -> None:
     """IPC-TCP-9."""
     server, client = await start(HERE), await start()
     await client.send(server.address, b"first")
@@ -184,7 +182,7 @@ async def test_a_pdu_counts_as_gone_only_when_the_buffer_has_room(start: Start) 
     assert connection._transfers == []
 
 
-async def test_a_connection_sends_small_things_at_once_and_notices_the_dead(start: Start) -> None:
+async def test_a_connection_disables_nagle_and_detects_dead_peers(start: Start) -> None:
     server, client = await start(HERE), await start()
     await client.send(server.address, b"x")
     for peer in (server, client):

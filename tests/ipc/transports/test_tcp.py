@@ -37,7 +37,7 @@ async def start() -> AsyncIterator[Start]:
 # Messages
 
 
-async def test_a_message_arrives_and_the_sender_knows(start: Start) -> None:
+async def test_a_message_arrives_and_is_acknowledged(start: Start) -> None:
     server, client = await start(HERE), await start()
     ended = await client.send(server.address, b"hello")
     assert ended.code == Code.SUCCESS
@@ -70,7 +70,7 @@ async def test_replies_use_the_accepted_connection(start: Start) -> None:
     assert server.opened == client.accepted == 0
 
 
-async def test_what_connected_is_never_taken_for_an_address(start: Start) -> None:
+async def test_an_accepted_connection_is_not_reached_by_its_ip_address(start: Start) -> None:
     server, client = await start(HERE), await start()
     await client.send(server.address, b"question")
     remote = (await server.arrived.get()).remote
@@ -78,7 +78,7 @@ async def test_what_connected_is_never_taken_for_an_address(start: Start) -> Non
     assert await server.transport.locate(address) != remote
 
 
-async def test_two_that_listen_send_to_each_other(start: Start) -> None:
+async def test_two_listening_endpoints_send_to_each_other(start: Start) -> None:
     one, two = await start(HERE), await start(HERE)
     ends = await asyncio.gather(
         *(one.send(two.address, bytes(n)) for n in range(50)),
@@ -94,14 +94,14 @@ async def test_a_name_with_two_addresses_listens_at_one_port(start: Start) -> No
     assert (await client.send(server.address, b"x")).code == Code.SUCCESS
 
 
-async def test_a_huge_message_arrives_whole(start: Start) -> None:
+async def test_a_large_message_arrives_intact(start: Start) -> None:
     server, client = await start(HERE), await start()
     payload = bytes(range(256)) * 62_500
     assert (await client.send(server.address, payload)).code == Code.SUCCESS
     assert (await server.arrived.get()).payload == payload
 
 
-async def test_a_receiver_with_smaller_pdus_is_obeyed_and_not_cut_off(start: Start) -> None:
+async def test_a_smaller_max_pdu_of_the_receiver_is_used_without_a_disconnect(start: Start) -> None:
     """IPC-RECV-5."""
     server, client = await start(HERE, max_pdu=512), await start()
     payload = bytes(range(250)) * 80
@@ -129,7 +129,7 @@ async def test_it_works_the_same_on_uvloop() -> None:
     assert await asyncio.to_thread(run) == [Code.SUCCESS] * 100
 
 
-# Connections that come and go
+# Reconnecting
 
 
 async def test_a_connection_is_opened_again_after_the_server_restarted(start: Start) -> None:
@@ -158,7 +158,9 @@ async def test_a_server_may_start_late(start: Start) -> None:
     assert client.errors == []
 
 
-async def test_many_messages_for_a_remote_that_is_not_there_make_few_attempts(start: Start) -> None:
+async def test_many_messages_to_an_unreachable_remote_cause_few_connection_attempts(
+    start: Start,
+) -> None:
     client = await start(ack_timeout=1.0)
     remote = await client.transport.locate(f"tls://127.0.0.1:{free_port()}")
     ends = await asyncio.gather(*(client.start(remote, b"x") for _ in range(300)))
@@ -168,7 +170,7 @@ async def test_many_messages_for_a_remote_that_is_not_there_make_few_attempts(st
     assert 2 <= len(client.troubles) <= 45
 
 
-async def test_a_host_that_cannot_be_found_is_trouble(start: Start) -> None:
+async def test_an_unresolvable_host_is_reported_as_trouble(start: Start) -> None:
     client = await start(ack_timeout=0.5)
     ended = await client.send("tls://no-such-host.invalid:5000", b"x")
     assert ended.code == Code.SEND_TIMEOUT
@@ -182,10 +184,10 @@ async def test_a_closed_accepted_connection_is_no_destination(start: Start) -> N
     remote = (await server.arrived.get()).remote
     await client.close()
     await until(lambda: not server.accepted)
-    ended = await asyncio.wait_for(server.send(remote, b"are you there?"), 1)
+    ended = await asyncio.wait_for(server.send(remote, b"hello?"), 1)
     assert ended.code == Code.APPLICATION
     assert not ended.exposed
-    assert "gone with its connection" in ended.reason
+    assert "disconnected; it may connect again" in ended.reason
     assert server.opened == 0
 
 
@@ -199,7 +201,7 @@ async def test_an_idle_connection_is_closed_and_opened_when_it_is_needed(start: 
     assert (await client.send(server.address, b"two")).code == Code.SUCCESS
 
 
-async def test_the_connection_idle_for_longest_makes_room(start: Start) -> None:
+async def test_the_connection_idle_for_longest_is_replaced(start: Start) -> None:
     """IPC-TCP-6."""
     servers = [await start(HERE) for _ in range(3)]
     client = await start(limits=TcpLimits(max_connections=2))
@@ -227,7 +229,7 @@ async def test_connections_over_the_limit_are_closed_at_once_while_all_are_in_us
     assert (await clients[2].send(server.address, b"x")).code == Code.SUCCESS
 
 
-async def test_an_accepted_connection_that_is_idle_makes_room(start: Start) -> None:
+async def test_an_idle_accepted_connection_is_replaced(start: Start) -> None:
     """IPC-TCP-6: the side that lost it opens it again."""
     server = await start(HERE, limits=TcpLimits(max_connections=2, idle_grace=0.01))
     clients = [await start() for _ in range(4)]
@@ -258,7 +260,7 @@ async def test_useless_connections_do_not_lock_others_out(start: Start) -> None:
         stranger.close()
 
 
-async def test_an_address_with_more_connections_makes_room_for_another(start: Start) -> None:
+async def test_a_connection_of_the_busiest_address_is_replaced(start: Start) -> None:
     """IPC-TCP-6: even if all of them are in use."""
     limits = TcpLimits(max_connections=3, idle_grace=100.0)
     server = await start("tls://0.0.0.0:0", limits=limits)
@@ -273,7 +275,7 @@ async def test_an_address_with_more_connections_makes_room_for_another(start: St
     other.close()
 
 
-# Strangers
+# Invalid peers
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ async def test_garbage_instead_of_tls_affects_no_other_connection(
     assert server.troubles == []
 
 
-async def test_a_client_that_never_begins_tls_is_given_up(start: Start) -> None:
+async def test_a_client_that_never_starts_tls_is_disconnected(start: Start) -> None:
     """IPC-TCP-6."""
     server = await start(HERE, limits=TcpLimits(handshake_timeout=0.2))
     with await dial(server.address):
@@ -301,7 +303,7 @@ async def test_a_client_that_never_begins_tls_is_given_up(start: Start) -> None:
         await until(lambda: not server.accepted)
 
 
-async def test_a_server_that_never_begins_tls_is_given_up(start: Start) -> None:
+async def test_connecting_to_a_server_that_never_starts_tls_times_out(start: Start) -> None:
     client = await start(limits=TcpLimits(handshake_timeout=0.2), ack_timeout=0.6)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         ended = await client.send(f"tls://127.0.0.1:{sock.getsockname()[1]}", b"x")
@@ -312,7 +314,7 @@ async def test_a_server_that_never_begins_tls_is_given_up(start: Start) -> None:
 # Opening and closing
 
 
-async def test_closing_lets_what_was_sent_go_out(start: Start) -> None:
+async def test_closing_sends_buffered_data(start: Start) -> None:
     server, client = await start(HERE), await start()
     await client.send(server.address, b"first")
     remote = await client.transport.locate(server.address)
@@ -385,18 +387,18 @@ async def test_addresses_are_named_as_they_are_written(start: Start) -> None:
         assert transport.name(await transport.locate(address)) == address
 
 
-async def test_a_port_in_use_is_told(start: Start) -> None:
+async def test_a_port_in_use_is_reported(start: Start) -> None:
     server = await start(HERE)
     with pytest.raises(ConnectError, match="cannot listen at tls://127"):
         await start(server.address)
 
 
-async def test_a_key_that_is_not_the_certificates_is_told(start: Start) -> None:
+async def test_a_key_of_another_certificate_is_rejected(start: Start) -> None:
     wrong = ServerTLS(PAIR.certificate, AUTHORITY.key)
     with pytest.raises(TLSError, match="does not belong"):
         await open_tls(HERE, Peer(), tls=wrong)
 
 
-def test_limits_that_cannot_work_are_refused() -> None:
+def test_invalid_limits_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"TcpLimits\(idle_timeout=0\): give seconds, more than 0"):
         TcpLimits(idle_timeout=0)

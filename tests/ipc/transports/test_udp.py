@@ -17,7 +17,7 @@ from aqueduct.ipc.transports.udp import open_udp
 
 
 class Ear:
-    """Keeps what a transport tells."""
+    """Records the calls of a transport."""
 
     def __init__(self) -> None:
         self.pdus: list[bytes] = []
@@ -28,20 +28,20 @@ class Ear:
         return Heard.USELESS
 
     def handle_sent(self, sendings: Sequence[OutgoingTransfer]) -> None:
-        raise AssertionError("UDP does not say so")
+        raise AssertionError("UDP does not report sent PDUs")
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
         self.troubles.append((remote, why))
 
     def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
-        raise AssertionError("UDP never gives up")
+        raise AssertionError("UDP reports no remote as unreachable")
 
 
 async def settle() -> None:
     await asyncio.sleep(0.05)
 
 
-async def test_a_pdu_is_a_datagram() -> None:
+async def test_each_pdu_is_one_datagram() -> None:
     """IPC-UDP-1."""
     ear = Ear()
     transport = await open_udp("udp://127.0.0.1:0", ear)
@@ -61,14 +61,14 @@ async def test_a_pdu_is_a_datagram() -> None:
     await transport.close()
 
 
-async def test_it_binds_loopback_where_no_host_is_named() -> None:
+async def test_loopback_is_the_default_host() -> None:
     """IPC-UDP-2."""
     transport = await open_udp("udp://:0", Ear())
     assert transport.address.startswith("udp://127.0.0.1:")
     await transport.close()
 
 
-async def test_another_host_than_this_one_is_warned_of() -> None:
+async def test_binding_a_non_loopback_address_warns() -> None:
     """IPC-UDP-2."""
     with pytest.warns(UserWarning, match="is for one host"):
         transport = await open_udp("udp://0.0.0.0:0", Ear())
@@ -82,17 +82,17 @@ async def test_diagnose_reports_a_closed_port() -> None:
     other = await open_udp("udp://127.0.0.1:0", ear)
     gone = await open_udp("udp://127.0.0.1:0", Ear())
     await gone.close()
-    nobody = await transport.locate(gone.address)
-    assert transport.diagnose(nobody) == "nothing answers there (connection refused)"
+    closed = await transport.locate(gone.address)
+    assert transport.diagnose(closed) == "nothing answers there (connection refused)"
     assert transport.diagnose(await transport.locate(other.address)) == ""
     await settle()
-    assert ear.pdus == [b""]  # which is no PDU, and means nothing
+    assert ear.pdus == [b""]  # not a PDU: ignored
     await transport.close()
     await other.close()
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_answers_to_the_dead_do_not_keep_it_from_hearing_the_living(
+def test_icmp_errors_do_not_stop_reception(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """IPC-UDP-5."""
@@ -117,7 +117,7 @@ def test_answers_to_the_dead_do_not_keep_it_from_hearing_the_living(
         runner.run(work())
 
 
-async def test_names_of_hosts_are_looked_up() -> None:
+async def test_host_names_are_resolved() -> None:
     transport = await open_udp("udp://localhost:0", Ear())
     by_name = transport.address.replace("127.0.0.1", "localhost")
     assert await transport.locate(by_name) == await transport.locate(transport.address)
@@ -126,7 +126,7 @@ async def test_names_of_hosts_are_looked_up() -> None:
         await open_udp("udp://no.such.host.invalid:0", Ear())
 
 
-async def test_what_a_name_means_is_asked_again_after_a_minute(
+async def test_a_host_name_is_resolved_again_after_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     transport = await open_udp("udp://127.0.0.1:0", Ear())
@@ -170,7 +170,7 @@ async def test_an_endpoint_on_localhost_is_reached_by_name() -> None:
         await sending
 
 
-async def test_an_answer_can_go_where_a_datagram_came_from() -> None:
+async def test_a_reply_can_be_sent_to_the_source_of_a_datagram() -> None:
     """IPC-UDP-3."""
     transport = await open_udp("udp://127.0.0.1:0", Ear())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -182,7 +182,7 @@ async def test_an_answer_can_go_where_a_datagram_came_from() -> None:
     await transport.close()
 
 
-async def test_a_datagram_that_is_longer_than_asked_for_is_not_cut() -> None:
+async def test_a_large_datagram_is_not_truncated() -> None:
     """IPC-UDP-4."""
     ear = Ear()
     transport = await open_udp("udp://127.0.0.1:0", ear)

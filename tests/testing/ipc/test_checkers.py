@@ -12,9 +12,9 @@ from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, HeaderAck, encode
 from aqueduct.testing.ipc.checkers import CHECKERS, check
 from aqueduct.testing.ipc.record import (
     Cancelled,
-    Entry,
     IpcArrived,
     IpcEnded,
+    IpcEntry,
     IpcFault,
     IpcRecord,
     IpcRefused,
@@ -56,13 +56,13 @@ def of_message(record: IpcRecord, kind: type[Kind], message: bytes) -> Kind:
     )
 
 
-def after(record: IpcRecord, entry: Entry, *added: Entry) -> None:
+def after(record: IpcRecord, entry: IpcEntry, *added: IpcEntry) -> None:
     at = next(at for at, each in enumerate(record.entries) if each is entry)
     record.entries[at + 1 : at + 1] = added
 
 
 def farewell(record: IpcRecord) -> IpcSent:
-    """A message of several PDUs."""
+    """Return a message of several PDUs."""
     sent = last(record, IpcSent)
     assert sent.must_arrive
     return sent
@@ -73,12 +73,12 @@ def passes(record: IpcRecord, sent: IpcSent) -> list[PduSent]:
         entry
         for entry in record.entries
         if isinstance(entry, PduSent)
-        and (entry.who, entry.life) == (sent.who, sent.life)
+        and (entry.endpoint, entry.life) == (sent.endpoint, sent.life)
         and entry.pdu[6:22] == sent.message
     ]
 
 
-def test_a_clean_run_breaks_no_promise() -> None:
+def test_a_valid_run_has_no_violations() -> None:
     record = clean()
     assert check(record) == []
     assert record.drained
@@ -93,7 +93,7 @@ def _an_unknown_message_is_taken(record: IpcRecord) -> None:
 @breaks("taken was sent")
 def _a_message_is_taken_by_another(record: IpcRecord) -> None:
     took = last(record, IpcTaken)
-    took.who = "ann" if took.who == "bob" else "bob"
+    took.endpoint = "ann" if took.endpoint == "bob" else "bob"
 
 
 @breaks("intact content")
@@ -109,7 +109,7 @@ def _a_message_is_taken_twice(record: IpcRecord) -> None:
 
 
 @breaks("success means taken")
-def _nobody_takes_it(record: IpcRecord) -> None:
+def _not_taken(record: IpcRecord) -> None:
     record.entries.remove(last(record, IpcTaken))
 
 
@@ -121,7 +121,7 @@ def _it_is_taken_after_its_success(record: IpcRecord) -> None:
 @breaks("refused means failed")
 def _a_refused_message_succeeds(record: IpcRecord) -> None:
     took = last(record, IpcTaken)
-    after(record, took, IpcRefused(took.time, took.who, took.life, took.message))
+    after(record, took, IpcRefused(took.time, took.endpoint, took.life, took.message))
 
 
 @breaks("not exposed means not taken")
@@ -142,7 +142,7 @@ def _an_abort_is_ignored(record: IpcRecord) -> None:
     )
     took.time += 1.0
     abort = Data(took.message, owner, 1).encode()
-    after(record, whole, PduArrived(whole.time + 0.5, took.who, took.life, took.remote, abort))
+    after(record, whole, PduArrived(whole.time + 0.5, took.endpoint, took.life, took.remote, abort))
 
 
 @breaks("success without faults")
@@ -179,17 +179,17 @@ def _an_unknown_send_ends(record: IpcRecord) -> None:
 @breaks("every send ends once")
 def _a_send_ends_at_another(record: IpcRecord) -> None:
     finished = last(record, IpcEnded)
-    finished.who = "ann" if finished.who == "bob" else "bob"
+    finished.endpoint = "ann" if finished.endpoint == "bob" else "bob"
 
 
 @breaks("cancelled at once")
 def _a_cancelled_send_goes_on(record: IpcRecord) -> None:
     sent = farewell(record)
-    after(record, sent, Cancelled(sent.time, sent.who, sent.life, sent.message))
+    after(record, sent, Cancelled(sent.time, sent.endpoint, sent.life, sent.message))
 
 
 @breaks("cancelled at once")
-def _nobody_cancelled_it(record: IpcRecord) -> None:
+def _reset_without_cancel(record: IpcRecord) -> None:
     last(record, IpcEnded).code = Code.RESET
 
 
@@ -197,7 +197,7 @@ def _nobody_cancelled_it(record: IpcRecord) -> None:
 def _a_message_goes_on_to_nowhere(record: IpcRecord) -> None:
     sent = farewell(record)
     when = (sent.time + of_message(record, IpcEnded, sent.message).time) / 2
-    after(record, sent, Troubled(when, sent.who, sent.life, sent.remote, hopeless=True))
+    after(record, sent, Troubled(when, sent.endpoint, sent.life, sent.remote, hopeless=True))
 
 
 @breaks("unreachable at once")
@@ -245,7 +245,7 @@ def _a_told_size_is_ignored(record: IpcRecord) -> None:
     sent = farewell(record)
     first = passes(record, sent)[0]
     ack = HeaderAck(sent.message, Code.PDU_TOO_LARGE, encode_size(470)).encode()
-    after(record, first, PduArrived(first.time, sent.who, sent.life, sent.remote, ack))
+    after(record, first, PduArrived(first.time, sent.endpoint, sent.life, sent.remote, ack))
 
 
 @breaks("pdus as large as told")
@@ -256,11 +256,11 @@ def _a_told_size_is_forgotten(record: IpcRecord) -> None:
     early = sent.time - 0.5
     at = record.entries.index(sent)
     record.entries[at:at] = [
-        IpcSent(early, sent.who, sent.life, one, sent.remote, bytes(900)),
+        IpcSent(early, sent.endpoint, sent.life, one, sent.remote, bytes(900)),
         PduSent(
-            early, sent.who, sent.life, sent.remote, Header(one, one, 900, bytes(558)).encode()
+            early, sent.endpoint, sent.life, sent.remote, Header(one, one, 900, bytes(558)).encode()
         ),
-        PduArrived(early, sent.who, sent.life, sent.remote, ack),
+        PduArrived(early, sent.endpoint, sent.life, sent.remote, ack),
     ]
 
 
@@ -287,7 +287,7 @@ def _a_receiver_that_has_the_message_is_asked_soon(record: IpcRecord) -> None:
     final = passes(record, sent)[-1]
     sequence = int.from_bytes(final.pdu[38:42], "big")
     notice = DataAck(sent.message, sequence + 1).encode()
-    told = PduArrived(final.time, sent.who, sent.life, sent.remote, notice)
+    told = PduArrived(final.time, sent.endpoint, sent.life, sent.remote, notice)
     after(record, final, told, replace(final, time=final.time + 0.1))
 
 
@@ -324,8 +324,8 @@ def _an_id_is_trusted_in_trouble(record: IpcRecord) -> None:
     at = record.entries.index(sent)
     heard = HeaderAck(b"1" * 16).encode()
     record.entries[at:at] = [
-        PduArrived(sent.time - 0.2, sent.who, sent.life, sent.remote, heard),
-        Troubled(sent.time - 0.1, sent.who, sent.life, sent.remote),
+        PduArrived(sent.time - 0.2, sent.endpoint, sent.life, sent.remote, heard),
+        Troubled(sent.time - 0.1, sent.endpoint, sent.life, sent.remote),
     ]
 
 
@@ -338,13 +338,13 @@ def _a_wrong_id_is_kept(record: IpcRecord) -> None:
 @pytest.mark.parametrize(
     ("name", "doctor"), DOCTORS, ids=[doctor.__name__.strip("_") for _, doctor in DOCTORS]
 )
-def test_a_doctored_run_is_found_out(name: str, doctor: Doctor) -> None:
+def test_a_checker_finds_the_violation(name: str, doctor: Doctor) -> None:
     record = clean()
     doctor(record)
     assert name in {violation.checker for violation in check(record)}
 
 
-def test_there_is_a_doctored_run_for_every_checker() -> None:
+def test_every_checker_has_a_case() -> None:
     assert {name for name, _ in DOCTORS} == set(CHECKERS)
 
 
@@ -354,4 +354,4 @@ def test_a_violation_names_the_message_and_the_endpoints() -> None:
     took.payload += b"!"
     (violation,) = check(record)
     assert took.message[:3].hex() in str(violation)
-    assert f"to {took.who}" in str(violation)
+    assert f"to {took.endpoint}" in str(violation)

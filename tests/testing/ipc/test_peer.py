@@ -22,7 +22,7 @@ from aqueduct.testing.ipc.record import (
 from tests.testing.ipc.quiet import PLAN, quiet_run
 
 
-def test_another_life_has_the_name_and_nothing_else() -> None:
+def test_a_new_life_keeps_only_the_name() -> None:
     simulation = quiet_run()
     ann, bob = simulation.peers
     bob.begin()
@@ -39,7 +39,7 @@ def test_another_life_has_the_name_and_nothing_else() -> None:
     assert len(owners) == 3
 
 
-def test_a_crash_that_comes_too_late_hits_nobody() -> None:
+def test_a_crash_after_the_life_ended_has_no_effect() -> None:
     simulation = quiet_run()
     ann = simulation.peers[0]
     ann.begin()
@@ -47,7 +47,7 @@ def test_a_crash_that_comes_too_late_hits_nobody() -> None:
     assert ann.exchange is not None
 
 
-def test_a_close_is_sent_before_the_end() -> None:
+def test_a_close_sends_its_aborts_before_the_stop() -> None:
     simulation = quiet_run()
     ann, bob = simulation.peers
     bob.begin()
@@ -68,13 +68,13 @@ def test_a_close_is_sent_before_the_end() -> None:
         (replace(PLAN, reports_sent=(True, True), report_delay=0.1), Reported),
     ],
 )
-def test_applications_do_what_their_plan_says(plan: IpcPlan, kind: type) -> None:
+def test_applications_follow_their_plan(plan: IpcPlan, kind: type) -> None:
     outcome = quiet_run(plan).run()
     assert outcome.violations == []
     assert any(isinstance(entry, kind) for entry in outcome.record.entries)
 
 
-def test_a_pdu_may_be_reported_and_not_go() -> None:
+def test_a_pdu_may_be_reported_as_sent_and_be_dropped() -> None:
     simulation = quiet_run(replace(PLAN, reports_sent=(True, True), report_fails=1.0))
     ann, bob = simulation.peers
     bob.begin()
@@ -87,7 +87,7 @@ def test_a_pdu_may_be_reported_and_not_go() -> None:
     assert not any(isinstance(entry, IpcTaken) for entry in entries)
 
 
-def test_a_timer_that_does_not_move_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_timer_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Exchange, "next_timer", lambda self: 0.0)
     violations = quiet_run().run().violations
     assert "StuckTimer" in str(violations[0])

@@ -9,7 +9,7 @@ def test_the_same_seed_draws_the_same_plan() -> None:
     assert draw_plan(Random(7)) == draw_plan(Random(7))
 
 
-def test_what_safety_rests_on_holds_in_every_plan() -> None:
+def test_every_plan_satisfies_the_safety_conditions() -> None:
     for seed in range(200):
         configs = draw_plan(Random(seed)).configs
         assert 2 <= len(configs) <= 4
@@ -17,7 +17,7 @@ def test_what_safety_rests_on_holds_in_every_plan() -> None:
         assert patience <= min(config.receive_timeout for config in configs)
 
 
-def test_plans_differ_in_kind() -> None:
+def test_plans_vary() -> None:
     plans = [draw_plan(Random(seed)) for seed in range(200)]
     assert {len(plan.configs) for plan in plans} == {2, 3, 4}
     assert any(config.max_receives == 1 for plan in plans for config in plan.configs)
@@ -26,7 +26,7 @@ def test_plans_differ_in_kind() -> None:
     assert any(plan.deaf for plan in plans)
 
 
-def test_sizes_are_from_nothing_to_many_pdus() -> None:
+def test_sizes_range_from_empty_to_many_pdus() -> None:
     sizes = [draw_size(Random(seed), 512, 5) for seed in range(300)]
     assert 0 in sizes
     assert 470 in sizes

@@ -19,9 +19,9 @@ def test_everything_sent_in_a_quiet_run_is_taken() -> None:
     assert outcome.counts == {"messages": len(sent), "restarts": 0}
 
 
-def test_a_run_ends_with_a_message_from_each_to_the_next() -> None:
+def test_a_run_ends_with_a_message_from_each_endpoint_to_the_next() -> None:
     farewells = [
-        (entry.who, entry.remote)
+        (entry.endpoint, entry.remote)
         for entry in quiet_run().run().record.entries
         if isinstance(entry, IpcSent) and entry.must_arrive
     ]
@@ -36,7 +36,7 @@ def test_runs_end_with_nothing_held() -> None:
         assert not any(record.processed.values())
 
 
-def test_an_error_of_a_core_is_a_finding_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_core_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Exchange, message: bytes) -> bool:
         raise KeyError(7)
 

@@ -1,8 +1,8 @@
-"""Real QUIC in virtual time: two bridges joined in memory by a seeded network that loses packets.
+"""Real QUIC in virtual time: two bridges connected in memory by a seeded lossy network.
 
-``RealQuic`` replaces the simulator's fake QUIC and has the same interface, so that applications,
-cores, the recorder and the checkers stay the same. Faults are chosen by the index of a packet,
-because encrypted packets differ from run to run.
+``RealQuic`` replaces the simulator's `FakeQuic`, so the same applications, cores, recorder and
+checkers run over it. The fate of a packet depends on its index, because encrypted bytes differ from
+run to run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteSt
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
-from aqueduct.testing.clock import StuckTimer, VirtualClock
+from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.faults import Faults
-from aqueduct.testing.quic import Core, stream_id
+from aqueduct.testing.quic import Core, VirtualQuic, stream_id
 from aqueduct.testing.record import Record
 from aqueduct.testing.recorder import RecordObserver
 from aqueduct.testing.simulation import RunOutcome, Simulation
@@ -43,30 +43,29 @@ from tests.observe.silent import SilentObserver
 NAME = "parity.test"
 ADDRESSES = (("127.0.0.1", 1111), ("127.0.0.1", 2222))
 FAR = 600.0
-"""A timer further away than this is QUIC's idle timeout."""
+"""Seconds. A timer further away is QUIC's idle timeout, which a run does not wait for."""
 IDLE = 5.0
 OPTIONS = QuicSettings(idle_timeout=3_600.0, keep_alive=None)
 PACKET_SIZES = (1_200, 1_452, 16_000)
-TURNS_AT_ONE_INSTANT = 1_000
 LEAST_DELAY = 0.000_05
-"""Delays an answer, because checkers cannot order it and its cause at the same instant."""
-TIMEOUT = 10.0
-"""Virtual seconds for a handshake, as in `connect`."""
+"""Seconds: an answer never arrives at the instant of its cause, which checkers cannot separate."""
+HANDSHAKE_TIMEOUT = 10.0
+"""Virtual seconds, the default of a client."""
 
 
 @cache
 def certificates() -> tuple[ServerTLS, Trust]:
-    """Return a server's certificate, and the trust in it."""
+    """Return the certificate of a server, and the trust in it."""
     authority = make_authority("parity")
     return make_certificate([NAME], authority), Trust(authorities=authority.certificate)
 
 
 class NoHandshake(Exception):
-    """The handshake failed."""
+    """The handshake did not finish."""
 
 
 class TappedCore:
-    """A core that reports all its inputs and actions to the recorder."""
+    """A core as its bridge sees it; reports all inputs and outputs to the recorder."""
 
     def __init__(self, core: ConnectionCore, side: Side, network: RealQuic) -> None:
         self._core = core
@@ -90,7 +89,7 @@ class TappedCore:
         return self._core.has_ended
 
     def handle_excess(self, rule: str, reason: str, now: float) -> None:
-        raise AssertionError(f"no side exceeds a limit here: {rule}, {reason}")
+        raise AssertionError(f"a core exceeded a limit: {rule}, {reason}")
 
     def poll_actions(self) -> list[Action]:
         actions = self._core.poll_actions()
@@ -119,7 +118,7 @@ class TappedCore:
         self._core.handle_rtt(rtt)
 
     def handle_bidirectional_stream(self, now: float) -> None:
-        raise AssertionError("no side opens a bidirectional stream")
+        raise AssertionError("a bidirectional stream was opened")
 
     def handle_timer(self, now: float) -> None:
         self._core.handle_timer(now)
@@ -132,7 +131,7 @@ class TappedCore:
 
 
 class StreamNumbers(SilentObserver):
-    """Maps QUIC's stream numbers to those of the core."""
+    """Maps the stream ids of QUIC to the stream numbers of the core."""
 
     def __init__(self, bridge: Bridge, numbers: dict[int, int]) -> None:
         self._bridge = bridge
@@ -145,8 +144,8 @@ class StreamNumbers(SilentObserver):
                     self._numbers[stream] = number
 
 
-class RealQuic:
-    """Two real QUIC connections, and a network between them."""
+class RealQuic(VirtualQuic):
+    """Two real QUIC connections, and the network between them."""
 
     def __init__(
         self,
@@ -158,21 +157,13 @@ class RealQuic:
         after_input: Callable[[Side], None],
         observers: Sequence[Sequence[Observer]] = ((), ()),
     ) -> None:
-        self.clock = clock
-        self.random = random
-        self.faults = faults
-        self.active_side = Side.CLIENT
+        assert not any(observers), "real QUIC supports no observers besides the recorders"
+        super().__init__(clock, random, faults, recorders, after_input)
         self.addresses = list(ADDRESSES)
         """The address of each side; packets to other addresses are lost."""
         self.packets = [0, 0]
         self.packets_lost = 0
-        self._recorders = tuple(recorders)
-        assert not any(observers), "only the recorders observe real QUIC"
-        self._after_input = after_input
-        self._alive = [True, True]
         self._closed = [False, False]
-        self._timers: list[float | None] = [None, None]
-        self._instant = [(-1.0, 0), (-1.0, 0)]
         self._packet_random = (Random(random.random()), Random(random.random()))
         self._numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._rtts = [0.0, 0.0]
@@ -191,21 +182,14 @@ class RealQuic:
         self.bridges: list[Bridge | None] = [self._new_bridge(Side.CLIENT, quic), None]
 
     def new_client(self, settings: EngineConfiguration) -> Engine:
-        """Return the client's QUIC connection."""
+        """Return the QUIC connection of the client."""
         return Engine(configuration=settings)
 
     def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
-        """Return the server's QUIC connection, for a client that chose this id."""
+        """Return the QUIC connection of the server, for the id that the client chose."""
         return Engine(configuration=settings, original_destination_connection_id=original)
 
-    # -- for the pair -------------------------------------------------------------------------
-
-    def is_alive(self, side: Side) -> bool:
-        """Return whether the connection of this side is open."""
-        return self._alive[side]
-
     def flush(self, side: Side) -> None:
-        """Send the packets of this side, and set its timer."""
         bridge = self.bridges[side]
         if bridge is None:
             return
@@ -217,29 +201,23 @@ class RealQuic:
         if bridge.ended and not had_ended:
             self._after_input(side)  # as a driver does when its bridge fails
 
-    def kill(self, code: int, reason: str, gap: float) -> None:
-        """End the connection: one side learns it now, the other ``gap`` seconds later."""
-        first = Side(self.random.randrange(2))
-        self._lose((first, code, reason))
-        self.clock.after(gap, self._lose, (first.other, code, reason))
-
     def shake_hands(self) -> None:
         """Advance the time until both sides are connected."""
         while not all(bridge is not None and bridge.connected for bridge in self.bridges):
-            if self.clock.now > TIMEOUT or not self.clock.step():
+            if self.clock.now > HANDSHAKE_TIMEOUT or not self.clock.step():
                 raise NoHandshake(f"the handshake has not ended at {self.clock.now:.3f}")
 
-    # -- packets ------------------------------------------------------------------------------
+    # Packets
 
     def _send(self, side: Side, packet: Packet) -> None:
         random = self._packet_random[side].random
-        chance, lateness = random(), random()
+        luck, lateness = random(), random()
         self.packets[side] += 1
         faults = self.faults
         now = self.clock.now
         due = now + LEAST_DELAY + faults.delay + faults.jitter * lateness
         dark = faults.blackout_end(now) is not None or faults.blackout_end(due) is not None
-        if chance < faults.loss or dark or packet[1][:2] != self.addresses[side.other]:
+        if luck < faults.loss or dark or packet[1][:2] != self.addresses[side.other]:
             self.packets_lost += 1
             return
         self.clock.at(due, self._arrive, (side.other, packet[0], self.addresses[side]))
@@ -266,57 +244,34 @@ class RealQuic:
         bridge.observer = StreamNumbers(bridge, self._numbers[side])
         return bridge
 
-    # -- time ---------------------------------------------------------------------------------
+    # Time
 
-    def _set_timer(self, side: Side) -> None:
+    def _next_timer(self, side: Side) -> float | None:
         bridge = self.bridges[side]
         if bridge is None or not (self._alive[side] or self._closed[side]) or bridge.ended:
-            return
+            return None
         due = bridge.next_timer()
-        if due is None or due > self.clock.now + FAR:
-            return
-        waiting = self._timers[side]
-        if waiting is not None and waiting <= due:
-            return
-        self._timers[side] = due
-        faults = self.faults
-        at = due
-        if faults.late_timer and self.random.random() < faults.late_timer:
-            at += faults.lateness * self.random.random()
-        self.clock.at(at, self._timer_due, (side, due))
+        return None if due is None or due > self.clock.now + FAR else due
 
-    def _timer_due(self, timer: tuple[Side, float]) -> None:
-        side, wanted = timer
+    def _handle_timer(self, side: Side) -> None:
         bridge = self.bridges[side]
-        if bridge is None or self._timers[side] != wanted:
+        if bridge is None:
             return
-        self._timers[side] = None
         now = self.clock.now
         self.active_side = side
         self._count_turns(side, now)
         bridge.handle_timer(now)
         self._settle(side)
 
-    def _count_turns(self, side: Side, now: float) -> None:
-        instant, turns = self._instant[side]
-        turns = turns + 1 if instant == now else 1
-        self._instant[side] = (now, turns)
-        if turns > TURNS_AT_ONE_INSTANT:
-            raise StuckTimer(f"the {side.name.lower()}'s timer stays at {now:.6f}")
-
-    def _settle(self, side: Side) -> None:
-        self._after_input(side)
-        self.flush(side)
-
-    def _lose(self, news: tuple[Side, int, str]) -> None:
-        side, code, reason = news
+    def _lose(self, news: tuple[Side, int, str, bool]) -> None:
+        side, code, reason, by_peer = news
         if self._alive[side]:
             self.active_side = side
-            self._taps[side].handle_connection_lost(code, reason, False, self.clock.now)
+            self._taps[side].handle_connection_lost(code, reason, by_peer, self.clock.now)
             self.bridges[side] = None
             self._after_input(side)
 
-    # -- for the recorder ---------------------------------------------------------------------
+    # What passed
 
     def saw_action(self, side: Side, action: Action) -> None:
         """Record an action of a core."""
@@ -334,62 +289,59 @@ class RealQuic:
             self._give_up_later(side.other)
 
     def _stream_of_core(self, side: Side, stream: int) -> int:
-        """Return the stream id by the core's numbering of the other side."""
+        """Return the id that the stream would have if QUIC numbered streams as the core does."""
         return stream_id(self._numbers[side.other][stream], side.other)
 
     def saw_stream(self, side: Side, stream: int, data: bytes, fin: bool) -> None:
-        """Record stream data that a core gets."""
+        """Record that a core gets bytes of a stream."""
         if self._alive[side]:
             self._recorders[side].stream_read(self._stream_of_core(side, stream), data, fin)
 
     def saw_reset(self, side: Side, stream: int, code: int) -> None:
-        """Record a reset that a core gets."""
+        """Record that a core gets a reset."""
         if self._alive[side]:
             self._recorders[side].reset_read(self._stream_of_core(side, stream), code)
 
     def saw_datagram(self, side: Side, data: bytes) -> None:
-        """Record a datagram that a core gets."""
+        """Record that a core gets a datagram."""
         if self._alive[side]:
             self._recorders[side].datagram_read(data)
 
     def saw_rtt(self, side: Side, rtt: float) -> None:
-        """Record the round-trip time that a core gets."""
+        """Record that a core gets a round-trip time."""
         if rtt != self._rtts[side] and self._alive[side]:
             self._rtts[side] = rtt
             self._recorders[side].rtt_measured(rtt)
 
     def saw_end(self, side: Side, code: int, reason: str, by_peer: bool) -> None:
-        """Record the end of the connection."""
+        """Record that a core gets the end of the connection."""
         if self._alive[side]:
             self._alive[side] = False
             self._recorders[side].connection_lost(code, reason, by_peer)
             self._give_up_later(side.other)
 
     def _give_up_later(self, side: Side) -> None:
-        """End a side that does not learn that the connection has ended."""
+        """End the connection of a side by idle timeout, unless the close arrives first."""
         if self._alive[side]:
-            self.clock.after(IDLE, self._lose, (side, CloseCode.IDLE, "nothing heard"))
+            self.clock.after(IDLE, self._lose, (side, CloseCode.IDLE, "idle timeout", False))
 
 
 class ScarceStreams(RealQuic):
-    """Both sides allow fewer concurrent streams than many runs need."""
+    """Both sides allow fewer concurrent streams than many runs open."""
 
     max_streams = 8
 
     def new_client(self, settings: EngineConfiguration) -> Engine:
-        """Return the client's QUIC connection."""
+        """Return the QUIC connection of the client."""
         return super().new_client(replace(settings, max_streams=self.max_streams))
 
     def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
-        """Return the server's QUIC connection, for a client that chose this id."""
+        """Return the QUIC connection of the server, for the id that the client chose."""
         return super().new_server(replace(settings, max_streams=self.max_streams), original)
 
 
 class Parity(Simulation):
-    """A run of the simulator over real QUIC; the applications start after the handshake.
-
-    The API does the same: `connect` waits for the handshake.
-    """
+    """A run of the simulator over real QUIC; as in the API, it starts after the handshake."""
 
     network: RealQuic
 
@@ -401,7 +353,7 @@ class Parity(Simulation):
         self.network = network
 
     def run(self) -> RunOutcome[Record]:
-        """Complete the handshake, then play the run to its end and check it."""
+        """Complete the handshake, then run the simulation to its end and check it."""
         faults = self.network.faults
         self.pair.calm()
         self.network.shake_hands()

@@ -32,7 +32,7 @@ T = TypeVar("T")
 _log = logging.getLogger("aqueduct.ingest")
 
 
-class Header(msgspec.Struct, frozen=True):
+class JournalHeader(msgspec.Struct, frozen=True):
     """The first line."""
 
     base: int
@@ -64,7 +64,7 @@ class Journal:
         data = self._blob.read()
         if data is None:
             return read_blob(self._former, dict[str, Job], "a list of jobs") or {}
-        header = self._decode(data, 0, Header)
+        header = self._decode(data, 0, JournalHeader)
         if header is None or header.version != 1:
             raise CorruptFile(self.path, 0, "the first line is not that of a journal of jobs")
         self._base = self._size = data.index(b"\n") + 1
@@ -115,7 +115,7 @@ class Journal:
 
     def _rewrite(self, jobs: Mapping[str, Job]) -> None:
         lines = b"".join(_line(Entry({name: job})) for name, job in jobs.items())
-        data = _line(Header(len(lines))) + lines
+        data = _line(JournalHeader(len(lines))) + lines
         self._must_rewrite = True
         self._blob.write(data)
         self._former.remove()
@@ -127,7 +127,7 @@ class Journal:
         self._blob.close()
 
 
-def _line(what: Header | Entry) -> bytes:
+def _line(what: JournalHeader | Entry) -> bytes:
     body = msgspec.json.encode(what)
     return b"%08x %s\n" % (zlib.crc32(body), body)
 

@@ -1,11 +1,11 @@
-"""The core of an endpoint: PDUs and the time go in, PDUs and events come out.
+"""The core of an endpoint: takes PDUs and the time as input, returns PDUs and events.
 
 Pure: it uses no socket and no clock. A *remote* is the transport's address of another endpoint.
 
-Theory of operation. A sender must know the receiver's owner id, and learns it by sending with a
-wrong one. A restarted endpoint has a new id, so it does not accept messages for its predecessor.
-The ids of processed messages are kept until no retry of them can arrive: nothing is delivered
-twice. See docs/spec, page 8.
+Theory of operation. A sender must know the receiver's owner id, and learns it from the answer to a
+HEADER with a wrong one. A restarted endpoint has a new id, so it does not accept messages for its
+predecessor. The ids of processed messages are kept until no retry of them can arrive, which
+prevents a second delivery. See docs/spec, page 8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The receiving side of an endpoint: all incoming transfers, and deduplication.
 
 An endpoint has an owner id and accepts only messages that were sent to it. The ids of processed
-messages are kept until the owner id has changed and no retry of them can arrive any more.
+messages are kept until the owner id has changed and no retry of them can still arrive.
 """
 
 from __future__ import annotations

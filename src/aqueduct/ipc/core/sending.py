@@ -91,7 +91,7 @@ class _RemoteState:
         self.owner = b""
         self.trusted_until = 0.0
         self.max_data = MAX_INT32
-        """The most data per PDU that it accepts, as far as it said so."""
+        """The most data per PDU that it accepts, if it stated a limit."""
         self.window = CongestionWindow(window)
         # In the order of sending. An OrderedDict, because any of them may be removed.
         self.waiting: OrderedDict[OutgoingTransfer, None] = OrderedDict()
@@ -138,7 +138,7 @@ class TransferSender:
     def send(self, remote: Hashable, payload: bytes, now: float) -> bytes:
         """Start a transfer, or queue it for the congestion window; return its id."""
         if len(payload) > MAX_INT32:
-            raise MessageTooLarge(f"a message of {len(payload)} bytes; at most 2**31 - 1 can go")
+            raise MessageTooLarge(f"a message of {len(payload)} bytes; the limit is 2**31 - 1")
         if len(self._transfers) >= self._config.max_sends:
             # IPC-FLOW-4
             raise WouldBlock(f"{self._config.max_sends} messages are being sent (max_sends)")

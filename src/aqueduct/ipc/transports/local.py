@@ -54,10 +54,10 @@ class LocalTransport:
                     other._loop.call_soon_threadsafe(other._receive, head + bytes(data), self._name)
 
     def diagnose(self, remote: Hashable) -> str:
-        """Say so if the name is not registered."""
+        """Return an explanation if the name is not registered, else ""."""
         if _holder(str(remote)) is not None:
             return ""
-        return "no endpoint of this process has that name"
+        return "no endpoint of this process has this name"
 
     async def close(self) -> None:
         """Release the name."""

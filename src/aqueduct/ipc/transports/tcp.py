@@ -281,7 +281,9 @@ class TlsTransport:
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         if len(remote) > 3:
             # Only the peer can open it again, and then it has another name (IPC-TCP-5).
-            gone = TLSError(f"{self.name(remote)} is gone with its connection; it may come again")
+            gone = TLSError(
+                f"{self.name(remote)} disconnected; it may connect again under another name"
+            )
             self._loop.call_soon(self._listener.handle_unreachable, remote, gone)
             return ""
         route = self._routes.get(remote)
@@ -357,7 +359,10 @@ class TlsTransport:
         oldest = min(idle, key=lambda route: route.connection.used_at if route.connection else 0.0)
         del self._routes[oldest.remote]
         if oldest.connection is not None:
-            self._drop(oldest.connection, "its connection made room for another")
+            self._drop(
+                oldest.connection,
+                "a connection to another remote replaced it: too many connections",
+            )
         return True
 
     # Connections that others open
@@ -452,7 +457,7 @@ class TlsTransport:
         self._unsent += more
 
     def _is_crowded(self) -> bool:
-        """Return whether too much is unsent; count again only if the last count says so."""
+        """Return whether too much is unsent; recount only above the limit."""
         if self._unsent <= _MAX_UNSENT:
             return False
         return sum(connection.count_unsent() for connection in self._alive) > _MAX_UNSENT

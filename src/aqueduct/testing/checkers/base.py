@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from aqueduct.testing.checkers.facts import RunFacts
@@ -14,14 +14,15 @@ F = TypeVar("F")
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise of the protocol: the checker that found it, when, where, and what."""
+    """A broken promise of the protocol: what, when and where."""
 
-    checker: str
     text: str
     time: float | None = None
     side: Side | None = None
     channel: int | None = None
     number: int | None = None
+    checker: str = ""
+    """The name of the checker that found it, set by `CheckerRegistry.run`."""
 
     def __str__(self) -> str:
         parts = [f"[{self.checker}]"]
@@ -49,7 +50,11 @@ class CheckerRegistry(dict[str, Check[F]], Generic[F]):
 
     def run(self, facts: F) -> list[Violation]:
         """Return the violations that all checkers find, in their order."""
-        return [violation for check in self.values() for violation in check(facts)]
+        return [
+            replace(violation, checker=name)
+            for name, check in self.items()
+            for violation in check(facts)
+        ]
 
 
 CHECKERS: CheckerRegistry[RunFacts] = CheckerRegistry()

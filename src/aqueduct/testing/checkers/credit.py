@@ -9,18 +9,24 @@ from aqueduct.protocol.config import Limits
 from aqueduct.protocol.events import End, SenderEnded, Writable
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import ACK_DELAY, EPSILON, FORGET_INTERVAL, SURELY_A_DATAGRAM
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.rules import (
+    ACK_DELAY,
+    EPSILON,
+    FORGET_INTERVAL,
+    NEVER,
+    SAFE_DATAGRAM_SIZE,
+)
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import (
     CommandCalled,
     ConnectionClosed,
     ConnectionGone,
-    Entry,
     EventRaised,
     FrameArrived,
     FrameSent,
     MessageSent,
     MessageTaken,
+    RecordEntry,
     SendFailed,
 )
 from aqueduct.wire.chanid import Side
@@ -109,13 +115,8 @@ def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
                 yield from _spend(sides[entry.side], entry, entry.frame)
         elif isinstance(entry, FrameArrived):
             if not sides[entry.side].arrived(entry):
-                yield Violation(
-                    "within the windows",
-                    "DEQUEUED reports more bytes than were sent",
-                    entry.time,
-                    entry.side.other,
-                    entry.sent.channel,
-                )
+                text = "DEQUEUED reports more bytes than were sent"
+                yield Violation(text, entry.time, entry.side.other, entry.sent.channel)
         elif isinstance(entry, EventRaised) and isinstance(entry.event, SenderEnded):
             sides[entry.side].release_all(entry.event.channel)
 
@@ -148,9 +149,7 @@ def _spend(outstanding: _Outstanding, sent: FrameSent, frame: MessageFrame) -> I
     if len(frame.attachments) > limits.max_attachments:
         problems.append(f"{len(frame.attachments)} attachments exceed {limits.max_attachments}")
     for problem in problems:
-        yield Violation(
-            "within the windows", problem, sent.time, sent.side, sent.channel, frame.number
-        )
+        yield Violation(problem, sent.time, sent.side, sent.channel, frame.number)
     if sent.in_datagram:
         outstanding.datagrams.setdefault(sent.channel, {})[frame.number] = size
     outstanding.add(sent.channel, size)
@@ -163,7 +162,7 @@ def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
     return sum(each) - min(reserved, limits.reserve_window)
 
 
-class _Ledger:
+class _CreditLedger:
     """The credit of both sides, and the messages that are accepted but not on the wire yet."""
 
     def __init__(self, facts: RunFacts) -> None:
@@ -175,7 +174,7 @@ class _Ledger:
         self.written_off: tuple[list[tuple[float, int]], ...] = ([], [])
         self.slack = facts.record.lateness + EPSILON
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: RecordEntry) -> None:
         """Apply an entry to the credit of both sides."""
         if isinstance(entry, MessageSent):
             message = self.facts.channels[entry.channel].space(entry.reliable)[entry.number]
@@ -240,26 +239,20 @@ class _Ledger:
 @checker
 def no_block_with_room(facts: RunFacts) -> Iterator[Violation]:
     """A send raises WouldBlock only if it needs a stream and does not fit a window."""
-    ledger = _Ledger(facts)
+    ledger = _CreditLedger(facts)
     for entry in facts.record.entries:
         ledger.see(entry)
         if not isinstance(entry, SendFailed) or entry.error != "WouldBlock" or entry.attached:
             # The size of a message with attachments depends on ids that were never assigned.
             continue
         channel = facts.channels.get(entry.channel)
-        small = entry.size <= SURELY_A_DATAGRAM
+        small = entry.size <= SAFE_DATAGRAM_SIZE
         if channel is not None and channel.mode == "UNRELIABLE" and small:
             problem: str | None = "an unreliable send"
         else:
             problem = ledger.room(entry, entry.time)
         if problem:
-            yield Violation(
-                "no block with room",
-                f"a send would block: {problem}",
-                entry.time,
-                entry.side,
-                entry.channel,
-            )
+            yield Violation(f"a send would block: {problem}", entry.time, entry.side, entry.channel)
 
 
 @checker
@@ -268,7 +261,7 @@ def writable_when_room(facts: RunFacts) -> Iterator[Violation]:
 
     If several senders wait, the core chooses the first, so only one that waits alone is checked.
     """
-    ledger = _Ledger(facts)
+    ledger = _CreditLedger(facts)
     blocked: tuple[dict[int, SendFailed], dict[int, SendFailed]] = ({}, {})
     now = 0.0
     for entry in facts.record.entries:
@@ -292,20 +285,16 @@ def writable_when_room(facts: RunFacts) -> Iterator[Violation]:
             blocked[entry.side].clear()
 
 
-def _judge_wait(ledger: _Ledger, waiting: dict[int, SendFailed], now: float) -> Iterator[Violation]:
+def _judge_wait(
+    ledger: _CreditLedger, waiting: dict[int, SendFailed], now: float
+) -> Iterator[Violation]:
     if len(waiting) != 1:
         return
     ((channel, refused),) = waiting.items()
     room = None if refused.attached else ledger.room(refused, now)
     if room:
         del waiting[channel]
-        yield Violation(
-            "writable when room",
-            f"waits without being told of room: {room}",
-            now,
-            refused.side,
-            channel,
-        )
+        yield Violation(f"waits without being told of room: {room}", now, refused.side, channel)
 
 
 @checker
@@ -322,7 +311,7 @@ def credit_is_exact(facts: RunFacts) -> Iterator[Violation]:
 def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
     side = channel.receiver
     quarter = facts.record.limits[side].channel_window / 4
-    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    timeout = ACK_DELAY + facts.record.lateness + EPSILON
     over = min(channel.receiver_gone, facts.gone[side], channel.cancel_arrived)
     taken = 0
     reported = 0
@@ -333,13 +322,8 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
             break
         due = min(quarter_due, empty_due)
         if entry.time > due:
-            yield Violation(
-                "credit is exact",
-                f"{taken - reported} bytes taken were not reported by {due:.6f}",
-                entry.time,
-                side,
-                channel.channel,
-            )
+            text = f"{taken - reported} bytes taken were not reported by {due:.6f}"
+            yield Violation(text, entry.time, side, channel.channel)
             return
         if isinstance(entry, FrameArrived) and entry.side == side:
             if isinstance(entry.sent.frame, MessageFrame):
@@ -350,26 +334,17 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
         elif isinstance(entry, FrameSent) and isinstance(entry.frame, Dequeued):
             reported += entry.frame.num_bytes
             if reported > taken:
-                yield Violation(
-                    "credit is exact",
-                    f"DEQUEUED reports {reported} bytes, but {taken} were taken",
-                    entry.time,
-                    side,
-                    channel.channel,
-                )
+                text = f"DEQUEUED reports {reported} bytes, but {taken} were taken"
+                yield Violation(text, entry.time, side, channel.channel)
                 return
         owed = taken - reported
         quarter_due = min(quarter_due, entry.time + EPSILON) if owed >= quarter > 0 else NEVER
         # If the queue fills again, the report may wait for more.
-        empty_due = min(empty_due, entry.time + patience) if owed and queued <= 0 else NEVER
+        empty_due = min(empty_due, entry.time + timeout) if owed and queued <= 0 else NEVER
     due = min(quarter_due, empty_due)
     if due < min(over, facts.end) and taken != reported:
         yield Violation(
-            "credit is exact",
-            f"{taken - reported} bytes taken were never reported",
-            due,
-            side,
-            channel.channel,
+            f"{taken - reported} bytes taken were never reported", due, side, channel.channel
         )
 
 
@@ -408,9 +383,4 @@ def _judge_debt(
     debt = sum(alive.values())
     if debt * 4 >= window:
         owed.clear()
-        yield Violation(
-            "credit of the connection",
-            f"{debt} bytes taken are not reported, of a window of {window}",
-            now,
-            side,
-        )
+        yield Violation(f"{debt} bytes taken are not reported, of a window of {window}", now, side)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from aqueduct.protocol.events import End
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
+from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts, MessageFacts
 
 
 @checker
@@ -16,14 +17,8 @@ def intact_content(facts: RunFacts) -> Iterator[Violation]:
     for channel in facts.channels.values():
         for took, message in channel.takes:
             if message is None:
-                yield Violation(
-                    "intact content",
-                    f"took {len(took.message.payload)} bytes that nobody sent like that",
-                    took.time,
-                    took.side,
-                    took.channel,
-                    took.message.number,
-                )
+                text = f"took {len(took.message.payload)} bytes that match no sent message"
+                yield Violation(text, took.time, took.side, took.channel, took.message.number)
 
 
 @checker
@@ -32,7 +27,7 @@ def at_most_once(facts: RunFacts) -> Iterator[Violation]:
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.takes > 1:
-                yield _about(message, "at most once", f"was taken {message.takes} times")
+                yield _about(message, f"was taken {message.takes} times")
 
 
 @checker
@@ -43,14 +38,8 @@ def ordered_delivery(facts: RunFacts) -> Iterator[Violation]:
             continue
         for position, (took, _) in enumerate(channel.takes):
             if took.message.number != position:
-                yield Violation(
-                    "ordered delivery",
-                    f"was taken when {position} was next",
-                    took.time,
-                    took.side,
-                    took.channel,
-                    took.message.number,
-                )
+                text = f"was taken when {position} was next"
+                yield Violation(text, took.time, took.side, took.channel, took.message.number)
                 break
 
 
@@ -62,16 +51,11 @@ def finished_means_all(facts: RunFacts) -> Iterator[Violation]:
         if end is None or end.how is not End.FINISHED:
             continue
         if channel.finish_asked == NEVER:
-            yield Violation(
-                "finished means all",
-                "the receiver ended FINISHED but nobody finished the sender",
-                channel.receiver_ends[0][0],
-                channel.receiver,
-                channel.channel,
-            )
+            text = "the receiver ended FINISHED, but the sender was not finished"
+            yield Violation(text, channel.receiver_ends[0][0], channel.receiver, channel.channel)
         for message in channel.messages:
             if message.taken == NEVER and (message.sent.reliable or message.nacked == NEVER):
-                yield _about(message, "finished means all", "was never taken")
+                yield _about(message, "was never taken")
 
 
 @checker
@@ -80,7 +64,7 @@ def nothing_after_nack(facts: RunFacts) -> Iterator[Violation]:
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.taken < NEVER and message.nacked < NEVER:
-                yield _about(message, "nothing after nack", "was nacked, and taken")
+                yield _about(message, "was nacked, and taken")
 
 
 @checker
@@ -90,14 +74,8 @@ def taken_before_end(facts: RunFacts) -> Iterator[Violation]:
         over = min([channel.close_called, *(time for time, _ in channel.receiver_ends)])
         for took, _ in channel.takes:
             if took.time > over:
-                yield Violation(
-                    "taken before end",
-                    "was taken after the receiver had ended",
-                    took.time,
-                    took.side,
-                    took.channel,
-                    took.message.number,
-                )
+                text = "was taken after the receiver had ended"
+                yield Violation(text, took.time, took.side, took.channel, took.message.number)
 
 
 @checker
@@ -108,21 +86,14 @@ def taken_after_arrival(facts: RunFacts) -> Iterator[Violation]:
             if took.time < channel.receiver_held or (
                 message is not None and took.time < message.arrived
             ):
-                yield Violation(
-                    "taken after arrival",
-                    "was taken before it could be",
-                    took.time,
-                    took.side,
-                    took.channel,
-                    took.message.number,
-                )
+                text = "was taken before it arrived"
+                yield Violation(text, took.time, took.side, took.channel, took.message.number)
 
 
-def _about(message: MessageFacts, name: str, text: str) -> Violation:
+def _about(message: MessageFacts, text: str) -> Violation:
     channel: ChannelFacts = message.channel
     space = "" if message.sent.reliable else " (unreliable)"
     return Violation(
-        name,
         text + space,
         message.taken if message.taken < NEVER else message.sent.time,
         channel.receiver,

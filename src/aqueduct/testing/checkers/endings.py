@@ -16,7 +16,8 @@ from aqueduct.protocol.events import (
 )
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import ConnectionClosed, CoreFault, EventRaised, SendFailed
 from aqueduct.wire.chanid import Side
 
@@ -32,7 +33,7 @@ def only_documented_errors(facts: RunFacts) -> Iterator[Violation]:
     """A core raises only documented errors, and writes only bytes that can be parsed."""
     for entry in facts.record.entries:
         if isinstance(entry, CoreFault):
-            yield Violation("only documented errors", entry.text, entry.time, entry.side)
+            yield Violation(entry.text, entry.time, entry.side)
 
 
 @checker
@@ -40,12 +41,8 @@ def no_protocol_errors(facts: RunFacts) -> Iterator[Violation]:
     """Neither side closes the connection with a protocol error: both are ours."""
     for entry in facts.record.entries:
         if isinstance(entry, ConnectionClosed) and entry.code not in POLITE:
-            yield Violation(
-                "no protocol errors",
-                f"closed the connection with code {entry.code}: {entry.reason}",
-                entry.time,
-                entry.side,
-            )
+            text = f"closed the connection with code {entry.code}: {entry.reason}"
+            yield Violation(text, entry.time, entry.side)
 
 
 @checker
@@ -54,13 +51,7 @@ def only_known_channels(facts: RunFacts) -> Iterator[Violation]:
     for entry, text in facts.strange:
         subject = entry.event if isinstance(entry, EventRaised) else entry
         channel = getattr(subject, "channel", None)
-        yield Violation(
-            "only known channels",
-            f"{type(subject).__name__} {text}",
-            entry.time,
-            entry.side,
-            channel,
-        )
+        yield Violation(f"{type(subject).__name__} {text}", entry.time, entry.side, channel)
 
 
 @checker
@@ -84,13 +75,8 @@ def events_follow_handles(facts: RunFacts) -> Iterator[Violation]:
             elif isinstance(entry.event, Readable) and channel.close_called < entry.time:
                 problem = "came after the receiver was closed"
             if problem:
-                yield Violation(
-                    "events follow handles",
-                    f"{type(entry.event).__name__} {problem}",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"{type(entry.event).__name__} {problem}"
+                yield Violation(text, entry.time, entry.side, channel.channel)
             if isinstance(entry.event, SenderEnded | ReceiverEnded):
                 over[entry.side] = True
 
@@ -108,11 +94,7 @@ def ends_have_reasons(facts: RunFacts) -> Iterator[Violation]:
             if problem:
                 side = channel.sender if isinstance(event, SenderEnded) else channel.receiver
                 yield Violation(
-                    "ends have reasons",
-                    f"ended {event.how.name}, but {problem}",
-                    time,
-                    side,
-                    channel.channel,
+                    f"ended {event.how.name}, but {problem}", time, side, channel.channel
                 )
 
 
@@ -123,13 +105,13 @@ def _problem_of(
     is_sender = isinstance(event, SenderEnded)
     side = channel.sender if is_sender else channel.receiver
     if how is End.CONNECTION:
-        return None if facts.gone[side] <= time else "the connection lives"
+        return None if facts.gone[side] <= time else "the connection is alive"
     if how is End.FINISHED and channel.finish_asked > time:
-        return "nobody finished it"
+        return "the sender was not finished"
     if how is End.CANCELLED:
         unclaimed = not is_sender and channel.sender_held > time
         if channel.cancel_called > time and not unclaimed:
-            return "nobody cancelled it"
+            return "the sender was not cancelled"
     if how is End.RECEIVER_CLOSED:
         if not is_sender:
             return "it is the receiver"
@@ -147,13 +129,8 @@ def errors_have_reasons(facts: RunFacts) -> Iterator[Violation]:
                 continue
             problem = _problem_of_error(facts, channel, entry)
             if problem:
-                yield Violation(
-                    "errors have reasons",
-                    f"send raised {entry.error}, but {problem}",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"send raised {entry.error}, but {problem}"
+                yield Violation(text, entry.time, entry.side, channel.channel)
 
 
 def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed) -> str | None:
@@ -163,7 +140,7 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
     if entry.error == "ChannelClosed":
         ended = min([channel.cancel_called, *(time for time, _ in channel.sender_ends)])
         if min(ended, channel.finish_asked, facts.gone[entry.side]) > entry.time:
-            return "nobody had closed it"
+            return "the sender was open"
         return None
     if entry.error == "ReceiverClosed":
         # The end of a pending channel is reported once its lineage is known.
@@ -171,47 +148,33 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
     if entry.error == "MessageTooLarge":
         smallest = min(facts.record.first_limits.max_message, limits.max_message)
         plain = not entry.attached and not entry.headers
-        return f"it has {entry.size} bytes only" if plain and entry.size <= smallest else None
+        return f"it has only {entry.size} bytes" if plain and entry.size <= smallest else None
     if entry.error == "LocalProtocolError" and entry.attached:
         smallest = min(facts.record.first_limits.max_channels, limits.max_channels)
         made = sum(each.creator == entry.side for each in facts.channels.values())
         if made + entry.attached > smallest:
             return None
-    return "that is never right"
+    return "this error is never allowed"
 
 
 @checker
 def everything_ends(facts: RunFacts) -> Iterator[Violation]:
     """After the faults stop, all halves end within the timeout, and the cores hold nothing."""
     if not facts.record.drained:
-        yield Violation(EVERYTHING_ENDS, "the run did not come to rest", facts.end)
+        yield Violation("the run did not become idle", facts.end)
     for side, left in zip(Side, facts.record.leftovers, strict=True):
         for text in left:
-            yield Violation(EVERYTHING_ENDS, f"still holds {text}", facts.end, side)
+            yield Violation(f"still holds {text}", facts.end, side)
     for channel in facts.channels.values():
         if channel.sender_held < NEVER and not channel.sender_ends:
-            yield Violation(
-                EVERYTHING_ENDS,
-                "the sender never ended",
-                facts.end,
-                channel.sender,
-                channel.channel,
-            )
+            yield Violation("the sender never ended", facts.end, channel.sender, channel.channel)
         heard = facts.listening[Side.SERVER] < NEVER or channel.channel != 0
         if channel.receiver_held < NEVER and not channel.receiver_ends and heard:
             if channel.close_called == NEVER:
                 yield Violation(
-                    EVERYTHING_ENDS,
-                    "the receiver never ended",
-                    facts.end,
-                    channel.receiver,
-                    channel.channel,
+                    "the receiver never ended", facts.end, channel.receiver, channel.channel
                 )
         if facts.over == NEVER and not channel.lost and channel.close_written == NEVER:
             yield Violation(
-                EVERYTHING_ENDS,
-                "CLOSE_RECEIVER was never sent",
-                facts.end,
-                channel.receiver,
-                channel.channel,
+                "CLOSE_RECEIVER was never sent", facts.end, channel.receiver, channel.channel
             )

@@ -1,7 +1,7 @@
 """What is known of a run from outside the cores, per channel and per message.
 
 The facts are computed from a record alone: from what the applications did and saw and from the
-frames on the wire. They are the common ground of the checkers, and the oracle for which channels
+frames on the wire. All checkers share them. They are also the oracle for which channels
 were lost.
 """
 
@@ -18,8 +18,8 @@ from aqueduct.protocol.events import (
     Undelivered,
     Writable,
 )
+from aqueduct.testing.checkers.rules import NEVER
 from aqueduct.testing.checkers.subjects import (
-    NEVER,
     ChannelEntry,
     ChannelFacts,
     MessageFacts,
@@ -121,7 +121,7 @@ class RunFacts:
     def _of(self, channel: int, entry: ChannelEntry) -> ChannelFacts | None:
         facts = self.channels.get(channel)
         if facts is None:
-            self.strange.append((entry, "about a channel that nobody made"))
+            self.strange.append((entry, "about an unknown channel"))
         else:
             facts.entries.append(entry)
         return facts
@@ -137,7 +137,7 @@ class RunFacts:
         space[sent.number] = message
         for attached in sent.attached:
             if attached.channel in self.channels:
-                self.strange.append((sent, "attaches a channel that exists already"))
+                self.strange.append((sent, "attaches an existing channel"))
                 continue
             made = ChannelFacts(attached.channel, message, mode=attached.mode or "ORDERED")
             self.channels[attached.channel] = made
@@ -158,7 +158,7 @@ class RunFacts:
         for attachment in took.message.attachments:
             made = self.channels.get(attachment.channel)
             if made is None:
-                self.strange.append((took, "carries a channel that nobody made"))
+                self.strange.append((took, "carries an unknown channel"))
             elif made.sender == took.side:
                 made.sender_held = min(made.sender_held, took.time)
             else:
@@ -209,7 +209,7 @@ class RunFacts:
                 for number in range(start, stop):
                     message = space.get(number)
                     if message is None:
-                        self.strange.append((saw, f"about message {number} that nobody sent"))
+                        self.strange.append((saw, f"about message {number}, which was not sent"))
                         continue
                     message.reports += 1
                     if isinstance(event, Delivered):
@@ -235,7 +235,7 @@ class RunFacts:
         if isinstance(frame, MessageFrame):
             message = facts.space(not sent.in_datagram).get(frame.number)
             if message is None or not same_content(message, frame):
-                self.strange.append((sent, f"message {frame.number} is not what was sent"))
+                self.strange.append((sent, f"message {frame.number} differs from the one sent"))
             else:
                 message.written = min(message.written, time)
         elif isinstance(frame, AckReliable):
@@ -292,7 +292,7 @@ class RunFacts:
                 if message is not None:
                     found.append(message)
                 elif sent is not None:
-                    self.strange.append((sent, f"acks message {number} that nobody sent"))
+                    self.strange.append((sent, f"acks message {number}, which was not sent"))
         return found
 
     @staticmethod

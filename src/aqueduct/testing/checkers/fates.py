@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from aqueduct.protocol.events import Delivered, End, Undelivered
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, MessageFacts
+from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts, MessageFacts
 from aqueduct.testing.record import EventRaised
 
 
@@ -17,7 +18,7 @@ def one_fate(facts: RunFacts) -> Iterator[Violation]:
     for channel in facts.channels.values():
         for message in channel.messages:
             if message.reports > 1:
-                yield _about(message, "one fate", f"its fate was reported {message.reports} times")
+                yield _about(message, f"its fate was reported {message.reports} times")
         if not channel.sender_ends:
             continue
         ended = False
@@ -27,13 +28,8 @@ def one_fate(facts: RunFacts) -> Iterator[Violation]:
             if entry.event is channel.sender_end:
                 ended = True
             elif ended and isinstance(entry.event, Delivered | Undelivered):
-                yield Violation(
-                    "one fate",
-                    f"{type(entry.event).__name__} came after the sender had ended",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"{type(entry.event).__name__} came after the sender had ended"
+                yield Violation(text, entry.time, entry.side, channel.channel)
 
 
 @checker
@@ -45,9 +41,9 @@ def both_ends_agree(facts: RunFacts) -> Iterator[Violation]:
             if message.taken == NEVER:
                 continue
             if message.undelivered < NEVER:
-                yield _about(message, "both ends agree", "was reported undelivered, and taken")
+                yield _about(message, "was reported undelivered, and taken")
             elif end is not None and end.how is not End.CONNECTION and message.delivered == NEVER:
-                yield _about(message, "both ends agree", "was taken, but never reported delivered")
+                yield _about(message, "was taken, but never reported delivered")
 
 
 @checker
@@ -60,11 +56,9 @@ def delivered_after_ack(facts: RunFacts) -> Iterator[Violation]:
             if time == NEVER:
                 continue
             if time < message.ack_known:
-                yield _about(message, "delivered after ack", "was reported before any ack came")
+                yield _about(message, "was reported before any ack came")
             if time < reachable:
-                yield _about(
-                    message, "delivered after ack", "was reported while its channel was pending"
-                )
+                yield _about(message, "was reported while its channel was pending")
 
 
 @checker
@@ -75,7 +69,7 @@ def undelivered_after_nack(facts: RunFacts) -> Iterator[Violation]:
             time = message.undelivered
             lost = channel.lost_known if channel.creator == channel.sender else NEVER
             if time < NEVER and time < min(message.nack_known, lost):
-                yield _about(message, "undelivered after nack", "was reported before any nack came")
+                yield _about(message, "was reported before any nack came")
 
 
 @checker
@@ -90,30 +84,29 @@ def fates_are_complete(facts: RunFacts) -> Iterator[Violation]:
         for message in channel.messages:
             known = max(message.ack_known, reachable)
             if known <= ended and message.delivered == NEVER:
-                yield _about(message, "fates are complete", "was acked but not reported delivered")
+                yield _about(message, "was acked but not reported delivered")
             if message.delivered < NEVER and message.delivered > known:
-                yield _about(message, "fates are complete", "was reported late")
+                yield _about(message, "was reported late")
             if message.nack_known < ended and message.undelivered > message.nack_known:
-                yield _about(message, "fates are complete", "was nacked but not reported so")
+                yield _about(message, "was nacked but not reported so")
         if end.how is not End.FINISHED:
             continue
         for message in channel.messages:
             if message.sent.reliable and message.delivered == NEVER:
-                yield _about(message, "fates are complete", "the sender ended FINISHED without it")
+                yield _about(message, "the sender ended FINISHED without it")
             elif message.delivered == NEVER and message.nacked == NEVER:
-                yield _about(message, "fates are complete", "the sender ended with it undecided")
+                yield _about(message, "the sender ended with it undecided")
 
 
 def _reachable_since(channel: ChannelFacts) -> float:
     return channel.accessible_known if channel.creator == channel.sender else 0.0
 
 
-def _about(message: MessageFacts, name: str, text: str) -> Violation:
+def _about(message: MessageFacts, text: str) -> Violation:
     channel = message.channel
     space = "" if message.sent.reliable else " (unreliable)"
     time = min(message.delivered, message.undelivered)
     return Violation(
-        name,
         text + space,
         message.sent.time if time == NEVER else time,
         channel.sender,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import EPSILON
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
 
 LINEAGE_SHOWN = 16
@@ -29,21 +29,14 @@ def lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
         if not ends:
             if channel.creator == channel.receiver and channel.close_called <= known:
                 continue
-            yield _about(
-                channel, "lost is reported", "is lost, but its creator was not told", known
-            )
+            yield _about(channel, "is lost, but this was not reported to its creator", known)
             continue
         time, event = ends[0]
         if event.how is End.LOST:
             if time != known:
-                yield _about(
-                    channel,
-                    "lost is reported",
-                    f"is lost since {known:.6f}, told at another time",
-                    time,
-                )
+                yield _about(channel, f"is lost since {known:.6f}, reported at another time", time)
         elif time > known or event.how is End.FINISHED:
-            yield _about(channel, "lost is reported", f"is lost, but ended {event.how.name}", time)
+            yield _about(channel, f"is lost, but ended {event.how.name}", time)
 
 
 @checker
@@ -55,9 +48,9 @@ def only_lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
                 if event.how is not End.LOST:
                     continue
                 if side != channel.creator:
-                    yield _about(channel, "only lost is reported", "ended LOST at the peer", time)
+                    yield _about(channel, "ended LOST at the peer", time)
                 elif not channel.lost or time < channel.lost_known:
-                    yield _about(channel, "only lost is reported", "ended LOST but is not", time)
+                    yield _about(channel, "ended LOST but is not", time)
 
 
 @checker
@@ -68,7 +61,7 @@ def lost_is_out_of_reach(facts: RunFacts) -> Iterator[Violation]:
             continue
         held = channel.receiver_held if channel.creator == channel.sender else channel.sender_held
         if held < NEVER:
-            yield _about(channel, "lost is out of reach", "is lost, but was handed out", held)
+            yield _about(channel, "is lost, but was handed out", held)
 
 
 @checker
@@ -80,7 +73,7 @@ def right_lineage(facts: RunFacts) -> Iterator[Violation]:
                 continue
             if event.lineage not in _possible_lineages(channel, time):
                 names = ", ".join(str(each) for each in event.lineage)
-                yield _about(channel, "right lineage", f"lost with the lineage ({names})", time)
+                yield _about(channel, f"lost with the lineage ({names})", time)
 
 
 def _possible_lineages(channel: ChannelFacts, time: float) -> list[tuple[int, ...]]:
@@ -109,7 +102,7 @@ def lost_is_forgotten(facts: RunFacts) -> Iterator[Violation]:
             continue
         due = max(known, _heard_of(channel)) + EPSILON
         if channel.forget_written > due and facts.alive(channel.creator, due):
-            yield _about(channel, "lost is forgotten", "is lost, but the peer was not told", due)
+            yield _about(channel, "is lost, but the peer was not told", due)
 
 
 def _heard_of(channel: ChannelFacts) -> float:
@@ -128,5 +121,5 @@ def _ends(channel: ChannelFacts, side: int) -> list[tuple[float, SenderEnded | R
     return list(channel.receiver_ends)
 
 
-def _about(channel: ChannelFacts, name: str, text: str, time: float) -> Violation:
-    return Violation(name, text, time, channel.creator, channel.channel)
+def _about(channel: ChannelFacts, text: str, time: float) -> Violation:
+    return Violation(text, time, channel.creator, channel.channel)

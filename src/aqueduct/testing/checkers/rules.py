@@ -13,8 +13,9 @@ DEADLINE_GRAIN: Final = 0.005
 """The granularity to which a receiver may round a deadline up."""
 FORGET_INTERVAL: Final = 1.0
 
-SURELY_A_DATAGRAM: Final = 600
+SAFE_DATAGRAM_SIZE: Final = 600
 """A plain message of this size always fits a datagram."""
 
 EPSILON: Final = 1e-6
 """Times closer than this are equal but for rounding."""
+NEVER: Final = float("inf")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from aqueduct.errors import StreamCode
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import EPSILON
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts, StreamFacts
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
+from aqueduct.testing.checkers.subjects import ChannelFacts, StreamFacts
 from aqueduct.testing.record import NO_CHANNEL, FrameArrived, FrameSent
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
@@ -46,13 +46,8 @@ def right_side(facts: RunFacts) -> Iterator[Violation]:
                 or (isinstance(frame, ForgetChannel) and sent.side != channel.creator)
             )
             if wrong:
-                yield Violation(
-                    "right side",
-                    f"{type(frame).__name__} came from the wrong side",
-                    sent.time,
-                    sent.side,
-                    channel.channel,
-                )
+                text = f"{type(frame).__name__} came from the wrong side"
+                yield Violation(text, sent.time, sent.side, channel.channel)
 
 
 @checker
@@ -69,12 +64,8 @@ def version_first(facts: RunFacts) -> Iterator[Violation]:
                 continue
             begun.add(key)
             if not acked[entry.side] and not isinstance(entry.frame, Version):
-                yield Violation(
-                    "version first",
-                    f"stream {entry.stream} begins with {type(entry.frame).__name__}",
-                    entry.time,
-                    entry.side,
-                )
+                text = f"stream {entry.stream} begins with {type(entry.frame).__name__}"
+                yield Violation(text, entry.time, entry.side)
 
 
 @checker
@@ -92,16 +83,11 @@ def handshake_is_complete(facts: RunFacts) -> Iterator[Violation]:
                 if isinstance(entry.sent.frame, Version):
                     heard = min(heard, entry.time)
         if answered > heard + EPSILON and facts.alive(side, heard + EPSILON):
-            yield Violation("handshake is complete", "VERSION was not answered", heard, side)
+            yield Violation("VERSION was not answered", heard, side)
         ready = 0.0 if side == Side.CLIENT else facts.listening[side]
         wanted = 1 if facts.alive(side, ready) else stated
         if stated > 1 or stated < wanted:
-            yield Violation(
-                "handshake is complete",
-                f"CONNECTION_HEADERS were sent {stated} times",
-                ready,
-                side,
-            )
+            yield Violation(f"CONNECTION_HEADERS were sent {stated} times", ready, side)
 
 
 @checker
@@ -111,7 +97,6 @@ def right_stream(facts: RunFacts) -> Iterator[Violation]:
         problem = _problem_of(facts, stream)
         if problem:
             yield Violation(
-                "right stream",
                 f"stream {stream.number}: {problem}",
                 stream.frames[-1].time if stream.frames else None,
                 stream.side,
@@ -135,7 +120,7 @@ def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
     last = frames[-1]
     if MessageFrame in kinds:
         if not kinds <= {MessageFrame, FinishSender}:
-            return "other frames stand between messages"
+            return "other frames are between messages"
         if FinishSender in kinds and not isinstance(last, FinishSender):
             return "messages follow FINISH_SENDER"
         channel = facts.channels.get(stream.channel)
@@ -152,7 +137,7 @@ def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
             not isinstance(last, CloseReceiver)
             or sum(isinstance(f, CloseReceiver) for f in frames) > 1
         ):
-            return "CLOSE_RECEIVER is not the one last frame"
+            return "CLOSE_RECEIVER is not the only last frame"
     if isinstance(last, FinishSender | CloseReceiver) and not facts.gone[stream.side] < NEVER:
         if stream.ended > stream.frames[-1].time + EPSILON:
             return f"it did not end with {type(last).__name__}"
@@ -182,13 +167,8 @@ def _one_stream(
             if first is None:
                 first = entry
             elif entry.stream != first.stream:
-                yield Violation(
-                    "one control stream",
-                    f"{what} came on streams {first.stream} and {entry.stream}",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"{what} came on streams {first.stream} and {entry.stream}"
+                yield Violation(text, entry.time, entry.side, channel.channel)
                 return
 
 
@@ -205,13 +185,8 @@ def no_frames_after_the_end(facts: RunFacts) -> Iterator[Violation]:
             if not isinstance(entry, FrameSent) or isinstance(entry.frame, ForgetChannel):
                 continue
             if entry.side != channel.creator and entry.time > channel.forget_arrived:
-                yield Violation(
-                    "no frames after the end",
-                    f"{type(entry.frame).__name__} follows FORGET_CHANNEL",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"{type(entry.frame).__name__} follows FORGET_CHANNEL"
+                yield Violation(text, entry.time, entry.side, channel.channel)
                 break
             if isinstance(entry.frame, RouteTo):
                 continue
@@ -219,13 +194,8 @@ def no_frames_after_the_end(facts: RunFacts) -> Iterator[Violation]:
             if word is not None:
                 same_turn = entry.in_datagram and entry.time == word.time
                 if not (same_turn and isinstance(word.frame, FinishSender)):
-                    yield Violation(
-                        "no frames after the end",
-                        f"{type(entry.frame).__name__} follows {type(word.frame).__name__}",
-                        entry.time,
-                        entry.side,
-                        channel.channel,
-                    )
+                    text = f"{type(entry.frame).__name__} follows {type(word.frame).__name__}"
+                    yield Violation(text, entry.time, entry.side, channel.channel)
                     break
             elif isinstance(entry.frame, FinishSender | CancelSender | CloseReceiver):
                 last[entry.side] = entry
@@ -244,14 +214,11 @@ def finish_counts_right(facts: RunFacts) -> Iterator[Violation]:
             elif isinstance(entry.frame, FinishSender):
                 stated = entry.frame.sent_reliable
                 if stated != len(channel.reliable) or announced != len(channel.unreliable):
-                    yield Violation(
-                        "finish counts right",
+                    text = (
                         f"finishes with {stated} of {len(channel.reliable)} messages in streams, "
-                        f"{announced} of {len(channel.unreliable)} in datagrams",
-                        entry.time,
-                        entry.side,
-                        channel.channel,
+                        f"{announced} of {len(channel.unreliable)} in datagrams"
                     )
+                    yield Violation(text, entry.time, entry.side, channel.channel)
 
 
 @checker
@@ -263,26 +230,16 @@ def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
         if not effective or not facts.alive(channel.sender, called + EPSILON):
             continue
         if channel.cancel_written > called + EPSILON:
-            yield Violation(
-                "cancel resets",
-                "was cancelled, but no CANCEL_SENDER went out",
-                called,
-                channel.sender,
-                channel.channel,
-            )
+            text = "was cancelled, but no CANCEL_SENDER was sent"
+            yield Violation(text, called, channel.sender, channel.channel)
     for stream in facts.streams.values():
         of = facts.channels.get(stream.channel)
         if of is None or stream.number < 0 or stream.side != of.sender:
             continue
         if any(isinstance(frame, MessageFrame) for frame in stream.routed):
             if of.cancel_written < NEVER and stream.ended > of.cancel_written + EPSILON:
-                yield Violation(
-                    "cancel resets",
-                    f"stream {stream.number} lives on after the cancel",
-                    of.cancel_written,
-                    stream.side,
-                    of.channel,
-                )
+                text = f"stream {stream.number} is open after the cancel"
+                yield Violation(text, of.cancel_written, stream.side, of.channel)
 
 
 @checker
@@ -308,11 +265,7 @@ def close_has_a_cause(facts: RunFacts) -> Iterator[Violation]:
         else:
             continue
         yield Violation(
-            "close has a cause",
-            f"CLOSE_RECEIVER was sent, but {problem}",
-            closed,
-            channel.receiver,
-            channel.channel,
+            f"CLOSE_RECEIVER was sent, but {problem}", closed, channel.receiver, channel.channel
         )
 
 
@@ -336,10 +289,5 @@ def dropped_halves_are_ended(facts: RunFacts) -> Iterator[Violation]:
             # A receiver first waits for the announcement of datagrams that it must still ack.
             ended = min(ended, dropped)
         if ended > dropped + EPSILON:
-            yield Violation(
-                "dropped halves are ended",
-                "came in a message that was dropped, and was left open",
-                dropped,
-                side,
-                channel.channel,
-            )
+            text = "came in a message that was dropped, and was left open"
+            yield Violation(text, dropped, side, channel.channel)

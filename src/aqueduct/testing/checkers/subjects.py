@@ -1,10 +1,11 @@
-"""The subjects of checkers: messages, channels and streams, and when what happened to them."""
+"""The subjects of checkers: messages, channels and streams, with the times of their events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from aqueduct.protocol.events import ReceiverEnded, SenderEnded
+from aqueduct.testing.checkers.rules import NEVER
 from aqueduct.testing.record import (
     NO_CHANNEL,
     CommandCalled,
@@ -19,8 +20,6 @@ from aqueduct.wire.chanid import Side, creator_of, is_oneshot, sender_of
 from aqueduct.wire.frames import Frame, MessageFrame, RouteTo
 from aqueduct.wire.primitives import headers_size, varint_size
 
-NEVER = float("inf")
-
 ChannelEntry = (
     FrameSent | FrameArrived | MessageSent | SendFailed | CommandCalled | MessageTaken | EventRaised
 )
@@ -28,7 +27,7 @@ ChannelEntry = (
 
 @dataclass(slots=True, eq=False)
 class MessageFacts:
-    """One message, from ``send`` to its fate; a time is NEVER if the thing did not happen."""
+    """One message, from ``send`` to its fate; a time is NEVER if the event did not happen."""
 
     channel: ChannelFacts
     sent: MessageSent
@@ -142,7 +141,7 @@ class ChannelFacts:
 
     @property
     def receiver_gone(self) -> float:
-        """When the receiving core stopped to receive on the channel."""
+        """When the receiving core stopped receiving on the channel."""
         known = self.lost_known if self.creator == self.receiver else self.forget_arrived
         return min(self.close_written, known, self.close_called, self.cancel_arrived, self.dropped)
 
@@ -167,7 +166,7 @@ class ChannelFacts:
 
     @property
     def sender_gone(self) -> float:
-        """When the sending core stopped to send on the channel."""
+        """When the sending core stopped sending on the channel."""
         known = self.lost_known if self.creator == self.sender else self.forget_arrived
         return min(self.close_arrived, known)
 

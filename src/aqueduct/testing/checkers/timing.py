@@ -13,10 +13,11 @@ from aqueduct.testing.checkers.rules import (
     DEADLINE_GRAIN,
     EPSILON,
     FORGET_INTERVAL,
+    NEVER,
     RECEIPT_DEADLINE_MAX,
     RECEIPT_DEADLINE_MIN,
 )
-from aqueduct.testing.checkers.subjects import NEVER, ChannelFacts
+from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
 from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
@@ -32,29 +33,23 @@ from aqueduct.wire.frames import (
 @checker
 def acks_in_time(facts: RunFacts) -> Iterator[Violation]:
     """A message in a stream is acked within 10 ms, and before the receiver closes."""
-    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    timeout = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         side = channel.receiver
         gone = channel.receiver_gone
         for message in channel.reliable.values():
             arrived = message.arrived
-            if arrived == NEVER or message.acked <= arrived + patience:
+            if arrived == NEVER or message.acked <= arrived + timeout:
                 continue
             forgotten = channel.creator == channel.sender and (
-                channel.forget_arrived <= arrived + patience
+                channel.forget_arrived <= arrived + timeout
             )
-            lost = channel.creator == side and channel.lost_known <= arrived + patience
+            lost = channel.creator == side and channel.lost_known <= arrived + timeout
             if arrived >= gone or forgotten or lost:
                 continue
-            if facts.alive(side, arrived + patience):
-                yield Violation(
-                    "acks in time",
-                    f"arrived at {arrived:.6f} and was not acked in time",
-                    arrived + patience,
-                    side,
-                    channel.channel,
-                    message.number,
-                )
+            if facts.alive(side, arrived + timeout):
+                text = f"arrived at {arrived:.6f} and was not acked in time"
+                yield Violation(text, arrived + timeout, side, channel.channel, message.number)
 
 
 @checker
@@ -68,13 +63,8 @@ def acks_under_load(facts: RunFacts) -> Iterator[Violation]:
             if entry.time >= gone:
                 break
             if waiting >= ACK_EVERY and entry.time > since + EPSILON:
-                yield Violation(
-                    "acks under load",
-                    f"{waiting} messages wait for their ack",
-                    since,
-                    channel.receiver,
-                    channel.channel,
-                )
+                text = f"{waiting} messages wait for their ack"
+                yield Violation(text, since, channel.receiver, channel.channel)
                 break
             if isinstance(entry, FrameArrived):
                 if isinstance(entry.sent.frame, MessageFrame) and not entry.sent.in_datagram:
@@ -91,7 +81,6 @@ def acks_are_true(facts: RunFacts) -> Iterator[Violation]:
         for message in channel.messages:
             if message.acked < message.arrived:
                 yield Violation(
-                    "acks are true",
                     "was acked but had not arrived",
                     message.acked,
                     channel.receiver,
@@ -111,13 +100,8 @@ def _follow_announcements(channel: ChannelFacts) -> Iterator[Violation]:
         elif isinstance(entry, FrameSent) and isinstance(entry.frame, AckNackUnreliable):
             decided += sum(entry.frame.lengths)
             if decided > announced:
-                yield Violation(
-                    "acks are true",
-                    f"{decided} numbers are decided, {announced} were announced",
-                    entry.time,
-                    entry.side,
-                    channel.channel,
-                )
+                text = f"{decided} numbers are decided, {announced} were announced"
+                yield Violation(text, entry.time, entry.side, channel.channel)
                 return
 
 
@@ -145,7 +129,6 @@ def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
                     problem = "not decided in time"
             if problem:
                 yield Violation(
-                    "nacks in time",
                     f"was announced at {told:.6f} and {problem}",
                     min(message.nacked, latest),
                     channel.receiver,
@@ -175,7 +158,7 @@ def _announcements(channel: ChannelFacts) -> list[float]:
 @checker
 def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
     """SENT_UNRELIABLE follows a datagram within 25 ms, and counts no more than was sent."""
-    patience = ANNOUNCE_DELAY + facts.record.lateness + EPSILON
+    timeout = ANNOUNCE_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         if not channel.unreliable:
             continue
@@ -184,31 +167,20 @@ def announcements_in_time(facts: RunFacts) -> Iterator[Violation]:
             if isinstance(entry, FrameSent) and isinstance(entry.frame, SentUnreliable):
                 announced.extend([entry.time] * entry.frame.count)
         if len(announced) > len(channel.unreliable):
-            yield Violation(
-                "announcements in time",
-                f"announced {len(announced)} messages, sent {len(channel.unreliable)}",
-                announced[-1],
-                channel.sender,
-                channel.channel,
-            )
+            text = f"announced {len(announced)} messages, sent {len(channel.unreliable)}"
+            yield Violation(text, announced[-1], channel.sender, channel.channel)
         for number, message in channel.unreliable.items():
             written = message.written
             if written == NEVER:
                 continue
-            latest = written + patience
+            latest = written + timeout
             if number < len(announced) and announced[number] <= latest:
                 continue
             if min(channel.sender_gone, channel.cancel_written) <= latest:
                 continue
             if facts.alive(channel.sender, latest):
-                yield Violation(
-                    "announcements in time",
-                    f"was sent at {written:.6f} and not announced in time",
-                    latest,
-                    channel.sender,
-                    channel.channel,
-                    number,
-                )
+                text = f"was sent at {written:.6f} and not announced in time"
+                yield Violation(text, latest, channel.sender, channel.channel, number)
 
 
 @checker
@@ -219,20 +191,15 @@ def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
         for entry in channel.entries:
             if isinstance(entry, FrameSent) and isinstance(entry.frame, ForgetChannel):
                 if entry.time < last + FORGET_INTERVAL - EPSILON:
-                    yield Violation(
-                        "forgets are rare",
-                        f"was told to be forgotten at {last:.6f} already",
-                        entry.time,
-                        entry.side,
-                        channel.channel,
-                    )
+                    text = f"was already forgotten at {last:.6f}"
+                    yield Violation(text, entry.time, entry.side, channel.channel)
                 last = entry.time
 
 
 @checker
 def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
     """A ROUTE_TO for a channel whose carrier has not arrived is answered within 10 ms."""
-    patience = ACK_DELAY + facts.record.lateness + EPSILON
+    timeout = ACK_DELAY + facts.record.lateness + EPSILON
     for channel in facts.channels.values():
         side: Side = channel.creator.other
         if channel.carrier is None:
@@ -249,7 +216,7 @@ def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
         )
         if heard >= min(channel.carrier.arrived, channel.forget_arrived):
             continue
-        latest = heard + patience
+        latest = heard + timeout
         answered = any(
             isinstance(entry, FrameSent)
             and entry.side == side
@@ -259,10 +226,4 @@ def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
         )
         if answered or channel.forget_arrived <= latest or not facts.alive(side, latest):
             continue
-        yield Violation(
-            "routes are answered",
-            f"was heard of at {heard:.6f} and never answered",
-            latest,
-            side,
-            channel.channel,
-        )
+        yield Violation(f"was named at {heard:.6f} and not answered", latest, side, channel.channel)

@@ -6,6 +6,5 @@
 from aqueduct.testing.ipc.checkers import CHECKERS, check
 from aqueduct.testing.ipc.record import IpcRecord
 from aqueduct.testing.ipc.simulation import IpcSimulation, simulate
-from aqueduct.testing.ipc.transcript import transcript
 
-__all__ = ["CHECKERS", "IpcRecord", "IpcSimulation", "check", "simulate", "transcript"]
+__all__ = ["CHECKERS", "IpcRecord", "IpcSimulation", "check", "simulate"]

@@ -21,7 +21,7 @@ class DatagramNetwork:
         self.on_datagram: Listener | None = None
         """Called with source, remote and contents of each datagram that is sent."""
         self.deaf: tuple[tuple[str, float, float], ...] = ()
-        """Names that receive nothing, each with the start and the end of that time."""
+        """Names that receive nothing, each with the start and the end of the interval."""
         self._clock = clock
         self._random = random
 
@@ -47,7 +47,7 @@ class DatagramNetwork:
 
     def _arrive(self, passing: tuple[str, str, bytes]) -> None:
         source, remote, datagram = passing
-        for who, start, end in self.deaf:
-            if who == remote and start <= self._clock.now < end:
+        for name, start, end in self.deaf:
+            if name == remote and start <= self._clock.now < end:
                 return
         self.receivers[remote](source, datagram)

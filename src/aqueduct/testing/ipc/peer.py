@@ -166,7 +166,7 @@ class Peer:
     def report_trouble(self, remote: str) -> None:
         """Report a temporary transport error for a remote."""
         if self.exchange is not None:
-            self.exchange.handle_trouble(remote, "nobody is there")
+            self.exchange.handle_trouble(remote, "connection refused")
             self._record.append(Troubled(self._clock.now, self.name, self.life, remote))
 
     def report_unreachable(self, remote: str) -> None:
@@ -174,7 +174,7 @@ class Peer:
         if self.exchange is not None:
             now = self._clock.now
             self._record.append(Troubled(now, self.name, self.life, remote, hopeless=True))
-            self.exchange.handle_unreachable(remote, "nobody can be there", now)
+            self.exchange.handle_unreachable(remote, "certificate expired", now)
 
     def _cancel(self, what: tuple[int, bytes]) -> None:
         life, message = what

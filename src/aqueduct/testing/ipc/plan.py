@@ -41,11 +41,11 @@ class IpcPlan:
     pause: float
     """Maximum seconds that a crashed endpoint is down."""
     garbage: float
-    """The stranger sends a forged PDU along with a datagram."""
+    """The `Stranger` sends a forged PDU after a datagram."""
     hoard: float
-    """How often per unit a `Hoarder` announces messages that it does not send; 0 is never."""
+    """Announcements of a `Hoarder` per unit; 0 for none."""
     deaf: tuple[tuple[str, float, float], ...]
-    """Names that receive nothing but can send, each with the start and end of that time."""
+    """Names that receive nothing but can send, each with the start and end of the interval."""
     report_delay: float
     report_fails: float
     """A PDU is reported as sent and was not."""

@@ -7,214 +7,215 @@ and no other state. Transcripts and checkers use the record only, never the stat
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
+from aqueduct.errors import RemoteProtocolError
 from aqueduct.ipc.core.events import Statistics
+from aqueduct.ipc.core.pdu import Code, Data, DataAck, Header, decode
 from aqueduct.ipc.core.settings import IpcSettings
 
 
 @dataclass(slots=True)
-class LifeStarted:
-    """An endpoint started."""
+class IpcEntry:
+    """Something that happened to an endpoint; its string is its line in the transcript.
+
+    ``>>`` marks a PDU sent, ``<<`` a PDU received, ``!`` an event of the application; the other
+    lines are actions of the application and of the network.
+    """
 
     time: float
-    who: str
+    endpoint: str
     life: int
+
+    @property
+    def subject(self) -> str:
+        """The name of the endpoint and the number of its life."""
+        return f"{self.endpoint}/{self.life}"
+
+
+@dataclass(slots=True)
+class LifeStarted(IpcEntry):
+    """An endpoint started."""
+
     config: IpcSettings
     reports_sent: bool
 
+    def __str__(self) -> str:
+        reports = ", reports sent PDUs" if self.reports_sent else ""
+        return f"   starts: {self.config}{reports}"
+
 
 @dataclass(slots=True)
-class LifeStopped:
+class LifeStopped(IpcEntry):
     """An endpoint crashed or closed, or the run ended; these were its statistics."""
 
-    time: float
-    who: str
-    life: int
     how: str
     statistics: Statistics
 
+    def __str__(self) -> str:
+        return f"   {self.how}: {self.statistics}"
+
 
 @dataclass(slots=True)
-class OwnerIdChanged:
+class OwnerIdChanged(IpcEntry):
     """An endpoint changed its owner id."""
 
-    time: float
-    who: str
-    life: int
     owner: bytes
+
+    def __str__(self) -> str:
+        return f"   has owner id {_format_owner(self.owner)}"
 
 
 @dataclass(slots=True)
-class IpcSent:
+class IpcSent(IpcEntry):
     """The application sent a message."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
     remote: str
     payload: bytes
     must_arrive: bool = False
     """Whether it was sent after the faults stopped."""
 
+    def __str__(self) -> str:
+        return f"   sends {_short(self.message)} to {self.remote}: {len(self.payload)} B"
+
 
 @dataclass(slots=True)
-class IpcSendFailed:
+class IpcSendFailed(IpcEntry):
     """The application tried to send, and got an error."""
 
-    time: float
-    who: str
-    life: int
     error: str
 
+    def __str__(self) -> str:
+        return f"   cannot send: {self.error}"
+
 
 @dataclass(slots=True)
-class Cancelled:
+class Cancelled(IpcEntry):
     """The application cancelled a message."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
+
+    def __str__(self) -> str:
+        return f"   cancels {_short(self.message)}"
 
 
 @dataclass(slots=True)
-class IpcEnded:
+class IpcEnded(IpcEntry):
     """The application learned how its send ended."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
     code: int
     exposed: bool
 
+    def __str__(self) -> str:
+        exposed = " (exposed)" if self.exposed and self.code else ""
+        return f"!  {_short(self.message)} ended: {_format_code(self.code)}{exposed}"
+
 
 @dataclass(slots=True)
-class IpcArrived:
+class IpcArrived(IpcEntry):
     """A message arrived completely and waits for the application."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
+
+    def __str__(self) -> str:
+        return f"!  {_short(self.message)} is complete"
 
 
 @dataclass(slots=True)
-class IpcTaken:
+class IpcTaken(IpcEntry):
     """The application took a message, and is responsible for it from then on."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
     remote: str
     payload: bytes
 
+    def __str__(self) -> str:
+        return f"   takes {_short(self.message)} from {self.remote}: {len(self.payload)} B"
+
 
 @dataclass(slots=True)
-class IpcRefused:
+class IpcRefused(IpcEntry):
     """The application refused a message."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
+
+    def __str__(self) -> str:
+        return f"   refuses {_short(self.message)}"
 
 
 @dataclass(slots=True)
-class IpcWithdrawn:
+class IpcWithdrawn(IpcEntry):
     """The application tried to take a message that was withdrawn."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
 
+    def __str__(self) -> str:
+        return f"   cannot take {_short(self.message)}: withdrawn"
+
 
 @dataclass(slots=True)
-class Resized:
+class Resized(IpcEntry):
     """The application changed the maximum PDU size."""
 
-    time: float
-    who: str
-    life: int
     max_pdu: int
+
+    def __str__(self) -> str:
+        return f"   sets max_pdu to {self.max_pdu} B"
 
 
 @dataclass(slots=True)
-class Troubled:
+class Troubled(IpcEntry):
     """The transport reported a remote as unreachable, temporarily or for good."""
 
-    time: float
-    who: str
-    life: int
     remote: str
     hopeless: bool = False
 
+    def __str__(self) -> str:
+        how = "unreachable" if self.hopeless else "in trouble"
+        return f"   learns that {self.remote} is {how}"
+
 
 @dataclass(slots=True)
-class PduSent:
+class PduSent(IpcEntry):
     """A core sent a PDU, which the network may lose."""
 
-    time: float
-    who: str
-    life: int
     remote: str
     pdu: bytes
 
+    def __str__(self) -> str:
+        return f">> {self.remote} {_format_pdu(self.pdu)}"
+
 
 @dataclass(slots=True)
-class Reported:
+class Reported(IpcEntry):
     """The transport reported that a PDU of a message was sent."""
 
-    time: float
-    who: str
-    life: int
     message: bytes
+
+    def __str__(self) -> str:
+        return f"   learns that a PDU of {_short(self.message)} was sent"
 
 
 @dataclass(slots=True)
-class PduArrived:
+class PduArrived(IpcEntry):
     """A core received a PDU."""
 
-    time: float
-    who: str
-    life: int
     source: str
     pdu: bytes
 
+    def __str__(self) -> str:
+        return f"<< {self.source} {_format_pdu(self.pdu)}"
+
 
 @dataclass(slots=True)
-class IpcFault:
+class IpcFault(IpcEntry):
     """A core raised an undocumented error, or its timer was stuck."""
 
-    time: float
-    who: str
-    life: int
     text: str
 
-
-Entry: TypeAlias = (
-    LifeStarted
-    | LifeStopped
-    | OwnerIdChanged
-    | IpcSent
-    | IpcSendFailed
-    | Cancelled
-    | IpcEnded
-    | IpcArrived
-    | IpcTaken
-    | IpcRefused
-    | IpcWithdrawn
-    | Resized
-    | Troubled
-    | PduSent
-    | Reported
-    | PduArrived
-    | IpcFault
-)
+    def __str__(self) -> str:
+        return f"✗  {self.text}"
 
 
 @dataclass
@@ -224,7 +225,7 @@ class IpcRecord:
     lateness: float = 0.0
     """The maximum lateness of a timer in this run."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[IpcEntry] = field(default_factory=list)
 
     drained: bool = False
     """Whether the run was drained: the faults were off, and everything had time to end."""
@@ -237,3 +238,30 @@ class IpcRecord:
 
     processed: dict[str, int] = field(default_factory=dict)
     """The processed ids that each endpoint remembered when all should have expired."""
+
+
+def _short(identity: bytes) -> str:
+    return identity[:3].hex()
+
+
+def _format_owner(identity: bytes) -> str:
+    return f"{_short(identity)}.{_short(identity[8:])}"
+
+
+def _format_code(code: int) -> str:
+    return Code(code).name if code in set(Code) else str(code)
+
+
+def _format_pdu(pdu: bytes) -> str:
+    try:
+        value = decode(pdu)
+    except RemoteProtocolError as error:
+        return f"{len(pdu)} malformed bytes: {error}"
+    name = _short(value.message_id)
+    size = f"({len(value.payload)} B)"
+    if isinstance(value, Header):
+        return f"HEADER {name} for {_format_owner(value.destination)} of {value.length} {size}"
+    if isinstance(value, Data):
+        return f"DATA {value.sequence} {name} for {_format_owner(value.destination)} {size}"
+    kind = f"DATA_ACK {value.sequence}" if isinstance(value, DataAck) else "HEADER_ACK"
+    return f"{kind} {name} {_format_code(value.code)} {value.payload.hex()}"

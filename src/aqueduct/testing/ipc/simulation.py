@@ -11,13 +11,12 @@ from random import Random
 
 from aqueduct.testing.clock import VirtualClock, seeded
 from aqueduct.testing.faults import CALM, Faults, draw_faults
+from aqueduct.testing.ipc.attackers import Hoarder, Stranger
 from aqueduct.testing.ipc.checkers import check
-from aqueduct.testing.ipc.hoarder import Hoarder
 from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.peer import Peer
 from aqueduct.testing.ipc.plan import NAMES, IpcPlan, draw_plan
 from aqueduct.testing.ipc.record import IpcFault, IpcRecord, IpcSent, LifeStarted
-from aqueduct.testing.ipc.stranger import Stranger
 from aqueduct.testing.simulation import RunOutcome
 
 DRAIN_TIMEOUT = 60

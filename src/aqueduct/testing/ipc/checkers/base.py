@@ -9,9 +9,9 @@ CHECKERS: CheckerRegistry[IpcFacts] = CheckerRegistry()
 checker = CHECKERS.add
 
 
-def about(message: IpcMessageFacts, name: str, text: str, time: float | None = None) -> Violation:
+def about(message: IpcMessageFacts, text: str, time: float | None = None) -> Violation:
     """Return a violation that concerns one message."""
     sent = message.sent
     when = sent.time if time is None else time
-    whose = f"{sent.message[:3].hex()} of {sent.who}/{sent.life} to {sent.remote}"
-    return Violation(name, f"{whose} {text}", when)
+    whose = f"{sent.message[:3].hex()} of {sent.endpoint}/{sent.life} to {sent.remote}"
+    return Violation(f"{whose} {text}", when)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.checkers.rules import EPSILON
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import EPSILON, PEER_RESTARTED, SUCCESS, IpcFacts
+from aqueduct.testing.ipc.checkers.facts import PEER_RESTARTED, SUCCESS, IpcFacts
 
 
 @checker
 def taken_was_sent(facts: IpcFacts) -> Iterator[Violation]:
     """A message that is taken was sent, to the endpoint that took it."""
     for took in facts.strange_takes:
-        text = f"{took.who} took {len(took.payload)} bytes that nobody sent"
-        yield Violation("taken was sent", text, took.time)
+        text = f"{took.endpoint} took {len(took.payload)} bytes that were not sent"
+        yield Violation(text, took.time)
     for message in facts.messages.values():
         for took in message.takes:
-            if took.who != message.sent.remote:
-                yield about(message, "taken was sent", f"was taken by {took.who}", took.time)
+            if took.endpoint != message.sent.remote:
+                yield about(message, f"was taken by {took.endpoint}", took.time)
 
 
 @checker
@@ -28,7 +29,7 @@ def intact_content(facts: IpcFacts) -> Iterator[Violation]:
         for took in message.takes:
             if took.payload != message.sent.payload:
                 text = f"has {len(message.sent.payload)} bytes, and {len(took.payload)} were taken"
-                yield about(message, "intact content", text, took.time)
+                yield about(message, text, took.time)
 
 
 @checker
@@ -36,9 +37,9 @@ def at_most_once(facts: IpcFacts) -> Iterator[Violation]:
     """No message is taken twice, not even by two lives, however its send ended."""
     for message in facts.messages.values():
         if len(message.takes) > 1:
-            lives = ", ".join(f"{took.who}/{took.life}" for took in message.takes)
+            lives = ", ".join(f"{took.endpoint}/{took.life}" for took in message.takes)
             text = f"was taken {len(message.takes)} times, by {lives}"
-            yield about(message, "at most once", text, message.takes[1].time)
+            yield about(message, text, message.takes[1].time)
 
 
 @checker
@@ -49,9 +50,9 @@ def success_means_taken(facts: IpcFacts) -> Iterator[Violation]:
         if end is None or end.code != SUCCESS:
             continue
         if not message.takes:
-            yield about(message, "success means taken", "succeeded, and nobody took it", end.time)
+            yield about(message, "succeeded, and was not taken", end.time)
         elif message.takes[0].time > end.time + EPSILON:
-            yield about(message, "success means taken", "succeeded before it was taken", end.time)
+            yield about(message, "succeeded before it was taken", end.time)
 
 
 @checker
@@ -62,10 +63,10 @@ def refused_means_failed(facts: IpcFacts) -> Iterator[Violation]:
             continue
         end = message.end
         if end is not None and end.code == SUCCESS:
-            yield about(message, "refused means failed", "was refused, and succeeded", end.time)
+            yield about(message, "was refused, and succeeded", end.time)
         for took in message.takes:
             if took.life == message.refusals[0].life:
-                yield about(message, "refused means failed", "was refused, and taken", took.time)
+                yield about(message, "was refused, and taken", took.time)
 
 
 @checker
@@ -75,7 +76,7 @@ def not_exposed_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
         end = message.end
         if end is not None and end.code != SUCCESS and not end.exposed and message.takes:
             text = "failed as not exposed, and was taken"
-            yield about(message, "not exposed means not taken", text, end.time)
+            yield about(message, text, end.time)
 
 
 @checker
@@ -83,14 +84,12 @@ def aborted_means_not_taken(facts: IpcFacts) -> Iterator[Violation]:
     """A message whose abort arrived while it waited is not taken."""
     for message in facts.messages.values():
         for took in message.takes:
-            life = facts.lives[took.who, took.life]
+            life = facts.lives[took.endpoint, took.life]
             whole = life.whole.get(took.message, took.time)
             began = {owner for time, owner in life.headers.get(took.message, ()) if time <= whole}
             for time, owner in life.aborts.get(took.message, ()):
                 if whole < time < took.time and began == {owner}:
-                    yield about(
-                        message, "aborted means not taken", "was taken after its abort", took.time
-                    )
+                    yield about(message, "was taken after its abort", took.time)
 
 
 @checker
@@ -102,7 +101,7 @@ def success_without_faults(facts: IpcFacts) -> Iterator[Violation]:
             continue
         # An owner id with a long trust time may belong to a previous life.
         if end.code != PEER_RESTARTED or (message.sent.remote, 2) not in facts.lives:
-            yield about(message, "success without faults", f"failed with {end.code}", end.time)
+            yield about(message, f"failed with {end.code}", end.time)
 
 
 @checker
@@ -112,5 +111,5 @@ def restarted_means_restarted(facts: IpcFacts) -> Iterator[Violation]:
         end = message.end
         if end is not None and end.code == PEER_RESTARTED:
             if (message.sent.remote, 2) not in facts.lives:
-                text = "failed for a restart that never was"
-                yield about(message, "restarted means restarted", text, end.time)
+                text = "failed with PEER_RESTARTED without a restart"
+                yield about(message, text, end.time)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aqueduct.ipc.core.settings import IpcSettings
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.ipc.record import (
     Cancelled,
     IpcArrived,
@@ -47,8 +48,6 @@ HEAD: Final = 42
 """Bytes of a HEADER or DATA PDU before its data."""
 SMALLEST_PDU: Final = 512
 MAX_ACK: Final = 512
-EPSILON: Final = 1e-6
-NEVER: Final = float("inf")
 TAG_SIZE: Final = 8
 """Bytes at the start of a message that identify it, if it has that many."""
 
@@ -183,20 +182,20 @@ class IpcFacts:
                 handler(entry)  # type: ignore[operator]
 
     def life_of(self, message: IpcMessageFacts) -> LifeFacts | None:
-        """Return the life that sent a message; None if the stranger sent it."""
-        return self.lives.get((message.sent.who, message.sent.life))
+        """Return the life that sent a message; None if an attacker sent it."""
+        return self.lives.get((message.sent.endpoint, message.sent.life))
 
     def _began(self, entry: LifeStarted) -> None:
         limits = [(entry.time, entry.config.max_pdu)]
         life = LifeFacts(entry.config, entry.reports_sent, limits)
-        self.lives[entry.who, entry.life] = life
+        self.lives[entry.endpoint, entry.life] = life
 
     def _stopped(self, entry: LifeStopped) -> None:
-        self.lives[entry.who, entry.life].stopped = entry
+        self.lives[entry.endpoint, entry.life].stopped = entry
 
     def _owned(self, entry: OwnerIdChanged) -> None:
-        self.lives[entry.who, entry.life].owners.append((entry.time, entry.owner))
-        self.owner_ids[entry.owner] = (entry.who, entry.life)
+        self.lives[entry.endpoint, entry.life].owners.append((entry.time, entry.owner))
+        self.owner_ids[entry.owner] = (entry.endpoint, entry.life)
 
     def _sent(self, entry: IpcSent) -> None:
         message = IpcMessageFacts(entry)
@@ -209,7 +208,7 @@ class IpcFacts:
         self.messages[entry.message].cancelled = entry.time
 
     def _finished(self, entry: IpcEnded) -> None:
-        life = self.lives[entry.who, entry.life]
+        life = self.lives[entry.endpoint, entry.life]
         if entry.code == SUCCESS:
             life.sent += 1
         else:
@@ -221,10 +220,10 @@ class IpcFacts:
             message.ends.append(entry)
 
     def _whole(self, entry: IpcArrived) -> None:
-        self.lives[entry.who, entry.life].whole[entry.message] = entry.time
+        self.lives[entry.endpoint, entry.life].whole[entry.message] = entry.time
 
     def _took(self, entry: IpcTaken) -> None:
-        self.lives[entry.who, entry.life].taken += 1
+        self.lives[entry.endpoint, entry.life].taken += 1
         message = self._by_wire_id.get(entry.message) or self._tags.get(entry.payload[:TAG_SIZE])
         if message is None:
             self.strange_takes.append(entry)
@@ -232,16 +231,16 @@ class IpcFacts:
             message.takes.append(entry)
 
     def _refused(self, entry: IpcRefused) -> None:
-        self.lives[entry.who, entry.life].refused += 1
+        self.lives[entry.endpoint, entry.life].refused += 1
         message = self._by_wire_id.get(entry.message)
         if message is not None:
             message.refusals.append(entry)
 
     def _resized(self, entry: Resized) -> None:
-        self.lives[entry.who, entry.life].limits.append((entry.time, entry.max_pdu))
+        self.lives[entry.endpoint, entry.life].limits.append((entry.time, entry.max_pdu))
 
     def _troubled(self, entry: Troubled) -> None:
-        life = self.lives[entry.who, entry.life]
+        life = self.lives[entry.endpoint, entry.life]
         times = life.unreachable if entry.hopeless else life.troubles
         times.setdefault(entry.remote, []).append(entry.time)
 
@@ -251,7 +250,7 @@ class IpcFacts:
             message.reports.append(entry.time)
 
     def _pdu_sent(self, entry: PduSent) -> None:
-        self.lives[entry.who, entry.life].pdus_sent += 1
+        self.lives[entry.endpoint, entry.life].pdus_sent += 1
         pdu = entry.pdu
         opcode = pdu[0]
         if opcode in (DATA_ACK, HEADER_ACK):
@@ -273,7 +272,7 @@ class IpcFacts:
         (message.aborts if abort else message.passes).append(each)
 
     def _pdu_arrived(self, entry: PduArrived) -> None:
-        life = self.lives[entry.who, entry.life]
+        life = self.lives[entry.endpoint, entry.life]
         life.pdus_received += 1
         pdu = entry.pdu
         if len(pdu) < 24:
@@ -283,8 +282,8 @@ class IpcFacts:
         if opcode in (HEADER_ACK, DATA_ACK) and len(pdu) <= MAX_ACK:
             life.heard.setdefault(entry.source, []).append(entry.time)
             message = self._by_wire_id.get(wire_id)
-            if message is not None and (entry.who, entry.life) == (
-                message.sent.who,
+            if message is not None and (entry.endpoint, entry.life) == (
+                message.sent.endpoint,
                 message.sent.life,
             ):
                 message.answers.append(_answer(entry, opcode, len(message.passes)))

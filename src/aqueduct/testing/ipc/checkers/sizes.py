@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.ipc.checkers.base import about, checker
-from aqueduct.testing.ipc.checkers.facts import (
-    EPSILON,
-    HEAD,
-    MAX_ACK,
-    NEVER,
-    IpcFacts,
-    Life,
-    stated_size,
-)
+from aqueduct.testing.ipc.checkers.facts import HEAD, MAX_ACK, IpcFacts, Life, stated_size
 
 
 @checker
@@ -28,7 +21,7 @@ def pdus_within_the_limit(facts: IpcFacts) -> Iterator[Violation]:
         largest = max(each.size for each in message.passes) + HEAD
         if largest > limit:
             text = f"travelled in a PDU of {largest} bytes, over {limit}"
-            yield about(message, "pdus within the limit", text)
+            yield about(message, text)
 
 
 @checker
@@ -46,31 +39,31 @@ def pdus_as_large_as_told(facts: IpcFacts) -> Iterator[Violation]:
                 continue
             if message.end is not None and message.end.time <= answer.time:
                 continue
-            key = ((sent.who, sent.life), sent.remote)
+            key = ((sent.endpoint, sent.life), sent.remote)
             if answer.time < told.get(key, (NEVER, 0))[0]:
                 told[key] = (answer.time, size)
             following = message.passes[answer.passes :]
             if not following or following[0].wire_id != answer.wire_id:
                 given_up.add(answer.wire_id)
             if any(each.size > size for each in following):
-                text = f"went on in PDUs larger than the {size} it was told"
-                yield about(message, "pdus as large as told", text, answer.time)
+                text = f"continued in PDUs larger than the stated {size}"
+                yield about(message, text, answer.time)
     for message in facts.messages.values():
         sent = message.sent
         life = facts.life_of(message)
-        since, size = told.get(((sent.who, sent.life), sent.remote), (NEVER, 0))
-        # An endpoint that remembers few remotes must be told again.
+        since, size = told.get(((sent.endpoint, sent.life), sent.remote), (NEVER, 0))
+        # An endpoint that remembers few remotes may have dropped the size.
         if life is None or life.config.max_remotes == 1 or not message.passes:
             continue
         first = message.passes[0]
         if first.time > since + EPSILON and first.size > size:
-            text = f"began with a PDU larger than the {size} its sender was told before"
-            yield about(message, "pdus as large as told", text, first.time)
+            text = f"started with a PDU larger than the {size} stated before"
+            yield about(message, text, first.time)
 
 
 @checker
 def acks_are_small(facts: IpcFacts) -> Iterator[Violation]:
     """An ack has at most 512 bytes."""
     for entry in facts.large_acks:
-        text = f"{entry.who} sent an ack of {len(entry.pdu)} bytes, over {MAX_ACK}"
-        yield Violation("acks are small", text, entry.time)
+        text = f"{entry.endpoint} sent an ack of {len(entry.pdu)} bytes, over {MAX_ACK}"
+        yield Violation(text, entry.time)

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from aqueduct.testing.checkers.base import Violation
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.ipc.checkers.base import about, checker
 from aqueduct.testing.ipc.checkers.facts import (
     DATA_ACK,
-    EPSILON,
     HEADER_ACK,
     INVALID_DESTINATION,
-    NEVER,
     PDU_TOO_LARGE,
     SEND_TIMEOUT,
     SUCCESS,
@@ -38,7 +37,7 @@ def retries_in_time(facts: IpcFacts) -> Iterator[Violation]:
             gap = after.time - before.time
             if gap < least and before[1:] == after[1:]:
                 text = f"repeated PDU {after.number} after {gap:.6f} s"
-                yield about(message, "retries in time", text, after.time)
+                yield about(message, text, after.time)
         if life.reports_sent:
             continue
         end = _end_time(message, life)
@@ -51,8 +50,8 @@ def retries_in_time(facts: IpcFacts) -> Iterator[Violation]:
             told = [time for time in notices if time <= later]
             since = max(earlier, told[-1]) if told else earlier
             if later - since > (max(most, rarely) if told else most):
-                text = f"did nothing for {later - earlier:.6f} s"
-                yield about(message, "retries in time", text, later)
+                text = f"was not retransmitted for {later - earlier:.6f} s"
+                yield about(message, text, later)
 
 
 @checker
@@ -67,8 +66,8 @@ def held_backoff(facts: IpcFacts) -> Iterator[Violation]:
         for notice in _notices(message):
             following = next((each.time for each in message.passes if each.time > notice), NEVER)
             if following - notice < pause:
-                text = f"was asked for {following - notice:.6f} s after its receiver had it"
-                yield about(message, "held backoff", text, following)
+                text = f"was retransmitted {following - notice:.6f} s after its receiver had it"
+                yield about(message, text, following)
 
 
 @checker
@@ -86,19 +85,19 @@ def ack_timeout_as_configured(facts: IpcFacts) -> Iterator[Violation]:
         for earlier, later in pairwise([*steps, end] if end < NEVER else steps):
             if later - earlier > most:
                 text = f"waited {later - earlier:.6f} s for one answer"
-                yield about(message, "ack timeout as configured", text, later)
+                yield about(message, text, later)
         if message.end is not None and message.end.code == SEND_TIMEOUT:
             since = steps[-1] if steps else message.sent.time
             if message.end.time - since < timeout - EPSILON:
-                text = f"was given up {message.end.time - since:.6f} s after its last PDU began"
-                yield about(message, "ack timeout as configured", text, message.end.time)
+                text = f"timed out {message.end.time - since:.6f} s after its last PDU"
+                yield about(message, text, message.end.time)
         begun = steps[0] if steps else end
         heard = life.heard.get(message.sent.remote, [])
         last = bisect_right(heard, begun)
         since = max(message.sent.time, heard[last - 1] if last else 0.0)
         if begun < NEVER and begun - since > most:
-            text = f"waited {begun - since:.6f} s for its turn, with nobody answering"
-            yield about(message, "ack timeout as configured", text, begun)
+            text = f"waited {begun - since:.6f} s in the queue, without any answer"
+            yield about(message, text, begun)
 
 
 @checker
@@ -107,7 +106,7 @@ def no_idle_queueing(facts: IpcFacts) -> Iterator[Violation]:
     groups: dict[tuple[str, int, str], list[IpcMessageFacts]] = {}
     for message in facts.messages.values():
         sent = message.sent
-        groups.setdefault((sent.who, sent.life, sent.remote), []).append(message)
+        groups.setdefault((sent.endpoint, sent.life, sent.remote), []).append(message)
     for messages in groups.values():
         life = facts.life_of(messages[0])
         if life is None:
@@ -124,8 +123,8 @@ def no_idle_queueing(facts: IpcFacts) -> Iterator[Violation]:
                 if start <= covered + EPSILON and covered < begun:
                     covered = max(covered, end)
             if covered < begun - EPSILON:
-                text = f"waited from {covered:.6f} on although nothing was under way"
-                yield about(message, "no idle queueing", text, begun)
+                text = f"waited from {covered:.6f} on although nothing was in flight"
+                yield about(message, text, begun)
 
 
 @checker
@@ -143,12 +142,12 @@ def owner_ids_are_fresh(facts: IpcFacts) -> Iterator[Violation]:
         last = bisect_right(heard, first.time)
         since = heard[last - 1] if last else -NEVER
         if first.time - since > life.config.id_trust + EPSILON:
-            text = f"began with an id last heard of {first.time - since:.6f} s ago"
-            yield about(message, "owner ids are fresh", text, first.time)
+            text = f"started with an id last confirmed {first.time - since:.6f} s ago"
+            yield about(message, text, first.time)
         trouble = [time for time in life.troubles.get(remote, ()) if time < first.time]
         if trouble and trouble[-1] > since + EPSILON:
-            text = "began with an id from before the remote was in trouble"
-            yield about(message, "owner ids are fresh", text, first.time)
+            text = "started with an id from before the remote was in trouble"
+            yield about(message, text, first.time)
 
 
 @checker
@@ -175,8 +174,8 @@ def wrong_ids_are_corrected(facts: IpcFacts) -> Iterator[Violation]:
                 if each.wire_id != answer.wire_id:
                     break
                 if each.destination != answer.payload:
-                    text = "went on with another id than it was told"
-                    yield about(message, "wrong ids are corrected", text, each.time)
+                    text = "continued with another id than the stated one"
+                    yield about(message, text, each.time)
                     break
 
 

@@ -1,17 +1,18 @@
-"""Tests of the attacker on the network."""
+"""Tests of the attackers on the network."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from aqueduct.testing.ipc.attackers import HOARDERS, STRANGER
 from aqueduct.testing.ipc.record import IpcTaken, PduArrived
-from aqueduct.testing.ipc.stranger import STRANGER
+from aqueduct.testing.ipc.simulation import simulate
 from tests.testing.ipc.quiet import PLAN, quiet_run
 
 MEDDLED = replace(PLAN, garbage=0.9, messages=60, turn=0.02)
 
 
-def test_what_a_stranger_sends_breaks_no_promise() -> None:
+def test_forged_pdus_break_no_promise() -> None:
     simulation = quiet_run(MEDDLED)
     outcome = simulation.run()
     assert outcome.violations == []
@@ -27,7 +28,7 @@ def test_what_a_stranger_sends_breaks_no_promise() -> None:
         assert peer.exchange.statistics.ignored > 0
 
 
-def test_a_message_with_too_much_in_its_pdus_is_received_as_long_as_it_said() -> None:
+def test_excess_bytes_in_pdus_are_cut_off() -> None:
     took = [
         entry
         for entry in quiet_run(MEDDLED).run().record.entries
@@ -36,5 +37,16 @@ def test_a_message_with_too_much_in_its_pdus_is_received_as_long_as_it_said() ->
     assert {len(entry.payload) for entry in took} == {8, 40, 60}
 
 
-def test_nobody_meddles_unless_asked_to() -> None:
+def test_the_stranger_is_off_by_default() -> None:
     assert quiet_run().network.on_datagram is None
+
+
+def test_a_hoarder_starts_messages_without_effect_on_others() -> None:
+    dripped = 0
+    for seed in range(20):
+        outcome = simulate(seed)
+        assert outcome.violations == []
+        for entry in outcome.record.entries:
+            if isinstance(entry, PduArrived) and entry.source in HOARDERS:
+                dripped += entry.pdu[0] == 1  # DATA: its HEADER was accepted
+    assert dripped > 100
