@@ -107,5 +107,5 @@ def check(out: Path, found: dict[str, Any]) -> None:
     assert all(row["least"] <= row["mean"] <= row["greatest"] for row in windows)
     assert len({(row["start"], row["device"], row["mode"]) for row in windows}) == len(windows)
     page = Path(found["report"]).read_text()
-    assert "It adds up" in page
+    assert "Every record is accounted for" in page
     assert page.count("<svg") >= 4

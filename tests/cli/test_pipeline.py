@@ -140,7 +140,7 @@ def test_all_processes_end_with_one_that_is_killed(
         (["--out", "/dev/null/out"], "--out /dev/null/out cannot be written: Not a directory"),
         (["--servers", "nowhere"], "'nowhere' is not of the form host:port"),
         (["--topic", "a b"], "'a b'"),
-        (["--rate", "2"], "at least one record a second"),
+        (["--rate", "2"], "at least one record per second"),
         (["--out", "."], "is not empty"),
         (["--conf", "executor.memory=1g"], "'executor.memory' is no setting of Spark"),
     ],

@@ -49,7 +49,7 @@ def read(spark: SparkSession, source: Options, checkpoint: str, limit: int) -> N
     query.processAllAvailable()
     query.stop()
     frame = spark.read.format("aqueduct").options(minPartitions="8", **source).load()
-    say("read", places=frame.rdd.map(where).distinct().collect())
+    say("read", executors=frame.rdd.map(where).distinct().collect())
 
 
 def slow(

@@ -34,10 +34,10 @@ def stored(topic: str, server: str, certificate: str) -> int:
     """How many rows a topic has."""
     from aqueduct.ingest.errors import UnknownTopic
     from aqueduct.security import trust
-    from aqueduct.spark.backend import Place
+    from aqueduct.spark.backend import Backend
 
     try:
-        (info,) = Place(server=server, trust=trust(certificate)).topics(topic)
+        (info,) = Backend(server=server, trust=trust(certificate)).topics(topic)
     except UnknownTopic:
         return 0
     return sum(part.next_offset for part in info.partitions)

@@ -14,7 +14,7 @@ from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.runtime.background import background
 from aqueduct.security import ServerTLS
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from tests.ingest.storing import opened, parts_of, records, rolled, stored
 
 LIMITS = IngestSettings(low_water=0, partitions=2)
@@ -78,17 +78,17 @@ class Landing:
         return str(self.directory)
 
 
-def stored_rows(place: Place, topic: str) -> list[dict[str, Any]]:
+def stored_rows(backend: Backend, topic: str) -> list[dict[str, Any]]:
     """All rows of a topic, as a server has them."""
-    (info,) = place.topics(topic)
+    (info,) = backend.topics(topic)
     return [
         row
         for part in info.partitions
-        for batch in place.read(topic, part.partition, part.first_offset, part.next_offset)
+        for batch in backend.read(topic, part.partition, part.first_offset, part.next_offset)
         for row in batch.to_pylist()
     ]
 
 
-def stored_values(place: Place, topic: str) -> Counter[bytes]:
+def stored_values(backend: Backend, topic: str) -> Counter[bytes]:
     """How often a topic has each value."""
-    return Counter(row["value"] for row in stored_rows(place, topic))
+    return Counter(row["value"] for row in stored_rows(backend, topic))

@@ -8,21 +8,20 @@ import pytest
 
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.security import ServerTLS, Trust, dev_trust
-from aqueduct.spark import backend as origin
-from aqueduct.spark.backend import find_topics, places
+from aqueduct.spark.backend import _readers, find_topics, source_backends
 from aqueduct.spark.errors import SourceError, WrongOption
-from aqueduct.spark.source.options import ReadOptions, read_options
+from aqueduct.spark.options import SourceOptions, source_options
 from tests.spark.landing import Landing
 
 TOKEN = "a-long-random-token"
 
 
-def options(**given: str) -> ReadOptions:
-    return read_options(given)
+def options(**given: str) -> SourceOptions:
+    return source_options(given)
 
 
-def names(chosen: ReadOptions) -> list[str]:
-    return list(find_topics(chosen, places(chosen)))
+def names(chosen: SourceOptions) -> list[str]:
+    return list(find_topics(chosen, source_backends(chosen)))
 
 
 def test_topics_are_found_by_name_and_by_pattern(landing: Landing) -> None:
@@ -59,8 +58,8 @@ def test_each_server_serves_its_topics(tmp_path: Path, tls: ServerTLS, trust_ca:
     with one.served(tls) as first, two.served(tls) as second:
         servers = f"{first.address},{second.address}"
         chosen = options(servers=servers, subscribe="logs,metrics", trustCa=trust_ca)
-        found = find_topics(chosen, places(chosen))
-        assert [each.place.server for each in found.values()] == [first.address, second.address]
+        found = find_topics(chosen, source_backends(chosen))
+        assert [each.backend.server for each in found.values()] == [first.address, second.address]
         both = options(servers=servers, subscribePattern=".*", trustCa=trust_ca)
         assert names(both) == ["logs", "metrics"]
 
@@ -94,7 +93,7 @@ def test_a_token_is_needed_where_there_are_tokens(
     with landing.served(tls, permissions=permissions) as server:
         given = {"servers": server.address, "subscribe": "logs", "trustCa": trust_ca}
         assert names(options(**given, token=TOKEN)) == ["logs"]
-        with pytest.raises(SourceError, match=r"wants a token that it knows; .* option token"):
+        with pytest.raises(SourceError, match=r"requires a valid token; .* option token"):
             names(options(**given))
         with pytest.raises(SourceError, match=r"no topic 'metrics'; server .* may not read"):
             names(options(**{**given, "subscribe": "metrics"}, token=TOKEN))
@@ -106,19 +105,19 @@ def test_a_connection_is_kept_and_made_again_when_it_is_gone(
     landing.write("logs", 1)
     with landing.served(tls) as server:
         address = server.address
-        (place,) = places(options(servers=address, subscribe="logs", trustCa=trust_ca))
-        place.topics()
-        kept = origin._readers.get(place)
-        place.topics()
-        assert origin._readers.get(place) is kept
+        (backend,) = source_backends(options(servers=address, subscribe="logs", trustCa=trust_ca))
+        backend.topics()
+        kept = _readers.get(backend)
+        backend.topics()
+        assert _readers.get(backend) is kept
     with landing.served(tls, address):
-        assert [info.topic for info in place.topics()] == ["logs"]
-        assert origin._readers.get(place) is not kept
+        assert [info.topic for info in backend.topics()] == ["logs"]
+        assert _readers.get(backend) is not kept
 
 
 def test_whom_to_trust_is_said_in_one_of_four_ways(authority: ServerTLS, tmp_path: Path) -> None:
     def trusted(**more: str) -> Trust:
-        return places(options(servers="a:1", subscribe="logs", **more))[0].trust
+        return source_backends(options(servers="a:1", subscribe="logs", **more))[0].trust
 
     pem = tmp_path / "ca.pem"
     pem.write_bytes(authority.certificate)
@@ -136,5 +135,5 @@ def test_whom_to_trust_is_said_in_one_of_four_ways(authority: ServerTLS, tmp_pat
 
 
 def test_a_secret_is_not_shown() -> None:
-    (place,) = places(options(servers="a:1", subscribe="logs", token=TOKEN))
-    assert TOKEN not in repr(place)
+    (backend,) = source_backends(options(servers="a:1", subscribe="logs", token=TOKEN))
+    assert TOKEN not in repr(backend)

@@ -240,7 +240,7 @@ def test_a_damaged_segment_is_named_with_what_to_do(
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
-    fault = f"logs partition 0, offsets 0 up to .*{segment.name}.*docs/ingest.md says what to do"
+    fault = f"logs partition 0, offsets 0 up to .*{segment.name}.*docs/ingest.md says how to repair"
     with landing.served(tls) as server:
         there = {"servers": server.address, "trustCa": trust_ca}
         with pytest.raises(PythonException, match=fault):
@@ -253,7 +253,9 @@ def test_a_server_that_is_not_there_is_named_within_seconds(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    fault = f"server {address} cannot be reached: nobody listens .* See that an ingest server runs"
+    fault = (
+        f"server {address} cannot be reached: nobody listens .* Check that an ingest server runs"
+    )
     begun = time.monotonic()
     with pytest.raises(AnalysisException, match=fault):
         read(spark, servers=address)

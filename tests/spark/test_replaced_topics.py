@@ -16,11 +16,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from aqueduct.security import ServerTLS, trust
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from aqueduct.spark.errors import SinkError, SourceError
-from aqueduct.spark.sink.columns import Columns
+from aqueduct.spark.sink.columns import ColumnNames
 from aqueduct.spark.sink.task_writer import Sink, Step, write_part
-from aqueduct.spark.sink.writer import Written, end_batch
+from aqueduct.spark.sink.writer import TaskCommit, end_batch
 from aqueduct.spark.source import fetch
 from aqueduct.spark.source.reader import StreamReader
 from aqueduct.spark.source.rows import row_schema
@@ -41,7 +41,7 @@ SECONDS = 300
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PAUSES", (0.0,))
+    monkeypatch.setattr(fetch, "RETRY_DELAYS", (0.0,))
 
 
 class Source:
@@ -90,8 +90,8 @@ class Source:
     def read(self, reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> Rows:
         return sorted(
             (row["partition"], row["offset"], row["value"])
-            for piece in reader.partitions(start, end)
-            for batch in reader.read(piece)
+            for partition in reader.partitions(start, end)
+            for batch in reader.read(partition)
             for row in batch.to_pylist()
         )
 
@@ -197,16 +197,18 @@ def test_a_task_does_not_read_a_topic_that_was_replaced_after_it_was_planned(
     with source.options() as where:
         reader = StreamReader({"subscribe": "logs", "startingOffsets": "earliest", **where}, ROWS)
         start = reader.initialOffset()
-        pieces = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+        partitions = reader.partitions(
+            start, reader.latestOffset(start, reader.getDefaultReadLimit())
+        )
     source.landing.directory.joinpath("logs").rename(source.landing.directory.parent / "away")
     source.landing._next.clear()
     source.landing.write("logs", 600)
     with source.options() as where:
-        for piece in pieces:
+        for partition in partitions:
             if "servers" in where:
-                object.__setattr__(piece.place, "server", where["servers"])  # type: ignore[attr-defined]
+                object.__setattr__(partition.backend, "server", where["servers"])  # type: ignore[attr-defined]
             with pytest.raises(SourceError, match=REPLACED):
-                list(reader.read(piece))
+                list(reader.read(partition))
 
 
 # Writing
@@ -223,14 +225,14 @@ class Target:
     def write(self, number: int, *values: str, **more: bool) -> Counter[bytes]:
         """One batch of a query: what is stored then."""
         with self.landing.served(self._tls) as server:
-            place = Place(server=server.address, trust=trust(self._authority.certificate))
-            sink = Sink((place,), Columns("value"), "logs", is_dense=True, **more)
+            backend = Backend(server=server.address, trust=trust(self._authority.certificate))
+            sink = Sink((backend,), ColumnNames("value"), "logs", is_dense=True, **more)
             step = Step("query", number, uuid.uuid4().hex)
-            written = Written(step)
+            written = TaskCommit(step)
             batches = [pa.record_batch({"value": list(values)})] if values else []
             written.rows = write_part(sink, step, 0, batches, written.positions)
             end_batch(sink, [written])
-            return stored_values(place, "logs")
+            return stored_values(backend, "logs")
 
 
 @pytest.fixture
@@ -328,8 +330,8 @@ def test_a_query_in_spark_does_not_write_on_into_a_topic_that_was_replaced(
         run()
     run(onTopicReplaced="continue")
     with target.served(tls) as server:
-        place = Place(server=server.address, trust=trust(authority.certificate))
-        assert stored_values(place, "copies").total() == 50 + 300 + 50
+        backend = Backend(server=server.address, trust=trust(authority.certificate))
+        assert stored_values(backend, "copies").total() == 50 + 300 + 50
 
 
 def test_a_query_in_spark_does_not_read_on_in_a_topic_that_was_replaced(

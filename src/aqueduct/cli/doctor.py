@@ -30,7 +30,8 @@ from aqueduct.cli import cert, options, running
 from aqueduct.cli.ping import Ping
 from aqueduct.errors import AqueductError
 from aqueduct.security import dev_directory, dev_tls, dev_trust
-from aqueduct.spark.java import NoJava, find_java
+from aqueduct.spark.errors import NoJava
+from aqueduct.spark.java import find_java
 from aqueduct.transport.udp import BUFFER_SIZE, UdpSocket
 
 _OLDEST = (3, 11)

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aqueduct.spark.sink.row_ids import HASH_SIZE, Occurrences, content_hashes, own_ids
+from aqueduct.spark.sink.row_ids import HASH_SIZE, Occurrences, content_hashes, user_ids
 
 Row = tuple[bytes, bytes | None, list[tuple[str, bytes]], int | None]
 texts = st.binary(max_size=3)
@@ -62,10 +62,10 @@ def test_what_is_hashed_stays_as_it_is() -> None:
     """A query that is stopped and goes on with a newer version knows its rows again."""
     (made,) = ids([(b"value", b"key", [("name", b"text")], 1_700_000_000_000_000)])
     assert made.hex() == "8f17a9350a42a23a3ae240d8a738bb3c00000000"
-    (own,) = own_ids([b"order-1"])
+    (own,) = user_ids([b"order-1"])
     assert own.hex() == "531793c96c63faf293d97fab8bb0597500000000"
 
 
 def test_ids_of_the_user_are_the_same_wherever_they_come() -> None:
-    assert own_ids([b"1", b"1", 1]) == [own_ids([b"1"])[0]] * 2 + own_ids([1])
-    assert len(set(own_ids([b"1", 1, -1, b"n1", 2**63 - 1]))) == 5
+    assert user_ids([b"1", b"1", 1]) == [user_ids([b"1"])[0]] * 2 + user_ids([1])
+    assert len(set(user_ids([b"1", 1, -1, b"n1", 2**63 - 1]))) == 5

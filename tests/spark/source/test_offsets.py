@@ -11,18 +11,25 @@ from hypothesis import strategies as st
 
 from aqueduct.spark.errors import SourceError
 from aqueduct.spark.source.offsets import (
-    TopicMark,
+    Identities,
+    Offsets,
+    TopicIdentity,
     TopicPartition,
     from_json,
     parse,
     positions_from_json,
-    text,
     to_json,
 )
 
+
+def text(offsets: Offsets, identities: Identities | None = None) -> str:
+    """The document of a checkpoint, as Spark writes it."""
+    return json.dumps(to_json(offsets, identities))
+
+
 FIXTURES = Path(__file__).with_name("fixtures")
-PLACES = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 70))
-OFFSETS = st.dictionaries(PLACES, st.integers(0, 2**62))
+PARTITIONS = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 70))
+OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**62))
 
 
 @given(OFFSETS)
@@ -31,9 +38,9 @@ def test_what_was_written_is_read(offsets: dict[TopicPartition, int]) -> None:
 
 
 @given(OFFSETS, st.randoms())
-def test_equal_offsets_have_equal_texts(offsets: dict[TopicPartition, int], chance: object) -> None:
+def test_equal_offsets_have_equal_texts(offsets: dict[TopicPartition, int], rng: object) -> None:
     items = list(offsets.items())
-    chance.shuffle(items)  # type: ignore[attr-defined]
+    rng.shuffle(items)  # type: ignore[attr-defined]
     assert text(dict(items)) == text(offsets)
     assert json.dumps(to_json(parse(text(offsets)))) == text(offsets)
 
@@ -52,10 +59,12 @@ def test_the_text_of_version_1_never_changes() -> None:
 
 def test_the_text_of_version_2_never_changes() -> None:
     kept = (FIXTURES / "offsets-2.json").read_text()
-    offsets, marks = positions_from_json(json.loads(kept))
+    offsets, identities = positions_from_json(json.loads(kept))
     assert offsets == parse((FIXTURES / "offsets-1.json").read_text())
-    assert marks == {"logs": TopicMark("0f8fad5bd9cb469fa16570867728950e", "7c9e6679a7f54b1d")}
-    assert text(dict(reversed(offsets.items())), marks) == kept
+    assert identities == {
+        "logs": TopicIdentity("0f8fad5bd9cb469fa16570867728950e", "7c9e6679a7f54b1d")
+    }
+    assert text(dict(reversed(offsets.items())), identities) == kept
 
 
 def test_the_form_without_a_version_is_readable() -> None:

@@ -28,7 +28,7 @@ ROWS = row_schema(include_headers=True)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(fetch, "RETRY_DELAYS", (0.0, 0.0))
 
 
 def batch(landing: Landing, **more: str) -> BatchReader:
@@ -41,12 +41,12 @@ def stream(landing: Landing, **more: str) -> StreamReader:
     return StreamReader(given, ROWS)
 
 
-def rows(reader: BatchReader | StreamReader, pieces: Any) -> list[tuple[str, int, int]]:
+def rows(reader: BatchReader | StreamReader, partitions: Any) -> list[tuple[str, int, int]]:
     """What tasks read, each with what was sent to it alone."""
     return [
         (row["topic"], row["partition"], row["offset"])
-        for piece in pickle.loads(pickle.dumps(pieces))
-        for read in pickle.loads(pickle.dumps(reader)).read(piece)
+        for partition in pickle.loads(pickle.dumps(partitions))
+        for read in pickle.loads(pickle.dumps(reader)).read(partition)
         for row in read.to_pylist()
     ]
 
@@ -70,9 +70,9 @@ def test_a_batch_has_every_row_once(landing: Landing) -> None:
     reader = batch(landing)
     assert rows(reader, reader.partitions()) == everything(landing, "logs")
     many = batch(landing, minPartitions="7")
-    pieces = many.partitions()
-    assert len(pieces) == 7
-    assert rows(many, pieces) == everything(landing, "logs")
+    partitions = many.partitions()
+    assert len(partitions) == 7
+    assert rows(many, partitions) == everything(landing, "logs")
 
 
 def test_a_batch_may_begin_and_end_anywhere(landing: Landing) -> None:
@@ -106,7 +106,7 @@ def test_a_task_without_anything_to_read_reads_nothing(landing: Landing) -> None
     ("more", "fault"),
     [
         ({"startingOffsets": '{"logs": {"0": 1}}'}, "none for logs partition 1; -2 is the earl"),
-        ({"startingOffsets": '{"x": {"0": 1}}'}, "names x partition 0, which is not to be read"),
+        ({"startingOffsets": '{"x": {"0": 1}}'}, "names x partition 0, which is not subscribed"),
         ({"endingOffsets": '{"logs": {"0": 1, "1": 1, "2": 1}}'}, "names logs partition 2"),
     ],
 )
@@ -121,7 +121,7 @@ def test_offsets_are_for_the_partitions_that_are_read(
 def test_a_batch_of_a_pattern_that_fits_nothing_is_an_error(landing: Landing) -> None:
     landing.write("logs", 10)
     reader = BatchReader({"path": landing.path, "subscribePattern": "log"}, ROWS)
-    with pytest.raises(SourceError, match=r"option subscribePattern: no topic on .* fits 'log'"):
+    with pytest.raises(SourceError, match=r"option subscribePattern: no topic on .* matches 'log'"):
         reader.partitions()
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aqueduct.ingest.records import ROWS
 from aqueduct.spark.errors import SourceError
-from aqueduct.spark.source.rows import FIELDS, check_schema, row_schema, shaper
+from aqueduct.spark.source.rows import FIELDS, batch_converter, check_schema, row_schema
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 ROW = {
@@ -41,7 +41,7 @@ def test_headers_are_there_if_asked_for() -> None:
 @pytest.mark.parametrize("include_headers", [True, False])
 def test_a_batch_matches_the_schema_exactly(include_headers: bool) -> None:
     schema = row_schema(include_headers)
-    shaped = shaper(schema)(BATCH)
+    shaped = batch_converter(schema)(BATCH)
     assert shaped.schema.equals(to_arrow_schema(schema, timezone="UTC"), check_metadata=True)
     assert shaped.to_pylist() == [{name: ROW[name] for name in schema.names}]
 
@@ -49,8 +49,8 @@ def test_a_batch_matches_the_schema_exactly(include_headers: bool) -> None:
 def test_some_columns_in_another_order_will_do() -> None:
     schema = StructType([FIELDS["value"], StructField("offset", LongType())])
     check_schema(schema)
-    assert shaper(schema)(BATCH).to_pylist() == [{"value": b"v", "offset": 7}]
-    assert shaper(schema)(BATCH).schema.field("offset").nullable
+    assert batch_converter(schema)(BATCH).to_pylist() == [{"value": b"v", "offset": 7}]
+    assert batch_converter(schema)(BATCH).schema.field("offset").nullable
 
 
 def test_a_column_that_is_not_ours_is_refused() -> None:
@@ -59,5 +59,5 @@ def test_a_column_that_is_not_ours_is_refused() -> None:
 
 
 def test_a_column_of_another_type_is_refused() -> None:
-    with pytest.raises(SourceError, match="column value is binary, not string; leave schema"):
+    with pytest.raises(SourceError, match="column value is binary, not string; omit schema"):
         check_schema(StructType([StructField("value", StringType())]))
