@@ -222,7 +222,7 @@ def test_nobody_there_is_said_soon_and_not_waited_for_longer_than_asked(
     said = patient.stderr.readline()
     assert time.monotonic() - begun < 10
     assert said.startswith(f"aqueduct: nobody listens at {nobody} (Connection refused)")
-    assert said.endswith("; trying for up to 60 s, Ctrl-C ends that\n")
+    assert said.endswith("; retrying for up to 60 s; Ctrl-C ends that\n")
     code, out, err = interrupt(patient)
     assert (code, out) == (130, "")
     assert err.startswith("0 records stored in ")
@@ -267,7 +267,7 @@ def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(
 ) -> None:
     server, where = serving(start, tmp_path, "--max-record", "1000")
     ran = run("produce", "logs", "-s", where["listening"], stdin="one\n" + "x" * 200_000)
-    one_line(ran, "line 2 is larger than the server takes: 1,000 bytes", "of 1 line, 1 is stored")
+    one_line(ran, "line 2 is larger than the server accepts: 1,000 bytes", "of 1 line, 1 is stored")
     assert interrupt(server)[0] == 0
     assert stored(tmp_path, "logs") == [b"one"]
 

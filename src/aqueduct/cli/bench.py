@@ -29,8 +29,8 @@ _BATCH = 64
 """Messages between two readings of the clock."""
 
 
-class Report(msgspec.Struct):
-    """What the receiving process counted, and the seconds since the first message."""
+class FlowReport(msgspec.Struct):
+    """The counts of the receiving process, and the seconds since the first message."""
 
     messages: int
     size: int
@@ -41,7 +41,7 @@ class Flow(msgspec.Struct, tag=True):
     """A stream of messages that the server counts."""
 
     data: Receiver[bytes]
-    report: Sender[Report]
+    report: Sender[FlowReport]
 
 
 class Question(msgspec.Struct, tag=True):
@@ -154,7 +154,9 @@ async def _measure_flow(
     payload = bytes(size)
     sending = asyncio.ensure_future(_send_for(sender, payload, seconds))
     try:
-        report: Report = await connection.entrypoint.call(Flow, data=receiver, timeout=seconds + 30)
+        report: FlowReport = await connection.entrypoint.call(
+            Flow, data=receiver, timeout=seconds + 30
+        )
     finally:
         sending.cancel()
     rate = report.messages / max(report.seconds, 1e-9)
@@ -244,4 +246,4 @@ async def _count(flow: Flow) -> None:
         except AqueductError:
             return
         end = time.perf_counter()
-        await flow.report.send(Report(messages, size, end - start))
+        await flow.report.send(FlowReport(messages, size, end - start))

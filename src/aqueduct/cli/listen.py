@@ -61,8 +61,8 @@ def listen(
         except OSError as error:
             running.fail(f"cannot keep files in {out}: {error.strerror}")
     printer: Printer = JsonPrinter() if as_json else RawPrinter() if raw else Printer()
-    listener = Listener(printer, out, count, options.trace_directory(trace))
-    running.run(listener.serve(address, options.server_tls(cert, key), grace))
+    listening = ListenRun(printer, out, count, options.trace_directory(trace))
+    running.run(listening.serve(address, options.server_tls(cert, key), grace))
 
 
 class Printer:
@@ -128,8 +128,8 @@ class JsonPrinter(Printer):
 
 
 @dataclass
-class Listener:
-    """Receives messages and files, and passes them to a printer."""
+class ListenRun:
+    """Receives messages and files of one command, and passes them to a printer."""
 
     printer: Printer
     out: Path | None
