@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Driver(Script):
-    """A driver of Spark on the cluster, and a server that is not on its disk."""
+    """A Spark driver on the cluster, and a server with its own disk."""
 
     def __init__(self, master: str, backend: Backend, authority: ServerTLS) -> None:
         super().__init__("tests.cluster.driving", master)
@@ -39,7 +39,7 @@ class Driver(Script):
         self.server = {"servers": backend.server, "trustCa": authority.certificate.decode()}
 
     def order(self, order: str, **more: Any) -> None:
-        """Have it do something."""
+        """Send a command."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"order": order, **more}).encode() + b"\n")
 
@@ -66,20 +66,20 @@ async def driver(cluster: Cluster, backend: Backend, authority: ServerTLS) -> As
 
 
 def ends(backend: Backend, topic: str) -> dict[int, int]:
-    """Of each partition the offset behind its last row."""
+    """Return the offset after the last row, by partition."""
     (info,) = backend.topics(topic)
     return {part.partition: part.next_offset for part in info.partitions}
 
 
 def stored(backend: Backend, topic: str) -> int:
-    """How many rows a topic has; none if nobody has written any."""
+    """Return the number of rows of a topic; 0 if it does not exist."""
     try:
         return sum(ends(backend, topic).values())
     except UnknownTopic:
         return 0
 
 
-async def test_a_stream_from_a_server_is_exact_though_an_executor_is_killed(
+async def test_a_stream_reads_each_row_once_although_an_executor_is_killed(
     cluster: Cluster, driver: Driver, tmp_path: Path
 ) -> None:
     source = {**driver.server, "subscribe": "logs"}
@@ -105,7 +105,7 @@ async def test_a_stream_from_a_server_is_exact_though_an_executor_is_killed(
 
 
 def produce(backend: Backend) -> int:
-    """Records that come while the stream runs."""
+    """Produce records while the stream runs."""
     with Producer(backend.server, "logs", trust=backend.trust) as producer:
         for number in range(ROWS):
             producer.send(b"%d" % number)
@@ -113,7 +113,7 @@ def produce(backend: Backend) -> int:
 
 
 @pytest.mark.parametrize("order", ["copy", "write"])
-async def test_each_row_is_written_once_though_an_executor_is_killed_that_writes(
+async def test_each_row_is_written_once_although_the_writing_executor_is_killed(
     cluster: Cluster, driver: Driver, tmp_path: Path, order: str
 ) -> None:
     topic, backend = f"of-{order}", driver.backend
@@ -139,7 +139,7 @@ async def test_each_row_is_written_once_though_an_executor_is_killed_that_writes
 
 
 def running(cluster: Cluster, notes: Path) -> tuple[int, int]:
-    """A task that writes, and the executor that runs it."""
+    """Return a writing task, and the executor that runs it."""
     executors = cluster.executors()
     for note in sorted(notes.iterdir()):
         task, _, worker = map(int, note.name.split("."))

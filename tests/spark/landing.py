@@ -1,4 +1,4 @@
-"""Topics to read: written into a directory as a server does, and served from there."""
+"""Topics for tests: written to a directory as a server does, and served from there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITS = IngestSettings(low_water=0, partitions=2)
 
 
 class Landing:
-    """A directory, and the records that were written into its topics."""
+    """A landing directory, to which tests write records."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -30,7 +30,7 @@ class Landing:
         self._next: dict[str, int] = {}
 
     def write(self, topic: str, count: int, *, roll: bool = True, **more: Any) -> None:
-        """Records with keys, over all partitions, a second after those before."""
+        """Write records with keys to all partitions, one second after the previous ones."""
         self._clock += 1.0
         first = self._next.get(topic, 1)
         self._next[topic] = first + count
@@ -46,7 +46,7 @@ class Landing:
             parts_of(store.topics[topic])[partition].drop(segments)
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Of each partition the offset behind its last row."""
+        """Return the offset after the last row, by partition."""
         with self.opened() as store:
             return {part.number: part.next_offset for part in store.topics[topic].partitions}
 
@@ -59,7 +59,7 @@ class Landing:
     def served(
         self, tls: ServerTLS, address: str = "127.0.0.1:0", permissions: Permissions | None = None
     ) -> Iterator[IngestServer]:
-        """A server of the directory, on the loop that everything blocking shares."""
+        """Serve the directory, on the event loop of the blocking API."""
 
         def make() -> IngestServer:
             return IngestServer(
@@ -79,7 +79,7 @@ class Landing:
 
 
 def stored_rows(backend: Backend, topic: str) -> list[dict[str, Any]]:
-    """All rows of a topic, as a server has them."""
+    """Return all rows of a topic."""
     (info,) = backend.topics(topic)
     return [
         row
@@ -90,5 +90,5 @@ def stored_rows(backend: Backend, topic: str) -> list[dict[str, Any]]:
 
 
 def stored_values(backend: Backend, topic: str) -> Counter[bytes]:
-    """How often a topic has each value."""
+    """Count the values of a topic."""
     return Counter(row["value"] for row in stored_rows(backend, topic))

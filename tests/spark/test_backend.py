@@ -1,4 +1,4 @@
-"""Where rows are: directories, servers, and what is said when they are not there."""
+"""Backends: directories and servers, and the errors when they are missing."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def test_topics_are_found_by_name_and_by_pattern(landing: Landing) -> None:
     assert names(options(path=landing.path, subscribePattern="logs")) == ["logs"]
 
 
-def test_a_topic_that_is_not_there_is_named_with_those_that_are(landing: Landing) -> None:
+def test_a_missing_topic_is_reported_with_the_existing_ones(landing: Landing) -> None:
     landing.write("logs", 1)
     with pytest.raises(SourceError, match=r"option subscribe: no topic 'log'; .*topics: logs"):
         names(options(path=landing.path, subscribe="log"))
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"there is no directory {tmp_path / 'none'}"):
         names(options(path=str(tmp_path / "none"), subscribe="logs"))
 
 
-def test_a_path_may_be_written_as_spark_writes_it(landing: Landing) -> None:
+def test_a_path_can_be_a_file_url(landing: Landing) -> None:
     landing.write("logs", 1)
     for prefix in ("file:", "file://"):
         assert names(options(path=prefix + landing.path, subscribe="logs")) == ["logs"]
@@ -51,7 +51,7 @@ def test_a_path_may_be_written_as_spark_writes_it(landing: Landing) -> None:
         names(options(path="s3://bucket/x", subscribe="logs"))
 
 
-def test_each_server_serves_its_topics(tmp_path: Path, tls: ServerTLS, trust_ca: str) -> None:
+def test_topics_are_found_on_several_servers(tmp_path: Path, tls: ServerTLS, trust_ca: str) -> None:
     one, two = Landing(tmp_path / "one"), Landing(tmp_path / "two")
     one.write("logs", 1)
     two.write("metrics", 1)
@@ -74,7 +74,7 @@ def test_a_topic_on_two_servers_is_an_error(tmp_path: Path, tls: ServerTLS, trus
             names(options(servers=servers, subscribe="logs", trustCa=trust_ca))
 
 
-def test_a_server_that_is_not_trusted_is_named_with_the_options_that_say_whom_to_trust(
+def test_an_untrusted_server_is_reported_with_the_trust_options(
     landing: Landing, tls: ServerTLS
 ) -> None:
     landing.write("logs", 1)
@@ -84,7 +84,7 @@ def test_a_server_that_is_not_trusted_is_named_with_the_options_that_say_whom_to
             names(options(servers=server.address, subscribe="logs"))
 
 
-def test_a_token_is_needed_where_there_are_tokens(
+def test_a_server_with_tokens_requires_a_valid_token(
     landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> None:
     landing.write("logs", 1)
@@ -99,7 +99,7 @@ def test_a_token_is_needed_where_there_are_tokens(
             names(options(**{**given, "subscribe": "metrics"}, token=TOKEN))
 
 
-def test_a_connection_is_kept_and_made_again_when_it_is_gone(
+def test_a_connection_is_cached_and_reopened_when_it_breaks(
     landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> None:
     landing.write("logs", 1)
@@ -115,7 +115,7 @@ def test_a_connection_is_kept_and_made_again_when_it_is_gone(
         assert _readers.get(backend) is not kept
 
 
-def test_whom_to_trust_is_said_in_one_of_four_ways(authority: ServerTLS, tmp_path: Path) -> None:
+def test_there_are_four_ways_to_select_trust(authority: ServerTLS, tmp_path: Path) -> None:
     def trusted(**more: str) -> Trust:
         return source_backends(options(servers="a:1", subscribe="logs", **more))[0].trust
 
@@ -134,6 +134,6 @@ def test_whom_to_trust_is_said_in_one_of_four_ways(authority: ServerTLS, tmp_pat
         trusted(trustCa="-----BEGIN nonsense")
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_the_token_is_not_in_the_repr() -> None:
     (backend,) = source_backends(options(servers="a:1", subscribe="logs", token=TOKEN))
     assert TOKEN not in repr(backend)

@@ -1,4 +1,4 @@
-"""Tasks that fail, workers that are killed, and queries that end: nothing is lost or twice."""
+"""Failing tasks, killed workers and stopped queries: no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.landing import Landing, stored_rows, stored_values
 pytestmark = pytest.mark.slow
 
 
-def test_every_row_is_stored_once_whatever_fails(
+def test_every_row_is_stored_once_despite_failures(
     landing: Landing, tls: ServerTLS, authority: ServerTLS, tmp_path: Path
 ) -> None:
     certificate = tmp_path / "ca.pem"

@@ -1,4 +1,4 @@
-"""Options as text: found by name, and what all that speak to servers share."""
+"""Options of the source and the sink: parsed by name, and validated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SERVERS = {"servers": "a:1,[::1]:2", "subscribe": "logs"}
 SINK = {"servers": "a:1", "topic": "logs"}
 
 
-def test_a_name_is_found_however_it_is_written() -> None:
+def test_the_case_of_an_option_name_is_ignored() -> None:
     assert OptionValues({"TrustPin": "ab"}).text("trustPin") == "ab"
     assert OptionValues({}).text("trustPin") is None
 
 
-def test_an_option_of_nobody_is_named_with_those_there_are() -> None:
+def test_an_unknown_option_is_reported_with_the_known_ones() -> None:
     options = OptionValues({"topik": "a", "checkpointlocation": "b"})
     fault = r"there is no option 'topik' \(did you mean topic\?\); options: topic, token$"
     with pytest.raises(WrongOption, match=fault):
@@ -44,17 +44,17 @@ def test_an_option_of_nobody_is_named_with_those_there_are() -> None:
         ("kafka.group.id", "and none is needed"),
     ],
 )
-def test_an_option_of_kafka_is_told_what_it_is_here(name: str, advice: str) -> None:
+def test_an_option_of_kafka_is_reported_with_its_equivalent(name: str, advice: str) -> None:
     with pytest.raises(WrongOption, match=f"there is no option '{name}', {advice}; options: "):
         OptionValues({name: "x"}).check_names(("servers", "trustCa"))
 
 
-def test_a_wrong_option_is_an_error_of_whoever_was_given_it() -> None:
+def test_a_wrong_option_is_a_source_error_and_a_sink_error() -> None:
     assert issubclass(WrongOption, SourceError)
     assert issubclass(WrongOption, SinkError)
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_the_token_is_not_in_the_repr() -> None:
     options = OptionValues({"servers": "a:1", "token": "a-long-random-token"}).server_options()
     assert options.token == "a-long-random-token"
     assert "a-long-random-token" not in repr(options)
@@ -66,12 +66,12 @@ def test_a_server_is_a_host_and_a_port(server: str) -> None:
         OptionValues({"servers": server}).server_options()
 
 
-def test_names_of_topics() -> None:
+def test_topic_names_are_validated() -> None:
     assert all(map(is_topic, ("a", "A.b_c-1", "0" * 100)))
     assert not any(map(is_topic, ("", ".a", "a/b", "a b", "0" * 101, "ä")))
 
 
-def test_what_is_left_out_is_as_in_kafka() -> None:
+def test_the_defaults_are_those_of_kafka() -> None:
     batch = source_options(PATH, streaming=False)
     assert (batch.path, batch.servers, batch.topics, batch.pattern) == ("data", (), ("logs",), None)
     assert (batch.start, batch.end) == (Position(EARLIEST), Position(LATEST))
@@ -108,12 +108,12 @@ def test_every_source_option_is_read() -> None:
     assert "a-long-random-token" not in repr(options)
 
 
-def test_capital_letters_make_no_difference() -> None:
+def test_the_case_of_source_options_is_ignored() -> None:
     shouted = {name.upper(): value for name, value in PATH.items()}
     assert source_options(shouted) == source_options(PATH)
 
 
-def test_a_topic_that_was_replaced_is_an_error_unless_data_may_be_lost() -> None:
+def test_a_replaced_topic_is_an_error_unless_data_may_be_lost() -> None:
     def chosen(**more: str) -> str:
         return source_options({**PATH, **more}, streaming=True).on_topic_replaced
 
@@ -200,7 +200,7 @@ def test_an_invalid_source_option_is_rejected_by_name(given: dict[str, str], fau
         ({"startingOffsets": '{"a": {"0": -1}}'}, False, "a batch that starts at the latest"),
     ],
 )
-def test_what_is_for_the_other_way_of_reading_is_refused(
+def test_batch_options_and_stream_options_are_distinguished(
     more: dict[str, str], streaming: bool, fault: str
 ) -> None:
     with pytest.raises(WrongOption, match=fault):
@@ -213,7 +213,7 @@ def test_option_names_are_unique() -> None:
     assert len({name.lower() for name in SOURCE_OPTIONS}) == len(SOURCE_OPTIONS)
 
 
-def test_little_has_to_be_said() -> None:
+def test_the_sink_needs_only_servers_and_a_topic() -> None:
     options = sink_options(SINK, streaming=False)
     assert (options.servers, options.topic, options.partitions) == (("a:1",), "logs", None)
     assert (options.columns, options.id_column, options.write_id) == ({}, None, None)
@@ -247,7 +247,7 @@ def test_every_sink_option_is_read() -> None:
     assert set(given) | {"trustCa", "trustDevelopment", "onTopicReplaced"} == set(SINK_OPTIONS)
 
 
-def test_what_spark_passes_on_of_its_own_is_let_pass() -> None:
+def test_options_of_spark_itself_are_ignored() -> None:
     sink_options({**SINK, "checkpointlocation": "c", "queryname": "q"}, streaming=True)
 
 
@@ -273,7 +273,7 @@ def test_an_invalid_sink_option_is_rejected_by_name(given: dict[str, str], fault
         sink_options(given, streaming=False)
 
 
-def test_a_stream_may_go_on_in_a_topic_that_was_replaced() -> None:
+def test_a_stream_can_continue_in_a_replaced_topic() -> None:
     going_on = {**SINK, "onTopicReplaced": "Continue"}
     assert sink_options(going_on, streaming=True).on_topic_replaced == "continue"
     with pytest.raises(WrongOption, match="option onTopicReplaced is for a stream only"):
@@ -282,6 +282,6 @@ def test_a_stream_may_go_on_in_a_topic_that_was_replaced() -> None:
         sink_options({**SINK, "onTopicReplaced": "restart"}, streaming=True)
 
 
-def test_a_stream_has_a_name_already() -> None:
+def test_a_stream_rejects_a_write_id() -> None:
     with pytest.raises(WrongOption, match="option writeId is for a batch only"):
         sink_options({**SINK, "writeId": "a"}, streaming=True)

@@ -1,4 +1,4 @@
-"""Queries whose topic was made anew, or restored from an older copy, while they did not run."""
+"""Queries whose topic was recreated, or restored from an older copy, while they were stopped."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def read_before(source: Source) -> tuple[dict[str, Any], dict[str, Any], Rows]:
 
 
 @CASES
-def test_a_stream_from_a_checkpoint_fails_until_it_is_told_how_to_go_on(
+def test_a_stream_from_a_checkpoint_fails_without_on_topic_replaced(
     source: Source, restored: bool, grown: int
 ) -> None:
     middle, end, rows = read_before(source)
@@ -143,7 +143,7 @@ def test_a_stream_from_a_checkpoint_fails_until_it_is_told_how_to_go_on(
     assert source.run(kept) == (kept, [])
 
 
-def test_a_stream_that_has_read_no_more_than_a_copy_has_goes_on(source: Source) -> None:
+def test_a_stream_that_the_copy_covers_continues(source: Source) -> None:
     source.landing.write("logs", 200)
     middle, first = source.run(None, maxOffsetsPerTrigger="150")
     source.copy()
@@ -153,7 +153,7 @@ def test_a_stream_that_has_read_no_more_than_a_copy_has_goes_on(source: Source) 
     assert sorted(first + second) == source.run(None)[1]
 
 
-def test_a_stream_goes_on_where_a_copy_that_was_made_meanwhile_goes_its_own_way(
+def test_a_restarted_stream_continues_where_the_copy_differs(
     source: Source, landing: Landing
 ) -> None:
     landing._next["logs"] = 301
@@ -172,7 +172,7 @@ def test_a_stream_goes_on_where_a_copy_that_was_made_meanwhile_goes_its_own_way(
     assert before <= set(first)
 
 
-def test_a_checkpoint_without_identity_is_read_once_with_a_warning(
+def test_a_checkpoint_without_identity_is_accepted_with_one_warning(
     source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.landing.write("logs", 200)
@@ -190,7 +190,7 @@ def test_a_checkpoint_without_identity_is_read_once_with_a_warning(
         source.run(now)
 
 
-def test_a_task_does_not_read_a_topic_that_was_replaced_after_it_was_planned(
+def test_a_task_does_not_read_a_topic_replaced_after_planning(
     source: Source,
 ) -> None:
     source.landing.write("logs", 200)
@@ -241,7 +241,7 @@ def target(landing: Landing, tls: ServerTLS, authority: ServerTLS) -> Target:
 
 
 @CASES
-def test_a_batch_is_not_written_into_a_topic_that_was_replaced(
+def test_a_batch_is_not_written_to_a_replaced_topic(
     target: Target, restored: bool, grown: int
 ) -> None:
     target.write(0, "a")
@@ -261,7 +261,7 @@ def test_a_batch_is_not_written_into_a_topic_that_was_replaced(
     assert (stored[b"a"], stored[b"b"], stored[b"c"], stored[b"d"]) == (restored, 0, 1, 1)
 
 
-def test_a_topic_that_is_gone_is_not_made_by_a_batch_that_is_not_the_first(target: Target) -> None:
+def test_only_the_first_batch_creates_a_topic(target: Target) -> None:
     target.write(0, "a")
     shutil.rmtree(target.landing.directory / "logs")
     with pytest.raises(SinkError, match="job 'query' has ended its step 0 in it, but it does not"):
@@ -269,7 +269,7 @@ def test_a_topic_that_is_gone_is_not_made_by_a_batch_that_is_not_the_first(targe
     assert not (target.landing.directory / "logs").exists()
 
 
-def test_batches_without_rows_are_known_to_the_topic(target: Target) -> None:
+def test_empty_batches_end_their_step_in_the_topic(target: Target) -> None:
     for number in range(4):
         target.write(number)
     assert target.write(4, "a") == {b"a": 1}
@@ -302,7 +302,7 @@ def copy_stream(spark: SparkSession, checkpoint: Path, source: dict[str, str], *
         query.stop()
 
 
-def test_a_query_in_spark_does_not_write_on_into_a_topic_that_was_replaced(
+def test_a_spark_query_does_not_write_to_a_replaced_topic(
     spark: SparkSession,
     landing: Landing,
     tls: ServerTLS,
@@ -334,7 +334,7 @@ def test_a_query_in_spark_does_not_write_on_into_a_topic_that_was_replaced(
         assert stored_values(backend, "copies").total() == 50 + 300 + 50
 
 
-def test_a_query_in_spark_does_not_read_on_in_a_topic_that_was_replaced(
+def test_a_spark_query_does_not_read_a_replaced_topic(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     target = Landing(tmp_path / "target")

@@ -1,4 +1,4 @@
-"""Processes of Spark: told from those of the user, and made ready once."""
+"""Python workers of Spark: the frozen heap, and cached connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_program(patch: pytest.MonkeyPatch, name: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "pytest.__main__"])
-def test_a_process_of_the_user_is_left_alone(
+def test_a_process_of_the_user_is_not_frozen(
     monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
     before = gc.get_freeze_count()
@@ -40,7 +40,9 @@ def test_a_process_of_the_user_is_left_alone(
     assert gc.get_freeze_count() == before
 
 
-def test_a_worker_looks_no_more_at_what_it_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_excludes_imported_objects_from_garbage_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = gc.get_freeze_count()
     as_program(monkeypatch, "pyspark.daemon")
     assert is_worker()
@@ -58,14 +60,14 @@ class Connection:
         raise ConnectionLost("gone already")
 
 
-def test_a_connection_is_made_once_for_each() -> None:
+def test_each_key_has_one_connection() -> None:
     cache = ConnectionCache(Connection, Connection.end)
     kept = cache.get("a")
     assert cache.get("a") is kept
     assert cache.get("b") is not kept
 
 
-def test_one_that_was_dropped_is_ended_and_made_anew() -> None:
+def test_a_dropped_connection_is_closed_and_reopened() -> None:
     cache = ConnectionCache(Connection, Connection.end)
     kept = cache.get("a")
     cache.drop("a")
@@ -74,7 +76,7 @@ def test_one_that_was_dropped_is_ended_and_made_anew() -> None:
     assert cache.get("a") is not kept
 
 
-def test_a_fork_makes_its_own() -> None:
+def test_a_forked_process_opens_its_own_connections() -> None:
     cache = ConnectionCache(Connection, Connection.end)
     kept = cache.get("a")
     child = os.fork()

@@ -1,4 +1,4 @@
-"""The processes of the pipeline without Spark: what devices send is stored, once, and counted."""
+"""The processes of the pipeline without Spark: records are stored once, and counted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def started_gateway(ingest: ChildProcess, gateway: ChildProcess, directory
     return (await gateway.expect(Listening)).address
 
 
-async def test_what_devices_send_is_stored_once_and_what_is_lost_is_known(tmp_path: Path) -> None:
+async def test_records_of_devices_are_stored_once_and_losses_are_counted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     children = (
         ChildProcess("ingest", "ingest_server"),
@@ -100,17 +100,17 @@ async def test_what_devices_send_is_stored_once_and_what_is_lost_is_known(tmp_pa
     assert sum(offset + 2 for offset in marked.offsets["telemetry"].values()) == len(rows)
 
 
-async def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
-    nobody = ChildProcess("ingest server", "ingest_server")
-    async with ending(nobody):
+async def test_a_failing_process_reports_the_reason(tmp_path: Path) -> None:
+    child = ChildProcess("ingest server", "ingest_server")
+    async with ending(child):
         (tmp_path / "file").write_text("")
-        await nobody.start(IngestPlan(str(tmp_path / "file"), "127.0.0.1:0", 2))
-        reason = await nobody.ended
+        await child.start(IngestPlan(str(tmp_path / "file"), "127.0.0.1:0", 2))
+        reason = await child.ended
     assert reason.startswith("the ingest server ended: ")
     assert "Traceback" not in reason
 
 
-async def test_a_gateway_whose_server_is_gone_ends_with_the_reason(tmp_path: Path) -> None:
+async def test_a_gateway_without_its_server_exits_with_the_reason(tmp_path: Path) -> None:
     children = ChildProcess("ingest", "ingest_server"), ChildProcess("gateway", "gateway")
     async with ending(*children):
         await started_gateway(*children, tmp_path / "data")
@@ -120,7 +120,7 @@ async def test_a_gateway_whose_server_is_gone_ends_with_the_reason(tmp_path: Pat
 
 
 @pytest.mark.parametrize("module", ["ingest_server", "gateway", "devices"])
-def test_a_process_ends_when_who_started_it_is_gone(module: str, tmp_path: Path) -> None:
+def test_a_process_exits_when_its_parent_is_gone(module: str, tmp_path: Path) -> None:
     plans = {
         "ingest_server": IngestPlan(str(tmp_path / "data"), "127.0.0.1:0", 2),
         "gateway": GatewayPlan([], "gateway", 2, None, None, None),

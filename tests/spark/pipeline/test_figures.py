@@ -1,4 +1,4 @@
-"""Figures from two tables: counts, what came too late, latency and what devices measured."""
+"""Figures of two tables: counts, late records, latency and measurements."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ def test_empty_tables_have_figures(spark: SparkSession, tables: tuple[str, str])
     assert (found.rows, found.windows, found.latency) == ({}, 0, None)
 
 
-def test_bins_are_round_and_not_too_many() -> None:
+def test_bin_widths_are_round_numbers() -> None:
     for most in (0.004, 0.37, 1.0, 12.0, 480.0):
         assert most / nice_width(most / BINS) <= BINS

@@ -1,4 +1,4 @@
-"""The fleet: devices keep their rate, number what they send, and some are late."""
+"""Simulated devices: rates, numbers and late readings."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def test_a_device_sends_at_its_rate_in_each_mode(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_each_number_is_there_once(index: int) -> None:
+def test_numbers_are_unique_and_dense(index: int) -> None:
     sent = run(Device(index, 50.0), 7.0)
     for mode in MODES:
         numbers = sorted(reading.number for reading in sent if reading.mode == mode)
         assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_the_same_seed_measures_the_same() -> None:
+def test_the_same_seed_gives_the_same_readings() -> None:
     assert run(Device(3, 50.0, seed=9), 5.0) == run(Device(3, 50.0, seed=9), 5.0)
     assert run(Device(3, 50.0, seed=9), 5.0) != run(Device(3, 50.0, seed=8), 5.0)
 
 
-def test_a_device_that_buffers_sends_later_than_it_measured() -> None:
+def test_a_buffering_device_sends_late() -> None:
     late = [reading for reading in run(Device(1, 100.0), 10.0) if reading.late == "buffered"]
     assert len(late) > 400
     ages = [(reading.sent - (reading.event or 0)) / 1e6 for reading in late]
@@ -55,7 +55,7 @@ def test_a_device_that_buffers_sends_later_than_it_measured() -> None:
     assert max(ages) < HOLD + 0.1
 
 
-def test_some_devices_send_what_no_window_waits_for_and_not_at_once() -> None:
+def test_some_devices_send_stale_readings_after_a_while() -> None:
     sent = run(Device(2, 200.0), 10.0)
     stale = [reading for reading in sent if reading.late == "stale"]
     assert stale
@@ -64,13 +64,13 @@ def test_some_devices_send_what_no_window_waits_for_and_not_at_once() -> None:
     assert not [one for one in run(Device(0, 200.0), 10.0) if one.late]
 
 
-def test_a_device_that_could_not_send_does_not_make_up_for_all_of_it() -> None:
+def test_a_blocked_device_limits_its_burst() -> None:
     device = Device(0, 100.0)
     assert len(list(device.due(60.0, NOW))) <= 101
     assert not list(device.due(60.0, NOW))
 
 
-def test_a_fleet_shares_its_rate() -> None:
+def test_devices_share_the_rate_of_the_fleet() -> None:
     fleet = make_fleet(8, 400.0, 1)
     assert sum(device.rate for device in fleet) == 400.0
     assert len({device.name for device in fleet}) == 8

@@ -1,4 +1,4 @@
-"""Batches as a query tells of them: how far they came, when they were done, how long rows took."""
+"""Progress of a query: end offsets, commit times and latency of batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def progress(number: int, ends: tuple[int, int], rows: int = 3, **more: Any) -> 
     }
 
 
-def test_a_batch_is_done_when_its_trigger_is() -> None:
+def test_a_batch_is_committed_when_its_trigger_ends() -> None:
     batch = read_batch(progress(1, (10, 20)))
     assert batch is not None
     assert batch.committed == 1_767_323_041.75
@@ -36,18 +36,18 @@ def test_a_batch_is_done_when_its_trigger_is() -> None:
     assert batch.ends == {FIRST: 10, SECOND: 20}
 
 
-def test_a_look_without_new_rows_is_no_batch() -> None:
+def test_a_trigger_without_new_rows_is_not_a_batch() -> None:
     assert read_batch(progress(1, (1, 1), durationMs={"triggerExecution": 1})) is None
 
 
-def test_a_batch_of_marks_has_no_latency() -> None:
+def test_a_batch_of_markers_has_no_latency() -> None:
     batch = read_batch(progress(1, (1, 1), observedMetrics={"sent": {"rows": 0, "middle": None}}))
     assert batch is not None
     assert (batch.rows, batch.latency_p50) == (0, None)
     assert read_batch(progress(1, (1, 1), observedMetrics=None)) is not None
 
 
-def test_a_history_takes_each_batch_once() -> None:
+def test_each_batch_is_counted_once() -> None:
     history = QueryProgress()
     for one in (progress(0, (5, 5)), progress(0, (5, 5)), progress(1, (9, 7))):
         history.add(one)
@@ -55,7 +55,7 @@ def test_a_history_takes_each_batch_once() -> None:
     assert history.latency_p50 == 1.75
 
 
-def test_a_history_knows_that_it_has_not_heard_of_a_batch() -> None:
+def test_missed_batches_are_detected() -> None:
     history = QueryProgress()
     assert not history.misses(progress(0, (5, 5)))
     assert history.misses(progress(1, (5, 5)))
@@ -65,7 +65,7 @@ def test_a_history_knows_that_it_has_not_heard_of_a_batch() -> None:
     assert history.misses(progress(2, (5, 5), durationMs={"triggerExecution": 1}))
 
 
-def test_what_is_reached_is_behind_the_row_of_each_partition() -> None:
+def test_offsets_are_reached_when_all_partitions_are_past_them() -> None:
     history = QueryProgress()
     assert not history.has_reached({FIRST: 0})
     history.add(progress(0, (5, 7)))
@@ -73,7 +73,7 @@ def test_what_is_reached_is_behind_the_row_of_each_partition() -> None:
     assert not history.has_reached({FIRST: 5, SECOND: 6})
 
 
-def test_commits_rise_and_leave_out_what_a_batch_did_not_touch() -> None:
+def test_commits_omit_partitions_without_new_rows() -> None:
     history = QueryProgress()
     for number, ends in enumerate([(5, 5), (5, 9), (8, 9)]):
         history.add(progress(number, ends))

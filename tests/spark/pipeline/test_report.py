@@ -1,4 +1,4 @@
-"""The page: all of it in one file, whatever the names in it."""
+"""The HTML report: self-contained, with escaped names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_element_is_closed() -> None:
     assert balance.open == []
 
 
-def test_it_needs_nothing_else() -> None:
+def test_the_page_is_self_contained() -> None:
     text = a_page()
     assert not re.search(r"https?://|<script|<link|<img|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text
@@ -63,13 +63,13 @@ def test_names_are_escaped() -> None:
     assert "device-&lt;1&gt;" in text
 
 
-def test_it_says_whether_it_adds_up() -> None:
+def test_the_page_reports_inconsistent_counts() -> None:
     assert "Every record is accounted for" in a_page()
     wrong = a_page(totals={**a_summary().totals, "ordered": replace(GOOD, sent=99)})
     assert "Inconsistent: ordered: 99 sent" in wrong
 
 
-def test_there_is_a_picture_of_each_thing() -> None:
+def test_the_page_has_all_charts() -> None:
     text = a_page()
     assert text.count("<svg") == 4
     assert "records/s" in text

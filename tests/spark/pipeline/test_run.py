@@ -1,4 +1,4 @@
-"""Calls that block do not keep the loop, nor the program, waiting."""
+"""Blocking calls in threads do not block the event loop or the exit."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def divide(dividend: float, *, divisor: float) -> float:
     return dividend / divisor
 
 
-async def test_it_gives_what_the_call_gives() -> None:
+async def test_in_thread_returns_the_result() -> None:
     assert await in_thread(divide, 10, divisor=4) == 2.5
 
 
-async def test_it_raises_what_the_call_raises() -> None:
+async def test_in_thread_raises_the_error() -> None:
     with pytest.raises(ZeroDivisionError):
         await in_thread(divide, 1, divisor=0)
 
 
-async def test_who_does_not_wait_any_more_is_left_alone() -> None:
+async def test_a_cancelled_call_finishes_silently() -> None:
     goes_on = threading.Event()
     waiting = asyncio.create_task(in_thread(goes_on.wait, 10.0))
     await asyncio.sleep(0.01)

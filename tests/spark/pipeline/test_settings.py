@@ -1,4 +1,4 @@
-"""What cannot be is told before anything starts."""
+"""Invalid settings are reported before anything starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOOD_MASTERS = ["local", "local[2]", "local[*]", "local[2,2]", "spark://host:707
 
 
 @pytest.mark.parametrize("master", [*GOOD_MASTERS, "local-cluster[2,1,1024]", "k8s://https://h:1"])
-def test_masters_of_spark_are_taken(tmp_path: Path, master: str) -> None:
+def test_master_urls_of_spark_are_accepted(tmp_path: Path, master: str) -> None:
     PipelineSettings(out=tmp_path, master=master).check()
 
 
@@ -38,12 +38,14 @@ def test_masters_of_spark_are_taken(tmp_path: Path, master: str) -> None:
         ({"spark": {"spark.master": "local"}}, "use --master"),
     ],
 )
-def test_what_cannot_be_is_named(tmp_path: Path, wrong: dict[str, Any], says: str) -> None:
+def test_an_error_names_the_invalid_setting(
+    tmp_path: Path, wrong: dict[str, Any], says: str
+) -> None:
     with pytest.raises(PipelineError, match=says):
         PipelineSettings(**{"out": tmp_path, **wrong}).check()
 
 
-def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_empty_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "readings").mkdir()
     with pytest.raises(PipelineError, match="is not empty"):
         PipelineSettings(out=tmp_path).check()
@@ -52,12 +54,12 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
     PipelineSettings(out=tmp_path / "new" / "one").check()
 
 
-def test_a_directory_in_which_nothing_began_is_taken_again(tmp_path: Path) -> None:
+def test_a_directory_of_a_failed_start_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "spark.log").write_text("Java does not start")
     PipelineSettings(out=tmp_path).check()
 
 
-def test_files_are_read_only_where_spark_and_the_server_are_here(tmp_path: Path) -> None:
+def test_spark_reads_files_only_with_a_local_master_and_server(tmp_path: Path) -> None:
     assert PipelineSettings(out=tmp_path).reads_files
     assert not PipelineSettings(out=tmp_path, servers=("host:1",)).reads_files
     assert not PipelineSettings(out=tmp_path, master="spark://host:7077").reads_files
@@ -69,11 +71,11 @@ def test_each_of_several_servers_has_a_topic(tmp_path: Path) -> None:
     assert several.topics == ("t-1", "t-2")
 
 
-def test_a_token_is_not_shown(tmp_path: Path) -> None:
+def test_the_token_is_not_in_the_repr(tmp_path: Path) -> None:
     assert "secret" not in repr(PipelineSettings(out=tmp_path, token="secret"))
 
 
-def test_a_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_master_is_reported_at_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as there:
         good = f"127.0.0.1:{there.getsockname()[1]}"
         PipelineSettings(out=tmp_path, master=f"spark://{good}").check_master()

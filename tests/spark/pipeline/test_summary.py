@@ -1,4 +1,4 @@
-"""The accounts: what adds up, and how it is told when it does not."""
+"""The summary: totals by mode, and inconsistent counts."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ def a_summary(**more: ModeTotals) -> Summary:
         ({"windowed": 6}, "9 in the table, 6 in windows and 2 too late"),
     ],
 )
-def test_what_does_not_add_up_is_told(wrong: dict[str, int], says: str) -> None:
+def test_inconsistent_counts_are_faults(wrong: dict[str, int], says: str) -> None:
     assert GOOD.faults == []
     (fault,) = replace(GOOD, **wrong).faults
     assert says in fault
 
 
-def test_a_channel_that_loses_nothing_may_lose_nothing() -> None:
+def test_a_loss_on_a_reliable_channel_is_a_fault() -> None:
     assert a_summary().faults == []
     (fault,) = a_summary(ordered=GOOD).faults
     assert fault == "ordered: 1 lost on a reliable channel"
 
 
-def test_programs_can_read_it() -> None:
+def test_a_summary_can_be_written_as_json() -> None:
     found = json.loads(json.dumps(a_summary().as_json()))
     assert found["rows"] == 27
     assert found["modes"]["unreliable"]["lost"] == 1
     assert found["latency"] == {"p50": 0.5, "p95": 1.0, "p99": 1.5}
 
 
-def test_a_mode_of_which_nothing_came_has_an_account() -> None:
+def test_a_mode_without_records_has_totals() -> None:
     figures = Figures({"ordered": 5}, {"ordered": 5}, {"ordered": 5}, {}, 1, None)
     found = totals_by_mode({"ordered": 5}, {}, {"ordered": 5}, figures)
     assert found["ordered"].faults == []

@@ -1,4 +1,4 @@
-"""The two tables, from rows as the source gives them."""
+"""The two tables, computed from rows of the source."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def records(spark: SparkSession) -> DataFrame:
     return parse(spark.createDataFrame(rows, schema), "mine")
 
 
-class ChildProgress:
-    """What a query tells of a batch."""
+class ProgressReport:
+    """A progress report of a query."""
 
     def __init__(self, number: int) -> None:
         progress = {
@@ -60,15 +60,15 @@ class ChildProgress:
 
 
 class Fast:
-    """A query that does several batches between two looks."""
+    """A query that does several batches between two polls."""
 
     isActive = True  # noqa: N815 -- Spark's name
 
     def __init__(self) -> None:
-        self.recentProgress: list[ChildProgress] = []
+        self.recentProgress: list[ProgressReport] = []
 
     @property
-    def lastProgress(self) -> ChildProgress | None:  # noqa: N802 -- Spark's name
+    def lastProgress(self) -> ProgressReport | None:  # noqa: N802 -- Spark's name
         return self.recentProgress[-1] if self.recentProgress else None
 
 
@@ -82,7 +82,7 @@ class Stopped:
         return ValueError("the disk is full\n" + 1_000 * "at org.apache.spark ")
 
 
-def test_a_query_that_has_failed_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_failed_query_is_reported_with_the_reason(tmp_path: Path) -> None:
     nothing: Any = None
     tables = Tables(nothing, PipelineSettings(out=tmp_path), {}, {}, "mine")
     tables._queries["readings"] = Stopped()  # type: ignore[assignment]
@@ -91,26 +91,26 @@ def test_a_query_that_has_failed_is_told_with_its_reason(tmp_path: Path) -> None
     assert len(str(raised.value)) < 700
 
 
-def test_no_batch_is_missed_between_two_looks(tmp_path: Path) -> None:
+def test_no_batch_is_missed_between_two_polls(tmp_path: Path) -> None:
     nothing: Any = None
     tables = Tables(nothing, PipelineSettings(out=tmp_path), {}, {}, "mine")
     query = Fast()
     tables._queries["readings"] = query  # type: ignore[assignment]
     history = tables.progress["readings"]
     for batches in (0, 1, 2, 7, 7, 9):
-        query.recentProgress = [ChildProgress(number) for number in range(batches)][-5:]
+        query.recentProgress = [ProgressReport(number) for number in range(batches)][-5:]
         tables.poll()
         assert (history.batches, history.rows) == (batches, 10 * batches)
 
 
-def test_readings_has_each_record_of_this_run_and_no_marks(records: DataFrame) -> None:
+def test_readings_has_each_record_of_this_run_and_no_markers(records: DataFrame) -> None:
     found = readings(records).orderBy("offset").collect()
     assert [row["number"] for row in found] == list(range(10))
     assert found[3]["event_time"].astimezone(UTC) == datetime.fromtimestamp(START + 3, UTC)
     assert (found[3]["value"], found[3]["device"], found[3]["offset"]) == (3.0, "one", 3)
 
 
-def test_windows_has_aggregates_of_five_seconds_and_no_marks(records: DataFrame) -> None:
+def test_windows_has_aggregates_of_five_seconds_and_no_markers(records: DataFrame) -> None:
     found = windows(records).orderBy("start").collect()
     assert [(row["readings"], row["mean"], row["least"], row["greatest"]) for row in found] == [
         (5, 2.0, 0.0, 4.0),

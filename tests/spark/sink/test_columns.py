@@ -1,4 +1,4 @@
-"""Columns: chosen by name and type, and rows taken from Arrow or refused with their number."""
+"""Columns: chosen by name and type; rows are converted from Arrow or rejected by number."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_columns_are_found_by_their_names() -> None:
     assert chosen("topic string, value string", topic="none").topic == "topic"
 
 
-def test_columns_may_have_other_names() -> None:
+def test_options_map_columns_with_other_names() -> None:
     columns = chosen(
         "a string, b binary, c map, d timestamp, e bigint",
         key="a",
@@ -102,19 +102,21 @@ def test_columns_may_have_other_names() -> None:
         ("value string, extra int, more int", {}, "'extra' would not be stored .*drop extra, more"),
     ],
 )
-def test_what_does_not_fit_is_named(schema: str, options: dict[str, str], fault: str) -> None:
+def test_an_error_names_the_unsuitable_column(
+    schema: str, options: dict[str, str], fault: str
+) -> None:
     with pytest.raises(SinkError, match=fault):
         chosen(schema, **options)
 
 
-def test_a_name_is_used_once() -> None:
+def test_duplicate_column_names_are_rejected() -> None:
     schema = table("value string, value string")
     options = sink_options({"servers": "a:1", "topic": "logs"}, streaming=False)
     with pytest.raises(SinkError, match="there are 2 columns 'value'"):
         choose_columns(schema, options)
 
 
-def test_rows_become_lists() -> None:
+def test_rows_are_converted_to_lists() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     rows = taken(
         batch(
@@ -130,7 +132,7 @@ def test_rows_become_lists() -> None:
     assert rows == Rows([b"a", b"b"], [b"k", None], [[("n", b"h")], []], [micros, None], [1, 2])
 
 
-def test_headers_may_be_a_map_which_has_no_order() -> None:
+def test_headers_of_a_map_are_sorted() -> None:
     kind = pa.map_(pa.string(), pa.string())
     rows = pa.array([None, [("b", "2"), ("a", "1")], []], kind)
     columns = ColumnNames("value", headers="headers")
@@ -139,19 +141,19 @@ def test_headers_may_be_a_map_which_has_no_order() -> None:
     assert taken(whole.slice(1), columns).headers == [[("a", b"1"), ("b", b"2")], []]
 
 
-def test_a_slice_of_a_batch_has_its_own_headers() -> None:
+def test_a_sliced_batch_keeps_its_own_headers() -> None:
     headers = pa.array([[{"name": str(at), "value": b""}] for at in range(4)], ARROW_HEADERS)
     rows = batch(value=["x"] * 4, headers=headers).slice(2, 1)
     assert taken(rows, ColumnNames("value", headers="headers")).headers == [[("2", b"")]]
 
 
-def test_the_id_that_another_server_gave_a_row_is_left_behind() -> None:
+def test_the_id_header_of_another_server_is_removed() -> None:
     entries = [{"name": "aqueduct-id", "value": bytes(20)}, {"name": "n", "value": b"h"}]
     rows = batch(value=["x"], headers=pa.array([entries], ARROW_HEADERS))
     assert taken(rows, ColumnNames("value", headers="headers")).headers == [[("n", b"h")]]
 
 
-def test_rows_are_shared_out_by_topic() -> None:
+def test_rows_are_grouped_by_topic() -> None:
     rows = batch(value=["a", "b", "c"], topic=["x", "y", "x"])
     parts = rows_by_topic(rows, ColumnNames("value", topic="topic"), None, range(11, 14))
     assert [(name, part["value"].to_pylist(), list(at)) for name, part, at in parts] == [
@@ -169,7 +171,7 @@ def test_rows_are_shared_out_by_topic() -> None:
         (["x", "a b"], "row 12 of this task: column topic is 'a b', which cannot be"),
     ],
 )
-def test_a_row_without_a_topic_is_refused(topics: list[str | None], fault: str) -> None:
+def test_a_row_without_a_valid_topic_is_rejected(topics: list[str | None], fault: str) -> None:
     rows = batch(value=["a", "b"], topic=topics)
     with pytest.raises(SinkError, match=fault):
         rows_by_topic(rows, ColumnNames("value", topic="topic"), None, range(11, 13))
@@ -221,16 +223,16 @@ def headers(*rows: list[tuple[str | None, bytes | None]]) -> pa.Array:
         ({"value": ["a", "b"], "id": ["x", None]}, "row 2 .*: column id is null"),
     ],
 )
-def test_a_row_that_cannot_be_stored_is_named(columns: dict[str, Any], fault: str) -> None:
+def test_an_error_names_the_row_that_cannot_be_stored(columns: dict[str, Any], fault: str) -> None:
     with pytest.raises(SinkError, match=fault):
         taken(batch(**columns), ColumnNames(**{name: name for name in columns}))
 
 
-def test_large_rows_are_looked_at_one_by_one() -> None:
+def test_large_rows_are_checked_one_by_one() -> None:
     rows = batch(value=["a" * 99, "b"], key=["k", "k" * 50])
     assert taken(rows, ColumnNames("value", "key")).values == [b"a" * 99, b"b"]
 
 
-def test_columns_of_other_widths_are_taken_too() -> None:
+def test_large_string_and_binary_columns_are_accepted() -> None:
     rows = batch(value=pa.array(["a"], pa.large_string()), key=pa.array([b"k"], pa.large_binary()))
     assert taken(rows, ColumnNames("value", "key")) == Rows([b"a"], [b"k"], None, None, None)

@@ -1,4 +1,4 @@
-"""Parts that are written: every row once, over attempts, runs, topics and servers."""
+"""Writing parts: every row once, over attempts, runs, topics and servers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fails_after(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     raise RuntimeError("a task dies")
 
 
-def test_rows_are_stored_as_they_are(backend: Backend) -> None:
+def test_rows_are_stored_unchanged(backend: Backend) -> None:
     headers = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
     rows = pa.record_batch(
         {
@@ -98,7 +98,7 @@ def test_rows_are_stored_as_they_are(backend: Backend) -> None:
     assert len(backend.topics("logs")[0].partitions) == 3
 
 
-def test_a_part_that_is_run_again_adds_what_is_missing(backend: Backend) -> None:
+def test_a_retried_part_adds_the_missing_rows(backend: Backend) -> None:
     sink, this = Sink((backend,), VALUE, "logs"), step()
     with pytest.raises(RuntimeError, match="a task dies"):
         write_part(sink, this, 0, fails_after(batch("a", "b", "a")))
@@ -107,7 +107,7 @@ def test_a_part_that_is_run_again_adds_what_is_missing(backend: Backend) -> None
     assert stored_values(backend, "logs") == Counter({b"a": 2, b"b": 1, b"c": 1})
 
 
-def test_rows_that_end_too_early_do_not_make_a_part_complete(backend: Backend) -> None:
+def test_an_iterator_that_ends_early_does_not_complete_a_part(backend: Backend) -> None:
     """Spark ends them so when a task fails for another reason than the writer."""
     sink, this = Sink((backend,), VALUE, "logs"), step()
     write_part(sink, this, 0, [batch("a", "b")])
@@ -115,14 +115,14 @@ def test_rows_that_end_too_early_do_not_make_a_part_complete(backend: Backend) -
     assert stored_values(backend, "logs") == Counter({b"a": 2, b"b": 1, b"c": 1})
 
 
-def test_equal_rows_of_several_parts_are_several_rows(backend: Backend) -> None:
+def test_equal_rows_of_different_parts_are_all_stored(backend: Backend) -> None:
     sink, this = Sink((backend,), VALUE, "logs"), step()
     for part in range(3):
         write_part(sink, this, part, [batch("a", "a")])
     assert stored_values(backend, "logs") == Counter({b"a": 6})
 
 
-def test_another_run_may_share_the_rows_out_in_another_way(backend: Backend) -> None:
+def test_another_run_can_distribute_the_rows_differently(backend: Backend) -> None:
     sink, first, second = Sink((backend,), VALUE, "logs"), step(), step()
     write_part(sink, first, 0, [batch("a", "a", "b")])
     with pytest.raises(RuntimeError, match="a task dies"):
@@ -134,7 +134,7 @@ def test_another_run_may_share_the_rows_out_in_another_way(backend: Backend) -> 
     assert stored_values(backend, "logs") == Counter({b"a": 3, b"b": 1, b"c": 1})
 
 
-def test_a_step_that_is_over_takes_no_rows_and_tells_which_there_were(backend: Backend) -> None:
+def test_an_ended_step_stores_no_rows_and_returns_their_fingerprint(backend: Backend) -> None:
     sink, this = Sink((backend,), VALUE, "logs"), step()
     rows = write_part(sink, this, 0, [batch("a", "b", "a")])[backend.server, "logs"]
     end_step = clients.get(backend).end_step
@@ -152,7 +152,7 @@ def test_a_step_that_is_over_takes_no_rows_and_tells_which_there_were(backend: B
     assert stored_values(backend, "logs") == Counter({b"a": 3, b"b": 1})
 
 
-def test_rows_with_ids_of_the_user_are_the_same_wherever_they_are(backend: Backend) -> None:
+def test_rows_with_equal_user_ids_are_stored_once_across_parts(backend: Backend) -> None:
     sink, this = Sink((backend,), ColumnNames("value", id="id"), "logs"), step()
     for part in range(2):
         rows = pa.record_batch({"value": [f"a{part}", "b", "b"], "id": [1, 2 + part, 2 + part]})
@@ -160,7 +160,7 @@ def test_rows_with_ids_of_the_user_are_the_same_wherever_they_are(backend: Backe
     assert stored_values(backend, "logs") == Counter({b"a0": 1, b"b": 2})
 
 
-def test_a_column_says_which_topic_a_row_goes_to(backend: Backend) -> None:
+def test_a_column_selects_the_topic_of_a_row(backend: Backend) -> None:
     sink, this = Sink((backend,), ColumnNames("value", topic="topic")), step()
     rows = pa.record_batch({"value": ["a", "b", "a"], "topic": ["x", "y", "x"]})
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_a_column_says_which_topic_a_row_goes_to(backend: Backend) -> None:
     assert stored_values(backend, "y") == Counter({b"b": 1})
 
 
-def test_a_part_may_have_rows_for_more_topics_than_producers_fit_in_a_connection(
+def test_a_part_can_write_to_more_topics_than_it_has_open_producers(
     backend: Backend,
 ) -> None:
     sink, this = Sink((backend,), ColumnNames("value", topic="topic")), step()
@@ -184,19 +184,19 @@ def test_a_part_may_have_rows_for_more_topics_than_producers_fit_in_a_connection
         assert stored_values(backend, topic) == Counter({b"a": 2})
 
 
-def test_a_part_without_rows_asks_nobody() -> None:
+def test_a_part_without_rows_does_not_connect() -> None:
     nowhere = Sink((Backend(server="127.0.0.1:9"),), VALUE, "logs")
     assert write_part(nowhere, step(), 0, [batch().slice(0, 0)]) == {}
 
 
-def test_a_row_that_is_too_large_fails_the_part_with_its_number(backend: Backend) -> None:
+def test_a_row_that_is_too_large_is_reported_with_its_number(backend: Backend) -> None:
     sink = Sink((backend,), VALUE, "logs")
     fault = r"row 3 of this task: column value has 1,048,577 bytes; .* 1,048,576 .*--max-record"
     with pytest.raises(SinkError, match=fault):
         write_part(sink, step(), 0, [batch("a", "b"), batch("c" * (2**20 + 1))])
 
 
-def test_a_topic_is_written_where_it_is(
+def test_a_topic_is_written_to_the_server_that_has_it(
     tmp_path: Path, tls: ServerTLS, authority: ServerTLS
 ) -> None:
     one, two = Landing(tmp_path / "one"), Landing(tmp_path / "two")
@@ -213,7 +213,7 @@ def test_a_topic_is_written_where_it_is(
             sink.backend_of("both")
 
 
-def test_a_topic_that_may_not_be_written_is_named(
+def test_an_error_names_the_topic_without_write_permission(
     landing: Landing, tls: ServerTLS, authority: ServerTLS
 ) -> None:
     permissions = Permissions({TOKEN: Grant(["logs"], [])})
@@ -228,7 +228,7 @@ def test_a_topic_that_may_not_be_written_is_named(
             both.backend_of("logs")
 
 
-def test_a_connection_is_kept_until_it_breaks(backend: Backend) -> None:
+def test_a_connection_is_cached_until_it_breaks(backend: Backend) -> None:
     kept = clients.get(backend)
     drop_if_broken(backend, RefusedRecords("too many"))
     assert clients.get(backend) is kept
@@ -237,7 +237,7 @@ def test_a_connection_is_kept_until_it_breaks(backend: Backend) -> None:
     drop_if_broken(backend, ConnectionLost("gone"))
 
 
-def test_parts_are_written_over_a_server_that_starts_anew(
+def test_parts_are_written_across_a_server_restart(
     landing: Landing, tls: ServerTLS, authority: ServerTLS
 ) -> None:
     this = step()
@@ -252,7 +252,7 @@ def test_parts_are_written_over_a_server_that_starts_anew(
         assert stored_values(backend, "logs") == Counter({b"a": 2})
 
 
-def test_a_child_process_makes_connections_of_its_own(
+def test_a_forked_process_opens_its_own_connections(
     backend: Backend, authority: ServerTLS, tmp_path: Path
 ) -> None:
     pem = tmp_path / "ca.pem"

@@ -78,7 +78,7 @@ def test_a_batch_is_stored_with_all_its_columns(
     assert {row["partition"] for row in rows} == {0, 1, 2}
 
 
-def test_columns_of_other_names_are_written(
+def test_options_map_columns_with_other_names(
     spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = spark.range(10).select(
@@ -88,7 +88,7 @@ def test_columns_of_other_names_are_written(
     assert {row["key"] for row in stored_rows(backend, "logs")} == {b"%d" % at for at in range(10)}
 
 
-def test_each_write_is_one_of_its_own_unless_it_has_a_name(
+def test_only_named_writes_are_deduplicated(
     spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = numbers(spark, 50).toDF("value")
@@ -102,7 +102,7 @@ def test_each_write_is_one_of_its_own_unless_it_has_a_name(
     assert stored_values(backend, "named").total() == 300
 
 
-def test_rows_go_where_a_column_says(
+def test_a_column_selects_the_topic_of_a_row(
     spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     even = f.when(f.col("value") % 2 == 0, "even").otherwise("odd").alias("topic")
@@ -121,7 +121,7 @@ def test_rows_with_the_same_id_are_stored_once(
     assert stored_values(backend, "logs") == Counter({b"%d" % each: 1 for each in range(50)})
 
 
-def test_a_table_without_rows_is_written_too(
+def test_an_empty_table_can_be_written(
     spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = numbers(spark, 10).toDF("value")
@@ -227,7 +227,7 @@ def test_a_stream_stores_each_row_once_over_restarts(
         assert content(backend, "copy") == wanted
 
 
-def test_a_batch_that_comes_back_with_other_rows_ends_the_query_and_stores_nothing(
+def test_a_replayed_batch_with_other_rows_fails_and_stores_nothing(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 60)
@@ -262,7 +262,7 @@ def test_a_batch_that_comes_back_with_other_rows_ends_the_query_and_stores_nothi
         assert content(backend, "copy") == content(backend, "logs")
 
 
-def test_a_checkpoint_restored_some_batches_back_replays_the_same_rows(
+def test_an_older_checkpoint_replays_the_same_rows(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 60)
@@ -276,7 +276,7 @@ def test_a_checkpoint_restored_some_batches_back_replays_the_same_rows(
         assert content(backend, "copy") == content(backend, "logs")
 
 
-def test_a_batch_that_was_interrupted_and_is_planned_anew_is_not_mixed_silently(
+def test_an_interrupted_batch_that_is_planned_again_fails_if_its_rows_differ(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 10)
@@ -302,7 +302,7 @@ def test_a_batch_that_was_interrupted_and_is_planned_anew_is_not_mixed_silently(
 
 
 @pytest.mark.parametrize("id_column", [None, "name"])
-def test_a_write_whose_name_is_used_again_for_other_rows_fails(
+def test_a_reused_write_id_with_other_rows_fails(
     spark: SparkSession, backend: Backend, there: dict[str, str], id_column: str | None
 ) -> None:
     options = {"topic": "logs", "writeId": "copy", "writeStep": "4", **there}
@@ -324,7 +324,7 @@ def test_a_write_whose_name_is_used_again_for_other_rows_fails(
     assert stored_values(backend, "logs") == before
 
 
-def test_a_batch_within_a_stream_is_known_by_the_name_it_is_given(
+def test_foreach_batch_deduplicates_by_write_id(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 50)
@@ -366,7 +366,7 @@ def jobs(spark: SparkSession) -> int:
         (["value"], {"trustCa": "none.pem"}, "option trustCa: "),
     ],
 )
-def test_what_is_wrong_is_told_before_there_is_a_job(
+def test_errors_are_reported_before_the_job_starts(
     spark: SparkSession,
     there: dict[str, str],
     columns: list[str],
@@ -381,7 +381,7 @@ def test_what_is_wrong_is_told_before_there_is_a_job(
 
 
 @pytest.mark.parametrize("kind", [BatchWriter, StreamWriter])
-def test_a_server_that_is_not_there_is_told_at_once(kind: type[BatchWriter | StreamWriter]) -> None:
+def test_an_unreachable_server_is_reported_at_once(kind: type[BatchWriter | StreamWriter]) -> None:
     began = time.monotonic()
     with pytest.raises(SinkError, match=r"server 127.0.0.1:9 cannot be reached: .* UDP port"):
         kind({"servers": "127.0.0.1:9", "topic": "logs"}, VALUE, False)
@@ -395,7 +395,7 @@ def test_a_topic_is_never_replaced(spark: SparkSession, there: dict[str, str]) -
         writer.save()
 
 
-def test_a_token_that_may_not_write_is_told_before_there_is_a_job(
+def test_a_token_without_permission_is_reported_before_the_job_starts(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> None:
     permissions = Permissions({TOKEN: Grant(["logs"], [])})
@@ -413,7 +413,7 @@ def test_a_token_that_may_not_write_is_told_before_there_is_a_job(
         assert jobs(spark) == before
 
 
-def test_what_is_wrong_with_a_stream_stops_it_before_a_task_runs(
+def test_errors_of_a_stream_are_reported_before_a_task_runs(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 5)
@@ -430,7 +430,7 @@ def test_what_is_wrong_with_a_stream_stops_it_before_a_task_runs(
                 query.run(**options)
 
 
-def test_a_row_that_is_refused_fails_the_write_with_its_reason(
+def test_an_invalid_row_fails_the_write_with_the_reason(
     spark: SparkSession, there: dict[str, str]
 ) -> None:
     null = f.when(f.col("id") != 7, f.col("id").cast("string")).alias("value")
@@ -439,7 +439,7 @@ def test_a_row_that_is_refused_fails_the_write_with_its_reason(
         write(frame, topic="logs", **there)
 
 
-def test_a_writer_is_sent_to_tasks_and_tells_what_was_written(there: dict[str, str]) -> None:
+def test_a_writer_is_pickled_for_tasks_and_commits_what_they_wrote(there: dict[str, str]) -> None:
     writer = BatchWriter({"topic": "logs", **there}, VALUE, False)
     again = pickle.loads(pickle.dumps(writer))
     assert again._step == writer._step
@@ -451,7 +451,7 @@ def test_a_writer_is_sent_to_tasks_and_tells_what_was_written(there: dict[str, s
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_write_that_failed_is_over_if_nobody_can_try_it_again(
+def test_a_failed_write_ends_unless_it_has_a_name_to_retry_it(
     there: dict[str, str], named: bool
 ) -> None:
     options = {"topic": "logs", **there, **({"writeId": "copy"} if named else {})}
@@ -463,7 +463,7 @@ def test_a_write_that_failed_is_over_if_nobody_can_try_it_again(
     assert producer.is_done is not named
 
 
-def test_a_write_that_was_done_before_says_so(
+def test_a_completed_write_is_not_repeated_and_logs_a_warning(
     there: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"topic": "logs", "writeId": "copy", **there}
@@ -473,7 +473,7 @@ def test_a_write_that_was_done_before_says_so(
     assert "write 'copy' was completed before" in caplog.text
 
 
-def test_a_stream_is_committed_by_what_its_tasks_tell(there: dict[str, str]) -> None:
+def test_a_stream_is_committed_from_the_messages_of_its_tasks(there: dict[str, str]) -> None:
     writer = StreamWriter({"topic": "logs", **there}, VALUE, False)
     step = Step("query", 4, uuid.uuid4().hex)
     writer.commit([], 4)
@@ -499,7 +499,7 @@ class Context:
         return self._found[name]
 
 
-def test_a_batch_is_known_by_its_query_and_run() -> None:
+def test_a_batch_is_identified_by_its_query_and_run() -> None:
     run = uuid.uuid4()
     context: Any = Context("query", "7", str(run))
     assert step_of(context) == Step("query", 7, run.hex)

@@ -1,4 +1,4 @@
-"""What there is to read: looked at before a job begins, and once more if it is not as promised."""
+"""The catalog: listed before a job starts, with retries while rows are missing."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def logs(end: int, **more: str) -> TopicInfo:
     return TopicInfo("logs", [PartitionInfo(0, 0, end, **more)])  # type: ignore[arg-type]
 
 
-def test_it_tells_where_each_partition_begins_and_ends_and_what_it_takes() -> None:
+def test_a_catalog_has_the_offsets_and_the_size_of_each_partition() -> None:
     found = catalog(2, 12)
     assert (found.first, found.next, found.held) == ({LOGS: 2}, {LOGS: 12}, {LOGS: (10, 40)})
 
 
-def test_a_beginning_that_nothing_has_reached_yet_is_an_error() -> None:
+def test_a_start_after_the_end_is_an_error() -> None:
     def start(offset: int, **more: str) -> dict[TopicPartition, int]:
         more["startingOffsets"] = f'{{"logs": {{"0": {offset}}}}}'
         return start_offsets(
@@ -79,7 +79,7 @@ def test_a_beginning_that_nothing_has_reached_yet_is_an_error() -> None:
     "info",
     [TopicInfo("logs", [], fault="x.json, byte 0: bad"), logs(0, fault="x.json, byte 0: bad")],
 )
-def test_what_is_out_of_use_is_an_error_that_names_it(
+def test_a_damaged_topic_or_partition_is_an_error_that_names_it(
     monkeypatch: pytest.MonkeyPatch, info: TopicInfo
 ) -> None:
     Looks(monkeypatch, info)
@@ -87,38 +87,40 @@ def test_what_is_out_of_use_is_an_error_that_names_it(
         load_catalog(HERE, [BACKEND])
 
 
-def test_a_directory_that_lags_behind_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_lags_behind_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, logs(5), logs(5), logs(9))
     assert load_catalog_up_to(HERE, [BACKEND], {LOGS: 9}).next == {LOGS: 9}
     assert (looks.count, looks.waited) == (3, list(RETRY_DELAYS[:2]))
 
 
-def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_not_listed_again_after_all_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, logs(5))
     assert load_catalog_up_to(HERE, [BACKEND], {LOGS: 9}).next == {LOGS: 5}
     assert looks.count == len(RETRY_DELAYS) + 1
 
 
-def test_a_server_knows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_not_asked_twice_for_missing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, logs(5))
     load_catalog_up_to(THERE, [BACKEND], {LOGS: 9})
     assert looks.count == 1
 
 
-def test_a_server_that_starts_anew_does_not_end_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarting_server_does_not_fail_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, Unreachable("nobody listens"), Unreachable("nobody"), logs(9))
     assert load_catalog_up_to(THERE, [BACKEND], {LOGS: 9}).next == {LOGS: 9}
     assert (looks.count, looks.waited) == (3, list(RETRY_DELAYS[:2]))
 
 
-def test_but_one_that_stays_away_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_fails_a_query_after_all_retries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looks = Looks(monkeypatch, Unreachable("nobody listens"))
     with pytest.raises(Unreachable):
         load_catalog_up_to(THERE, [BACKEND], {LOGS: 9})
     assert looks.waited == list(RETRY_DELAYS)
 
 
-def test_what_took_long_to_fail_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_failure_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "_RETRY_TIMEOUT", 0.0)
     looks = Looks(monkeypatch, Unreachable("nothing was heard"))
     with pytest.raises(Unreachable):
@@ -138,7 +140,7 @@ def test_what_took_long_to_fail_is_not_tried_again(monkeypatch: pytest.MonkeyPat
         (0, 2, [], ["offsets 5 up to 15"]),
     ],
 )
-def test_a_range_is_cut_to_what_is_there_and_each_cut_is_said(
+def test_a_range_is_clipped_to_stored_rows_with_a_warning(
     first: int,
     end: int,
     left: list[tuple[int, int]],
@@ -156,14 +158,14 @@ def test_a_range_is_cut_to_what_is_there_and_each_cut_is_said(
             clip_ranges([wanted], catalog(first, end), fail_on_data_loss=True)
 
 
-def test_a_partition_that_is_gone_is_a_loss() -> None:
+def test_a_missing_partition_is_data_loss() -> None:
     wanted = OffsetRange("other", 1, 0, 3)
     with pytest.raises(DataLoss, match=r"other partition 1: .* the partition is gone"):
         clip_ranges([wanted], catalog(0, 9), fail_on_data_loss=True)
     assert clip_ranges([wanted], catalog(0, 9), fail_on_data_loss=False) == []
 
 
-def test_a_topic_that_is_gone_is_not_waited_for_once_that_is_known(
+def test_a_topic_at_offset_zero_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = Looks(monkeypatch, logs(5))

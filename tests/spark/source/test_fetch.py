@@ -1,4 +1,4 @@
-"""Reading a range: over lost connections and slow readers, and loss is never silent."""
+"""Reading a range: retries over lost connections, and data loss is never silent."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def offsets(backend: Backend, fail: bool = True) -> list[int]:
 ALL = list(range(10, 20))
 
 
-def test_rows_come_in_order() -> None:
+def test_rows_are_yielded_in_order() -> None:
     assert offsets(Scripted([ALL[:4], ALL[4:]])) == ALL
 
 
-def test_a_lost_connection_is_made_again_and_reading_goes_on_where_it_was(
+def test_a_lost_connection_is_reopened_and_reading_continues_at_the_next_offset(
     retry_delays: list[float],
 ) -> None:
     backend = Scripted([ALL[:4], ConnectionLost("gone")], [ConnectTimeout("no")], [ALL[4:]])
@@ -99,12 +99,14 @@ def test_a_lost_connection_is_made_again_and_reading_goes_on_where_it_was(
         (ConnectionLost("gone"), "offsets 10 up to 20 on server host:1 failed at offset 10: gone"),
     ],
 )
-def test_a_server_that_stays_away_is_an_error(error: AqueductError, fault: str) -> None:
+def test_an_unreachable_server_is_an_error_after_all_retries(
+    error: AqueductError, fault: str
+) -> None:
     with pytest.raises(SourceError, match=fault):
         offsets(Scripted([error], [error], [error], [error]))
 
 
-def test_a_server_that_was_silent_for_long_is_not_asked_again(
+def test_there_is_no_retry_after_the_retry_timeout(
     retry_delays: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "_RETRY_TIMEOUT", 0.0)
@@ -113,12 +115,12 @@ def test_a_server_that_was_silent_for_long_is_not_asked_again(
     assert retry_delays == []
 
 
-def test_a_reader_that_was_too_slow_asks_again() -> None:
+def test_a_reader_that_the_server_disconnected_for_slowness_retries() -> None:
     backend = Scripted([ALL[:4], IngestError("no rows were taken for 30 s")], [ALL[4:]])
     assert offsets(backend) == ALL
 
 
-def test_what_fails_twice_at_the_same_row_is_an_error() -> None:
+def test_an_attempt_without_progress_is_an_error() -> None:
     backend = Scripted(
         [ALL[:4], IngestError("x.parquet, byte 7: bad")], [IngestError("x, byte 7: bad")]
     )
@@ -129,50 +131,52 @@ def test_what_fails_twice_at_the_same_row_is_an_error() -> None:
 @pytest.mark.parametrize(
     "rows", [[11, 12], [10, 12], [10, 10], list(range(10, 21)), [9, 10]], ids=str
 )
-def test_rows_that_are_not_dense_are_a_loss(rows: list[int]) -> None:
+def test_missing_or_duplicate_offsets_are_data_loss(rows: list[int]) -> None:
     with pytest.raises(
         DataLoss, match=r"logs partition 0, offsets 10 up to 20: .* where 10 is next"
     ):
         offsets(Scripted([rows]), fail=False)
 
 
-def test_rows_that_end_too_soon_are_a_loss() -> None:
+def test_a_range_that_ends_early_is_data_loss() -> None:
     with pytest.raises(DataLoss, match="no rows from offset 14"):
         offsets(Scripted([ALL[:4]]))
 
 
-def test_what_retention_removed_is_a_loss_that_names_it() -> None:
+def test_rows_removed_by_retention_are_data_loss_with_their_offsets() -> None:
     backend = Scripted([UnknownTopic("logs partition 0 has offsets from 15")], held=(15, 100))
     fault = "logs partition 0: offsets 10 up to 20 should be read, .* has offsets from 15"
     with pytest.raises(DataLoss, match=fault):
         offsets(backend)
 
 
-def test_or_reading_goes_on_behind_it_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_rows_are_skipped_with_a_warning_without_fail_on_data_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     backend = Scripted([UnknownTopic("gone")], [ALL[5:]], held=(15, 100))
     with caplog.at_level(logging.WARNING, "aqueduct.spark"):
         assert offsets(backend, fail=False) == ALL[5:]
     assert "logs partition 0: offsets 10 up to 15 are missing and are skipped" in caplog.text
 
 
-def test_it_may_be_removed_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_removed_while_reading_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     backend = Scripted([ALL[:2], UnknownTopic("gone")], [ALL[5:]], held=(15, 100))
     assert offsets(backend, fail=False) == ALL[:2] + ALL[5:]
     assert "offsets 12 up to 15" in caplog.text
 
 
-def test_it_may_be_the_end_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_missing_at_the_end_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     backend = Scripted([UnknownTopic("gone")], [ALL[:3]], held=(0, 13))
     assert offsets(backend, fail=False) == ALL[:3]
     assert "offsets 13 up to 20" in caplog.text
 
 
-def test_what_is_said_to_be_there_and_never_comes_is_an_error() -> None:
+def test_rows_that_the_server_lists_but_does_not_send_are_data_loss() -> None:
     with pytest.raises(DataLoss, match="some are missing: strange"):
         offsets(Scripted([UnknownTopic("strange")]), fail=False)
 
 
-def test_the_files_of_a_server_that_has_just_started_are_looked_at_again(
+def test_files_that_lag_behind_their_server_are_read_again(
     retry_delays: list[float],
 ) -> None:
     backend = Scripted([UnknownTopic("not yet")], [ALL], held=(0, 12), path="data")
@@ -209,7 +213,9 @@ def test_rows_are_read_from_segments_and_logs(
     assert all(row["value"] == b"value %d" % row["producer_sequence"] for row in rows)
 
 
-def test_a_damaged_segment_is_named(landing: Landing, backend: Callable[[], Backend]) -> None:
+def test_an_error_names_the_damaged_segment(
+    landing: Landing, backend: Callable[[], Backend]
+) -> None:
     landing.write("logs", 50)
     (segment,) = (landing.directory / "logs" / "part=0").glob("*.parquet")
     data = bytearray(segment.read_bytes())
@@ -220,9 +226,7 @@ def test_a_damaged_segment_is_named(landing: Landing, backend: Callable[[], Back
         list(fetch(backend(), OffsetRange("logs", 0, 0, 10), True))
 
 
-def test_a_range_that_was_removed_is_a_loss(
-    landing: Landing, backend: Callable[[], Backend]
-) -> None:
+def test_a_removed_range_is_data_loss(landing: Landing, backend: Callable[[], Backend]) -> None:
     landing.write("logs", 50)
     first = landing.ends("logs")[0]
     landing.write("logs", 50)

@@ -1,4 +1,4 @@
-"""Plans: every row is read once, by somebody, and no more than is allowed at a time."""
+"""Plans: every row is read exactly once, within the limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def between(start: Offsets, end: Offsets) -> set[tuple[TopicPartition, int]]:
 
 
 @given(OFFSETS, OFFSETS, st.integers(1, 100), st.integers(1, 20))
-def test_pieces_cover_exactly_what_is_to_be_read(
+def test_split_ranges_cover_exactly_the_rows_to_read(
     start: Offsets, end: Offsets, min_partitions: int, max_rows: int
 ) -> None:
     partitions = split(ranges_between(start, end), min_partitions, max_rows)
@@ -40,7 +40,7 @@ def test_pieces_cover_exactly_what_is_to_be_read(
 
 
 @given(OFFSETS, OFFSETS, st.integers(1, 30), st.randoms())
-def test_a_plan_depends_on_its_offsets_alone(
+def test_a_plan_depends_only_on_its_offsets(
     start: Offsets, end: Offsets, limit: int, chance: object
 ) -> None:
     mixed = list(end.items())
@@ -52,13 +52,13 @@ def test_a_plan_depends_on_its_offsets_alone(
 
 
 @given(OFFSETS, st.integers(1, 100))
-def test_there_is_nothing_to_read_between_a_place_and_itself(
+def test_there_is_nothing_to_read_between_equal_offsets(
     offsets: Offsets, min_partitions: int
 ) -> None:
     assert split(ranges_between(offsets, offsets), min_partitions) == []
 
 
-def test_pieces_are_of_nearly_equal_size() -> None:
+def test_split_ranges_have_nearly_equal_sizes() -> None:
     ranges = [OffsetRange("a", 0, 0, 900), OffsetRange("a", 1, 0, 100)]
     assert [partition.rows for partition in split(ranges, 10)] == [100] * 10
     assert [partition.rows for partition in split(ranges, 3)] == [450, 450, 100]
@@ -66,7 +66,7 @@ def test_pieces_are_of_nearly_equal_size() -> None:
 
 
 @given(OFFSETS, OFFSETS, st.integers(0, 200))
-def test_no_more_is_admitted_than_may_be_and_no_less(
+def test_a_batch_has_exactly_the_rows_that_the_limit_allows(
     start: Offsets, available: Offsets, limit: int
 ) -> None:
     end = limit_rows(start, available, limit)
@@ -79,7 +79,7 @@ def test_no_more_is_admitted_than_may_be_and_no_less(
 
 
 @given(OFFSETS, OFFSETS, st.integers(1, 200))
-def test_partitions_that_get_less_than_others_have_no_more(
+def test_a_partition_gets_a_smaller_share_only_if_it_has_no_more_rows(
     start: Offsets, available: Offsets, limit: int
 ) -> None:
     end = limit_rows(start, available, limit)
@@ -97,13 +97,13 @@ def test_batches_under_a_limit_reach_the_end(available: Offsets, limit: int) -> 
     assert at == available
 
 
-def test_what_cannot_be_shared_goes_to_those_with_most_to_read() -> None:
+def test_the_remainder_goes_to_the_largest_backlogs() -> None:
     small, large = TopicPartition("a", 0), TopicPartition("a", 1)
     assert limit_rows({}, {small: 5, large: 9}, 1) == {small: 0, large: 1}
     assert limit_rows({}, {small: 5, large: 9}, 3) == {small: 1, large: 2}
 
 
-def test_a_limit_in_bytes_counts_rows_as_large_as_those_that_are_there() -> None:
+def test_a_limit_in_bytes_uses_the_mean_size_of_stored_rows() -> None:
     one, two = TopicPartition("a", 0), TopicPartition("a", 1)
     held = {one: (100, 1_000), two: (100, 3_000)}
     assert rows_within(200, {one: 50}, held) == 20

@@ -1,4 +1,4 @@
-"""Rows in Spark's words: the same columns as those of ingest, and batches that match exactly."""
+"""The schema of the source: the columns of ingest, and batches that match exactly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_columns_are_those_of_ingest() -> None:
     assert [field.nullable for field in FIELDS.values()] == [field.nullable for field in ROWS]
 
 
-def test_headers_are_there_if_asked_for() -> None:
+def test_headers_are_included_on_request() -> None:
     assert "headers" not in row_schema(include_headers=False).names
 
 
@@ -46,18 +46,18 @@ def test_a_batch_matches_the_schema_exactly(include_headers: bool) -> None:
     assert shaped.to_pylist() == [{name: ROW[name] for name in schema.names}]
 
 
-def test_some_columns_in_another_order_will_do() -> None:
+def test_a_schema_can_have_some_columns_in_any_order() -> None:
     schema = StructType([FIELDS["value"], StructField("offset", LongType())])
     check_schema(schema)
     assert batch_converter(schema)(BATCH).to_pylist() == [{"value": b"v", "offset": 7}]
     assert batch_converter(schema)(BATCH).schema.field("offset").nullable
 
 
-def test_a_column_that_is_not_ours_is_refused() -> None:
+def test_an_unknown_column_is_rejected() -> None:
     with pytest.raises(SourceError, match="there is no column 'name'; columns: topic, partition"):
         check_schema(StructType([StructField("name", StringType())]))
 
 
-def test_a_column_of_another_type_is_refused() -> None:
+def test_a_column_of_a_wrong_type_is_rejected() -> None:
     with pytest.raises(SourceError, match="column value is binary, not string; omit schema"):
         check_schema(StructType([StructField("value", StringType())]))
