@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aqueduct.spark.pipeline.fleet import MODES
@@ -123,7 +123,6 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Return the result for ``--json``."""
-        latency = self.figures.latency
         return {
             "master": self.master,
             "source": self.source,
@@ -135,22 +134,9 @@ class Summary:
             "batches": self.batches,
             "rows": self.rows,
             "windows": self.figures.windows,
-            "modes": {
-                mode: {
-                    "sent": one.sent,
-                    "lost": one.lost,
-                    "arrived": one.arrived,
-                    "rows": one.rows,
-                    "distinct": one.distinct,
-                    "windowed": one.windowed,
-                    "too_late": one.too_late,
-                }
-                for mode, one in self.totals.items()
-            },
+            "modes": {mode: asdict(totals) for mode, totals in self.totals.items()},
             "late": dict(self.late),
-            "latency": None
-            if latency is None
-            else {"p50": latency.p50, "p95": latency.p95, "p99": latency.p99},
+            "latency": None if self.figures.latency is None else asdict(self.figures.latency),
             "faults": self.faults,
             "out": self.out,
             "report": self.report,
@@ -161,15 +147,6 @@ def totals_by_mode(
     sent: Mapping[str, int], lost: Mapping[str, int], arrived: Mapping[str, int], figures: Figures
 ) -> dict[str, ModeTotals]:
     """Return what became of the records of each mode."""
-    return {
-        mode: ModeTotals(
-            sent=sent.get(mode, 0),
-            lost=lost.get(mode, 0),
-            arrived=arrived.get(mode, 0),
-            rows=figures.rows.get(mode, 0),
-            distinct=figures.distinct.get(mode, 0),
-            windowed=figures.windowed.get(mode, 0),
-            too_late=figures.too_late.get(mode, 0),
-        )
-        for mode in MODES
-    }
+    tables = (figures.rows, figures.distinct, figures.windowed, figures.too_late)
+    counts = (sent, lost, arrived, *tables)
+    return {mode: ModeTotals(*(count.get(mode, 0) for count in counts)) for mode in MODES}

@@ -158,15 +158,5 @@ def windows(records: DataFrame) -> DataFrame:
             f.max("value").alias("greatest"),
             f.percentile_approx("value", 0.95, _ACCURACY).alias("p95"),
         )
-        .select(
-            "window.start",
-            "window.end",
-            "device",
-            "mode",
-            "readings",
-            "mean",
-            "least",
-            "greatest",
-            "p95",
-        )
+        .select("window.*", "device", "mode", "readings", "mean", "least", "greatest", "p95")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -149,6 +150,26 @@ class Rows:
     """The values of option idColumn."""
 
 
+@dataclass(frozen=True)
+class _Input:
+    """Rows of a task, with their numbers for errors."""
+
+    batch: pa.RecordBatch
+    columns: ColumnNames
+    numbers: Sequence[int]
+
+    def column(self, part: str) -> pa.Array:
+        return self.batch.column(getattr(self.columns, part))
+
+    def reject(self, wrong: pa.Array | int, part: str, why: str) -> NoReturn:
+        """Raise for a row, or for the first row that an array of Booleans marks."""
+        at = wrong if isinstance(wrong, int) else pc.index(wrong, True).as_py()
+        row = f"row {self.numbers[at]:,} of this task"
+        if self.columns.key and (key := self.column("key")[at].as_py()) is not None:
+            row += f", with key {key[:_SHOWN]!r}"
+        raise SinkError(f"{row}: column {getattr(self.columns, part)} {why}")
+
+
 def rows_by_topic(
     batch: pa.RecordBatch, columns: ColumnNames, topic: str | None, numbers: range
 ) -> list[tuple[str, pa.RecordBatch, Sequence[int]]]:
@@ -156,17 +177,15 @@ def rows_by_topic(
     if columns.topic is None:
         assert topic is not None
         return [(topic, batch, numbers)]
-    column = batch.column(columns.topic)
+    rows = _Input(batch, columns, numbers)
+    column = rows.column("topic")
     if column.null_count:
-        _reject(
-            batch, columns, numbers, column.is_null(), "topic", "is null, and must name a topic"
-        )
+        rows.reject(column.is_null(), "topic", "is null, and must name a topic")
     names = pc.unique(column).to_pylist()
     for name in names:
         if not is_topic(name):
-            found = pc.equal(column, name)
             why = f"is {name[:120]!r}, which cannot be the name of a topic"
-            _reject(batch, columns, numbers, found, "topic", why)
+            rows.reject(pc.equal(column, name), "topic", why)
     if len(names) == 1:
         return [(names[0], batch, numbers)]
     parts: list[tuple[str, pa.RecordBatch, Sequence[int]]] = []
@@ -183,38 +202,29 @@ def take_rows(
 
     ``numbers`` are the row numbers within the task, for errors.
     """
-    value = _binary(batch, columns.value)
-    key = _binary(batch, columns.key) if columns.key else None
+    source = _Input(batch, columns, numbers)
+    value = source.column("value").cast(pa.binary())
+    key = source.column("key").cast(pa.binary()) if columns.key else None
     if value.null_count:
-        _reject(
-            batch, columns, numbers, value.is_null(), "value", "is null: a record needs a value"
-        )
-    times = _times(batch, columns, numbers) if columns.timestamp else None
-    headers = _headers(batch, columns, numbers) if columns.headers else None
+        source.reject(value.is_null(), "value", "is null: a record needs a value")
     rows = Rows(
         value.to_pylist(),
         key.to_pylist() if key is not None else None,
-        headers,
-        times,
-        _user_ids(batch, columns, numbers) if columns.id else None,
+        _headers(source) if columns.headers else None,
+        _times(source) if columns.timestamp else None,
+        _user_ids(source) if columns.id else None,
     )
     # Fast path: almost always even the largest key and value together fit.
-    if headers is not None or _longest(value) + (_longest(key) if key else 0) > max_record:
-        _check_sizes(rows, max_record, columns, batch, numbers)
+    if rows.headers is not None or _longest(value) + (_longest(key) if key else 0) > max_record:
+        _check_sizes(rows, max_record, source)
     return rows
-
-
-def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
-    return batch.column(name).cast(pa.binary())
 
 
 def _longest(column: pa.Array) -> int:
     return pc.max(pc.binary_length(column)).as_py() or 0
 
 
-def _check_sizes(
-    rows: Rows, max_record: int, columns: ColumnNames, batch: pa.RecordBatch, numbers: Sequence[int]
-) -> None:
+def _check_sizes(rows: Rows, max_record: int, source: _Input) -> None:
     for at, value in enumerate(rows.values):
         key = rows.keys[at] if rows.keys else None
         size = len(value) + len(key or b"")
@@ -222,46 +232,34 @@ def _check_sizes(
             size += sum(len(name.encode()) + len(text) for name, text in rows.headers[at])
         if size > max_record:
             whole = "" if size == len(value) else " with key and headers"
-            _reject_one(
-                batch, columns, numbers, at, "value", f"has {size:,} bytes{whole}; the server "
-                f"accepts {max_record:,} (aqueduct ingest --max-record)",
-            )  # fmt: skip
+            limit = f"the server accepts {max_record:,} (aqueduct ingest --max-record)"
+            source.reject(at, "value", f"has {size:,} bytes{whole}; {limit}")
 
 
-def _times(
-    batch: pa.RecordBatch, columns: ColumnNames, numbers: Sequence[int]
-) -> list[int | None] | None:
-    assert columns.timestamp is not None
-    column = batch.column(columns.timestamp)
-    counted = column.cast(_MICROSECONDS).cast(pa.int64())
+def _times(source: _Input) -> list[int | None] | None:
+    counted = source.column("timestamp").cast(_MICROSECONDS).cast(pa.int64())
     ends = pc.min_max(counted).as_py()
     if ends["min"] is None:
         return None
     if ends["min"] < FIRST_TIME or ends["max"] > LAST_TIME:
         wrong = pc.or_(pc.less(counted, FIRST_TIME), pc.greater(counted, LAST_TIME))
-        _reject(batch, columns, numbers, wrong, "timestamp", "is outside the years 1 to 9999")
+        source.reject(wrong, "timestamp", "is outside the years 1 to 9999")
     times: list[int | None] = counted.to_pylist()
     return times
 
 
-def _user_ids(
-    batch: pa.RecordBatch, columns: ColumnNames, numbers: Sequence[int]
-) -> list[bytes | int]:
-    assert columns.id is not None
-    column = batch.column(columns.id)
+def _user_ids(source: _Input) -> list[bytes | int]:
+    column = source.column("id")
     if column.null_count:
-        _reject(batch, columns, numbers, column.is_null(), "id", "is null: each row needs an id")
+        source.reject(column.is_null(), "id", "is null: each row needs an id")
     if not pa.types.is_integer(column.type):
         column = column.cast(pa.binary())
     ids: list[bytes | int] = column.to_pylist()
     return ids
 
 
-def _headers(
-    batch: pa.RecordBatch, columns: ColumnNames, numbers: Sequence[int]
-) -> list[Headers] | None:
-    assert columns.headers is not None
-    column = batch.column(columns.headers)
+def _headers(source: _Input) -> list[Headers] | None:
+    column = source.column("headers")
     if column.null_count == len(column):
         return None
     is_map = pa.types.is_map(column.type)
@@ -273,57 +271,20 @@ def _headers(
         names, texts = by_name["name"], by_name["value"]
     pairs = list(zip(names.to_pylist(), texts.cast(pa.binary()).to_pylist(), strict=True))
     edges = column.offsets.to_pylist()
-    is_there = column.is_valid().to_pylist()
     rows: list[Headers] = []
-    for at, there in enumerate(is_there):
-        row = pairs[edges[at] : edges[at + 1]] if there else []
+    for at, is_valid in enumerate(column.is_valid().to_pylist()):
+        row = pairs[edges[at] : edges[at + 1]] if is_valid else []
         for name, text in row:
             if name is None or text is None:
-                what = (
-                    "has a header without a name" if name is None else f"has no value for {name!r}"
-                )
-                _reject_one(
-                    batch, columns, numbers, at, "headers", f"{what}: null cannot be stored"
-                )
+                what = "a header without a name" if name is None else f"no value for {name!r}"
+                source.reject(at, "headers", f"has {what}: null cannot be stored")
         # The id header is internal to the server that the rows were read from.
         row = [pair for pair in row if pair[0] != ID_HEADER]
         if len(row) > MAX_HEADERS:
-            _reject_one(
-                batch, columns, numbers, at, "headers", f"has {len(row)} entries; a record may "
-                f"have {MAX_HEADERS}",
-            )  # fmt: skip
+            why = f"has {len(row)} entries; a record may have {MAX_HEADERS}"
+            source.reject(at, "headers", why)
         if len({name for name, _ in row}) < len(row):
-            _reject_one(batch, columns, numbers, at, "headers", "has two entries of the same name")
+            source.reject(at, "headers", "has two entries of the same name")
         # A map has no defined order, which would change the row id on a retry.
         rows.append(sorted(row) if is_map else row)
     return rows
-
-
-def _reject(
-    batch: pa.RecordBatch,
-    columns: ColumnNames,
-    numbers: Sequence[int],
-    wrong: pa.Array,
-    part: str,
-    why: str,
-) -> None:
-    """Raise for the first row that ``wrong`` marks."""
-    _reject_one(batch, columns, numbers, pc.index(wrong, True).as_py(), part, why)
-
-
-def _reject_one(
-    batch: pa.RecordBatch,
-    columns: ColumnNames,
-    numbers: Sequence[int],
-    at: int,
-    part: str,
-    why: str,
-) -> None:
-    raise SinkError(f"{_row(batch, columns, numbers, at)}: column {getattr(columns, part)} {why}")
-
-
-def _row(batch: pa.RecordBatch, columns: ColumnNames, numbers: Sequence[int], at: int) -> str:
-    """Describe a row by its number and key."""
-    number = f"row {numbers[at]:,} of this task"
-    key = batch.column(columns.key)[at].as_py() if columns.key else None
-    return number if key is None else f"{number}, with key {key[:_SHOWN]!r}"

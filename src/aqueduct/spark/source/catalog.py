@@ -12,7 +12,7 @@ from aqueduct.ingest.protocol import PartitionInfo
 from aqueduct.spark.backend import Backend, LocatedTopic, find_topics, unreachable_error
 from aqueduct.spark.errors import SourceError, Unreachable, WrongOption
 from aqueduct.spark.options import Position, SourceOptions
-from aqueduct.spark.source.fetch import data_loss, retry_delays, skip
+from aqueduct.spark.source.fetch import data_loss, retry_delays, skip_missing
 from aqueduct.spark.source.offsets import (
     EARLIEST,
     LATEST,
@@ -228,8 +228,5 @@ def _clip(wanted: OffsetRange, catalog: Catalog, fail_on_data_loss: bool) -> Off
     if fail_on_data_loss:
         stored = f"there are offsets {first} up to {end}" if info else "the partition is gone"
         raise data_loss(wanted, wanted.start, stored)
-    start = skip(wanted, wanted.start, first) if first > wanted.start else wanted.start
-    stop = min(wanted.end, max(end, start))
-    if stop < wanted.end:
-        skip(wanted, stop, wanted.end)
-    return OffsetRange(wanted.topic, wanted.partition, start, stop)
+    clipped = skip_missing(wanted, wanted.start, wanted.end, first, end)
+    return OffsetRange(*wanted.topic_partition, *clipped)

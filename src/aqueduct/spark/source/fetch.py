@@ -116,11 +116,7 @@ def _remaining(
             return at, end
     if fail_on_data_loss or (first <= at and end <= stop):
         raise data_loss(wanted, at, str(error)) from error
-    left = skip(wanted, at, first) if first > at else at
-    right = min(end, max(stop, left))
-    if right < end:
-        skip(wanted, right, end)
-    return left, right
+    return skip_missing(wanted, at, end, first, stop)
 
 
 def _stored_range(backend: Backend, wanted: OffsetRange) -> tuple[int, int]:
@@ -145,14 +141,22 @@ def data_loss(wanted: OffsetRange, at: int, why: str) -> DataLoss:
     )
 
 
-def skip(wanted: OffsetRange, at: int, to: int) -> int:
-    """Log a warning that rows are skipped; return the offset after them."""
-    to = min(max(at, to), wanted.end)
+def skip_missing(
+    wanted: OffsetRange, start: int, end: int, first: int, stop: int
+) -> tuple[int, int]:
+    """Clip offsets to those stored, from ``first`` up to ``stop``; log what is skipped."""
+    left = min(max(start, first), wanted.end)
+    right = min(end, max(stop, left))
+    if left > start:
+        warn_skipped(OffsetRange(*wanted.topic_partition, start, left))
+    if right < end:
+        warn_skipped(OffsetRange(*wanted.topic_partition, right, end))
+    return left, right
+
+
+def warn_skipped(missing: OffsetRange) -> None:
+    """Log that rows are skipped."""
     _log.warning(
         "%s partition %d: offsets %d up to %d are missing and are skipped (failOnDataLoss)",
-        wanted.topic,
-        wanted.partition,
-        at,
-        to,
-    )
-    return to
+        missing.topic, missing.partition, missing.start, missing.end,
+    )  # fmt: skip

@@ -32,7 +32,7 @@ from aqueduct.spark.source.catalog import (
     require_topics,
     start_offsets,
 )
-from aqueduct.spark.source.fetch import data_loss, fetch, skip
+from aqueduct.spark.source.fetch import data_loss, fetch, warn_skipped
 from aqueduct.spark.source.offsets import (
     Identities,
     Offsets,
@@ -272,7 +272,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 missing = OffsetRange(*partition, end, offset)
                 if self._options.fail_on_data_loss:
                     raise data_loss(missing, end, "rows that were read before are gone")
-                skip(missing, end, offset)
+                warn_skipped(missing)
                 if partition in catalog.partitions:
                     checked[partition] = end
                 else:  # keep the offset: if the partition returns, its rows are not read again
