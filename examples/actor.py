@@ -1,6 +1,7 @@
-"""An actor: state that one task owns, reached only through its mailbox, which is a channel.
+"""An actor: one task owns the state, and other tasks reach it only through a channel, its mailbox.
 
-The client makes the mailbox and sends its receiving half away; what stays is the actor's address.
+The client creates the mailbox and sends the receiver to the server; the sender is the address of
+the actor.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class OpenAccount(msgspec.Struct):
 
 
 async def account(owner: str, mailbox: Receiver[Command]) -> None:
-    """The actor. It needs no lock: commands come one at a time."""
+    """Run the actor. It needs no lock, because it handles one command at a time."""
     balance = 0
     async for command in mailbox:
         match command:
@@ -50,7 +51,7 @@ async def account(owner: str, mailbox: Receiver[Command]) -> None:
 
 
 async def answer(reply: Sender[Any], value: Any) -> None:
-    """Who asked may not wait for it any more; that does not end the actor."""
+    """Answer a command; a caller that has given up does not end the actor."""
     with contextlib.suppress(aqueduct.ChannelError):
         await reply.send(value)
 
@@ -72,7 +73,7 @@ async def customer(address: str, owner: str) -> None:
                 allowed = await mine.call(Withdraw, amount=amount)
                 print(f"{owner} takes {amount}: {'yes' if allowed else 'no'}")
             print(f"{owner} has", await mine.call(Balance))
-        await connection.wait_closed()  # the bank closes when the last account is
+        await connection.wait_closed()  # the bank closes after the last account
 
 
 async def main() -> None:

@@ -1,8 +1,8 @@
-"""Two processes in conversation, and a picture of what they said.
+"""Two processes exchange messages, and a diagram shows them.
 
 A server process and a client process talk over real QUIC on this machine. The client asks for the
-primes below a hundred: one message that carries two channels, one for its progress and one for the
-results. Each side writes down what it does; afterwards both lists are drawn as one picture.
+primes below a hundred with one message that carries two channels, one for progress and one for the
+results. Each process logs its events; afterwards both logs are drawn as one diagram.
 """
 
 import asyncio
@@ -89,16 +89,16 @@ async def run_client(address: str) -> None:
         say("end", "finished the entrypoint")
 
 
-# -- the picture -----------------------------------------------------------------------------------
+# -- the diagram -----------------------------------------------------------------------------------
 
 
 def say(kind: str, text: str) -> None:
-    """One line of this process's diary, on standard error."""
+    """Log an event of this process to standard error."""
     print(json.dumps({"at": time.time(), "kind": kind, "text": text}), file=sys.stderr, flush=True)
 
 
 def play() -> list[dict[str, Any]]:
-    """Run both processes, and return what they wrote down, in order."""
+    """Run both processes, and return their events in order."""
     with started("server") as server:
         assert server.stdout is not None
         address = server.stdout.readline().strip()

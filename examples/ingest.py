@@ -1,7 +1,7 @@
-"""Durable records: a producer dies, its successor goes on behind what is stored, nothing is twice.
+"""Durable records: a producer dies, and its successor resumes without loss or duplicates.
 
-The source can be read again, here a function of the number. So a producer that starts anew under
-the same name sends from the record behind the last one that the server has.
+The source is replayable, here a function of the sequence number. So a producer that restarts under
+the same name resumes after the last record that the server has stored.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ def reading(number: int) -> tuple[bytes, bytes]:
 
 
 async def measure(address: str, until: int) -> int:
-    """Send the readings that are not stored yet, and tell where that began."""
+    """Send the readings that are not stored yet; return the number of the first one."""
     async with ingest.Producer(
         address, "telemetry", producer_id="house-7", trust=aqueduct.dev_trust()
     ) as producer:
@@ -28,7 +28,7 @@ async def measure(address: str, until: int) -> int:
         for number in range(begin, until + 1):
             room, value = reading(number)
             await producer.send(value, key=room)
-    return begin  # leaving the block has waited until all of it was on disk
+    return begin  # leaving the block has waited until all records are durable
 
 
 async def read(address: str) -> list[dict[str, Any]]:

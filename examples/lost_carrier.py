@@ -1,9 +1,9 @@
 """Jobs that survive the loss of the message that carried their channel.
 
-Jobs go out in datagrams, each with the channel for its result. When the network loses one, nobody
-at the other end knows of that channel, and nobody would ever answer on it. So the client is told:
-its half ends with `ChannelLostInTransit`, at once and for certain, and the job can be sent again.
-No timeout has to be guessed.
+Jobs are sent in datagrams, each with the channel for its result. When the network drops a datagram,
+the server never learns of the channel and cannot answer on it. The receiver of the client then
+raises `ChannelLostInTransit` as soon as the loss is known, and the client retries the job without a
+timeout.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ class Work(msgspec.Struct):
 async def worker(connection: Connection[Work]) -> None:
     async for work in connection.entrypoint:
         async for job in work.jobs:
-            with contextlib.suppress(aqueduct.ChannelError):  # nobody waits for it any more
+            with contextlib.suppress(aqueduct.ChannelError):  # the client no longer waits for it
                 await job.result.send(job.number**2)
 
 
 async def run_job(jobs: Sender[Job], number: int) -> int:
-    """Have a job done, and return how often it had to be sent."""
-    await asyncio.sleep(number / 200)  # so that not all of them share one packet
+    """Run a job, and return the number of attempts."""
+    await asyncio.sleep(number / 200)  # so that the jobs do not share one packet
     attempts = 1
     while True:
         theirs, result = aqueduct.oneshot(int)

@@ -34,7 +34,7 @@ class Broker:
                 await request.reached.send(self.publish(request.topic, request.event))
 
     def publish(self, topic: str, event: str) -> int:
-        """Nobody waits for a slow subscriber: it misses events. One that closed is dropped."""
+        """Publish an event. A slow subscriber misses it, and a closed one is removed."""
         reached = 0
         for events in list(self.topics[topic]):
             try:
@@ -52,7 +52,7 @@ async def subscribe(address: str, name: str, wanted: int, ready: asyncio.Event) 
         address, Subscribe | Publish, trust=aqueduct.dev_trust()
     ) as connection:
         theirs, events = aqueduct.channel(str)
-        async with events:  # leaving it closes the channel, which ends the subscription
+        async with events:  # leaving the block closes the channel and ends the subscription
             await connection.entrypoint.call(Subscribe, topic="news", events=theirs)
             ready.set()
             for _ in range(wanted):
@@ -77,7 +77,7 @@ async def main() -> None:
             bob = asyncio.create_task(subscribe(server.address, "bob", 1, ready[1]))
             await asyncio.gather(*(event.wait() for event in ready))
             await publish("first")
-            await bob  # has seen enough and leaves
+            await bob  # has received enough events
             await publish("second")
             await ann
         serving.cancel()

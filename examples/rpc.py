@@ -11,7 +11,7 @@ from aqueduct import Connection, Sender
 
 
 class Problem(msgspec.Struct, tag=True):
-    """An answer as well: what went wrong is data, not a broken connection."""
+    """An answer with an error; the connection stays open."""
 
     text: str
 
@@ -33,7 +33,7 @@ async def serve(connection: Connection[Divide]) -> None:
             answer = Quotient(request.dividend / request.divisor)
         except ZeroDivisionError as error:
             answer = Problem(str(error))
-        # A caller that gave up does not end the connection, nor anybody else's call.
+        # A caller that has given up ends neither the connection nor other calls.
         with contextlib.suppress(aqueduct.ChannelError):
             await request.answer.send(answer)
 
@@ -48,7 +48,7 @@ async def ask(address: str) -> None:
 
         print("10 / 4 =", (await divide(10, 4)).value)
         print("1 / 0 =", (await divide(1, 0)).text)
-        answers = await asyncio.gather(*(divide(n, 2) for n in range(5)))  # all at once
+        answers = await asyncio.gather(*(divide(n, 2) for n in range(5)))  # concurrently
         print("halves:", [answer.value for answer in answers])
 
 

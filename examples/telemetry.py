@@ -1,7 +1,7 @@
-"""Telemetry over a bad network: readings that come late are worth nothing, so none is repeated.
+"""Telemetry over a lossy network: late readings are worthless, so none is retransmitted.
 
-An unreliable channel sends each message in a datagram of its own. Both sides learn which ones were
-lost: the sender counts them, or asks for the receipt of one that matters.
+An unreliable channel sends each message in its own datagram. Both sides learn which messages were
+lost: the sender counts them, or waits for the receipt of an important one.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Watch(msgspec.Struct):
 async def collect(connection: Connection[Watch]) -> None:
     async for watch in connection.entrypoint:
         arrived = 0
-        with contextlib.suppress(aqueduct.ChannelError):  # this sensor went, others may come
+        with contextlib.suppress(aqueduct.ChannelError):  # this sensor has disconnected
             async for _ in watch.readings:
                 arrived += 1
             await watch.total.send(arrived)

@@ -24,14 +24,14 @@ async def serve(connection: Connection[Upload]) -> None:
     async for upload in connection.entrypoint:
         try:
             await store(upload)
-        except aqueduct.ChannelError as error:  # the client gave this one up, not the connection
+        except aqueduct.ChannelError as error:  # the client cancelled the upload
             print(f"{upload.name} was not stored: {error}")
 
 
 async def store(upload: Upload) -> None:
     digest, size, reported = hashlib.sha256(), 0, 0
     async with upload.content, upload.progress, upload.stored:
-        async for chunk in upload.content:  # raises ChannelCancelled if the client gives up
+        async for chunk in upload.content:  # raises ChannelCancelled if the client cancels
             digest.update(chunk)
             size += len(chunk)
             if size - reported >= upload.size // 4:
@@ -54,9 +54,9 @@ async def upload(address: str) -> None:
                 print(f"the server has {100 * size // len(CONTENT)} %")
 
         watching = asyncio.create_task(watch())
-        async with content:  # leaving it finishes the channel; an exception would cancel it
+        async with content:  # leaving the block finishes the channel; an exception cancels it
             for start in range(0, len(CONTENT), CHUNK):
-                await content.send(CONTENT[start : start + CHUNK])  # waits when the server is slow
+                await content.send(CONTENT[start : start + CHUNK])  # waits while the server is slow
         digest = await stored.receive()
         await watching
         print("stored intact:", digest == hashlib.sha256(CONTENT).hexdigest())
