@@ -15,9 +15,9 @@ from aqueduct.spark.source.offsets import (
     Offsets,
     TopicIdentity,
     TopicPartition,
+    checkpoint_from_json,
     from_json,
     parse,
-    positions_from_json,
     to_json,
 )
 
@@ -54,12 +54,12 @@ def test_version_1_stays_readable() -> None:
         TopicPartition("logs", 10): 3,
         TopicPartition("metrics", 0): 7,
     }
-    assert positions_from_json(json.loads(kept))[1] == {}
+    assert checkpoint_from_json(json.loads(kept))[1] == {}
 
 
 def test_the_format_of_version_2_never_changes() -> None:
     kept = (FIXTURES / "offsets-2.json").read_text()
-    offsets, identities = positions_from_json(json.loads(kept))
+    offsets, identities = checkpoint_from_json(json.loads(kept))
     assert offsets == parse((FIXTURES / "offsets-1.json").read_text())
     assert identities == {
         "logs": TopicIdentity("0f8fad5bd9cb469fa16570867728950e", "7c9e6679a7f54b1d")

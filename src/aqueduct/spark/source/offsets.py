@@ -48,7 +48,12 @@ class TopicIdentity(NamedTuple):
 Identities: TypeAlias = Mapping[str, TopicIdentity]
 """By topic; a topic has none if an older version wrote the checkpoint or runs on the server."""
 
-_Positions: TypeAlias = tuple[dict[TopicPartition, int], dict[str, TopicIdentity]]
+
+class CheckpointOffsets(NamedTuple):
+    """The offsets in a checkpoint, and the identities of their topics."""
+
+    offsets: dict[TopicPartition, int]
+    identities: dict[str, TopicIdentity]
 
 
 def by_topic(offsets: Offsets) -> dict[str, dict[int, int]]:
@@ -76,10 +81,10 @@ def to_json(offsets: Offsets, identities: Identities | None = None) -> dict[str,
 
 def from_json(document: object) -> dict[TopicPartition, int]:
     """Parse offsets from a checkpoint; raise `SourceError` for anything else."""
-    return positions_from_json(document)[0]
+    return checkpoint_from_json(document).offsets
 
 
-def positions_from_json(document: object) -> _Positions:
+def checkpoint_from_json(document: object) -> CheckpointOffsets:
     """Parse offsets and the identities of their topics from a checkpoint."""
     if not isinstance(document, dict):
         raise SourceError(f"offsets are a JSON object, not {_short(document)}")
@@ -104,7 +109,7 @@ def parse(text: str) -> dict[TopicPartition, int]:
     return from_json(document)
 
 
-def _read_0(document: dict[str, Any]) -> _Positions:
+def _read_0(document: dict[str, Any]) -> CheckpointOffsets:
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in document.items():
         if not isinstance(partitions, dict):
@@ -115,7 +120,7 @@ def _read_0(document: dict[str, Any]) -> _Positions:
             offsets[TopicPartition(topic, _partition(topic, number))] = _offset(
                 topic, number, offset
             )
-    return ordered(offsets), {}
+    return CheckpointOffsets(ordered(offsets), {})
 
 
 def _topics(document: dict[str, Any]) -> dict[str, Any]:
@@ -125,11 +130,11 @@ def _topics(document: dict[str, Any]) -> dict[str, Any]:
     return topics
 
 
-def _read_1(document: dict[str, Any]) -> _Positions:
+def _read_1(document: dict[str, Any]) -> CheckpointOffsets:
     return _read_0(_topics(document))
 
 
-def _read_2(document: dict[str, Any]) -> _Positions:
+def _read_2(document: dict[str, Any]) -> CheckpointOffsets:
     identities = {}
     offsets = {}
     for topic, entry in _topics(document).items():
@@ -140,11 +145,15 @@ def _read_2(document: dict[str, Any]) -> _Positions:
             identity = identities[topic] = TopicIdentity(entry["id"], entry["epoch"])
             if not all(isinstance(each, str) for each in identity):
                 raise SourceError(f"topic {topic!r} has the id {_short(identity)}")
-    return _read_0(offsets)[0], identities
+    return CheckpointOffsets(_read_0(offsets).offsets, identities)
 
 
 _ENTRIES = ({"offsets"}, {"id", "epoch", "offsets"})
-_READERS: dict[int, Callable[[dict[str, Any]], _Positions]] = {0: _read_0, 1: _read_1, 2: _read_2}
+_READERS: dict[int, Callable[[dict[str, Any]], CheckpointOffsets]] = {
+    0: _read_0,
+    1: _read_1,
+    2: _read_2,
+}
 
 
 def _partition(topic: str, number: str) -> int:

@@ -34,13 +34,14 @@ from aqueduct.spark.source.catalog import (
 )
 from aqueduct.spark.source.fetch import data_loss, fetch, warn_skipped
 from aqueduct.spark.source.offsets import (
+    CheckpointOffsets,
     Identities,
     Offsets,
     TopicIdentity,
     TopicPartition,
     by_topic,
+    checkpoint_from_json,
     ordered,
-    positions_from_json,
     to_json,
 )
 from aqueduct.spark.source.plan import (
@@ -177,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the offsets at which the next batch ends."""
-        begin, identities = positions_from_json(start)
+        begin, identities = before = checkpoint_from_json(start)
         expected = {each: at for each, at in begin.items() if each not in self._gone}
         catalog = self._catalog = load_catalog_up_to(self._options, self._backends, expected)
         available = catalog.next
@@ -188,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if each in available
             }
         known = by_topic(begin)
-        begin = self._check_loss(self._check_identities(begin, identities, catalog), catalog)
+        begin = self._check_loss(self._check_identities(before, catalog), catalog)
         end = limit_rows(begin, available, self._max_rows(begin, available, catalog, limit))
         # Partitions that have disappeared keep their offsets.
         end = {**{each: at for each, at in begin.items() if each not in end}, **end}
@@ -207,12 +208,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(end, found)
 
     def _check_identities(
-        self, begin: Offsets, identities: Identities, catalog: Catalog
+        self, begin: CheckpointOffsets, catalog: Catalog
     ) -> dict[TopicPartition, int]:
         """Return the offsets to continue from, after a check of each topic's identity."""
-        checked = dict(begin)
-        for topic, partitions in by_topic(begin).items():
-            identity = identities.get(topic)
+        checked = dict(begin.offsets)
+        for topic, partitions in by_topic(begin.offsets).items():
+            identity = begin.identities.get(topic)
             if identity is None:
                 self._warn_unidentified(topic, catalog)
                 continue
@@ -303,31 +304,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the inputs of all tasks of a batch."""
-        begin, begin_identities = positions_from_json(start)
-        stop, identities = positions_from_json(end)
-        if not ranges_between(begin, stop) and begin_identities == identities:
+        begin, stop = checkpoint_from_json(start), checkpoint_from_json(end)
+        same_topics = begin.identities == stop.identities
+        if same_topics and not ranges_between(begin.offsets, stop.offsets):
             return []
         catalog = self._catalog
-        if catalog is None or not catalog.reaches(stop):
-            catalog = self._catalog = load_catalog_up_to(self._options, self._backends, stop)
-        first, last, expected = self._check_planned(
-            begin, begin_identities, stop, identities, catalog
-        )
-        return _input_partitions(self._options, catalog, ranges_between(first, last), expected)
+        if catalog is None or not catalog.reaches(stop.offsets):
+            catalog = load_catalog_up_to(self._options, self._backends, stop.offsets)
+            self._catalog = catalog
+        ranges, identities = self._check_planned(begin, stop, catalog)
+        return _input_partitions(self._options, catalog, ranges, identities)
 
     def _check_planned(
-        self,
-        begin: Offsets,
-        begin_identities: Identities,
-        end: Offsets,
-        identities: Identities,
-        catalog: Catalog,
-    ) -> tuple[Offsets, Offsets, Identities]:
+        self, start: CheckpointOffsets, stop: CheckpointOffsets, catalog: Catalog
+    ) -> tuple[list[OffsetRange], Identities]:
         """Return what to read of a planned batch; topics may have been replaced since."""
-        begin, end, identities = dict(begin), dict(end), dict(identities)
+        begin, end, identities = dict(start.offsets), dict(stop.offsets), dict(stop.identities)
         starts = by_topic(begin)
         for topic, partitions in by_topic(end).items():
-            start, identity = begin_identities.get(topic), identities.get(topic)
+            before, identity = start.identities.get(topic), identities.get(topic)
             if reason := catalog.mismatch(topic, identity, partitions):
                 assert identity is not None
                 self._replaced(topic, identity, partitions, reason, catalog)
@@ -335,12 +330,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._options.on_topic_replaced != CONTINUE:
                     # The rows of this batch are gone; the next batch reads the new topic.
                     end = {each: at for each, at in end.items() if each.topic != topic}
-            elif start is not None and catalog.mismatch(topic, start, starts[topic]):
+            elif before is not None and catalog.mismatch(topic, before, starts[topic]):
                 # Only with the option may a batch start in one topic and end in another.
                 if self._options.on_topic_replaced != CONTINUE:
-                    fresh = catalog.new_to(topic, start, starts[topic])
+                    fresh = catalog.new_to(topic, before, starts[topic])
                     begin.update({TopicPartition(topic, each): at for each, at in fresh.items()})
-        return begin, end, identities
+        return ranges_between(begin, end), identities
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
