@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from multiprocessing.connection import Connection as Pipe
 from typing import Annotated, Any
 
@@ -187,12 +187,8 @@ def _print(results: list[Result]) -> None:
     for heading in ("messages/s", "MB/s", "p50 µs", "p99 µs"):
         table.add_column(heading, justify="right")
     for result in results:
-        numbers = (result.messages_per_second, result.megabytes_per_second)
-        trips = (result.p50_us, result.p99_us)
-        shown = [_number(one, "{:,.0f}") for one in numbers[:1]]
-        shown += [_number(one, "{:,.1f}") for one in numbers[1:]]
-        shown += [_number(one, "{:,.0f}") for one in trips]
-        table.add_row(result.what, *shown)
+        what, *values = astuple(result)
+        table.add_row(what, *map(_number, values, ("{:,.0f}", "{:,.1f}", "{:,.0f}", "{:,.0f}")))
     Console().print(table)
 
 
