@@ -137,14 +137,14 @@ def test_a_killed_pipeline_ends_all_its_processes(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--master", "lokal"], "'lokal' is none of Spark's"),
-        (["--master", "spark://127.0.0.1:1"], "see that a master runs there"),
+        (["--master", "lokal"], "'lokal' is not a master URL of Spark"),
+        (["--master", "spark://127.0.0.1:1"], "check that a master runs there"),
         (["--out", "/dev/null/out"], "--out /dev/null/out cannot be written: Not a directory"),
         (["--servers", "nowhere"], "'nowhere' is not of the form host:port"),
         (["--topic", "a b"], "'a b'"),
         (["--rate", "2"], "at least one record per second"),
         (["--out", "."], "is not empty"),
-        (["--conf", "executor.memory=1g"], "'executor.memory' is no setting of Spark"),
+        (["--conf", "executor.memory=1g"], "'executor.memory' is not a Spark property"),
     ],
 )
 def test_an_invalid_option_is_an_error_in_one_line_before_anything_starts(
