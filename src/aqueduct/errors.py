@@ -63,7 +63,7 @@ each one that is not defined here::
      |   +- WrongOption             also a SourceError and a ValueError
      |   +- Unreachable             also a SourceError
      +- NoJava                      aqueduct.spark; also a RuntimeError
-     +- PipelineError               aqueduct.spark.jobs; also a ValueError
+     +- PipelineError               aqueduct.spark.pipeline; also a ValueError
      +- CoreFailed                  aqueduct.testing
      +- StuckTimer                  aqueduct.testing
 """

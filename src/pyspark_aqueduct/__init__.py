@@ -1,4 +1,4 @@
-"""Lets Spark find ``format("aqueduct")`` by itself: it looks into packages with such names."""
+"""Lets Spark discover ``format("aqueduct")``: it searches packages named ``pyspark_*``."""
 
 from aqueduct.spark.datasource import AqueductSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Commands as people run them: real processes, with development certificates of their own."""
+"""Commands as real processes, with their own development certificates."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A pipeline in a process of its own, and whether its tables have exactly what was sent."""
+"""A pipeline in its own process, and a check of its tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SECONDS = 240
-"""A machine with other work needs long for what takes 30 s on an idle one."""
+"""Seconds; an idle machine needs 30."""
 
 
 class Running:
-    """A pipeline in a process of its own; what it says is in a file, so that it never waits."""
+    """A pipeline in its own process, with its output in a file, so that it never blocks."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.said = directory / "said.txt"
@@ -31,7 +31,7 @@ class Running:
             )
 
     def until(self, words: str) -> None:
-        """Wait until it says something."""
+        """Wait until the output contains a text."""
         deadline = time.monotonic() + SECONDS
         while words not in self.said.read_text():
             assert self.process.poll() is None, self.said.read_text()
@@ -44,7 +44,7 @@ class Running:
         return self.process.returncode, json.loads(out)
 
     def family(self) -> set[int]:
-        """The processes that it has started, and those that they have."""
+        """Return its descendants."""
         listed = subprocess.run(
             ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
         ).stdout
@@ -62,7 +62,7 @@ class Running:
 
 
 def all_gone(family: set[int]) -> bool:
-    """Whether these processes have ended, or do so soon."""
+    """Return whether these processes exit soon."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         listed = subprocess.run(
@@ -76,7 +76,7 @@ def all_gone(family: set[int]) -> bool:
 
 
 def table(out: Path, name: str) -> pa.Table:
-    """What Spark says that is in a table: its log of files, and not what lies there."""
+    """Read a table by Spark's commit log, which may omit files in the directory."""
     files = {
         entry["path"].rpartition("/")[2]
         for log in (out / name / "_spark_metadata").iterdir()
@@ -88,7 +88,7 @@ def table(out: Path, name: str) -> pa.Table:
 
 
 def check(out: Path, found: dict[str, Any]) -> None:
-    """That the tables have exactly what was sent."""
+    """Check that the tables have exactly the records that were sent."""
     assert found["faults"] == []
     rows = table(out, "readings").select(["device", "mode", "number", "late"]).to_pylist()
     modes = found["modes"]
@@ -107,5 +107,5 @@ def check(out: Path, found: dict[str, Any]) -> None:
     assert all(row["least"] <= row["mean"] <= row["greatest"] for row in windows)
     assert len({(row["start"], row["device"], row["mode"]) for row in windows}) == len(windows)
     page = Path(found["report"]).read_text()
-    assert "It adds up" in page
+    assert "Every record is accounted for" in page
     assert page.count("<svg") >= 4

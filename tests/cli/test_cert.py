@@ -7,7 +7,7 @@ from aqueduct.security import fingerprint
 from tests.cli.conftest import Run, Start
 
 
-def test_a_server_with_a_certificate_we_made_is_trusted_through_its_authority_or_a_pin(
+def test_a_created_certificate_is_trusted_by_its_authority_or_a_pin(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
     made = run("cert", "make", "localhost", "127.0.0.1", "--out", str(tmp_path), "--json")
@@ -26,7 +26,7 @@ def test_a_server_with_a_certificate_we_made_is_trusted_through_its_authority_or
     assert "Traceback" not in untrusted.stderr
 
 
-def test_keys_are_secret_and_nothing_is_written_over(run: Run, tmp_path: Path) -> None:
+def test_keys_are_private_and_files_are_not_overwritten(run: Run, tmp_path: Path) -> None:
     assert run("cert", "make", "localhost", "--out", str(tmp_path)).returncode == 0
     for name in ("server.key", "authority.key"):
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
@@ -39,7 +39,7 @@ def test_keys_are_secret_and_nothing_is_written_over(run: Run, tmp_path: Path) -
     assert (tmp_path / "authority.pem").read_bytes() == before
 
 
-def test_it_shows_the_development_certificate(run: Run, dev_directory: Path) -> None:
+def test_cert_show_prints_the_development_certificate(run: Run, dev_directory: Path) -> None:
     found = json.loads(run("cert", "show", "--json").stdout)
     assert "localhost" in found["names"]
     assert found["fingerprint"] == fingerprint((dev_directory / "server.pem").read_bytes())

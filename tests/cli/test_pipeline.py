@@ -1,4 +1,4 @@
-"""`aqueduct pipeline` as people run it: from devices to tables and a report, and its ends."""
+"""`aqueduct pipeline` as a process: from devices to tables and a report, and its exits."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def begin(own_certificates: None, tmp_path: Path) -> Iterator[Callable[..., Runn
         one.process.communicate()
 
 
-def test_the_example_of_the_guide_has_all_that_devices_send_in_the_tables(
+def test_the_example_of_the_guide_stores_every_record_in_the_tables(
     begin: Callable[..., Running], tmp_path: Path
 ) -> None:
     out = tmp_path / "telemetry"
@@ -56,7 +56,7 @@ def test_the_example_of_the_guide_has_all_that_devices_send_in_the_tables(
     assert all_gone(family)
 
 
-def test_ctrl_c_has_all_that_was_sent_go_into_the_tables_from_servers_that_run(
+def test_ctrl_c_stores_all_sent_records_with_running_servers(
     begin: Callable[..., Running], run: Run, start: Start, tmp_path: Path
 ) -> None:
     out, tokens, keys = tmp_path / "out", tmp_path / "tokens.json", tmp_path / "keys"
@@ -94,7 +94,9 @@ def test_ctrl_c_has_all_that_was_sent_go_into_the_tables_from_servers_that_run(
     assert TOKEN not in (out / "spark.log").read_text() + running.said.read_text()
 
 
-def test_a_second_ctrl_c_ends_it_at_once(begin: Callable[..., Running], tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_the_pipeline_at_once(
+    begin: Callable[..., Running], tmp_path: Path
+) -> None:
     running = begin(*SMALL, "--duration", "100", "--out", str(tmp_path / "out"))
     running.until("devices are sending")
     family = running.family()
@@ -106,7 +108,7 @@ def test_a_second_ctrl_c_ends_it_at_once(begin: Callable[..., Running], tmp_path
     assert all_gone(family)
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing(
+def test_ctrl_c_during_the_start_leaves_no_files(
     begin: Callable[..., Running], tmp_path: Path
 ) -> None:
     running = begin(*SMALL, "--out", str(tmp_path / "out"))
@@ -121,7 +123,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing(
     assert all_gone(family)
 
 
-def test_all_processes_end_with_one_that_is_killed(
+def test_a_killed_pipeline_ends_all_its_processes(
     begin: Callable[..., Running], tmp_path: Path
 ) -> None:
     running = begin(*SMALL, "--out", str(tmp_path / "out"))
@@ -135,17 +137,17 @@ def test_all_processes_end_with_one_that_is_killed(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--master", "lokal"], "'lokal' is none of Spark's"),
-        (["--master", "spark://127.0.0.1:1"], "see that a master runs there"),
+        (["--master", "lokal"], "'lokal' is not a master URL of Spark"),
+        (["--master", "spark://127.0.0.1:1"], "check that a master runs there"),
         (["--out", "/dev/null/out"], "--out /dev/null/out cannot be written: Not a directory"),
         (["--servers", "nowhere"], "'nowhere' is not of the form host:port"),
         (["--topic", "a b"], "'a b'"),
-        (["--rate", "2"], "at least one record a second"),
+        (["--rate", "2"], "at least one record per second"),
         (["--out", "."], "is not empty"),
-        (["--conf", "executor.memory=1g"], "'executor.memory' is no setting of Spark"),
+        (["--conf", "executor.memory=1g"], "'executor.memory' is not a Spark property"),
     ],
 )
-def test_what_cannot_be_is_one_line_before_anything_starts(
+def test_an_invalid_option_is_an_error_in_one_line_before_anything_starts(
     run: Run, arguments: list[str], says: str
 ) -> None:
     ran = run("pipeline", *arguments)
@@ -166,11 +168,13 @@ def test_what_cannot_be_is_one_line_before_anything_starts(
     ],
     ids=" ".join,
 )
-def test_options_that_do_not_go_are_wrong_usage(run: Run, arguments: list[str]) -> None:
+def test_invalid_options_are_wrong_usage(run: Run, arguments: list[str]) -> None:
     assert run("pipeline", *arguments).returncode == 2
 
 
-def test_a_server_that_is_not_there_is_named(begin: Callable[..., Running], tmp_path: Path) -> None:
+def test_an_error_names_the_unreachable_server(
+    begin: Callable[..., Running], tmp_path: Path
+) -> None:
     running = begin(*SMALL, "--servers", "127.0.0.1:9", "--out", str(tmp_path / "out"))
     assert running.process.wait(timeout=SECONDS) == 1
     last = running.said.read_text().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""What commands write is written in full."""
+"""Commands write their output completely, and explain errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Piecemeal(io.RawIOBase):
         return len(data[:1_000])
 
 
-def test_a_stream_that_takes_a_part_is_given_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Piecemeal()
     text = io.TextIOWrapper(stream, encoding="utf-8", write_through=True)  # type: ignore[type-var]
     monkeypatch.setattr(sys, "stdout", text)
@@ -42,9 +42,7 @@ def test_a_stream_that_takes_a_part_is_given_the_rest(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("buffering", [0, -1])
-def test_a_pipe_that_does_not_block_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, buffering: int
-) -> None:
+def test_a_non_blocking_pipe_is_waited_for(monkeypatch: pytest.MonkeyPatch, buffering: int) -> None:
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     got: list[bytes] = []
@@ -64,7 +62,7 @@ def test_a_pipe_that_does_not_block_is_waited_for(
     assert got == [LONG + b"the end"]
 
 
-def test_a_hint_about_an_argument_becomes_one_about_an_option() -> None:
+def test_a_hint_names_the_option_instead_of_the_argument() -> None:
     untrusted = TLSError("no trust", hint=TRUST_HINT)
     assert running.explain(untrusted).startswith("no trust; check the server's certificate")
     assert "--ca FILE" in running.explain(untrusted)
@@ -76,6 +74,6 @@ def test_a_missing_token_is_explained_with_the_option() -> None:
     assert "--token" in running.explain(Unauthenticated("who are you?"))
 
 
-def test_an_error_without_words_is_explained_by_its_name() -> None:
+def test_an_error_without_a_message_is_reported_by_its_class() -> None:
     assert running.explain(ConnectTimeout()) == "ConnectTimeout"
     assert running.explain(OSError()) == "OSError"

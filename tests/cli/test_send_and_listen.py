@@ -30,7 +30,7 @@ def objects(process: "subprocess.Popen[str]") -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_words_arrive_as_messages_with_their_headers(run: Run, start: Start) -> None:
+def test_arguments_are_messages_with_headers(run: Run, start: Start) -> None:
     listener, address = listening(start, "--count", "2")
     sent = run("send", address, "hello", "wörld", "--header", "from=me")
     assert sent.returncode == 0, sent.stderr
@@ -42,7 +42,7 @@ def test_words_arrive_as_messages_with_their_headers(run: Run, start: Start) -> 
 
 
 def test_lines_of_standard_input_are_messages(run: Run, start: Start) -> None:
-    # Not more than a pipe holds: nobody reads what the listener prints until the sender is done.
+    # No more than a pipe holds, because the output is read only after the sender is done.
     listener, address = listening(start, "--count", "400")
     text = "".join(f"line {number}\n" for number in range(400))
     sent = run("send", address, "--json", stdin=text)
@@ -56,7 +56,7 @@ def test_all_of_standard_input_can_be_one_message(run: Run, start: Start) -> Non
     assert [one["text"] for one in objects(listener)] == ["two\nlines\n"]
 
 
-def test_files_arrive_whole(run: Run, start: Start, tmp_path: Path) -> None:
+def test_files_arrive_completely(run: Run, start: Start, tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     picture, empty, out = tmp_path / "picture.bin", tmp_path / "empty", tmp_path / "out"
     picture.write_bytes(content)
@@ -72,7 +72,7 @@ def test_files_arrive_whole(run: Run, start: Start, tmp_path: Path) -> None:
     assert (out / "empty").read_bytes() == b""
 
 
-def test_a_listener_that_is_interrupted_has_printed_everything(run: Run, start: Start) -> None:
+def test_an_interrupted_listener_has_printed_everything(run: Run, start: Start) -> None:
     process = start("listen", "127.0.0.1:0")
     assert process.stderr is not None
     address = process.stderr.readline().split()[-1]
@@ -99,7 +99,7 @@ def test_without_a_listener_sending_fails_in_one_line(run: Run) -> None:
         ("ж" * 200, "ж" * 100),  # 255 bytes is what a file system takes
     ],
 )
-def test_a_file_name_never_leads_out_of_the_directory(name: str, kept: str, tmp_path: Path) -> None:
+def test_a_file_name_cannot_escape_the_directory(name: str, kept: str, tmp_path: Path) -> None:
     for number in (1, 2):
         path, file = create(tmp_path, name)
         file.close()
@@ -111,20 +111,24 @@ def test_long_and_binary_payloads_are_shown_safely() -> None:
     assert readable(b"x" * 5_000).endswith("… (5,000 bytes)")
 
 
-def test_what_a_peer_says_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_peer_are_printed_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = io.StringIO()
     monkeypatch.setattr(running, "notes", Console(file=written, highlight=False, width=200))
     Printer().ended("[\x1b]0;mine\x07\x9b31m] ", ChannelCancelled("because\n\x1b[2J"))
     assert written.getvalue() == "[\\x1b]0;mine\\x07\\x9b31m] because\\n\\x1b[2J\n"
 
 
-def test_what_a_server_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_printed_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(typer.Exit):
         running.fail("127.0.0.1:1 said: \x1b[2J")
     assert capsys.readouterr().err == "aqueduct: 127.0.0.1:1 said: \\x1b[2J\n"
 
 
-def test_a_directory_that_cannot_be_made_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_an_error_in_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ran = run("listen", "127.0.0.1:0", "--out", str(tmp_path / "file" / "out"))
     assert ran.returncode == 1

@@ -1,4 +1,4 @@
-"""One cluster for all tests, and certificates for the servers that it reads from."""
+"""One cluster for all tests, and certificates for its servers."""
 
 from __future__ import annotations
 

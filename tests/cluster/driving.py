@@ -1,7 +1,7 @@
-"""A Spark program on a cluster that reads from ingest servers and writes to them, as it is told.
+"""A Spark program on a cluster that reads from ingest servers and writes to them on command.
 
 python -m tests.cluster.driving MASTER, then lines of JSON: each has the name of one of `ORDERS`,
-and what that takes. What happens is told in lines of JSON.
+and its arguments. The program reports events as lines of JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.cluster.standalone import SETTINGS
 from tests.ingest.crashing import say
 
 SLICE = 10
-"""Rows that a task hands on at once when it is slow."""
+"""The number of rows in each batch of a slow task."""
 Options = dict[str, str]
 
 
@@ -36,12 +36,12 @@ def tell(batch: DataFrame, number: int) -> None:
 
 
 def where(_: Row) -> str:
-    """In which executor this runs: each has a directory of its own."""
+    """Return the directory of the executor that runs this."""
     return os.getcwd()
 
 
 def read(spark: SparkSession, source: Options, checkpoint: str, limit: int) -> None:
-    """Tell each batch of a stream until a line comes, then read to the end, and once as a batch."""
+    """Report each batch of a stream until a line arrives, then read the rest and all in a batch."""
     limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(limit)}
     stream = spark.readStream.format("aqueduct").options(**source, **limits).load()
     query = stream.writeStream.foreachBatch(tell).option("checkpointLocation", checkpoint).start()
@@ -49,13 +49,13 @@ def read(spark: SparkSession, source: Options, checkpoint: str, limit: int) -> N
     query.processAllAvailable()
     query.stop()
     frame = spark.read.format("aqueduct").options(minPartitions="8", **source).load()
-    say("read", places=frame.rdd.map(where).distinct().collect())
+    say("read", executors=frame.rdd.map(where).distinct().collect())
 
 
 def slow(
     notes: str, pause: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What hands rows on a few at a time, and notes which process runs which task."""
+    """Return a function that yields rows slowly, and records the process of each task."""
 
     def hand_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -73,7 +73,7 @@ def slow(
 def copy(
     spark: SparkSession, source: Options, sink: Options, checkpoint: str, notes: str, pause: float
 ) -> None:
-    """Write what a topic has into another, as a stream of one batch."""
+    """Copy a topic to another, as a stream of one batch."""
     more = {"startingOffsets": "earliest"}
     rows = spark.readStream.format("aqueduct").options(**source, **more).load().select("value")
     query = (
@@ -88,7 +88,7 @@ def copy(
 
 
 def write(spark: SparkSession, source: Options, sink: Options, notes: str, pause: float) -> None:
-    """The same, without a stream."""
+    """Copy a topic to another, as a batch."""
     rows = spark.read.format("aqueduct").options(**source).load().select("value")
     slowed = rows.mapInArrow(slow(notes, pause), "value binary")
     slowed.write.format("aqueduct").mode("append").options(**sink).save()

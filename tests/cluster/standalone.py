@@ -1,4 +1,4 @@
-"""A Spark cluster on this host, of nothing but what pip installs: a master and two workers."""
+"""A Spark cluster on this host, only from pip packages: a master and two workers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from aqueduct.spark.java import find_java
 from tests.spark.crashes.lab import ROOT, command, family, kill, mark
 
 HOME = Path(pyspark.__file__).parent
-"""What others call SPARK_HOME."""
+"""The directory for SPARK_HOME."""
 WORKERS = 2
 MEMORY = "1g"
-"""Of each worker; an executor gets half of it."""
+"""The memory of each worker; an executor gets half of it."""
 PATIENCE = 120.0
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Nothing here lives long enough for what Java does to be fast later."""
+"""Use only the fast compiler of the JVM, because all processes are short-lived."""
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -105,19 +105,19 @@ class Cluster:
         self._processes.clear()
 
     def executors(self) -> list[int]:
-        """The processes that run tasks."""
+        """Return the executor processes."""
         return [
             each for each in family(self._mark) if "CoarseGrainedExecutorBackend" in command(each)
         ]
 
     def kill_executor(self, which: int | None = None) -> int:
-        """End one of them at once, any or a certain one; the cluster makes another."""
+        """Kill an executor, any or a certain one; the cluster starts another."""
         chosen = self.executors()[0] if which is None else which
         kill(chosen)
         return chosen
 
     def logs(self) -> str:
-        """The end of what each process has said."""
+        """Return the end of each log."""
         found = sorted(self._directory.rglob("*.log")) + sorted(self._directory.rglob("stderr"))
         return "\n".join(
             f"== {path.relative_to(self._directory)}\n{path.read_text(errors='replace')[-2_000:]}"

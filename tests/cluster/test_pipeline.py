@@ -1,4 +1,4 @@
-"""`aqueduct pipeline` on a cluster, with a server that is not on its disk, and an executor dies."""
+"""`aqueduct pipeline` on a cluster with a remote server, while an executor is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_THE_TABLE = re.compile(r"; ([\d,]+) in the table")
 
 @pytest.fixture
 def server(tmp_path: Path, tls: ServerTLS) -> Iterator[str]:
-    """The address of an ingest server in a process of its own."""
+    """The address of an ingest server in its own process."""
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
     certificate.write_bytes(tls.certificate)
     key.write_bytes(tls.key)
@@ -43,7 +43,7 @@ def server(tmp_path: Path, tls: ServerTLS) -> Iterator[str]:
 
 
 def more_rows(running: Running, than: int) -> int:
-    """Wait until more rows are in the table, as the pipeline tells; how many."""
+    """Wait until the pipeline reports more rows; return their number."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and running.process.poll() is None:
         told = IN_THE_TABLE.findall(running.said.read_text())
@@ -54,7 +54,7 @@ def more_rows(running: Running, than: int) -> int:
     raise AssertionError(running.said.read_text())
 
 
-def test_all_that_devices_send_is_in_the_tables_though_an_executor_is_killed(
+def test_the_tables_have_every_record_although_an_executor_is_killed(
     cluster: Cluster, server: str, tmp_path: Path, authority: ServerTLS
 ) -> None:
     ca, out = tmp_path / "authority.pem", tmp_path / "out"

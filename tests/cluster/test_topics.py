@@ -15,7 +15,7 @@ import pytest_asyncio
 from aqueduct.ingest.blocking import Producer
 from aqueduct.ingest.errors import UnknownTopic
 from aqueduct.security import ServerTLS, trust
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from tests.cluster.standalone import Cluster
 from tests.spark.crashes.lab import Script, parent, until
 from tests.spark.landing import Landing, stored_values
@@ -31,55 +31,55 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Driver(Script):
-    """A driver of Spark on the cluster, and a server that is not on its disk."""
+    """A Spark driver on the cluster, and a server with its own disk."""
 
-    def __init__(self, master: str, place: Place, authority: ServerTLS) -> None:
+    def __init__(self, master: str, backend: Backend, authority: ServerTLS) -> None:
         super().__init__("tests.cluster.driving", master)
-        self.place = place
-        self.server = {"servers": place.server, "trustCa": authority.certificate.decode()}
+        self.backend = backend
+        self.server = {"servers": backend.server, "trustCa": authority.certificate.decode()}
 
     def order(self, order: str, **more: Any) -> None:
-        """Have it do something."""
+        """Send a command."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"order": order, **more}).encode() + b"\n")
 
 
 @pytest.fixture(scope="module")
-def place(
+def backend(
     tmp_path_factory: pytest.TempPathFactory, authority: ServerTLS, tls: ServerTLS
-) -> Iterator[Place]:
+) -> Iterator[Backend]:
     """A server with two topics: each of the rows of one has a key, those of the other are equal."""
     landing = Landing(tmp_path_factory.mktemp("landing"))
     landing.write("logs", ROWS)
     with landing.served(tls) as server:
-        place = Place(server=server.address, trust=trust(authority.certificate))
-        with Producer(place.server, "equal", trust=place.trust) as producer:
+        backend = Backend(server=server.address, trust=trust(authority.certificate))
+        with Producer(backend.server, "equal", trust=backend.trust) as producer:
             for number in range(ROWS):
                 producer.send(b"%d" % (number % KINDS))
-        yield place
+        yield backend
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def driver(cluster: Cluster, place: Place, authority: ServerTLS) -> AsyncIterator[Driver]:
-    async with Driver(cluster.master, place, authority) as driver:
+async def driver(cluster: Cluster, backend: Backend, authority: ServerTLS) -> AsyncIterator[Driver]:
+    async with Driver(cluster.master, backend, authority) as driver:
         yield driver
 
 
-def ends(place: Place, topic: str) -> dict[int, int]:
-    """Of each partition the offset behind its last row."""
-    (info,) = place.topics(topic)
+def ends(backend: Backend, topic: str) -> dict[int, int]:
+    """Return the offset after the last row, by partition."""
+    (info,) = backend.topics(topic)
     return {part.partition: part.next_offset for part in info.partitions}
 
 
-def stored(place: Place, topic: str) -> int:
-    """How many rows a topic has; none if nobody has written any."""
+def stored(backend: Backend, topic: str) -> int:
+    """Return the number of rows of a topic; 0 if it does not exist."""
     try:
-        return sum(ends(place, topic).values())
+        return sum(ends(backend, topic).values())
     except UnknownTopic:
         return 0
 
 
-async def test_a_stream_from_a_server_is_exact_though_an_executor_is_killed(
+async def test_a_stream_reads_each_row_once_although_an_executor_is_killed(
     cluster: Cluster, driver: Driver, tmp_path: Path
 ) -> None:
     source = {**driver.server, "subscribe": "logs"}
@@ -88,7 +88,7 @@ async def test_a_stream_from_a_server_is_exact_though_an_executor_is_killed(
     await until(lambda: len(cluster.executors()) == 2, "two executors")
     await driver.event("batch")
     killed = cluster.kill_executor()
-    sent = await asyncio.to_thread(produce, driver.place)
+    sent = await asyncio.to_thread(produce, driver.backend)
     await until(lambda: len(set(cluster.executors()) - {killed}) == 2, "another executor")
     driver.ask()
     finished = await driver.event("read")
@@ -96,27 +96,27 @@ async def test_a_stream_from_a_server_is_exact_though_an_executor_is_killed(
         event["number"]: event["rows"] for event in driver.said if event["event"] == "batch"
     }
     rows = [tuple(row) for batch in batches.values() for row in batch]
-    expected = ends(driver.place, "logs")
+    expected = ends(driver.backend, "logs")
     assert sorted(row[:2] for row in rows) == [
         (part, at) for part, end in expected.items() for at in range(end)
     ]
     assert sum(expected.values()) == ROWS + sent
-    assert len(finished["places"]) == 2
+    assert len(finished["executors"]) == 2
 
 
-def produce(place: Place) -> int:
-    """Records that come while the stream runs."""
-    with Producer(place.server, "logs", trust=place.trust) as producer:
+def produce(backend: Backend) -> int:
+    """Produce records while the stream runs."""
+    with Producer(backend.server, "logs", trust=backend.trust) as producer:
         for number in range(ROWS):
             producer.send(b"%d" % number)
     return ROWS
 
 
 @pytest.mark.parametrize("order", ["copy", "write"])
-async def test_each_row_is_written_once_though_an_executor_is_killed_that_writes(
+async def test_each_row_is_written_once_although_the_writing_executor_is_killed(
     cluster: Cluster, driver: Driver, tmp_path: Path, order: str
 ) -> None:
-    topic, place = f"of-{order}", driver.place
+    topic, backend = f"of-{order}", driver.backend
     more = {"checkpoint": str(tmp_path / "checkpoint")} if order == "copy" else {}
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -128,18 +128,18 @@ async def test_each_row_is_written_once_though_an_executor_is_killed_that_writes
         pause=PAUSE,
         **more,
     )
-    await until(lambda: stored(place, topic) >= ROWS // 10, "rows of a step that goes on")
+    await until(lambda: stored(backend, topic) >= ROWS // 10, "rows of a step that goes on")
     # A task is slower by far than looking for it: it has most of its rows before it.
     task, executor = running(cluster, notes)
     cluster.kill_executor(executor)
-    assert stored(place, topic) < ROWS
+    assert stored(backend, topic) < ROWS
     await driver.event("written")
-    assert stored_values(place, topic) == Counter(b"%d" % (each % KINDS) for each in range(ROWS))
+    assert stored_values(backend, topic) == Counter(b"%d" % (each % KINDS) for each in range(ROWS))
     assert len(list(notes.glob(f"{task}.*"))) > 1
 
 
 def running(cluster: Cluster, notes: Path) -> tuple[int, int]:
-    """A task that writes, and the executor that runs it."""
+    """Return a writing task, and the executor that runs it."""
     executors = cluster.executors()
     for note in sorted(notes.iterdir()):
         task, _, worker = map(int, note.name.split("."))

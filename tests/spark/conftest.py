@@ -1,4 +1,4 @@
-"""One Spark session for all tests, topics to read, and servers that they can be read from."""
+"""One Spark session for all tests, topics to read, and servers for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tls(authority: ServerTLS) -> ServerTLS:
 
 @pytest.fixture(scope="session")
 def trust_ca(authority: ServerTLS) -> str:
-    """The option that makes the servers of these tests believable."""
+    """The value of option trustCa for the servers of these tests."""
     return authority.certificate.decode()
 
 

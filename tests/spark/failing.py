@@ -1,6 +1,6 @@
-"""A program of its own: writes with Spark while tasks fail, workers are killed and queries end.
+"""A program that writes with Spark while tasks fail, workers are killed and queries are stopped.
 
-It needs a session that runs failed tasks again, and other tests share one that does not.
+It is a separate process because it needs a session that retries failed tasks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyspark.sql import functions as f
 import aqueduct.spark
 
 VALUES, REPEATED = 2_000, 4
-"""How many different values there are, and how often each: in tasks of their own."""
+"""The number of distinct values, and of tasks that write each."""
 WIDTH = 400
-"""Characters of a value: there are buffers between processes, and some rows have to get through."""
+"""The length of a value; large, so that rows pass the buffers between processes."""
 SMALL = {"spark.sql.execution.arrow.maxRecordsPerBatch": 250}
 SECONDS = 60
 
@@ -31,13 +31,13 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def stored(topic: str, server: str, certificate: str) -> int:
-    """How many rows a topic has."""
+    """Return the number of rows of a topic."""
     from aqueduct.ingest.errors import UnknownTopic
     from aqueduct.security import trust
-    from aqueduct.spark.backend import Place
+    from aqueduct.spark.backend import Backend
 
     try:
-        (info,) = Place(server=server, trust=trust(certificate)).topics(topic)
+        (info,) = Backend(server=server, trust=trust(certificate)).topics(topic)
     except UnknownTopic:
         return 0
     return sum(part.next_offset for part in info.partitions)
@@ -46,7 +46,7 @@ def stored(topic: str, server: str, certificate: str) -> int:
 def failing(
     topic: str, server: str, certificate: str, fail: Callable[[int, int], None]
 ) -> Callable[[Batches], Batches]:
-    """Passes rows on, and fails when some of them are stored."""
+    """Yield rows, and fail when some of them are stored."""
 
     def function(batches: Batches) -> Batches:
         context = TaskContext.get()
@@ -65,13 +65,13 @@ def failing(
 
 
 def raise_at_first(part: int, attempt: int) -> None:
-    """Every task fails once."""
+    """Let every task fail once."""
     if attempt == 0:
         raise RuntimeError(f"part {part} fails at its first attempt")
 
 
 def kill_the_others(part: int, attempt: int) -> None:
-    """The workers of all tasks that run now die, among them those that write."""
+    """Kill the workers of all running tasks, also those that write."""
     if part == 0 and attempt == 0:
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -83,7 +83,7 @@ def kill_the_others(part: int, attempt: int) -> None:
 
 
 def raise_always(part: int, attempt: int) -> None:
-    """A query does not get past its batch."""
+    """Stop a query in the middle of a batch."""
     if part == 0:
         raise RuntimeError("part 0 always fails")
 

@@ -1,4 +1,4 @@
-"""Topics to read: written into a directory as a server does, and served from there."""
+"""Topics for tests: written to a directory as a server does, and served from there."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.runtime.background import background
 from aqueduct.security import ServerTLS
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from tests.ingest.storing import opened, parts_of, records, rolled, stored
 
 LIMITS = IngestSettings(low_water=0, partitions=2)
 
 
 class Landing:
-    """A directory, and the records that were written into its topics."""
+    """A landing directory, to which tests write records."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -30,7 +30,7 @@ class Landing:
         self._next: dict[str, int] = {}
 
     def write(self, topic: str, count: int, *, roll: bool = True, **more: Any) -> None:
-        """Records with keys, over all partitions, a second after those before."""
+        """Write records with keys to all partitions, one second after the previous ones."""
         self._clock += 1.0
         first = self._next.get(topic, 1)
         self._next[topic] = first + count
@@ -46,7 +46,7 @@ class Landing:
             parts_of(store.topics[topic])[partition].drop(segments)
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Of each partition the offset behind its last row."""
+        """Return the offset after the last row, by partition."""
         with self.opened() as store:
             return {part.number: part.next_offset for part in store.topics[topic].partitions}
 
@@ -59,7 +59,7 @@ class Landing:
     def served(
         self, tls: ServerTLS, address: str = "127.0.0.1:0", permissions: Permissions | None = None
     ) -> Iterator[IngestServer]:
-        """A server of the directory, on the loop that everything blocking shares."""
+        """Serve the directory, on the event loop of the blocking API."""
 
         def make() -> IngestServer:
             return IngestServer(
@@ -78,17 +78,17 @@ class Landing:
         return str(self.directory)
 
 
-def stored_rows(place: Place, topic: str) -> list[dict[str, Any]]:
-    """All rows of a topic, as a server has them."""
-    (info,) = place.topics(topic)
+def stored_rows(backend: Backend, topic: str) -> list[dict[str, Any]]:
+    """Return all rows of a topic."""
+    (info,) = backend.topics(topic)
     return [
         row
         for part in info.partitions
-        for batch in place.read(topic, part.partition, part.first_offset, part.next_offset)
+        for batch in backend.read(topic, part.partition, part.first_offset, part.next_offset)
         for row in batch.to_pylist()
     ]
 
 
-def stored_values(place: Place, topic: str) -> Counter[bytes]:
-    """How often a topic has each value."""
-    return Counter(row["value"] for row in stored_rows(place, topic))
+def stored_values(backend: Backend, topic: str) -> Counter[bytes]:
+    """Count the values of a topic."""
+    return Counter(row["value"] for row in stored_rows(backend, topic))

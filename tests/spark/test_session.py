@@ -1,4 +1,4 @@
-"""Sessions: ready at once, and everything works with one that somebody else made."""
+"""Sessions: default settings, logging, and sessions that the user creates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ spark.stop()
 """
 
 
-def test_settings_are_sensible_and_ours_to_change(spark: SparkSession) -> None:
+def test_a_session_has_the_default_settings(spark: SparkSession) -> None:
     settings = spark.sparkContext.getConf()
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "4"
@@ -44,12 +44,12 @@ def test_settings_are_sensible_and_ours_to_change(spark: SparkSession) -> None:
     assert settings.get("spark.app.name") == "tests"
 
 
-def test_it_says_nothing_but_errors(spark: SparkSession) -> None:
+def test_a_session_logs_only_errors(spark: SparkSession) -> None:
     logs: Any = spark._jvm.org.apache.logging.log4j.LogManager  # type: ignore[union-attr]
     assert logs.getRootLogger().getLevel().toString() == "ERROR"
 
 
-def test_a_session_that_is_there_is_taken(spark: SparkSession) -> None:
+def test_the_active_session_is_reused(spark: SparkSession) -> None:
     before = dict(os.environ)
     again = aqueduct.spark.session("another", "local[2]", **{"spark.sql.shuffle.partitions": 7})
     assert again.sparkContext is spark.sparkContext
@@ -58,18 +58,18 @@ def test_a_session_that_is_there_is_taken(spark: SparkSession) -> None:
     assert dict(os.environ) == before
 
 
-def test_a_setting_has_the_name_that_spark_gives_it() -> None:
+def test_a_setting_without_the_spark_prefix_is_rejected() -> None:
     with pytest.raises(ValueError, match=r'pass \*\*\{"spark.memory": …\}'):
         aqueduct.spark.session(memory="4g")
 
 
-def test_that_pyspark_is_missing_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyspark_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(ImportError, match=r"pip install 'aqueduct-channels\[spark\]'"):
         aqueduct.spark.session()
 
 
-def test_spark_finds_the_format_by_itself_in_a_session_of_the_user_on_the_java_of_pip(
+def test_spark_finds_the_format_in_a_users_own_session_on_the_java_of_pip(
     landing: Landing, tmp_path: Path
 ) -> None:
     landing.write("logs", 30)

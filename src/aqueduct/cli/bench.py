@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from multiprocessing.connection import Connection as Pipe
 from typing import Annotated, Any
 
@@ -29,8 +29,8 @@ _BATCH = 64
 """Messages between two readings of the clock."""
 
 
-class Report(msgspec.Struct):
-    """What the receiving process counted, and the seconds since the first message."""
+class FlowReport(msgspec.Struct):
+    """The counts of the receiving process, and the seconds since the first message."""
 
     messages: int
     size: int
@@ -41,7 +41,7 @@ class Flow(msgspec.Struct, tag=True):
     """A stream of messages that the server counts."""
 
     data: Receiver[bytes]
-    report: Sender[Report]
+    report: Sender[FlowReport]
 
 
 class Question(msgspec.Struct, tag=True):
@@ -154,7 +154,9 @@ async def _measure_flow(
     payload = bytes(size)
     sending = asyncio.ensure_future(_send_for(sender, payload, seconds))
     try:
-        report: Report = await connection.entrypoint.call(Flow, data=receiver, timeout=seconds + 30)
+        report: FlowReport = await connection.entrypoint.call(
+            Flow, data=receiver, timeout=seconds + 30
+        )
     finally:
         sending.cancel()
     rate = report.messages / max(report.seconds, 1e-9)
@@ -185,12 +187,8 @@ def _print(results: list[Result]) -> None:
     for heading in ("messages/s", "MB/s", "p50 µs", "p99 µs"):
         table.add_column(heading, justify="right")
     for result in results:
-        numbers = (result.messages_per_second, result.megabytes_per_second)
-        trips = (result.p50_us, result.p99_us)
-        shown = [_number(one, "{:,.0f}") for one in numbers[:1]]
-        shown += [_number(one, "{:,.1f}") for one in numbers[1:]]
-        shown += [_number(one, "{:,.0f}") for one in trips]
-        table.add_row(result.what, *shown)
+        what, *values = astuple(result)
+        table.add_row(what, *map(_number, values, ("{:,.0f}", "{:,.1f}", "{:,.0f}", "{:,.0f}")))
     Console().print(table)
 
 
@@ -244,4 +242,4 @@ async def _count(flow: Flow) -> None:
         except AqueductError:
             return
         end = time.perf_counter()
-        await flow.report.send(Report(messages, size, end - start))
+        await flow.report.send(FlowReport(messages, size, end - start))

@@ -30,14 +30,16 @@ from aqueduct.cli import cert, options, running
 from aqueduct.cli.ping import Ping
 from aqueduct.errors import AqueductError
 from aqueduct.security import dev_directory, dev_tls, dev_trust
-from aqueduct.spark.java import NoJava, find_java
+from aqueduct.spark.errors import NoJava
+from aqueduct.spark.java import find_java
+from aqueduct.transport import quic
 from aqueduct.transport.udp import BUFFER_SIZE, UdpSocket
 
-_OLDEST = (3, 11)
-_FILES = 4_096
-_SECONDS = 10
-_SYNC = 0.02
-"""Seconds that a sync may take; a slower one delays producers noticeably."""
+_MIN_PYTHON = (3, 11)
+_MIN_FILES = 4_096
+_TIMEOUT = 10
+_MAX_SYNC = 0.02
+"""The longest acceptable sync in seconds; a slower one delays producers noticeably."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,14 @@ def _print(findings: list[Finding]) -> None:
 
 
 def check_python() -> Iterator[Finding]:
-    """The interpreter."""
+    """Check the version of the interpreter."""
     version = ".".join(str(part) for part in sys.version_info[:3])
-    yield Finding("Python", sys.version_info >= _OLDEST, version, "use Python 3.11 or newer")
+    yield Finding("Python", sys.version_info >= _MIN_PYTHON, version, "use Python 3.11 or newer")
 
 
 def check_packages() -> Iterator[Finding]:
-    """Required packages."""
-    for name in ("qh3", "msgspec", "cryptography"):
+    """Check the packages that channels need."""
+    for name in (quic.IMPLEMENTATION, "msgspec", "cryptography"):
         yield Finding(
             name, (found := _version(name)) != "", found or "missing", f"pip install {name}"
         )
@@ -128,7 +130,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_udp() -> Iterator[Finding]:
-    """Support of the kernel for UDP."""
+    """Check the UDP buffers and offloads of the kernel."""
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
         sock.bind(("127.0.0.1", 0))
         udp = UdpSocket(sock)
@@ -151,7 +153,7 @@ def check_udp() -> Iterator[Finding]:
 
 
 def check_certificates() -> Iterator[Finding]:
-    """The development certificate."""
+    """Check the development certificate."""
     name = "development certificate"
     try:
         trusted = dev_trust()
@@ -169,17 +171,17 @@ def check_certificates() -> Iterator[Finding]:
 
 
 def check_files() -> Iterator[Finding]:
-    """The limit of open files, and so of sockets."""
+    """Check the limit of open files, which includes sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,}"
-    ok = soft == resource.RLIM_INFINITY or soft >= _FILES
+    ok = soft == resource.RLIM_INFINITY or soft >= _MIN_FILES
     room = "" if hard == resource.RLIM_INFINITY else f" (at most {hard:,})"
-    advice = f"ulimit -n {_FILES}{room}; each client connection has a socket"
+    advice = f"ulimit -n {_MIN_FILES}{room}; each client connection has a socket"
     yield Finding("open files", ok, limit, advice, needed=False)
 
 
 def check_ingest() -> Iterator[Finding]:
-    """Requirements of ingest: pyarrow, and a disk with a low sync latency."""
+    """Check the requirements of ingest: pyarrow, and a disk with a low sync latency."""
     found = _version("pyarrow")
     yield Finding(
         "pyarrow",
@@ -196,7 +198,7 @@ def check_ingest() -> Iterator[Finding]:
         yield Finding(name, False, error.strerror or str(error), advice, needed=False)
     else:
         advice = "only ingest needs it: each acknowledgement waits for a sync; use a faster disk"
-        yield Finding(name, took <= _SYNC, f"{1000 * took:.1f} ms", advice, needed=False)
+        yield Finding(name, took <= _MAX_SYNC, f"{1000 * took:.1f} ms", advice, needed=False)
 
 
 def check_privacy(directory: Path) -> Iterator[Finding]:
@@ -243,7 +245,7 @@ def _sync_time(directory: Path) -> float:
 
 
 def check_java() -> Iterator[Finding]:
-    """A Java runtime, which only Spark needs: of this system, or from pip."""
+    """Check for a Java runtime, which only Spark needs."""
     try:
         home = find_java()
     except NoJava as error:
@@ -253,7 +255,7 @@ def check_java() -> Iterator[Finding]:
 
 
 def check_connection() -> Iterator[Finding]:
-    """A server, a client and a message between them, on loopback."""
+    """Check that a client can connect to a server on loopback, and call it."""
     try:
         with asyncio.Runner(loop_factory=running.loop_factory()) as runner:
             took = runner.run(_connect_and_call())
@@ -271,8 +273,8 @@ async def _connect_and_call() -> float:
     async with serve("127.0.0.1:0", bytes, tls=dev_tls()) as server:
         serving = asyncio.ensure_future(server.run(echo.handle))
         start = loop.time()
-        async with connect(server.address, Ping, trust=dev_trust(), timeout=_SECONDS) as connection:
-            await connection.entrypoint.call(Ping, number=0, filling=b"", timeout=_SECONDS)
+        async with connect(server.address, Ping, trust=dev_trust(), timeout=_TIMEOUT) as connection:
+            await connection.entrypoint.call(Ping, number=0, filling=b"", timeout=_TIMEOUT)
             took = loop.time() - start
         serving.cancel()
     return took
@@ -288,7 +290,7 @@ def _version(package: str) -> str:
 def _java_version(java: str) -> str:
     try:
         ran = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True
+            [java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -100,11 +100,11 @@ def send(
     """
     if texts and files:
         raise typer.BadParameter("give texts or --file, not both")
-    place = _place(address)
-    if not place.host or not place.port:
-        running.fail(f"not an address to send to: {address!r}; write {place.scheme}://host:port")
+    target = _parse(address)
+    if not target.host or not target.port:
+        running.fail(f"not an address to send to: {address!r}; write {target.scheme}://host:port")
     trust = None
-    if place.scheme == "tls":
+    if target.scheme == "tls":
         trust = options.client_trust(ca, pin, system)
     elif ca is not None or pin is not None or system:
         raise typer.BadParameter("--ca, --pin and --system are for tls:// addresses")
@@ -113,12 +113,12 @@ def send(
         largest = max(files, key=_size)
         if _size(largest) > MAX_INT32:
             raise typer.BadParameter(f"{largest} is too large for a message", param_hint="--file")
-        running.run(job.run(place, trust, _contents(files), sum(map(_size, files)), as_json))
+        running.run(job.run(target, trust, _contents(files), sum(map(_size, files)), as_json))
     elif texts:
-        running.run(job.run(place, trust, _numbered(encoded(texts)), None, as_json))
+        running.run(job.run(target, trust, _numbered(encoded(texts)), None, as_json))
     else:
         total = None if sys.stdin.isatty() else 0
-        running.run(job.run(place, trust, _numbered(standard_input(whole)), total, as_json))
+        running.run(job.run(target, trust, _numbered(standard_input(whole)), total, as_json))
 
 
 @app.command()
@@ -146,7 +146,7 @@ def listen(
             min=MIN_MESSAGE,
             max=MAX_INT32,
             metavar="BYTES",
-            help="The largest message taken.",
+            help="The largest message accepted.",
         ),
     ] = _DEFAULTS.max_message,
     cert: options.Certificate = None,
@@ -164,10 +164,10 @@ def listen(
 
     Example: aqueduct ipc listen tls://0.0.0.0:5000 --cert cert.pem --key key.pem
     """
-    place = _place(address)
+    target = _parse(address)
     tls = None
-    if place.scheme == "tls":
-        if not place.host:
+    if target.scheme == "tls":
+        if not target.host:
             running.fail(f"not an address to listen at: {address!r}; write tls://host:port")
         tls = options.server_tls(cert, key)
     elif cert is not None or key is not None:
@@ -176,7 +176,7 @@ def listen(
     config = IpcSettings(
         max_message=max_message, max_received=max(_DEFAULTS.max_received, 2 * max_message)
     )
-    running.run(IpcListener(printer, count).serve(address, tls, config))
+    running.run(IpcListenRun(printer, count).serve(address, tls, config))
 
 
 class IpcPrinter:
@@ -218,14 +218,14 @@ class IpcJsonPrinter(IpcPrinter):
 
 
 @dataclass
-class IpcListener:
-    """Receives messages and passes them to a printer."""
+class IpcListenRun:
+    """Receives the messages of one command, and passes them to a printer."""
 
     printer: IpcPrinter
     count: int
     taken: int = 0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    trouble: OSError | None = None
+    failure: OSError | None = None
 
     async def serve(self, address: str, tls: ServerTLS | None, config: IpcSettings) -> None:
         """Print until Ctrl-C, until ``count`` messages, or until the output is closed."""
@@ -233,8 +233,8 @@ class IpcListener:
         async with running.interrupts() as self.stop, _opened(endpoint):
             self.printer.listening(endpoint.address)
             await self.stop.wait()
-        if self.trouble is not None:
-            raise self.trouble
+        if self.failure is not None:
+            raise self.failure
 
     def take(self, message: ReceivedMessage[bytes]) -> Awaitable[None] | None:
         """Print a message; it is acknowledged after this returns, so that none is lost."""
@@ -242,7 +242,7 @@ class IpcListener:
             try:
                 self.printer.message(message)
             except OSError as error:
-                self.trouble = error
+                self.failure = error
                 self.stop.set()
             else:
                 self.taken += 1
@@ -280,7 +280,7 @@ class IpcSendRun:
 
     async def run(
         self,
-        place: ParsedAddress,
+        target: ParsedAddress,
         trust: Trust | None,
         outgoing: AsyncIterator[OutgoingMessage],
         total: int | None,
@@ -290,7 +290,7 @@ class IpcSendRun:
 
         ``total`` is the number of bytes, 0 if it is unknown, None to show no progress.
         """
-        async with running.interrupts() as stop, _opened(await _sender(place, trust)) as endpoint:
+        async with running.interrupts() as stop, _opened(await _sender(target, trust)) as endpoint:
             start = time.perf_counter()
             with contextlib.ExitStack() as stack:
                 if total is not None:
@@ -375,8 +375,8 @@ class IpcSendRun:
         )
 
 
-def _place(address: str) -> ParsedAddress:
-    """Parse an address; exit with a message if it is none."""
+def _parse(address: str) -> ParsedAddress:
+    """Parse an address; exit with a message if it is invalid."""
     try:
         return parse(address, schemes=("udp", "tls"))
     except ConnectError as error:
@@ -398,19 +398,19 @@ async def _opened(endpoint: Endpoint[bytes]) -> AsyncIterator[Endpoint[bytes]]:
         await endpoint.close()
 
 
-async def _sender(place: ParsedAddress, trust: Trust | None) -> Endpoint[bytes]:
-    """Return an endpoint that can send to a place, with any free port."""
-    if place.scheme == "tls":
+async def _sender(target: ParsedAddress, trust: Trust | None) -> Endpoint[bytes]:
+    """Return an endpoint on a free port that can send to an address."""
+    if target.scheme == "tls":
         return Endpoint("tls://", trust=trust)
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_DGRAM)
     except socket.gaierror as error:
-        raise ConnectError(f"cannot find {place.host!r}: {error.strerror}") from None
-    there = ipaddress.ip_address(str(found[0][4][0]))
-    if there.version == 6:
-        return Endpoint("udp://[::1]:0" if there.is_loopback else "udp://[::]:0")
-    return Endpoint("udp://127.0.0.1:0" if there.is_loopback else "udp://0.0.0.0:0")
+        raise ConnectError(f"cannot find {target.host!r}: {error.strerror}") from None
+    address = ipaddress.ip_address(str(found[0][4][0]))
+    if address.version == 6:
+        return Endpoint("udp://[::1]:0" if address.is_loopback else "udp://[::]:0")
+    return Endpoint("udp://127.0.0.1:0" if address.is_loopback else "udp://0.0.0.0:0")
 
 
 def _size(path: Path) -> int:

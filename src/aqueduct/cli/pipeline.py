@@ -19,11 +19,11 @@ from rich.table import Table
 from aqueduct.cli import options, running
 
 if TYPE_CHECKING:
-    from aqueduct.spark.jobs.pipeline.run import Status
-    from aqueduct.spark.jobs.pipeline.settings import Settings
-    from aqueduct.spark.jobs.pipeline.summary import Summary
+    from aqueduct.spark.pipeline.run import Status
+    from aqueduct.spark.pipeline.settings import PipelineSettings
+    from aqueduct.spark.pipeline.summary import Summary
 
-_EVERY = 2.0
+_LINE_INTERVAL = 2.0
 """Seconds between two lines of progress without a terminal."""
 
 
@@ -105,18 +105,17 @@ def pipeline(
     """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         running.fail("pipeline needs pyspark: pip install 'aqueduct-channels[spark]'")
-    from aqueduct.spark.jobs.pipeline.faults import PipelineError
-    from aqueduct.spark.jobs.pipeline.settings import Settings
+    from aqueduct.spark.pipeline.settings import PipelineError, PipelineSettings
 
-    given = tuple(each.strip() for each in (servers or "").split(",")) if servers else ()
-    if not given and (ca or pin or system):
+    addresses = tuple(each.strip() for each in servers.split(",")) if servers else ()
+    if not addresses and (ca or pin or system):
         raise typer.BadParameter("--ca, --pin and --system go with --servers")
-    if given and listen != "127.0.0.1:0":
-        raise typer.BadParameter("--listen is for the server that is started without --servers")
-    settings = Settings(
+    if addresses and listen != "127.0.0.1:0":
+        raise typer.BadParameter("--listen and --servers exclude each other")
+    settings = PipelineSettings(
         out=out or Path("aqueduct-pipeline") / f"{datetime.now():%Y%m%d-%H%M%S}",  # noqa: DTZ005
         master=master,
-        servers=given,
+        servers=addresses,
         listen=listen,
         topic=topic,
         devices=devices,
@@ -127,7 +126,7 @@ def pipeline(
         trigger=trigger,
         spark=_spark_settings(conf or []),
         trust=options.client_trust(ca, pin, system),
-        token=token if given else None,  # from the environment, it may be for other commands
+        token=token if addresses else None,  # from the environment, it may be for other commands
     )
     try:
         settings.check()
@@ -137,10 +136,10 @@ def pipeline(
     running.run(_run(settings, as_json))
 
 
-def _spark_settings(given: list[str]) -> dict[str, str]:
+def _spark_settings(conf: list[str]) -> dict[str, str]:
     """Return Spark configuration properties by name."""
     settings: dict[str, str] = {}
-    for each in given:
+    for each in conf:
         name, found, value = each.partition("=")
         if not found:
             raise typer.BadParameter(f"--conf {each}: write NAME=VALUE")
@@ -150,8 +149,8 @@ def _spark_settings(given: list[str]) -> dict[str, str]:
     return settings
 
 
-async def _run(settings: Settings, as_json: bool) -> int:
-    from aqueduct.spark.jobs.pipeline.run import Pipeline
+async def _run(settings: PipelineSettings, as_json: bool) -> int:
+    from aqueduct.spark.pipeline.run import Pipeline
 
     async with running.interrupts() as stop:
         with _redirect_stderr(settings.log), _watching(settings) as watch:
@@ -196,11 +195,11 @@ def _redirect_stderr(log: Path) -> Iterator[None]:
 class _Progress:
     """Shows progress: a live table on a terminal, otherwise lines."""
 
-    def __init__(self, live: Live | None, settings: Settings) -> None:
+    def __init__(self, live: Live | None, settings: PipelineSettings) -> None:
         self._live = live
         self._settings = settings
         self._stage = ""
-        self._said = 0.0
+        self._printed = 0.0
         self._last = (0.0, 0)
         self._rate = 0.0
 
@@ -212,9 +211,9 @@ class _Progress:
         now = time.monotonic()
         if status.stage != self._stage:
             running.notes.print(status.stage, markup=False, soft_wrap=True)
-        if status.stage == self._stage and now - self._said < _EVERY:
+        if status.stage == self._stage and now - self._printed < _LINE_INTERVAL:
             return
-        self._said = now
+        self._printed = now
         if status.running and status.stage == self._stage:
             running.notes.print(self._line(status), markup=False, soft_wrap=True)
         self._stage = status.stage
@@ -242,7 +241,7 @@ class _Progress:
         left = "" if not self._settings.duration else f" of {self._settings.duration:g}"
         table.add_row("now", status.stage)
         table.add_row("running", f"{status.running:.0f}{left} s")
-        table.add_row("sent", f"{sum(status.sent.values()):,}, {self._rate:,.0f} a second")
+        table.add_row("sent", f"{sum(status.sent.values()):,}, {self._rate:,.0f} per second")
         table.add_row("in the table", f"{status.rows:,} in {status.batches:,} batches")
         latency = status.latency_p50
         table.add_row("latency p50", "" if latency is None else f"{1000 * latency:,.0f} ms")
@@ -253,11 +252,11 @@ class _Progress:
 
 def _in_flight(status: Status) -> str:
     sent, arrived = status.sent.get("unreliable", 0), status.arrived.get("unreliable", 0)
-    return f"{max(sent - arrived, 0):,} of {sent:,} samples lost or on their way"
+    return f"{max(sent - arrived, 0):,} of {sent:,} samples lost or in flight"
 
 
 @contextmanager
-def _watching(settings: Settings) -> Iterator[_Progress]:
+def _watching(settings: PipelineSettings) -> Iterator[_Progress]:
     console = running.notes
     if not console.is_terminal:
         yield _Progress(None, settings)
@@ -274,7 +273,7 @@ def _print_summary(summary: Summary) -> None:
     table.add_column("mode")
     for name in ("sent", "lost", "arrived", "in readings", "in windows", "too late"):
         table.add_column(name, justify="right")
-    for mode, one in summary.accounts.items():
+    for mode, one in summary.totals.items():
         numbers = (one.sent, one.lost, one.arrived, one.rows, one.windowed, one.too_late)
         table.add_row(mode, *(f"{number:,}" for number in numbers))
     console = running.notes
@@ -282,17 +281,17 @@ def _print_summary(summary: Summary) -> None:
     latency = summary.figures.latency
     if latency is not None:
         console.print(
-            f"from sending to being in the table: p50 {1000 * latency.p50:,.0f} ms, "
+            f"latency from send to table: p50 {1000 * latency.p50:,.0f} ms, "
             f"p95 {1000 * latency.p95:,.0f} ms, p99 {1000 * latency.p99:,.0f} ms"
         )
     rate = summary.rows / summary.seconds if summary.seconds else 0
     console.print(
-        f"{options.pluralize(summary.rows, 'record')} in {summary.seconds:.1f} s, {rate:,.0f} a "
-        f"second, {options.pluralize(summary.figures.windows, 'window')}; all in "
-        f"{summary.whole_seconds:.0f} s" + (", interrupted" if summary.interrupted else "")
+        f"{options.pluralize(summary.rows, 'record')} in {summary.seconds:.1f} s, {rate:,.0f} per "
+        f"second, {options.pluralize(summary.figures.windows, 'window')}; "
+        f"{summary.whole_seconds:.0f} s in total" + (", interrupted" if summary.interrupted else "")
     )
     for fault in summary.faults:
-        console.print(f"it does not add up: {fault}", markup=False, soft_wrap=True)
+        console.print(f"inconsistent: {fault}", markup=False, soft_wrap=True)
     if not summary.faults:
-        console.print("it adds up: every record is accounted for")
+        console.print("every record is accounted for")
     console.print(f"tables and report: {summary.report}", markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SILENCE = 2.0
 """Seconds without a connection before a message is printed."""
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 
 
 def produce(
@@ -108,7 +108,7 @@ class _ProduceRun:
     async def run(self) -> int:
         """Store all lines, or those before Ctrl-C, and report."""
         start = time.perf_counter()
-        trouble: AqueductError | ValueError | None = None
+        failure: AqueductError | ValueError | None = None
         done = False
         with _progress(self.producer.topic) as show:
             watching = asyncio.create_task(self._watch(show))
@@ -120,11 +120,11 @@ class _ProduceRun:
             except KeyboardInterrupt:
                 done = False  # the second Ctrl-C: abandon what is not stored
             except (AqueductError, ValueError) as error:
-                trouble = error
+                failure = error
             finally:
                 watching.cancel()
-        if trouble is not None:
-            raise self._explained(trouble)
+        if failure is not None:
+            raise self._explained(failure)
         self._report(time.perf_counter() - start, done)
         return 0 if done else running.INTERRUPTED
 
@@ -133,7 +133,7 @@ class _ProduceRun:
         self.before = self.producer.committed
 
     async def _send(self, stop: asyncio.Event) -> bool:
-        """Send the input; whatever ends that, what was read before is stored."""
+        """Send the input; in any case, store the lines that were read."""
         try:
             return await running.until(stop, self._send_lines())
         finally:
@@ -155,7 +155,7 @@ class _ProduceRun:
                 self.lines += 1
         except OverflowError:
             raise IngestError(
-                f"line {self.lines + 1} is larger than the server takes: {largest:,} bytes "
+                f"line {self.lines + 1} is larger than the server accepts: {largest:,} bytes "
                 "(its --max-record), of which a key counts twice"
             ) from None
 
@@ -172,25 +172,25 @@ class _ProduceRun:
             elif not said and now - since >= _SILENCE:
                 said = True
                 why = running.printable(self.producer.trouble or f"{self.server} does not answer")
-                text = f"aqueduct: {why}; trying for up to {self.wait:g} s, Ctrl-C ends that"
+                text = f"aqueduct: {why}; retrying for up to {self.wait:g} s; Ctrl-C ends that"
                 running.notes.print(text, markup=False, soft_wrap=True)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     @property
     def _stored(self) -> int:
         return max(self.producer.committed - self.before, 0)
 
-    def _explained(self, trouble: Exception) -> Exception:
+    def _explained(self, failure: Exception) -> Exception:
         """Return the error, with the number of lines stored and how to resume."""
         from aqueduct.ingest import IngestError
 
         if not self.lines:
-            return trouble
+            return failure
         stored = min(self.producer.committed, self.lines)
         return IngestError(
-            f"{trouble}; of {options.pluralize(self.lines, 'line')}, {stored:,} "
+            f"{failure}; of {options.pluralize(self.lines, 'line')}, {stored:,} "
             f"{'is' if stored == 1 else 'are'} stored: give the same input with "
-            f"--producer-id {self.producer.producer_id} to go on behind them"
+            f"--producer-id {self.producer.producer_id} to continue after them"
         )
 
     def _report(self, took: float, done: bool) -> None:
@@ -209,7 +209,7 @@ class _ProduceRun:
             print(json.dumps(found))
             return
         already = f" ({before:,} had been stored before)" if before else ""
-        rate = f", {stored / took:,.0f} a second" if stored > 1_000 else ""
+        rate = f", {stored / took:,.0f} per second" if stored > 1_000 else ""
         left = "" if done else f"; interrupted after {options.pluralize(self.lines, 'line')}"
         running.notes.print(
             f"{options.pluralize(stored, 'record')} stored{already} in {took:.2f} s{rate}{left}"

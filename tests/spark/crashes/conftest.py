@@ -1,4 +1,4 @@
-"""Where these tests run: processes are found in /proc."""
+"""The crash tests need /proc to find processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A Spark program that keeps a stream going, and starts it again whenever it fails.
+"""A Spark program that runs a stream, and restarts it whenever it fails.
 
-python -m tests.spark.crashes.driving DIRECTORY MASTER SOURCE SINK; the last two are options of our
-source and our sink, as JSON. Without any of the sink, the stream goes into a table. A line to read
-has it come to its end: all is read, and a table is copied to one file.
+python -m tests.spark.crashes.driving DIRECTORY MASTER SOURCE SINK; the last two are the options of
+the source and the sink, as JSON. Without options of the sink, the stream writes a table. A line on
+standard input makes it read the rest, copy the table to one file, and exit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.ingest.crashing import say
 
 COLUMNS = ["partition", "offset", "key", "value", "producer_id", "producer_sequence"]
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""Most of these drivers live for seconds: what Java does to be fast later is too much for them."""
+"""Use only the fast compiler of the JVM, because most drivers live for seconds."""
 
 
 EQUAL = 3
@@ -48,7 +48,7 @@ def start(
 
 
 def go_on(query: StreamingQuery, asked: threading.Event) -> bool:
-    """Whether a query lived until somebody asked for its end."""
+    """Return whether a query ran until it was stopped."""
     while not asked.wait(0.05):
         if not query.isActive:
             say("failed", error=str(query.exception()).partition("=== Streaming")[0][-700:])

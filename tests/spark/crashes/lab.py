@@ -1,4 +1,4 @@
-"""Processes of the tests that kill: started, listened to, found and ended."""
+"""Processes of the crash tests: started, observed, found and killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 120.0
 
 
 class Script:
-    """A process of these tests, which says what happens in lines of JSON."""
+    """A process that reports events as lines of JSON."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._command = [sys.executable, "-m", module, *arguments]
@@ -29,7 +29,7 @@ class Script:
         self._listening: asyncio.Task[None]
         self._news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self.last: dict[str, dict[str, Any]] = {}
-        """Of each kind of event the latest."""
+        """The latest event of each kind."""
         self.said: list[dict[str, Any]] = []
         """All events so far."""
 
@@ -58,11 +58,11 @@ class Script:
         await asyncio.gather(self._listening, self._complaining)
 
     async def ended(self) -> None:
-        """Wait for its end, which somebody else sees to."""
+        """Wait for its exit."""
         await self._process.wait()
 
     async def _complain(self) -> None:
-        """Keep the end of what it has to complain of."""
+        """Keep the end of standard error."""
         assert self._process.stderr is not None
         while text := await self._process.stderr.read(65_536):
             self._errors = (self._errors + text)[-4_000:]
@@ -77,7 +77,7 @@ class Script:
         self._news.put_nowait(None)
 
     async def event(self, *names: str) -> dict[str, Any]:
-        """The next event with one of these names."""
+        """Wait for the next event with one of these names."""
         async with asyncio.timeout(PATIENCE):
             while event := await self._news.get():
                 if event["event"] in names:
@@ -85,7 +85,7 @@ class Script:
         raise AssertionError(f"the process ended: {self._errors.decode(errors='replace')}")
 
     def ask(self) -> None:
-        """Write the line that it waits for."""
+        """Write the line that the process waits for."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
 
@@ -95,13 +95,13 @@ class Script:
 
 
 def kill(process: int) -> None:
-    """End a process at once, if it has not ended."""
+    """Kill a process, unless it has exited."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
 
 
 def command(process: int) -> str:
-    """What a process runs; empty if it has ended."""
+    """Return the command line of a process; empty if it has exited."""
     try:
         return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
     except OSError:
@@ -109,7 +109,7 @@ def command(process: int) -> str:
 
 
 def parent(process: int) -> int:
-    """Who has started a process, or took it over; 0 if it has ended."""
+    """Return the parent of a process; 0 if the process has exited."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -117,12 +117,12 @@ def parent(process: int) -> int:
 
 
 def mark() -> dict[str, str]:
-    """For the environment of a process: it and all that it starts can be found by this."""
+    """Return environment variables that mark a process and its descendants."""
     return {_MARK: uuid.uuid4().hex}
 
 
 def family(marked: Mapping[str, str]) -> list[int]:
-    """All processes that have a mark, also those whose parents have ended."""
+    """Return all marked processes, also orphans."""
     wanted = f"{_MARK}={marked[_MARK]}".encode()
     found = []
     for each in os.listdir("/proc"):
@@ -134,7 +134,7 @@ def family(marked: Mapping[str, str]) -> list[int]:
 
 
 async def until(condition: Callable[[], bool], what: str, pause: float = 0.01) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not condition():  # noqa: ASYNC110 -- what others do on disk sets no event

@@ -1,7 +1,7 @@
-"""A producer that sends numbered records at an even pace, and tells which are flushed.
+"""A producer that sends numbered records at a constant rate, and reports which are flushed.
 
-python -m tests.spark.crashes.producing ADDRESS TOPIC ID AUTHORITY; it ends, with all that it has
-sent flushed, when there is a line to read or nobody who could write one.
+python -m tests.spark.crashes.producing ADDRESS TOPIC ID AUTHORITY. A line or the end of standard
+input makes it flush and exit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An ingest server as often as asked, one after the other; its parent stays and forks them.
+"""Forks one ingest server after another, because a fork is faster than importing.
 
 python -m tests.spark.crashes.serving ADDRESS DIRECTORY CERTIFICATE KEY, then an empty line for each
-server; the next line is read when that server is dead. Importing takes longer than a fork.
+server; the next line is read when that server has exited.
 """
 
 from __future__ import annotations

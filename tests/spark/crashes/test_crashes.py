@@ -1,4 +1,4 @@
-"""Drivers, Python workers and servers that are killed: the table has each record exactly once."""
+"""Killed drivers, Python workers and servers: the table has each record exactly once."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ WORKERS = {
     "the parent of the workers": "pyspark.daemon pyspark.worker",
     "the planner": "python_streaming_source_runner",
 }
-"""Whom to kill, and what it runs."""
+"""The processes to kill, and their programs."""
 
 
 class Run:
-    """A server, producers, and drivers one after the other, on one directory."""
+    """A server, producers and successive drivers on one directory."""
 
     def __init__(
         self, directory: Path, authority: ServerTLS, tls: ServerTLS, *, copies: bool = False
     ) -> None:
-        """``copies`` has the stream go into another topic instead of a table."""
+        """With ``copies``, the stream writes to another topic instead of a table."""
         self._copies = copies
         self.moments = [each for each in MOMENTS if each != "written" or not copies]
         self.chance = random.Random(SEED)
@@ -117,7 +117,7 @@ class Run:
         await self.driver.event("began")
 
     def reached(self, what: str) -> int:
-        """The last batch of which a directory has a file."""
+        """Return the last batch with a file in a directory."""
         try:
             names = os.listdir(self.directory / what)
         except FileNotFoundError:
@@ -125,12 +125,12 @@ class Run:
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     async def progress(self) -> None:
-        """Wait until a batch is done that was not planned when this was called."""
+        """Wait until a batch that is not planned yet is committed."""
         planned = self.reached("checkpoint/offsets")
         await until(lambda: self.reached("checkpoint/commits") > planned, f"batch {planned + 1}")
 
     async def moment(self, name: str = "") -> str:
-        """Wait for the moment at which something is to die."""
+        """Wait for the moment of the next kill."""
         name = name or self.chance.choice(self.moments)
         directory, most = MOMENTS[name]
         delay = most * self.chance.random()
@@ -178,7 +178,7 @@ class Run:
         return f"the server {when}"
 
     def failures(self) -> list[str]:
-        """Why queries have ended, and were started again."""
+        """Return why queries failed and were restarted."""
         told = [each for driver in self.drivers for each in driver.said]
         return [str(each["error"]) for each in told if each["event"] == "failed"]
 
@@ -211,12 +211,12 @@ class Run:
         return sent
 
     def stored(self, name: str) -> int:
-        """How many rows a topic has."""
+        """Return the number of rows of a topic."""
         (topic,) = DirectoryReader(self.data).topics(name)
         return sum(part.next_offset for part in topic.partitions)
 
     def judge(self, sent: dict[str, int]) -> None:
-        """The table has all that was flushed, once, as it was sent."""
+        """Check that the table has each flushed record once and unchanged."""
         rows = pq.read_table(self.directory / "result.parquet").to_pylist()
         numbers = Counter((row["producer_id"], row["producer_sequence"]) for row in rows)
         wanted = {(name, number) for name in sent for number in range(1, sent[name] + 1)}
@@ -249,7 +249,7 @@ class Run:
 
 
 async def be_killed(run: Run, count: int) -> dict[str, int]:
-    """So many rounds, and what was flushed in all."""
+    """Run rounds of kills, and check the result."""
     try:
         await run.rounds(count)
         return await run.finish()
@@ -258,7 +258,7 @@ async def be_killed(run: Run, count: int) -> dict[str, int]:
         print("queries failed:", *run.failures(), sep="\n\n")
 
 
-async def test_whatever_is_killed_the_table_has_each_record_exactly_once(
+async def test_the_table_has_each_record_exactly_once_despite_kills(
     tmp_path: Path, authority: ServerTLS, tls: ServerTLS
 ) -> None:
     async with Run(tmp_path, authority, tls) as run:
@@ -268,7 +268,7 @@ async def test_whatever_is_killed_the_table_has_each_record_exactly_once(
         await until(lambda: not any(map(command, run.orphans)), "no worker outlives its driver")
 
 
-async def test_whatever_is_killed_a_topic_has_each_row_once_that_was_written_to_it(
+async def test_a_topic_has_each_written_row_exactly_once_despite_kills(
     tmp_path: Path, authority: ServerTLS, tls: ServerTLS
 ) -> None:
     async with Run(tmp_path, authority, tls, copies=True) as run:

@@ -1,4 +1,4 @@
-"""Columns: chosen by name and type, and rows taken from Arrow or refused with their number."""
+"""Columns: chosen by name and type; rows are converted from Arrow or rejected by number."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 )
 
 from aqueduct.spark.errors import SinkError
-from aqueduct.spark.sink.columns import Columns, Rows, choose_columns, rows_by_topic, take_rows
-from aqueduct.spark.sink.options import sink_options
+from aqueduct.spark.options import sink_options
+from aqueduct.spark.sink.columns import ColumnNames, Rows, choose_columns, rows_by_topic, take_rows
 
 HEADER = StructType([StructField("name", StringType()), StructField("value", BinaryType())])
 TYPES = {
@@ -47,7 +47,7 @@ def table(columns: str) -> StructType:
     return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
 
 
-def chosen(schema: str, **options: str) -> Columns:
+def chosen(schema: str, **options: str) -> ColumnNames:
     given = {"servers": "a:1", "topic": "logs", **options}
     given = {name: value for name, value in given.items() if value != "none"}
     return choose_columns(table(schema), sink_options(given, streaming=False))
@@ -58,18 +58,18 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.record_batch(arrays, names=list(columns))
 
 
-def taken(rows: pa.RecordBatch, columns: Columns, max_record: int = 100) -> Rows:
+def taken(rows: pa.RecordBatch, columns: ColumnNames, max_record: int = 100) -> Rows:
     return take_rows(rows, columns, max_record, range(1, rows.num_rows + 1))
 
 
 def test_columns_are_found_by_their_names() -> None:
-    assert chosen("value string") == Columns("value")
+    assert chosen("value string") == ColumnNames("value")
     everything = "value binary, key string, headers headers, timestamp timestamp"
-    assert chosen(everything) == Columns("value", "key", "headers", "timestamp")
+    assert chosen(everything) == ColumnNames("value", "key", "headers", "timestamp")
     assert chosen("topic string, value string", topic="none").topic == "topic"
 
 
-def test_columns_may_have_other_names() -> None:
+def test_options_map_columns_with_other_names() -> None:
     columns = chosen(
         "a string, b binary, c map, d timestamp, e bigint",
         key="a",
@@ -78,7 +78,7 @@ def test_columns_may_have_other_names() -> None:
         timestamp="d",
         idColumn="e",
     )
-    assert columns == Columns("b", "a", "c", "d", None, "e")
+    assert columns == ColumnNames("b", "a", "c", "d", None, "e")
     assert chosen("key string, value string", idColumn="key").id == "key"
     assert chosen("topic string, value string", key="topic").key == "topic"
 
@@ -86,35 +86,37 @@ def test_columns_may_have_other_names() -> None:
 @pytest.mark.parametrize(
     ("schema", "options", "fault"),
     [
-        ("a string", {}, "there is no column value, which is what is stored; columns: a"),
+        ("a string", {}, "there is no column value, which every record needs; columns: a"),
         ("value string", {"key": "k"}, "option key: there is no column 'k'; columns: value"),
         ("value string", {"idColumn": "k"}, "option idColumn: there is no column 'k'"),
-        ("value string", {"topic": "none"}, "option topic says where rows go, and is missing"),
-        ("value string, topic string", {}, "option topic and a column topic both say"),
-        ("value int", {}, "column 'value' is int, and has to be string or binary; CAST"),
-        ("a int", {"value": "a"}, r"column 'a' \(value\) is int, and has to be string or binary"),
-        ("value string, key bigint", {}, "column 'key' is bigint, and has to be string or bin"),
-        ("value string, topic int", {"topic": "none"}, "column 'topic' is int, and has to be str"),
-        ("value string, headers string", {}, "column 'headers' is string, and has to be array<"),
-        ("value string, timestamp bigint", {}, "column 'timestamp' is bigint, and has to be time"),
-        ("value string, timestamp timestamp_ntz", {}, "has to be timestamp; CAST"),
-        ("value string, i double", {"idColumn": "i"}, r"column 'i' \(id\) is double, and has"),
+        ("value string", {"topic": "none"}, "neither an option topic nor a column topic"),
+        ("value string, topic string", {}, "option topic and column topic exclude"),
+        ("value int", {}, "column 'value' is int, and must be string or binary; CAST"),
+        ("a int", {"value": "a"}, r"column 'a' \(value\) is int, and must be string or binary"),
+        ("value string, key bigint", {}, "column 'key' is bigint, and must be string or bin"),
+        ("value string, topic int", {"topic": "none"}, "column 'topic' is int, and must be str"),
+        ("value string, headers string", {}, "column 'headers' is string, and must be array<"),
+        ("value string, timestamp bigint", {}, "column 'timestamp' is bigint, and must be time"),
+        ("value string, timestamp timestamp_ntz", {}, "must be timestamp; CAST"),
+        ("value string, i double", {"idColumn": "i"}, r"column 'i' \(id\) is double, and must"),
         ("value string, extra int, more int", {}, "'extra' would not be stored .*drop extra, more"),
     ],
 )
-def test_what_does_not_fit_is_named(schema: str, options: dict[str, str], fault: str) -> None:
+def test_an_error_names_the_unsuitable_column(
+    schema: str, options: dict[str, str], fault: str
+) -> None:
     with pytest.raises(SinkError, match=fault):
         chosen(schema, **options)
 
 
-def test_a_name_is_used_once() -> None:
+def test_duplicate_column_names_are_rejected() -> None:
     schema = table("value string, value string")
     options = sink_options({"servers": "a:1", "topic": "logs"}, streaming=False)
     with pytest.raises(SinkError, match="there are 2 columns 'value'"):
         choose_columns(schema, options)
 
 
-def test_rows_become_lists() -> None:
+def test_rows_are_converted_to_lists() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     rows = taken(
         batch(
@@ -124,41 +126,41 @@ def test_rows_become_lists() -> None:
             timestamp=pa.array([moment, None], TIME),
             i=pa.array([1, 2], pa.int32()),
         ),
-        Columns("value", "key", "headers", "timestamp", None, "i"),
+        ColumnNames("value", "key", "headers", "timestamp", None, "i"),
     )
     micros = int(moment.timestamp()) * 1_000_000 + 678901
     assert rows == Rows([b"a", b"b"], [b"k", None], [[("n", b"h")], []], [micros, None], [1, 2])
 
 
-def test_headers_may_be_a_map_which_has_no_order() -> None:
+def test_headers_of_a_map_are_sorted() -> None:
     kind = pa.map_(pa.string(), pa.string())
     rows = pa.array([None, [("b", "2"), ("a", "1")], []], kind)
-    columns = Columns("value", headers="headers")
+    columns = ColumnNames("value", headers="headers")
     whole = batch(value=["x", "y", "z"], headers=rows)
     assert taken(whole, columns).headers == [[], [("a", b"1"), ("b", b"2")], []]
     assert taken(whole.slice(1), columns).headers == [[("a", b"1"), ("b", b"2")], []]
 
 
-def test_a_slice_of_a_batch_has_its_own_headers() -> None:
+def test_a_sliced_batch_keeps_its_own_headers() -> None:
     headers = pa.array([[{"name": str(at), "value": b""}] for at in range(4)], ARROW_HEADERS)
     rows = batch(value=["x"] * 4, headers=headers).slice(2, 1)
-    assert taken(rows, Columns("value", headers="headers")).headers == [[("2", b"")]]
+    assert taken(rows, ColumnNames("value", headers="headers")).headers == [[("2", b"")]]
 
 
-def test_the_id_that_another_server_gave_a_row_is_left_behind() -> None:
+def test_the_id_header_of_another_server_is_removed() -> None:
     entries = [{"name": "aqueduct-id", "value": bytes(20)}, {"name": "n", "value": b"h"}]
     rows = batch(value=["x"], headers=pa.array([entries], ARROW_HEADERS))
-    assert taken(rows, Columns("value", headers="headers")).headers == [[("n", b"h")]]
+    assert taken(rows, ColumnNames("value", headers="headers")).headers == [[("n", b"h")]]
 
 
-def test_rows_are_shared_out_by_topic() -> None:
+def test_rows_are_grouped_by_topic() -> None:
     rows = batch(value=["a", "b", "c"], topic=["x", "y", "x"])
-    parts = rows_by_topic(rows, Columns("value", topic="topic"), None, range(11, 14))
+    parts = rows_by_topic(rows, ColumnNames("value", topic="topic"), None, range(11, 14))
     assert [(name, part["value"].to_pylist(), list(at)) for name, part, at in parts] == [
         ("x", ["a", "c"], [11, 13]),
         ("y", ["b"], [12]),
     ]
-    (alone,) = rows_by_topic(rows, Columns("value"), "logs", range(11, 14))
+    (alone,) = rows_by_topic(rows, ColumnNames("value"), "logs", range(11, 14))
     assert alone == ("logs", rows, range(11, 14))
 
 
@@ -169,10 +171,10 @@ def test_rows_are_shared_out_by_topic() -> None:
         (["x", "a b"], "row 12 of this task: column topic is 'a b', which cannot be"),
     ],
 )
-def test_a_row_without_a_topic_is_refused(topics: list[str | None], fault: str) -> None:
+def test_a_row_without_a_valid_topic_is_rejected(topics: list[str | None], fault: str) -> None:
     rows = batch(value=["a", "b"], topic=topics)
     with pytest.raises(SinkError, match=fault):
-        rows_by_topic(rows, Columns("value", topic="topic"), None, range(11, 13))
+        rows_by_topic(rows, ColumnNames("value", topic="topic"), None, range(11, 13))
 
 
 def headers(*rows: list[tuple[str | None, bytes | None]]) -> pa.Array:
@@ -182,14 +184,17 @@ def headers(*rows: list[tuple[str | None, bytes | None]]) -> pa.Array:
 @pytest.mark.parametrize(
     ("columns", "fault"),
     [
-        ({"value": ["a", None]}, "row 2 of this task: column value is null: a record has a value"),
+        (
+            {"value": ["a", None]},
+            "row 2 of this task: column value is null: a record needs a value",
+        ),
         (
             {"value": ["a", None], "key": ["k", "key-7"]},
             "row 2 of this task, with key 'key-7': column value is null",
         ),
         (
             {"value": ["a", "b" * 101]},
-            "row 2 .*: column value has 101 bytes; .* takes 100",
+            "row 2 .*: column value has 101 bytes; .* accepts 100",
         ),
         (
             {"value": ["a", "b" * 99], "key": ["k", "kk"]},
@@ -197,11 +202,11 @@ def headers(*rows: list[tuple[str | None, bytes | None]]) -> pa.Array:
         ),
         (
             {"value": ["a", "b"], "timestamp": pa.array([0, 2**62], pa.int64()).cast(TIME)},
-            "row 2 .*: column timestamp is outside of the years 1 to 9999",
+            "row 2 .*: column timestamp is outside the years 1 to 9999",
         ),
         (
             {"value": ["a"], "headers": headers([("n", None)])},
-            "row 1 .*: column headers has no 'n': null cannot be sent",
+            "row 1 .*: column headers has no value for 'n': null cannot be stored",
         ),
         (
             {"value": ["a"], "headers": headers([(None, b"")])},
@@ -209,25 +214,25 @@ def headers(*rows: list[tuple[str | None, bytes | None]]) -> pa.Array:
         ),
         (
             {"value": ["a", "b"], "headers": headers([], [("n", b""), ("n", b"")])},
-            "row 2 .*: column headers has two of the same name",
+            "row 2 .*: column headers has two entries of the same name",
         ),
         (
             {"value": ["a"], "headers": headers([(str(at), b"") for at in range(65)])},
-            "row 1 .*: column headers has 65; a record may have 64",
+            "row 1 .*: column headers has 65 entries; a record may have 64",
         ),
         ({"value": ["a", "b"], "id": ["x", None]}, "row 2 .*: column id is null"),
     ],
 )
-def test_a_row_that_cannot_be_stored_is_named(columns: dict[str, Any], fault: str) -> None:
+def test_an_error_names_the_row_that_cannot_be_stored(columns: dict[str, Any], fault: str) -> None:
     with pytest.raises(SinkError, match=fault):
-        taken(batch(**columns), Columns(**{name: name for name in columns}))
+        taken(batch(**columns), ColumnNames(**{name: name for name in columns}))
 
 
-def test_large_rows_are_looked_at_one_by_one() -> None:
+def test_large_rows_are_checked_one_by_one() -> None:
     rows = batch(value=["a" * 99, "b"], key=["k", "k" * 50])
-    assert taken(rows, Columns("value", "key")).values == [b"a" * 99, b"b"]
+    assert taken(rows, ColumnNames("value", "key")).values == [b"a" * 99, b"b"]
 
 
-def test_columns_of_other_widths_are_taken_too() -> None:
+def test_large_string_and_binary_columns_are_accepted() -> None:
     rows = batch(value=pa.array(["a"], pa.large_string()), key=pa.array([b"k"], pa.large_binary()))
-    assert taken(rows, Columns("value", "key")) == Rows([b"a"], [b"k"], None, None, None)
+    assert taken(rows, ColumnNames("value", "key")) == Rows([b"a"], [b"k"], None, None, None)

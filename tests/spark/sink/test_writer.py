@@ -21,11 +21,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.security import ServerTLS, trust
-from aqueduct.spark.backend import Place
+from aqueduct.spark.backend import Backend
 from aqueduct.spark.errors import SinkError, WrongOption
-from aqueduct.spark.sink.columns import Columns
+from aqueduct.spark.sink.columns import ColumnNames
 from aqueduct.spark.sink.task_writer import Sink, Step, write_part
-from aqueduct.spark.sink.writer import BatchWriter, StreamWriter, Written, step_of
+from aqueduct.spark.sink.writer import BatchWriter, StreamWriter, TaskCommit, step_of
 from tests.spark.landing import Landing, stored_rows, stored_values
 
 SECONDS = 60
@@ -34,15 +34,15 @@ VALUE = StructType([StructField("value", StringType())])
 
 
 @pytest.fixture
-def place(landing: Landing, tls: ServerTLS, authority: ServerTLS) -> Iterator[Place]:
+def backend(landing: Landing, tls: ServerTLS, authority: ServerTLS) -> Iterator[Backend]:
     with landing.served(tls) as server:
-        yield Place(server=server.address, trust=trust(authority.certificate))
+        yield Backend(server=server.address, trust=trust(authority.certificate))
 
 
 @pytest.fixture
-def there(place: Place, trust_ca: str) -> dict[str, str]:
+def there(backend: Backend, trust_ca: str) -> dict[str, str]:
     """The options that say where a server is."""
-    return {"servers": place.server, "trustCa": trust_ca}
+    return {"servers": backend.server, "trustCa": trust_ca}
 
 
 def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
@@ -59,7 +59,7 @@ def twice(count: int) -> Counter[bytes]:
 
 
 def test_a_batch_is_stored_with_all_its_columns(
-    spark: SparkSession, place: Place, there: dict[str, str]
+    spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = spark.range(100).select(
         f.concat(f.lit("v"), "id").alias("value"),
@@ -68,7 +68,7 @@ def test_a_batch_is_stored_with_all_its_columns(
         f.timestamp_micros(f.lit(1_700_000_000_123_457) + f.col("id")).alias("timestamp"),
     )
     write(frame, topic="logs", partitions="3", **there)
-    rows = sorted(stored_rows(place, "logs"), key=lambda row: int(row["key"]))
+    rows = sorted(stored_rows(backend, "logs"), key=lambda row: int(row["key"]))
     assert [row["value"] for row in rows] == [b"v%d" % each for each in range(100)]
     assert [row["key"] for row in rows] == [b"%d" % each for each in range(100)]
     assert all({"name": "n", "value": row["key"]} in row["headers"] for row in rows)
@@ -78,56 +78,56 @@ def test_a_batch_is_stored_with_all_its_columns(
     assert {row["partition"] for row in rows} == {0, 1, 2}
 
 
-def test_columns_of_other_names_are_written(
-    spark: SparkSession, place: Place, there: dict[str, str]
+def test_options_map_columns_with_other_names(
+    spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = spark.range(10).select(
         f.col("id").cast("string").alias("name"), f.lit("x").alias("text")
     )
     write(frame, topic="logs", key="name", value="text", **there)
-    assert {row["key"] for row in stored_rows(place, "logs")} == {b"%d" % at for at in range(10)}
+    assert {row["key"] for row in stored_rows(backend, "logs")} == {b"%d" % at for at in range(10)}
 
 
-def test_each_write_is_one_of_its_own_unless_it_has_a_name(
-    spark: SparkSession, place: Place, there: dict[str, str]
+def test_only_named_writes_are_deduplicated(
+    spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = numbers(spark, 50).toDF("value")
     for tasks in (2, 3):
         write(frame.repartition(tasks), topic="named", writeId="copy", **there)
         write(frame, topic="unnamed", **there)
-    assert stored_values(place, "named") == twice(50)
-    assert stored_values(place, "unnamed").total() == 200
+    assert stored_values(backend, "named") == twice(50)
+    assert stored_values(backend, "unnamed").total() == 200
     for number in ("1", "2", "2"):
         write(frame, topic="named", writeId="copy", writeStep=number, **there)
-    assert stored_values(place, "named").total() == 300
+    assert stored_values(backend, "named").total() == 300
 
 
-def test_rows_go_where_a_column_says(
-    spark: SparkSession, place: Place, there: dict[str, str]
+def test_a_column_selects_the_topic_of_a_row(
+    spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     even = f.when(f.col("value") % 2 == 0, "even").otherwise("odd").alias("topic")
     frame = numbers(spark, 40).toDF("value").select("value", even)
     for _ in range(2):
         write(frame, writeId="sorted", **there)
-    assert stored_values(place, "even") + stored_values(place, "odd") == twice(40)
-    assert stored_values(place, "even").total() == 40
+    assert stored_values(backend, "even") + stored_values(backend, "odd") == twice(40)
+    assert stored_values(backend, "even").total() == 40
 
 
 def test_rows_with_the_same_id_are_stored_once(
-    spark: SparkSession, place: Place, there: dict[str, str]
+    spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = numbers(spark, 50).toDF("value").withColumn("order", f.col("value"))
     write(frame, topic="logs", idColumn="order", **there)
-    assert stored_values(place, "logs") == Counter({b"%d" % each: 1 for each in range(50)})
+    assert stored_values(backend, "logs") == Counter({b"%d" % each: 1 for each in range(50)})
 
 
-def test_a_table_without_rows_is_written_too(
-    spark: SparkSession, place: Place, there: dict[str, str]
+def test_an_empty_table_can_be_written(
+    spark: SparkSession, backend: Backend, there: dict[str, str]
 ) -> None:
     frame = numbers(spark, 10).toDF("value")
     write(frame.limit(0), topic="logs", **there)
     write(frame.where("false"), topic="logs", writeId="none", **there)
-    assert stored_values(place, "logs").total() == 0
+    assert stored_values(backend, "logs").total() == 0
     write(frame.select("value", f.lit("logs").alias("topic")).limit(0), **there)
 
 
@@ -182,8 +182,8 @@ class Query:
         return Query(self._spark, checkpoint, self._there)
 
 
-def content(place: Place, topic: str) -> Counter[tuple[Any, ...]]:
-    rows = stored_rows(place, topic)
+def content(backend: Backend, topic: str) -> Counter[tuple[Any, ...]]:
+    rows = stored_rows(backend, topic)
     return Counter(
         (
             row["key"],
@@ -206,39 +206,39 @@ def test_a_stream_stores_each_row_once_over_restarts(
     with landing.served(tls) as server:
         address = server.address
         there = {"servers": address, "trustCa": trust_ca}
-        place = Place(server=address, trust=trust(trust_ca.encode()))
+        backend = Backend(server=address, trust=trust(trust_ca.encode()))
         query = Query(spark, tmp_path / "checkpoint", there)
         query.run()
-        wanted = content(place, "logs")
+        wanted = content(backend, "logs")
         assert wanted.total() == 100
-        assert content(place, "copy") == wanted
+        assert content(backend, "copy") == wanted
         # The step is over on the server, and Spark does not know: the batch is run again.
         query.forget_commit()
         query.run()
-        assert content(place, "copy") == wanted
-        producers = {row["producer_id"].split(".")[1] for row in stored_rows(place, "copy")}
+        assert content(backend, "copy") == wanted
+        producers = {row["producer_id"].split(".")[1] for row in stored_rows(backend, "copy")}
         assert producers == {"0", "1", "2"}
     landing.write("logs", 30)
     with landing.served(tls, address):
         query.forget_commit()
         query.run()
-        wanted = content(place, "logs")
+        wanted = content(backend, "logs")
         assert wanted.total() == 130
-        assert content(place, "copy") == wanted
+        assert content(backend, "copy") == wanted
 
 
-def test_a_batch_that_comes_back_with_other_rows_ends_the_query_and_stores_nothing(
+def test_a_replayed_batch_with_other_rows_fails_and_stores_nothing(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 60)
     with landing.served(tls) as server:
         address = server.address
         there = {"servers": address, "trustCa": trust_ca}
-        place = Place(server=address, trust=trust(trust_ca.encode()))
+        backend = Backend(server=address, trust=trust(trust_ca.encode()))
         blue = Query(spark, tmp_path / "blue", there)
         blue.run()
-        before = content(place, "copy")
-        assert before == content(place, "logs")
+        before = content(backend, "copy")
+        assert before == content(backend, "logs")
         green = blue.copy(tmp_path / "green")
     landing.write("logs", 10)
     with landing.served(tls, address):
@@ -246,48 +246,48 @@ def test_a_batch_that_comes_back_with_other_rows_ends_the_query_and_stores_nothi
         fault = "step 1 of job '[0-9a-f-]+' ended with 20 rows and was replayed with 30:"
         with pytest.raises(Exception, match=fault):
             blue.run()
-        assert content(place, "copy") == before
+        assert content(backend, "copy") == before
         # Of two copies that go on in turn, the second has to have the rows of the first.
         green.run()
-        wanted = content(place, "logs")
-        assert content(place, "copy") == wanted
+        wanted = content(backend, "logs")
+        assert content(backend, "copy") == wanted
         late = green.copy(tmp_path / "late")
         late.go_back()
     landing.write("logs", 5)
     with landing.served(tls, address):
         with pytest.raises(Exception, match="ended with 10 rows and was replayed with 15:"):
             late.run()
-        assert content(place, "copy") == wanted
+        assert content(backend, "copy") == wanted
         green.run()
-        assert content(place, "copy") == content(place, "logs")
+        assert content(backend, "copy") == content(backend, "logs")
 
 
-def test_a_checkpoint_restored_some_batches_back_replays_the_same_rows(
+def test_an_older_checkpoint_replays_the_same_rows(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 60)
     with landing.served(tls) as server:
         there = {"servers": server.address, "trustCa": trust_ca}
-        place = Place(server=server.address, trust=trust(trust_ca.encode()))
+        backend = Backend(server=server.address, trust=trust(trust_ca.encode()))
         query = Query(spark, tmp_path / "checkpoint", there)
         query.run()
         query.go_back(2)
         query.run()
-        assert content(place, "copy") == content(place, "logs")
+        assert content(backend, "copy") == content(backend, "logs")
 
 
-def test_a_batch_that_was_interrupted_and_is_planned_anew_is_not_mixed_silently(
+def test_an_interrupted_batch_that_is_planned_again_fails_if_its_rows_differ(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 10)
     with landing.served(tls) as server:
         there = {"servers": server.address, "trustCa": trust_ca}
-        place = Place(server=server.address, trust=trust(trust_ca.encode()))
+        backend = Backend(server=server.address, trust=trust(trust_ca.encode()))
         query = Query(spark, tmp_path / "checkpoint", there)
         query.run()
         # Another driver of the same query has begun the next batch, and died.
-        name = stored_rows(place, "copy")[0]["producer_id"].split(".")[0]
-        sink = Sink((place,), Columns("value"), "copy")
+        name = stored_rows(backend, "copy")[0]["producer_id"].split(".")[0]
+        sink = Sink((backend,), ColumnNames("value"), "copy")
         write_part(sink, Step(name, 1, uuid.uuid4().hex), 0, [pa.record_batch({"value": ["x"]})])
         address = server.address
     landing.write("logs", 5)
@@ -298,12 +298,12 @@ def test_a_batch_that_was_interrupted_and_is_planned_anew_is_not_mixed_silently(
         with pytest.raises(Exception, match=fault):
             query.run()
         query.run(failOnExtraRows="false")
-        assert stored_values(place, "copy") == stored_values(place, "logs") + Counter([b"x"])
+        assert stored_values(backend, "copy") == stored_values(backend, "logs") + Counter([b"x"])
 
 
 @pytest.mark.parametrize("id_column", [None, "name"])
-def test_a_write_whose_name_is_used_again_for_other_rows_fails(
-    spark: SparkSession, place: Place, there: dict[str, str], id_column: str | None
+def test_a_reused_write_id_with_other_rows_fails(
+    spark: SparkSession, backend: Backend, there: dict[str, str], id_column: str | None
 ) -> None:
     options = {"topic": "logs", "writeId": "copy", "writeStep": "4", **there}
     frame = numbers(spark, 30).toDF("value")
@@ -312,7 +312,7 @@ def test_a_write_whose_name_is_used_again_for_other_rows_fails(
         options["idColumn"] = id_column
     write(frame, **options)
     write(frame.repartition(3), **options)
-    before = stored_values(place, "logs")
+    before = stored_values(backend, "logs")
     count = frame.count()
     fault = f"step 4 of job 'copy' ended with {count} rows and was replayed with"
     for other, found in (
@@ -321,10 +321,10 @@ def test_a_write_whose_name_is_used_again_for_other_rows_fails(
     ):
         with pytest.raises(Exception, match=f"{fault} {found}:"):
             write(other, **options)
-    assert stored_values(place, "logs") == before
+    assert stored_values(backend, "logs") == before
 
 
-def test_a_batch_within_a_stream_is_known_by_the_name_it_is_given(
+def test_foreach_batch_deduplicates_by_write_id(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 50)
@@ -346,8 +346,8 @@ def test_a_batch_within_a_stream_is_known_by_the_name_it_is_given(
         )
         query = stream.load().writeStream.foreachBatch(copy).trigger(availableNow=True).start()
         assert query.awaitTermination(SECONDS)
-        place = Place(server=server.address, trust=trust(trust_ca.encode()))
-        assert stored_values(place, "copy") == stored_values(place, "logs")
+        backend = Backend(server=server.address, trust=trust(trust_ca.encode()))
+        assert stored_values(backend, "copy") == stored_values(backend, "logs")
 
 
 def jobs(spark: SparkSession) -> int:
@@ -361,12 +361,12 @@ def jobs(spark: SparkSession) -> int:
         (["value"], {"partitions": "many"}, "option partitions is a whole number"),
         (["value", "id"], {}, "column 'id' would not be stored"),
         (["id"], {}, "there is no column value"),
-        (["id"], {"value": "id"}, r"column 'id' \(value\) is bigint, and has to be string"),
+        (["id"], {"value": "id"}, r"column 'id' \(value\) is bigint, and must be string"),
         (["value"], {"partitions": "500"}, "'logs' on server .* cannot be written: .*partitions"),
         (["value"], {"trustCa": "none.pem"}, "option trustCa: "),
     ],
 )
-def test_what_is_wrong_is_told_before_there_is_a_job(
+def test_errors_are_reported_before_the_job_starts(
     spark: SparkSession,
     there: dict[str, str],
     columns: list[str],
@@ -381,7 +381,7 @@ def test_what_is_wrong_is_told_before_there_is_a_job(
 
 
 @pytest.mark.parametrize("kind", [BatchWriter, StreamWriter])
-def test_a_server_that_is_not_there_is_told_at_once(kind: type[BatchWriter | StreamWriter]) -> None:
+def test_an_unreachable_server_is_reported_at_once(kind: type[BatchWriter | StreamWriter]) -> None:
     began = time.monotonic()
     with pytest.raises(SinkError, match=r"server 127.0.0.1:9 cannot be reached: .* UDP port"):
         kind({"servers": "127.0.0.1:9", "topic": "logs"}, VALUE, False)
@@ -395,7 +395,7 @@ def test_a_topic_is_never_replaced(spark: SparkSession, there: dict[str, str]) -
         writer.save()
 
 
-def test_a_token_that_may_not_write_is_told_before_there_is_a_job(
+def test_a_token_without_permission_is_reported_before_the_job_starts(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> None:
     permissions = Permissions({TOKEN: Grant(["logs"], [])})
@@ -404,14 +404,16 @@ def test_a_token_that_may_not_write_is_told_before_there_is_a_job(
         frame = numbers(spark, 5).toDF("value")
         write(frame, topic="logs", token=TOKEN, **there)
         before = jobs(spark)
-        with pytest.raises(Exception, match=r"may not write to topic 'other'; give one that may"):
+        with pytest.raises(
+            Exception, match=r"may not write to topic 'other'; set option token to one"
+        ):
             write(frame, topic="other", token=TOKEN, **there)
-        with pytest.raises(Exception, match="wants a token that it knows"):
+        with pytest.raises(Exception, match="requires a valid token"):
             write(frame, topic="logs", **there)
         assert jobs(spark) == before
 
 
-def test_what_is_wrong_with_a_stream_stops_it_before_a_task_runs(
+def test_errors_of_a_stream_are_reported_before_a_task_runs(
     spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, tmp_path: Path
 ) -> None:
     landing.write("logs", 5)
@@ -428,7 +430,7 @@ def test_what_is_wrong_with_a_stream_stops_it_before_a_task_runs(
                 query.run(**options)
 
 
-def test_a_row_that_is_refused_fails_the_write_with_its_reason(
+def test_an_invalid_row_fails_the_write_with_the_reason(
     spark: SparkSession, there: dict[str, str]
 ) -> None:
     null = f.when(f.col("id") != 7, f.col("id").cast("string")).alias("value")
@@ -437,46 +439,48 @@ def test_a_row_that_is_refused_fails_the_write_with_its_reason(
         write(frame, topic="logs", **there)
 
 
-def test_a_writer_is_sent_to_tasks_and_tells_what_was_written(there: dict[str, str]) -> None:
+def test_a_writer_is_pickled_for_tasks_and_commits_what_they_wrote(there: dict[str, str]) -> None:
     writer = BatchWriter({"topic": "logs", **there}, VALUE, False)
     again = pickle.loads(pickle.dumps(writer))
     assert again._step == writer._step
-    with pytest.raises(SinkError, match="written by tasks of Spark, and this is none"):
+    with pytest.raises(SinkError, match="can only be written in a Spark task"):
         again.write(iter([]))
     again.abort([None])
     rows = {(there["servers"], "logs"): Fingerprint()}
-    again.commit([pickle.loads(pickle.dumps(Written(writer._step, rows))), None])
+    again.commit([pickle.loads(pickle.dumps(TaskCommit(writer._step, rows))), None])
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_write_that_failed_is_over_if_nobody_can_try_it_again(
+def test_a_failed_write_ends_unless_it_has_a_name_to_retry_it(
     there: dict[str, str], named: bool
 ) -> None:
     options = {"topic": "logs", **there, **({"writeId": "copy"} if named else {})}
     writer = BatchWriter(options, VALUE, False)
     pickle.loads(pickle.dumps(writer)).abort([None])
-    assert writer._home is not None
-    producer = writer._sink.producer("logs", writer._home, writer._step, 1)
+    assert writer._backend is not None
+    producer = writer._sink.producer("logs", writer._backend, writer._step, 1)
     producer.abandon()
     assert producer.is_done is not named
 
 
-def test_a_write_that_was_done_before_says_so(
+def test_a_completed_write_is_not_repeated_and_logs_a_warning(
     there: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"topic": "logs", "writeId": "copy", **there}
     BatchWriter(options, VALUE, False).commit([])
-    assert "done before" not in caplog.text
+    assert "completed before" not in caplog.text
     BatchWriter(options, VALUE, False)
-    assert "write 'copy' was done before" in caplog.text
+    assert "write 'copy' was completed before" in caplog.text
 
 
-def test_a_stream_is_committed_by_what_its_tasks_tell(there: dict[str, str]) -> None:
+def test_a_stream_is_committed_from_the_messages_of_its_tasks(there: dict[str, str]) -> None:
     writer = StreamWriter({"topic": "logs", **there}, VALUE, False)
     step = Step("query", 4, uuid.uuid4().hex)
     writer.commit([], 4)
-    writer.commit([Written(step, {(there["servers"], "logs"): Fingerprint()}), Written(step)], 4)
-    lost = Written(step, {(there["servers"], "logs"): Fingerprint(3)})
+    writer.commit(
+        [TaskCommit(step, {(there["servers"], "logs"): Fingerprint()}), TaskCommit(step)], 4
+    )
+    lost = TaskCommit(step, {(there["servers"], "logs"): Fingerprint(3)})
     with pytest.raises(SinkError, match="the topic does not exist: it was removed meanwhile"):
         writer.commit([lost], 4)
     writer.abort([None], 5)
@@ -495,12 +499,12 @@ class Context:
         return self._found[name]
 
 
-def test_a_batch_is_known_by_its_query_and_run() -> None:
+def test_a_batch_is_identified_by_its_query_and_run() -> None:
     run = uuid.uuid4()
     context: Any = Context("query", "7", str(run))
     assert step_of(context) == Step("query", 7, run.hex)
     for found, fault in (
-        ((None, "7", str(run)), "does not tell which batch of which query"),
+        ((None, "7", str(run)), "does not know its query and batch"),
         (("query", "7", "mine"), "do not set a job group"),
     ):
         context = Context(*found)

@@ -1,4 +1,4 @@
-"""What there is to read: looked at before a job begins, and once more if it is not as promised."""
+"""The catalog: listed before a job starts, with retries while rows are missing."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ import logging
 import pytest
 
 from aqueduct.ingest.protocol import PartitionInfo, TopicInfo
-from aqueduct.spark.backend import Found, Place
+from aqueduct.spark.backend import Backend, LocatedTopic
 from aqueduct.spark.errors import DataLoss, SourceError, Unreachable, WrongOption
+from aqueduct.spark.options import source_options
 from aqueduct.spark.source import catalog as surveys
 from aqueduct.spark.source import fetch
-from aqueduct.spark.source.catalog import Survey, clipped, start_of, survey, survey_up_to
-from aqueduct.spark.source.fetch import PAUSES
+from aqueduct.spark.source.catalog import (
+    Catalog,
+    clip_ranges,
+    load_catalog,
+    load_catalog_up_to,
+    start_offsets,
+)
+from aqueduct.spark.source.fetch import RETRY_DELAYS
 from aqueduct.spark.source.offsets import TopicPartition
-from aqueduct.spark.source.options import read_options
 from aqueduct.spark.source.plan import OffsetRange
 
-HERE = read_options({"path": "data", "subscribe": "logs"})
-THERE = read_options({"servers": "a:1", "subscribe": "logs"})
-PLACE = Place(path="data")
+HERE = source_options({"path": "data", "subscribe": "logs"})
+THERE = source_options({"servers": "a:1", "subscribe": "logs"})
+BACKEND = Backend(path="data")
 LOGS = TopicPartition("logs", 0)
 
 
-def seen(first: int, end: int) -> Survey:
-    return Survey({"logs": PLACE}, {LOGS: PartitionInfo(0, first, end, size=40)})
+def catalog(first: int, end: int) -> Catalog:
+    return Catalog({"logs": BACKEND}, {LOGS: PartitionInfo(0, first, end, size=40)})
 
 
 class Looks:
@@ -37,31 +43,33 @@ class Looks:
         patch.setattr(surveys, "find_topics", self._find)
         patch.setattr("aqueduct.spark.source.catalog.time.sleep", self.waited.append)
 
-    def _find(self, *_: object) -> dict[str, Found]:
+    def _find(self, *_: object) -> dict[str, LocatedTopic]:
         self.count += 1
         info = self._infos.pop(0) if len(self._infos) > 1 else self._infos[0]
         if isinstance(info, SourceError):
             raise info
-        return {info.topic: Found(PLACE, info)}
+        return {info.topic: LocatedTopic(BACKEND, info)}
 
 
 def logs(end: int, **more: str) -> TopicInfo:
     return TopicInfo("logs", [PartitionInfo(0, 0, end, **more)])  # type: ignore[arg-type]
 
 
-def test_it_tells_where_each_partition_begins_and_ends_and_what_it_takes() -> None:
-    found = seen(2, 12)
+def test_a_catalog_has_the_offsets_and_the_size_of_each_partition() -> None:
+    found = catalog(2, 12)
     assert (found.first, found.next, found.held) == ({LOGS: 2}, {LOGS: 12}, {LOGS: (10, 40)})
 
 
-def test_a_beginning_that_nothing_has_reached_yet_is_an_error() -> None:
+def test_a_start_after_the_end_is_an_error() -> None:
     def start(offset: int, **more: str) -> dict[TopicPartition, int]:
         more["startingOffsets"] = f'{{"logs": {{"0": {offset}}}}}'
-        return start_of(read_options({"path": "data", "subscribe": "logs", **more}), seen(2, 12))
+        return start_offsets(
+            source_options({"path": "data", "subscribe": "logs", **more}), catalog(2, 12)
+        )
 
     assert start(12) == {LOGS: 12}
     with pytest.raises(
-        WrongOption, match="begins at 13, and has offsets up to 12 only; -1 is the latest"
+        WrongOption, match="starts at 13, but its next offset is 12; -1 is the latest"
     ):
         start(13)
     assert start(13, failOnDataLoss="false") == {LOGS: 13}
@@ -71,50 +79,52 @@ def test_a_beginning_that_nothing_has_reached_yet_is_an_error() -> None:
     "info",
     [TopicInfo("logs", [], fault="x.json, byte 0: bad"), logs(0, fault="x.json, byte 0: bad")],
 )
-def test_what_is_out_of_use_is_an_error_that_names_it(
+def test_a_damaged_topic_or_partition_is_an_error_that_names_it(
     monkeypatch: pytest.MonkeyPatch, info: TopicInfo
 ) -> None:
     Looks(monkeypatch, info)
     with pytest.raises(SourceError, match=r"logs.* on data is out of use: x\.json, byte 0: bad"):
-        survey(HERE, [PLACE])
+        load_catalog(HERE, [BACKEND])
 
 
-def test_a_directory_that_lags_behind_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_lags_behind_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, logs(5), logs(5), logs(9))
-    assert survey_up_to(HERE, [PLACE], {LOGS: 9}).next == {LOGS: 9}
-    assert (looks.count, looks.waited) == (3, list(PAUSES[:2]))
+    assert load_catalog_up_to(HERE, [BACKEND], {LOGS: 9}).next == {LOGS: 9}
+    assert (looks.count, looks.waited) == (3, list(RETRY_DELAYS[:2]))
 
 
-def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_not_listed_again_after_all_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, logs(5))
-    assert survey_up_to(HERE, [PLACE], {LOGS: 9}).next == {LOGS: 5}
-    assert looks.count == len(PAUSES) + 1
+    assert load_catalog_up_to(HERE, [BACKEND], {LOGS: 9}).next == {LOGS: 5}
+    assert looks.count == len(RETRY_DELAYS) + 1
 
 
-def test_a_server_knows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_not_asked_twice_for_missing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, logs(5))
-    survey_up_to(THERE, [PLACE], {LOGS: 9})
+    load_catalog_up_to(THERE, [BACKEND], {LOGS: 9})
     assert looks.count == 1
 
 
-def test_a_server_that_starts_anew_does_not_end_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarting_server_does_not_fail_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, Unreachable("nobody listens"), Unreachable("nobody"), logs(9))
-    assert survey_up_to(THERE, [PLACE], {LOGS: 9}).next == {LOGS: 9}
-    assert (looks.count, looks.waited) == (3, list(PAUSES[:2]))
+    assert load_catalog_up_to(THERE, [BACKEND], {LOGS: 9}).next == {LOGS: 9}
+    assert (looks.count, looks.waited) == (3, list(RETRY_DELAYS[:2]))
 
 
-def test_but_one_that_stays_away_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_fails_a_query_after_all_retries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looks = Looks(monkeypatch, Unreachable("nobody listens"))
     with pytest.raises(Unreachable):
-        survey_up_to(THERE, [PLACE], {LOGS: 9})
-    assert looks.waited == list(PAUSES)
+        load_catalog_up_to(THERE, [BACKEND], {LOGS: 9})
+    assert looks.waited == list(RETRY_DELAYS)
 
 
-def test_what_took_long_to_fail_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_PATIENCE", 0.0)
+def test_a_slow_failure_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "_RETRY_TIMEOUT", 0.0)
     looks = Looks(monkeypatch, Unreachable("nothing was heard"))
     with pytest.raises(Unreachable):
-        survey_up_to(THERE, [PLACE], {LOGS: 9})
+        load_catalog_up_to(THERE, [BACKEND], {LOGS: 9})
     assert looks.count == 1
 
 
@@ -130,7 +140,7 @@ def test_what_took_long_to_fail_is_not_tried_again(monkeypatch: pytest.MonkeyPat
         (0, 2, [], ["offsets 5 up to 15"]),
     ],
 )
-def test_a_range_is_cut_to_what_is_there_and_each_cut_is_said(
+def test_a_range_is_clipped_to_stored_rows_with_a_warning(
     first: int,
     end: int,
     left: list[tuple[int, int]],
@@ -139,25 +149,25 @@ def test_a_range_is_cut_to_what_is_there_and_each_cut_is_said(
 ) -> None:
     wanted = OffsetRange("logs", 0, 5, 15)
     with caplog.at_level(logging.WARNING, "aqueduct.spark"):
-        kept = clipped([wanted], seen(first, end), fail=False)
+        kept = clip_ranges([wanted], catalog(first, end), fail_on_data_loss=False)
     assert [(each.start, each.end) for each in kept] == left
     assert len(caplog.messages) == len(said)
     assert all(text in message for text, message in zip(said, caplog.messages, strict=True))
     if said:
         with pytest.raises(DataLoss, match="logs partition 0: offsets 5 up to 15 should be read"):
-            clipped([wanted], seen(first, end), fail=True)
+            clip_ranges([wanted], catalog(first, end), fail_on_data_loss=True)
 
 
-def test_a_partition_that_is_gone_is_a_loss() -> None:
+def test_a_missing_partition_is_data_loss() -> None:
     wanted = OffsetRange("other", 1, 0, 3)
     with pytest.raises(DataLoss, match=r"other partition 1: .* the partition is gone"):
-        clipped([wanted], seen(0, 9), fail=True)
-    assert clipped([wanted], seen(0, 9), fail=False) == []
+        clip_ranges([wanted], catalog(0, 9), fail_on_data_loss=True)
+    assert clip_ranges([wanted], catalog(0, 9), fail_on_data_loss=False) == []
 
 
-def test_a_topic_that_is_gone_is_not_waited_for_once_that_is_known(
+def test_a_topic_at_offset_zero_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = Looks(monkeypatch, logs(5))
-    survey_up_to(HERE, [PLACE], {LOGS: 5, TopicPartition("gone", 0): 0})
+    load_catalog_up_to(HERE, [BACKEND], {LOGS: 5, TopicPartition("gone", 0): 0})
     assert looks.waited == []

@@ -1,4 +1,4 @@
-"""Offsets in checkpoints: one text for equal offsets, old forms readable, new ones refused."""
+"""Offsets in checkpoints: equal documents for equal offsets, old versions stay readable."""
 
 from __future__ import annotations
 
@@ -11,34 +11,41 @@ from hypothesis import strategies as st
 
 from aqueduct.spark.errors import SourceError
 from aqueduct.spark.source.offsets import (
-    TopicMark,
+    Identities,
+    Offsets,
+    TopicIdentity,
     TopicPartition,
+    checkpoint_from_json,
     from_json,
     parse,
-    positions_from_json,
-    text,
     to_json,
 )
 
+
+def text(offsets: Offsets, identities: Identities | None = None) -> str:
+    """The document of a checkpoint, as Spark writes it."""
+    return json.dumps(to_json(offsets, identities))
+
+
 FIXTURES = Path(__file__).with_name("fixtures")
-PLACES = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 70))
-OFFSETS = st.dictionaries(PLACES, st.integers(0, 2**62))
+PARTITIONS = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 70))
+OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**62))
 
 
 @given(OFFSETS)
-def test_what_was_written_is_read(offsets: dict[TopicPartition, int]) -> None:
+def test_written_offsets_are_read_back(offsets: dict[TopicPartition, int]) -> None:
     assert parse(text(offsets)) == offsets
 
 
 @given(OFFSETS, st.randoms())
-def test_equal_offsets_have_equal_texts(offsets: dict[TopicPartition, int], chance: object) -> None:
+def test_equal_offsets_are_equal_documents(offsets: dict[TopicPartition, int], rng: object) -> None:
     items = list(offsets.items())
-    chance.shuffle(items)  # type: ignore[attr-defined]
+    rng.shuffle(items)  # type: ignore[attr-defined]
     assert text(dict(items)) == text(offsets)
     assert json.dumps(to_json(parse(text(offsets)))) == text(offsets)
 
 
-def test_the_text_of_version_1_never_changes() -> None:
+def test_version_1_stays_readable() -> None:
     kept = (FIXTURES / "offsets-1.json").read_text()
     offsets = parse(kept)
     assert offsets == {
@@ -47,18 +54,20 @@ def test_the_text_of_version_1_never_changes() -> None:
         TopicPartition("logs", 10): 3,
         TopicPartition("metrics", 0): 7,
     }
-    assert positions_from_json(json.loads(kept))[1] == {}
+    assert checkpoint_from_json(json.loads(kept))[1] == {}
 
 
-def test_the_text_of_version_2_never_changes() -> None:
+def test_the_format_of_version_2_never_changes() -> None:
     kept = (FIXTURES / "offsets-2.json").read_text()
-    offsets, marks = positions_from_json(json.loads(kept))
+    offsets, identities = checkpoint_from_json(json.loads(kept))
     assert offsets == parse((FIXTURES / "offsets-1.json").read_text())
-    assert marks == {"logs": TopicMark("0f8fad5bd9cb469fa16570867728950e", "7c9e6679a7f54b1d")}
-    assert text(dict(reversed(offsets.items())), marks) == kept
+    assert identities == {
+        "logs": TopicIdentity("0f8fad5bd9cb469fa16570867728950e", "7c9e6679a7f54b1d")
+    }
+    assert text(dict(reversed(offsets.items())), identities) == kept
 
 
-def test_the_form_without_a_version_is_readable() -> None:
+def test_offsets_without_a_version_are_readable() -> None:
     assert parse((FIXTURES / "offsets-0.json").read_text()) == {
         TopicPartition("logs", 0): 12,
         TopicPartition("logs", 1): 0,
@@ -66,12 +75,12 @@ def test_the_form_without_a_version_is_readable() -> None:
     }
 
 
-def test_a_version_of_later_times_is_refused() -> None:
+def test_a_newer_version_is_rejected() -> None:
     with pytest.raises(SourceError, match="offsets of version 3 were written by a newer Aqueduct"):
         parse((FIXTURES / "offsets-3.json").read_text())
 
 
-def test_a_topic_may_be_called_version() -> None:
+def test_a_topic_can_be_named_version() -> None:
     assert from_json({"version": {"0": 3}}) == {TopicPartition("version", 0): 3}
     offsets = {TopicPartition("version", 0): 3}
     assert parse(text(offsets)) == offsets
@@ -103,12 +112,12 @@ def test_a_topic_may_be_called_version() -> None:
         ({"logs": {"0": 1.5}}, "1.5 is not an offset"),
     ],
 )
-def test_what_cannot_be_offsets_is_refused(document: object, fault: str) -> None:
+def test_an_invalid_document_is_rejected(document: object, fault: str) -> None:
     with pytest.raises(SourceError, match=fault):
         from_json(document)
 
 
 @pytest.mark.parametrize("bad", ["", "{", "nonsense", "[" * 100_000])
-def test_what_is_not_json_is_refused(bad: str) -> None:
+def test_invalid_json_is_rejected(bad: str) -> None:
     with pytest.raises(SourceError, match="not JSON"):
         parse(bad)

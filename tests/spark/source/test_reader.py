@@ -1,4 +1,4 @@
-"""Readers as Spark calls them, without Spark: batches depend on their offsets alone."""
+"""The readers, called without Spark: batches depend only on their offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = row_schema(include_headers=True)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(fetch, "RETRY_DELAYS", (0.0, 0.0))
 
 
 def batch(landing: Landing, **more: str) -> BatchReader:
@@ -41,12 +41,12 @@ def stream(landing: Landing, **more: str) -> StreamReader:
     return StreamReader(given, ROWS)
 
 
-def rows(reader: BatchReader | StreamReader, pieces: Any) -> list[tuple[str, int, int]]:
+def rows(reader: BatchReader | StreamReader, partitions: Any) -> list[tuple[str, int, int]]:
     """What tasks read, each with what was sent to it alone."""
     return [
         (row["topic"], row["partition"], row["offset"])
-        for piece in pickle.loads(pickle.dumps(pieces))
-        for read in pickle.loads(pickle.dumps(reader)).read(piece)
+        for partition in pickle.loads(pickle.dumps(partitions))
+        for read in pickle.loads(pickle.dumps(reader)).read(partition)
         for row in read.to_pylist()
     ]
 
@@ -70,12 +70,12 @@ def test_a_batch_has_every_row_once(landing: Landing) -> None:
     reader = batch(landing)
     assert rows(reader, reader.partitions()) == everything(landing, "logs")
     many = batch(landing, minPartitions="7")
-    pieces = many.partitions()
-    assert len(pieces) == 7
-    assert rows(many, pieces) == everything(landing, "logs")
+    partitions = many.partitions()
+    assert len(partitions) == 7
+    assert rows(many, partitions) == everything(landing, "logs")
 
 
-def test_a_batch_may_begin_and_end_anywhere(landing: Landing) -> None:
+def test_a_batch_can_start_and_end_at_any_offset(landing: Landing) -> None:
     landing.write("logs", 80)
     reader = batch(
         landing,
@@ -87,7 +87,7 @@ def test_a_batch_may_begin_and_end_anywhere(landing: Landing) -> None:
     assert rows(reader, reader.partitions()) == expected
 
 
-def test_a_batch_may_begin_at_a_time(landing: Landing) -> None:
+def test_a_batch_can_start_at_a_timestamp(landing: Landing) -> None:
     landing.write("logs", 40)
     before = landing.ends("logs")
     landing.write("logs", 40)
@@ -98,7 +98,7 @@ def test_a_batch_may_begin_at_a_time(landing: Landing) -> None:
     assert rows(later, later.partitions()) == []
 
 
-def test_a_task_without_anything_to_read_reads_nothing(landing: Landing) -> None:
+def test_a_task_without_an_input_partition_reads_nothing(landing: Landing) -> None:
     assert list(batch(landing).read(InputPartition(None))) == []
 
 
@@ -106,11 +106,11 @@ def test_a_task_without_anything_to_read_reads_nothing(landing: Landing) -> None
     ("more", "fault"),
     [
         ({"startingOffsets": '{"logs": {"0": 1}}'}, "none for logs partition 1; -2 is the earl"),
-        ({"startingOffsets": '{"x": {"0": 1}}'}, "names x partition 0, which is not to be read"),
+        ({"startingOffsets": '{"x": {"0": 1}}'}, "names x partition 0, which is not subscribed"),
         ({"endingOffsets": '{"logs": {"0": 1, "1": 1, "2": 1}}'}, "names logs partition 2"),
     ],
 )
-def test_offsets_are_for_the_partitions_that_are_read(
+def test_offsets_must_match_the_subscribed_partitions(
     landing: Landing, more: dict[str, str], fault: str
 ) -> None:
     landing.write("logs", 10)
@@ -118,14 +118,14 @@ def test_offsets_are_for_the_partitions_that_are_read(
         batch(landing, **more).partitions()
 
 
-def test_a_batch_of_a_pattern_that_fits_nothing_is_an_error(landing: Landing) -> None:
+def test_a_batch_with_a_pattern_that_matches_no_topic_is_an_error(landing: Landing) -> None:
     landing.write("logs", 10)
     reader = BatchReader({"path": landing.path, "subscribePattern": "log"}, ROWS)
-    with pytest.raises(SourceError, match=r"option subscribePattern: no topic on .* fits 'log'"):
+    with pytest.raises(SourceError, match=r"option subscribePattern: no topic on .* matches 'log'"):
         reader.partitions()
 
 
-def test_rows_that_are_gone_are_a_loss_before_a_job_begins(landing: Landing) -> None:
+def test_missing_rows_are_data_loss_before_the_job_starts(landing: Landing) -> None:
     landing.write("logs", 40)
     gone = landing.ends("logs")[0]
     landing.write("logs", 40)
@@ -142,7 +142,7 @@ def test_rows_that_are_gone_are_a_loss_before_a_job_begins(landing: Landing) -> 
 
 
 @pytest.mark.parametrize("file", ["part=0/manifest.json", "topic.json"])
-def test_a_topic_that_is_damaged_is_named_before_a_job_begins(landing: Landing, file: str) -> None:
+def test_a_damaged_topic_is_reported_before_the_job_starts(landing: Landing, file: str) -> None:
     landing.write("logs", 10)
     path = landing.directory / "logs" / file
     path.write_text("{}")
@@ -150,7 +150,7 @@ def test_a_topic_that_is_damaged_is_named_before_a_job_begins(landing: Landing, 
         batch(landing).partitions()
 
 
-def test_columns_that_are_not_ours_are_refused(landing: Landing) -> None:
+def test_unknown_columns_are_rejected(landing: Landing) -> None:
     wrong = StructType([StructField("name", StringType())])
     given = {"path": landing.path, "subscribe": "logs"}
     with pytest.raises(SourceError, match="there is no column 'name'"):
@@ -167,7 +167,7 @@ def run(
     return end, rows(reader, reader.partitions(start, end))
 
 
-def test_a_stream_reads_what_is_new_and_nothing_when_nothing_is(landing: Landing) -> None:
+def test_a_stream_reads_only_new_rows(landing: Landing) -> None:
     landing.write("logs", 40)
     reader = stream(landing)
     at, first = run(reader, reader.initialOffset())
@@ -179,14 +179,14 @@ def test_a_stream_reads_what_is_new_and_nothing_when_nothing_is(landing: Landing
     assert reader.reportLatestOffset() == at
 
 
-def test_a_stream_begins_at_the_end_unless_told(landing: Landing) -> None:
+def test_a_stream_starts_at_the_latest_offset_by_default(landing: Landing) -> None:
     landing.write("logs", 40)
     reader = stream(landing, startingOffsets="latest")
     start = reader.initialOffset()
     assert run(reader, start) == (start, [])
 
 
-def test_a_planned_batch_is_the_same_in_another_process_later(landing: Landing) -> None:
+def test_a_planned_batch_is_the_same_in_another_process(landing: Landing) -> None:
     landing.write("logs", 40)
     reader = stream(landing, minPartitions="5")
     start = reader.initialOffset()
@@ -198,7 +198,7 @@ def test_a_planned_batch_is_the_same_in_another_process_later(landing: Landing) 
     assert rows(again, again.partitions(*kept)) == first
 
 
-def test_a_limit_of_rows_is_kept_and_shared(landing: Landing) -> None:
+def test_a_row_limit_is_shared_by_all_partitions(landing: Landing) -> None:
     landing.write("logs", 40)
     reader = stream(landing, maxOffsetsPerTrigger="10")
     assert reader.getDefaultReadLimit() == ReadMaxRows(10)
@@ -214,7 +214,7 @@ def test_a_limit_of_rows_is_kept_and_shared(landing: Landing) -> None:
     assert sorted(seen) == everything(landing, "logs")
 
 
-def test_a_limit_of_bytes_is_kept_as_well_as_that_of_rows(landing: Landing) -> None:
+def test_a_byte_limit_applies_together_with_a_row_limit(landing: Landing) -> None:
     landing.write("logs", 400)
     reader = stream(landing, maxBytesPerTrigger="2000")
     assert reader.getDefaultReadLimit() == ReadMaxBytes(2_000)
@@ -226,13 +226,13 @@ def test_a_limit_of_bytes_is_kept_as_well_as_that_of_rows(landing: Landing) -> N
     assert len(run(one, one.initialOffset())[1]) == 1
 
 
-def test_a_limit_that_spark_lifts_is_lifted(landing: Landing) -> None:
+def test_spark_can_lift_the_limit(landing: Landing) -> None:
     landing.write("logs", 40)
     reader = stream(landing, maxOffsetsPerTrigger="10", maxBytesPerTrigger="10")
     assert len(run(reader, reader.initialOffset(), ReadAllAvailable())[1]) == 40
 
 
-def test_what_comes_after_available_now_is_not_read(landing: Landing) -> None:
+def test_rows_stored_after_available_now_are_not_read(landing: Landing) -> None:
     landing.write("logs", 40)
     reader = stream(landing, maxOffsetsPerTrigger="30")
     reader.prepareForTriggerAvailableNow()
@@ -243,7 +243,7 @@ def test_what_comes_after_available_now_is_not_read(landing: Landing) -> None:
     assert run(reader, at) == (at, [])
 
 
-def test_a_topic_that_appears_is_read_from_its_beginning(landing: Landing) -> None:
+def test_a_new_topic_is_read_from_its_beginning(landing: Landing) -> None:
     landing.write("other", 10)
     reader = stream(landing, subscribePattern="log.*")
     at, nothing = run(reader, reader.initialOffset())
@@ -255,7 +255,7 @@ def test_a_topic_that_appears_is_read_from_its_beginning(landing: Landing) -> No
     assert some + more == everything(landing, "logs", "logs2")
 
 
-def test_a_stream_that_retention_overtook_says_so(landing: Landing) -> None:
+def test_a_stream_reports_rows_that_retention_removed(landing: Landing) -> None:
     landing.write("logs", 40)
     gone = landing.ends("logs")[0]
     reader = stream(landing)
@@ -268,7 +268,7 @@ def test_a_stream_that_retention_overtook_says_so(landing: Landing) -> None:
     assert left == [row for row in everything(landing, "logs") if row[1] == 1 or row[2] >= gone]
 
 
-def test_a_topic_that_was_made_anew_is_a_loss(landing: Landing) -> None:
+def test_a_recreated_topic_is_data_loss(landing: Landing) -> None:
     landing.write("logs", 10)
     far = {"version": 1, "topics": {"logs": {"0": 500, "1": 0}}}
     with pytest.raises(DataLoss, match=r"logs partition 0: offsets .* up to 500 .* read before"):
@@ -278,7 +278,7 @@ def test_a_topic_that_was_made_anew_is_a_loss(landing: Landing) -> None:
     assert at["topics"]["logs"]["offsets"]["0"] == landing.ends("logs")[0]
 
 
-def test_a_topic_that_comes_back_is_not_read_again(
+def test_a_topic_that_returns_is_not_read_again(
     landing: Landing, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("logs", "other"):
@@ -300,7 +300,7 @@ def test_a_topic_that_comes_back_is_not_read_again(
         stream(landing, subscribePattern=".*").latestOffset(more, limit)
 
 
-def test_what_is_wrong_with_options_of_a_stream_is_said_when_it_begins(landing: Landing) -> None:
+def test_invalid_options_of_a_stream_are_reported_when_it_starts(landing: Landing) -> None:
     landing.write("logs", 10)
     with pytest.raises(WrongOption, match="option endingOffsets is for a batch only"):
         stream(landing, endingOffsets="latest").initialOffset()

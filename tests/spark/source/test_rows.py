@@ -1,4 +1,4 @@
-"""Rows in Spark's words: the same columns as those of ingest, and batches that match exactly."""
+"""The schema of the source: the columns of ingest, and batches that match exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aqueduct.ingest.records import ROWS
 from aqueduct.spark.errors import SourceError
-from aqueduct.spark.source.rows import FIELDS, check_schema, row_schema, shaper
+from aqueduct.spark.source.rows import FIELDS, batch_converter, check_schema, row_schema
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 ROW = {
@@ -34,30 +34,30 @@ def test_the_columns_are_those_of_ingest() -> None:
     assert [field.nullable for field in FIELDS.values()] == [field.nullable for field in ROWS]
 
 
-def test_headers_are_there_if_asked_for() -> None:
+def test_headers_are_included_on_request() -> None:
     assert "headers" not in row_schema(include_headers=False).names
 
 
 @pytest.mark.parametrize("include_headers", [True, False])
 def test_a_batch_matches_the_schema_exactly(include_headers: bool) -> None:
     schema = row_schema(include_headers)
-    shaped = shaper(schema)(BATCH)
+    shaped = batch_converter(schema)(BATCH)
     assert shaped.schema.equals(to_arrow_schema(schema, timezone="UTC"), check_metadata=True)
     assert shaped.to_pylist() == [{name: ROW[name] for name in schema.names}]
 
 
-def test_some_columns_in_another_order_will_do() -> None:
+def test_a_schema_can_have_some_columns_in_any_order() -> None:
     schema = StructType([FIELDS["value"], StructField("offset", LongType())])
     check_schema(schema)
-    assert shaper(schema)(BATCH).to_pylist() == [{"value": b"v", "offset": 7}]
-    assert shaper(schema)(BATCH).schema.field("offset").nullable
+    assert batch_converter(schema)(BATCH).to_pylist() == [{"value": b"v", "offset": 7}]
+    assert batch_converter(schema)(BATCH).schema.field("offset").nullable
 
 
-def test_a_column_that_is_not_ours_is_refused() -> None:
+def test_an_unknown_column_is_rejected() -> None:
     with pytest.raises(SourceError, match="there is no column 'name'; columns: topic, partition"):
         check_schema(StructType([StructField("name", StringType())]))
 
 
-def test_a_column_of_another_type_is_refused() -> None:
-    with pytest.raises(SourceError, match="column value is binary, not string; leave schema"):
+def test_a_column_of_a_wrong_type_is_rejected() -> None:
+    with pytest.raises(SourceError, match="column value is binary, not string; omit schema"):
         check_schema(StructType([StructField("value", StringType())]))

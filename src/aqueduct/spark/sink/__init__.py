@@ -1,1 +1,1 @@
-"""The Spark sink: writes rows exactly once."""
+"""The Spark sink: writes rows exactly once, also when tasks and batches are retried."""

@@ -1,9 +1,10 @@
-"""Which columns of a table become records, and rows of Arrow as the lists that producers take."""
+"""Map the columns of a table to fields of records, and convert Arrow rows for producers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,19 +26,18 @@ from pyspark.sql.types import (
 from aqueduct.ingest.dedup.scope import ID_HEADER
 from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, MAX_HEADERS
 from aqueduct.spark.errors import SinkError, WrongOption
-from aqueduct.spark.option_values import is_topic
-from aqueduct.spark.sink.options import PARTS, SinkOptions
+from aqueduct.spark.options import RECORD_FIELDS, SinkOptions, is_topic
 
 _TEXT = (StringType, BinaryType)
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_INTEGER = (ByteType, ShortType, IntegerType, LongType)
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 _SHOWN = 40
-"""Bytes of a key that are shown."""
+"""The most characters of a key in an error."""
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Names of columns, and what each is to a record."""
+class ColumnNames:
+    """The column of each field of a record."""
 
     value: str
     key: str | None = None
@@ -47,26 +47,26 @@ class Columns:
     id: str | None = None
 
 
-def choose_columns(schema: StructType, options: SinkOptions) -> Columns:
-    """What each column is for; raises for one that is missing, unfit, or for nothing."""
+def choose_columns(schema: StructType, options: SinkOptions) -> ColumnNames:
+    """Map fields to columns; raise for a column that is missing, unused, or of a wrong type."""
     names = schema.names
     for name in names:
         if names.count(name) > 1:
             raise SinkError(f"there are {names.count(name)} columns {name!r}; rename all but one")
-    chosen = {part: part for part in PARTS if part in names}
+    chosen = {part: part for part in RECORD_FIELDS if part in names}
     for part, name in options.columns.items():
         chosen[part] = _existing(name, part, schema)
     if "value" not in chosen:
         raise SinkError(
-            f"there is no column value, which is what is stored; columns: {', '.join(names)}. "
-            "Name one with option value, or make one, as with to_json(struct('*')) AS value"
+            f"there is no column value, which every record needs; columns: {', '.join(names)}. "
+            "Name one with option value, or add one, such as to_json(struct('*')) AS value"
         )
     if options.topic is None and "topic" not in names:
-        raise WrongOption("option topic says where rows go, and is missing; so is a column topic")
+        raise WrongOption("there is neither an option topic nor a column topic, and one is needed")
     if options.topic is not None and "topic" in names and "topic" not in chosen.values():
         raise WrongOption(
-            "option topic and a column topic both say where rows go; leave out the option, or drop "
-            "the column"
+            "option topic and column topic exclude each other; leave out the option, or drop the "
+            "column"
         )
     if options.topic is None:
         chosen["topic"] = "topic"
@@ -78,10 +78,10 @@ def choose_columns(schema: StructType, options: SinkOptions) -> Columns:
     if unused:
         raise SinkError(
             f"column {unused[0]!r} would not be stored (a record has key, value, headers and "
-            f"timestamp); drop {', '.join(unused)}, or make the value of all with "
+            f"timestamp); drop {', '.join(unused)}, or store all columns as "
             "to_json(struct('*')) AS value"
         )
-    return Columns(**chosen)
+    return ColumnNames(**chosen)
 
 
 def _existing(name: str, option: str, schema: StructType) -> str:
@@ -96,9 +96,9 @@ def _check_type(part: str, name: str, kind: DataType) -> None:
     wanted, advice = _FITS[part]
     if not _fits(part, kind):
         if isinstance(kind, TimestampNTZType):
-            advice = "CAST(… AS timestamp) says in which zone the time is"
+            advice = "CAST(… AS timestamp) uses the time zone of the session"
         what = f"column {name!r}" if part in (name, "topic") else f"column {name!r} ({part})"
-        raise SinkError(f"{what} is {kind.simpleString()}, and has to be {wanted}; {advice}")
+        raise SinkError(f"{what} is {kind.simpleString()}, and must be {wanted}; {advice}")
 
 
 _AS_TEXT = "CAST it to string, or use to_json"
@@ -108,11 +108,11 @@ _FITS = {
     "topic": ("string", "CAST it"),
     "headers": (
         "array<struct<name:string,value:binary>> or map<string,binary>",
-        "map and map_from_arrays make one, and of Kafka's headers transform(headers, h -> "
+        "use map or map_from_arrays, or for headers of Kafka transform(headers, h -> "
         "struct(h.key AS name, h.value AS value))",
     ),
-    "timestamp": ("timestamp", "to_timestamp and timestamp_micros make one"),
-    "id": ("string, binary or a whole number", "CAST it to string"),
+    "timestamp": ("timestamp", "use to_timestamp or timestamp_micros"),
+    "id": ("string, binary or an integer", "CAST it to string"),
 }
 
 
@@ -130,7 +130,7 @@ def _fits(part: str, kind: DataType) -> bool:
     if part == "timestamp":
         return isinstance(kind, TimestampType)
     if part == "id":
-        return isinstance(kind, _TEXT + _WHOLE)
+        return isinstance(kind, _TEXT + _INTEGER)
     return isinstance(kind, StringType if part == "topic" else _TEXT)
 
 
@@ -139,78 +139,92 @@ Headers = list[tuple[str, bytes]]
 
 @dataclass
 class Rows:
-    """Rows for one topic, column by column, that can be stored."""
+    """Valid rows for one topic, by column."""
 
     values: list[bytes]
     keys: list[bytes | None] | None
     headers: list[Headers] | None
     times: list[int | None] | None
-    """Microseconds since 1970; None for now."""
-    own_ids: list[bytes | int] | None
+    """Microseconds since 1970; None for the current time."""
+    user_ids: list[bytes | int] | None
+    """The values of option idColumn."""
+
+
+@dataclass(frozen=True)
+class _Input:
+    """Rows of a task, with their numbers for errors."""
+
+    batch: pa.RecordBatch
+    columns: ColumnNames
+    numbers: Sequence[int]
+
+    def column(self, part: str) -> pa.Array:
+        return self.batch.column(getattr(self.columns, part))
+
+    def reject(self, wrong: pa.Array | int, part: str, why: str) -> NoReturn:
+        """Raise for a row, or for the first row that an array of Booleans marks."""
+        at = wrong if isinstance(wrong, int) else pc.index(wrong, True).as_py()
+        row = f"row {self.numbers[at]:,} of this task"
+        if self.columns.key and (key := self.column("key")[at].as_py()) is not None:
+            row += f", with key {key[:_SHOWN]!r}"
+        raise SinkError(f"{row}: column {getattr(self.columns, part)} {why}")
 
 
 def rows_by_topic(
-    batch: pa.RecordBatch, columns: Columns, topic: str | None, numbers: range
+    batch: pa.RecordBatch, columns: ColumnNames, topic: str | None, numbers: range
 ) -> list[tuple[str, pa.RecordBatch, Sequence[int]]]:
-    """Topics, and of each its rows with their numbers, in the order in which they first come."""
+    """Group rows by topic, with their row numbers, in the order of the first row of each topic."""
     if columns.topic is None:
         assert topic is not None
         return [(topic, batch, numbers)]
-    column = batch.column(columns.topic)
+    rows = _Input(batch, columns, numbers)
+    column = rows.column("topic")
     if column.null_count:
-        _refuse(batch, columns, numbers, column.is_null(), "topic", "is null: it goes nowhere")
+        rows.reject(column.is_null(), "topic", "is null, and must name a topic")
     names = pc.unique(column).to_pylist()
     for name in names:
         if not is_topic(name):
-            found = pc.equal(column, name)
-            why = f"is {name[:120]!r}, which cannot be the name of one"
-            _refuse(batch, columns, numbers, found, "topic", why)
+            why = f"is {name[:120]!r}, which cannot be the name of a topic"
+            rows.reject(pc.equal(column, name), "topic", why)
     if len(names) == 1:
         return [(names[0], batch, numbers)]
     parts: list[tuple[str, pa.RecordBatch, Sequence[int]]] = []
     for name in names:
-        places = pc.indices_nonzero(pc.equal(column, name))
-        parts.append((name, batch.take(places), [numbers[at] for at in places.to_pylist()]))
+        indices = pc.indices_nonzero(pc.equal(column, name))
+        parts.append((name, batch.take(indices), [numbers[at] for at in indices.to_pylist()]))
     return parts
 
 
 def take_rows(
-    batch: pa.RecordBatch, columns: Columns, max_record: int, numbers: Sequence[int]
+    batch: pa.RecordBatch, columns: ColumnNames, max_record: int, numbers: Sequence[int]
 ) -> Rows:
-    """Rows as producers take them; raises for the first that cannot be stored.
+    """Convert rows for a producer; raise `SinkError` for the first that cannot be stored.
 
-    ``numbers`` are those of the rows in what their task writes.
+    ``numbers`` are the row numbers within the task, for errors.
     """
-    value = _binary(batch, columns.value)
-    key = _binary(batch, columns.key) if columns.key else None
+    source = _Input(batch, columns, numbers)
+    value = source.column("value").cast(pa.binary())
+    key = source.column("key").cast(pa.binary()) if columns.key else None
     if value.null_count:
-        _refuse(batch, columns, numbers, value.is_null(), "value", "is null: a record has a value")
-    times = _times(batch, columns, numbers) if columns.timestamp else None
-    headers = _headers(batch, columns, numbers) if columns.headers else None
+        source.reject(value.is_null(), "value", "is null: a record needs a value")
     rows = Rows(
         value.to_pylist(),
         key.to_pylist() if key is not None else None,
-        headers,
-        times,
-        _own_ids(batch, columns, numbers) if columns.id else None,
+        _headers(source) if columns.headers else None,
+        _times(source) if columns.timestamp else None,
+        _user_ids(source) if columns.id else None,
     )
-    # Almost always the largest of each together would do.
-    if headers is not None or _longest(value) + (_longest(key) if key else 0) > max_record:
-        _check_sizes(rows, max_record, columns, batch, numbers)
+    # Fast path: almost always even the largest key and value together fit.
+    if rows.headers is not None or _longest(value) + (_longest(key) if key else 0) > max_record:
+        _check_sizes(rows, max_record, source)
     return rows
-
-
-def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
-    return batch.column(name).cast(pa.binary())
 
 
 def _longest(column: pa.Array) -> int:
     return pc.max(pc.binary_length(column)).as_py() or 0
 
 
-def _check_sizes(
-    rows: Rows, max_record: int, columns: Columns, batch: pa.RecordBatch, numbers: Sequence[int]
-) -> None:
+def _check_sizes(rows: Rows, max_record: int, source: _Input) -> None:
     for at, value in enumerate(rows.values):
         key = rows.keys[at] if rows.keys else None
         size = len(value) + len(key or b"")
@@ -218,44 +232,34 @@ def _check_sizes(
             size += sum(len(name.encode()) + len(text) for name, text in rows.headers[at])
         if size > max_record:
             whole = "" if size == len(value) else " with key and headers"
-            _refuse_one(
-                batch, columns, numbers, at, "value", f"has {size:,} bytes{whole}; the server "
-                f"takes {max_record:,} (aqueduct ingest --max-record)",
-            )  # fmt: skip
+            limit = f"the server accepts {max_record:,} (aqueduct ingest --max-record)"
+            source.reject(at, "value", f"has {size:,} bytes{whole}; {limit}")
 
 
-def _times(
-    batch: pa.RecordBatch, columns: Columns, numbers: Sequence[int]
-) -> list[int | None] | None:
-    assert columns.timestamp is not None
-    column = batch.column(columns.timestamp)
-    counted = column.cast(_MICROSECONDS).cast(pa.int64())
+def _times(source: _Input) -> list[int | None] | None:
+    counted = source.column("timestamp").cast(_MICROSECONDS).cast(pa.int64())
     ends = pc.min_max(counted).as_py()
     if ends["min"] is None:
         return None
     if ends["min"] < FIRST_TIME or ends["max"] > LAST_TIME:
         wrong = pc.or_(pc.less(counted, FIRST_TIME), pc.greater(counted, LAST_TIME))
-        _refuse(batch, columns, numbers, wrong, "timestamp", "is outside of the years 1 to 9999")
+        source.reject(wrong, "timestamp", "is outside the years 1 to 9999")
     times: list[int | None] = counted.to_pylist()
     return times
 
 
-def _own_ids(batch: pa.RecordBatch, columns: Columns, numbers: Sequence[int]) -> list[bytes | int]:
-    assert columns.id is not None
-    column = batch.column(columns.id)
+def _user_ids(source: _Input) -> list[bytes | int]:
+    column = source.column("id")
     if column.null_count:
-        _refuse(batch, columns, numbers, column.is_null(), "id", "is null: each row needs an id")
+        source.reject(column.is_null(), "id", "is null: each row needs an id")
     if not pa.types.is_integer(column.type):
         column = column.cast(pa.binary())
     ids: list[bytes | int] = column.to_pylist()
     return ids
 
 
-def _headers(
-    batch: pa.RecordBatch, columns: Columns, numbers: Sequence[int]
-) -> list[Headers] | None:
-    assert columns.headers is not None
-    column = batch.column(columns.headers)
+def _headers(source: _Input) -> list[Headers] | None:
+    column = source.column("headers")
     if column.null_count == len(column):
         return None
     is_map = pa.types.is_map(column.type)
@@ -267,53 +271,20 @@ def _headers(
         names, texts = by_name["name"], by_name["value"]
     pairs = list(zip(names.to_pylist(), texts.cast(pa.binary()).to_pylist(), strict=True))
     edges = column.offsets.to_pylist()
-    is_there = column.is_valid().to_pylist()
     rows: list[Headers] = []
-    for at, there in enumerate(is_there):
-        row = pairs[edges[at] : edges[at + 1]] if there else []
+    for at, is_valid in enumerate(column.is_valid().to_pylist()):
+        row = pairs[edges[at] : edges[at + 1]] if is_valid else []
         for name, text in row:
             if name is None or text is None:
-                what = "has a header without a name" if name is None else f"has no {name!r}"
-                _refuse_one(batch, columns, numbers, at, "headers", f"{what}: null cannot be sent")
-        # What a server has added to tell rows apart is not for the next one.
+                what = "a header without a name" if name is None else f"no value for {name!r}"
+                source.reject(at, "headers", f"has {what}: null cannot be stored")
+        # The id header is internal to the server that the rows were read from.
         row = [pair for pair in row if pair[0] != ID_HEADER]
         if len(row) > MAX_HEADERS:
-            _refuse_one(
-                batch, columns, numbers, at, "headers", f"has {len(row)}; a record may have "
-                f"{MAX_HEADERS}",
-            )  # fmt: skip
+            why = f"has {len(row)} entries; a record may have {MAX_HEADERS}"
+            source.reject(at, "headers", why)
         if len({name for name, _ in row}) < len(row):
-            _refuse_one(batch, columns, numbers, at, "headers", "has two of the same name")
-        # A map has no order, and may come in another one the next time.
+            source.reject(at, "headers", "has two entries of the same name")
+        # A map has no defined order, which would change the row id on a retry.
         rows.append(sorted(row) if is_map else row)
     return rows
-
-
-def _refuse(
-    batch: pa.RecordBatch,
-    columns: Columns,
-    numbers: Sequence[int],
-    wrong: pa.Array,
-    part: str,
-    why: str,
-) -> None:
-    """Raise for the first row that is wrong."""
-    _refuse_one(batch, columns, numbers, pc.index(wrong, True).as_py(), part, why)
-
-
-def _refuse_one(
-    batch: pa.RecordBatch,
-    columns: Columns,
-    numbers: Sequence[int],
-    at: int,
-    part: str,
-    why: str,
-) -> None:
-    raise SinkError(f"{_row(batch, columns, numbers, at)}: column {getattr(columns, part)} {why}")
-
-
-def _row(batch: pa.RecordBatch, columns: Columns, numbers: Sequence[int], at: int) -> str:
-    """How somebody finds a row again."""
-    number = f"row {numbers[at]:,} of this task"
-    key = batch.column(columns.key)[at].as_py() if columns.key else None
-    return number if key is None else f"{number}, with key {key[:_SHOWN]!r}"

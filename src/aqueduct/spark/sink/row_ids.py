@@ -1,11 +1,11 @@
-"""Ids of rows: what is the same row when a task is run again, in whatever order its rows come.
+"""Row ids for deduplication: a retried task assigns the same ids, in any order of its rows.
 
-An id is a hash of the row's content, 16 bytes, and a number of 4: how many equal rows came before
-it in the same attempt. So two equal rows have two ids, and an attempt that has the same rows as one
-before has the same ids.
+An id has 20 bytes: a hash of the row's content (16), and the number of equal rows before it in the
+same attempt (4). So two equal rows have two ids, and an attempt with the same rows as an earlier
+one has the same ids.
 
-What is hashed is ``[value, key, headers, time]`` as MessagePack, each in the shortest form there
-is, with nothing for what a row lacks: a column that is empty and no column at all are the same.
+The hashed content is ``[value, key, headers, time]`` as MessagePack in its shortest encoding. A
+missing column and an empty one hash alike.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ def content_hashes(
     headers: Sequence[Headers] | None = None,
     times: Sequence[int | None] | None = None,
 ) -> list[bytes]:
-    """Of each row a hash of all that is stored of it; times are microseconds since 1970."""
+    """Return a hash of the content of each row; times are microseconds since 1970."""
     rows = zip(
         values,
         repeat(None) if keys is None else keys,
         repeat(()) if headers is None else headers,
         repeat(None) if times is None else times,
-        strict=False,  # what is repeated has no end
+        strict=False,  # `repeat` is infinite
     )
     return [blake2b(_encode(row), digest_size=HASH_SIZE).digest() for row in rows]
 
 
-def own_ids(chosen: Iterable[bytes | int]) -> list[bytes]:
-    """Ids made of what the user says makes rows the same: text as bytes, or whole numbers."""
-    return [blake2b(_encode(each), digest_size=HASH_SIZE).digest() + _FIRST for each in chosen]
+def user_ids(values: Iterable[bytes | int]) -> list[bytes]:
+    """Return ids for the values of option idColumn: text as bytes, or integers."""
+    return [blake2b(_encode(each), digest_size=HASH_SIZE).digest() + _FIRST for each in values]
 
 
 class Occurrences:
-    """Counts equal rows of one attempt, which have to be told from each other."""
+    """Numbers the equal rows of one attempt."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
         self._repeated: dict[bytes, int] = {}
 
     def ids(self, hashes: Sequence[bytes]) -> list[bytes]:
-        """The ids of the next rows."""
-        # Most rows are like no other, and sets find that out faster than a loop.
+        """Return the ids of the next rows."""
+        # Fast path: most rows are unique, and set operations find that out faster than a loop.
         if len(set(hashes)) == len(hashes) and self._seen.isdisjoint(hashes):
             self._seen.update(hashes)
             return [each + _FIRST for each in hashes]

@@ -1,4 +1,4 @@
-"""Writing the rows of one attempt of a task: each stored once, however often the task is run."""
+"""Write the rows of one attempt of a task; each row is stored once over all attempts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from aqueduct.ingest.blocking import Client, Producer
 from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.errors import IngestError, NotAllowed, TopicReplaced, UnknownTopic
 from aqueduct.ingest.identity import TopicPosition
-from aqueduct.spark.backend import Place, ask_topics, unreachable
+from aqueduct.spark.backend import Backend, list_topics, unreachable_error
 from aqueduct.spark.errors import SinkError, TopicIdentityError
-from aqueduct.spark.pool import Pool
-from aqueduct.spark.sink.columns import Columns, Rows, rows_by_topic, take_rows
-from aqueduct.spark.sink.row_ids import Occurrences, content_hashes, own_ids
+from aqueduct.spark.sink.columns import ColumnNames, Rows, rows_by_topic, take_rows
+from aqueduct.spark.sink.row_ids import Occurrences, content_hashes, user_ids
+from aqueduct.spark.worker import ConnectionCache
 
 
 @dataclass(frozen=True)
 class Step:
-    """What all tasks of a write have in common; see `aqueduct.ingest.WriteScope` for the terms."""
+    """The scope that all tasks of a write share; see `aqueduct.ingest.WriteScope` for the terms."""
 
     job: str
     number: int
@@ -32,14 +32,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Sink:
-    """What to write where: all that a task needs to know besides its rows."""
+    """Where and how to write; everything that a task needs besides its rows."""
 
-    places: tuple[Place, ...]
-    columns: Columns
+    backends: tuple[Backend, ...]
+    columns: ColumnNames
     topic: str | None = None
-    """Where all rows go; None to have a column say so."""
+    """The topic of all rows; None if a column names it."""
     partitions: int | None = None
-    """Of topics that are new."""
+    """The number of partitions of a new topic."""
     is_dense: bool = False
     """Whether every step ends in the one topic, so that the topic must know the previous step."""
     may_be_new: bool = False
@@ -47,96 +47,96 @@ class Sink:
     allow_extra: bool = False
     """Whether a batch may end with rows that an earlier run of it stored and this one lacks."""
 
-    def home_of(self, topic: str) -> Place:
-        """The server that a topic is on; one that is on none is made on the first."""
-        if len(self.places) == 1:
-            return self.places[0]
-        holders = [place for place in self.places if _has(place, topic)]
+    def backend_of(self, topic: str) -> Backend:
+        """Return the server that has a topic; the first server, if none has it."""
+        if len(self.backends) == 1:
+            return self.backends[0]
+        holders = [backend for backend in self.backends if _has(backend, topic)]
         if len(holders) > 1:
             raise SinkError(
-                f"topic {topic!r} is on {holders[0]} and on {holders[1]}; name the server that is "
-                "meant in option servers"
+                f"topic {topic!r} is on {holders[0]} and on {holders[1]}; name only the server to "
+                "write to in option servers"
             )
-        return holders[0] if holders else self.places[0]
+        return holders[0] if holders else self.backends[0]
 
-    def producer(self, topic: str, place: Place, step: Step, part: int) -> Producer:
-        """A producer for the rows of one part, opened."""
+    def producer(self, topic: str, backend: Backend, step: Step, part: int) -> Producer:
+        """Open a producer for the rows of one part."""
         scope = WriteScope(
             step.job, step.number, step.run, part, unique=self.columns.id is not None
         )
         after = -1 if self.may_be_new else step.number - 1
         try:
             producer = Producer(
-                place.server,
+                backend.server,
                 topic,
                 partitions=self.partitions,
                 scope=scope,
-                client=clients.get(place),
+                client=clients.get(backend),
                 after=after if self.is_dense else None,
             )
             producer.open()
         except AqueductError as error:
-            drop_if_broken(place, error)
-            raise failed(topic, place, error) from error
+            drop_if_broken(backend, error)
+            raise write_error(topic, backend, error) from error
         return producer
 
 
-def _has(place: Place, topic: str) -> bool:
+def _has(backend: Backend, topic: str) -> bool:
     try:
-        ask_topics(place, topic, SinkError)
+        list_topics(backend, topic, SinkError)
     except UnknownTopic:
         return False
     except NotAllowed as error:
         raise SinkError(
-            f"{place} does not tell whether it has topic {topic!r}: {error}. Name the one server "
-            "that is meant in option servers, or have the token allowed to read the topic"
+            f"cannot find out whether {backend} has topic {topic!r}: {error}. Name only one "
+            "server in option servers, or give the token permission to read the topic"
         ) from error
     return True
 
 
-def failed(topic: str, place: Place, error: AqueductError) -> SinkError:
-    """That a topic cannot be written, and what to do."""
+def write_error(topic: str, backend: Backend, error: AqueductError) -> SinkError:
+    """Return the error for a failed write, with a remedy."""
     if isinstance(error, NotAllowed):
         return SinkError(
-            f"topic {topic!r} on {place} cannot be written: {error}; give one that may in option "
-            "token"
+            f"topic {topic!r} on {backend} cannot be written: {error}; set option token to one "
+            "that may"
         )
     if isinstance(error, ConnectError):
-        return unreachable(place, error)
+        return unreachable_error(backend, error)
     if isinstance(error, TopicReplaced):
         return TopicIdentityError(
-            f"nothing was written to topic {topic!r} on {place}: {error}. Rows of this query may "
+            f"nothing was written to topic {topic!r} on {backend}: {error}. Rows of this query may "
             "be missing there: restore the topic, or write them again with a new checkpoint. To "
             "continue without them, start the query once with option onTopicReplaced=continue"
         )
-    return SinkError(f"topic {topic!r} on {place} cannot be written: {error}")
+    return SinkError(f"topic {topic!r} on {backend} cannot be written: {error}")
 
 
-def _connect(place: Place) -> Client:
-    return Client(place.server, trust=place.trust, token=place.token)
+def _connect(backend: Backend) -> Client:
+    return Client(backend.server, trust=backend.trust, token=backend.token)
 
 
-clients = Pool(_connect, Client.close)
+clients = ConnectionCache(_connect, Client.close)
 
 
-def drop_if_broken(place: Place, error: AqueductError) -> None:
-    """Have the next part use a new connection, unless the server just refused something."""
+def drop_if_broken(backend: Backend, error: AqueductError) -> None:
+    """Drop the cached connection, unless the server only rejected a request."""
     if not isinstance(error, IngestError):
-        clients.drop(place)
+        clients.drop(backend)
 
 
 MAX_OPEN = 16
-"""Topics that a task has open at once: a server takes so many producers, of all tasks."""
+"""The most producers that a task has open at once; a server limits those of all tasks."""
 
 
 @dataclass
-class _Lane:
-    """What goes to one topic."""
+class _TopicWriter:
+    """Writes the rows of a task to one topic."""
 
     topic: str
-    place: Place
+    backend: Backend
     producer: Producer | None = None
-    """None while others have its place."""
+    """None while closed, because `MAX_OPEN` other topics were used more recently."""
     occurrences: Occurrences = field(default_factory=Occurrences)
     rows: Fingerprint = field(default_factory=Fingerprint)
     """The fingerprint of the rows passed to earlier producers."""
@@ -146,8 +146,8 @@ class _Lane:
     def send(self, rows: Rows) -> None:
         """Send rows; if the step has ended, only add them to the fingerprint."""
         assert self.producer is not None
-        if rows.own_ids is not None:
-            ids = own_ids(rows.own_ids)
+        if rows.user_ids is not None:
+            ids = user_ids(rows.user_ids)
         else:
             hashes = content_hashes(rows.values, rows.keys, rows.headers, rows.times)
             ids = self.occurrences.ids(hashes)
@@ -157,10 +157,10 @@ class _Lane:
                 ids=ids,
                 keys=rows.keys,
                 headers=None if rows.headers is None else [dict(row) for row in rows.headers],
-                times=None if rows.times is None else _filled(rows.times),
+                times=None if rows.times is None else _default_to_now(rows.times),
             )
         except AqueductError as error:
-            raise failed(self.topic, self.place, error) from error
+            raise write_error(self.topic, self.backend, error) from error
 
     def close(self) -> None:
         if self.producer is None:
@@ -168,8 +168,8 @@ class _Lane:
         try:
             self.producer.close()
         except AqueductError as error:
-            drop_if_broken(self.place, error)
-            raise failed(self.topic, self.place, error) from error
+            drop_if_broken(self.backend, error)
+            raise write_error(self.topic, self.backend, error) from error
         self.rows += self.producer.fingerprint
         if self.producer.position is not None:
             self.positions.append(self.producer.position)
@@ -177,11 +177,11 @@ class _Lane:
 
     def abandon(self) -> None:
         if self.producer is not None:
-            with suppress(AqueductError):  # what went wrong before is what is to be told
+            with suppress(AqueductError):  # the earlier error is the one to report
                 self.producer.abandon()
 
 
-def _filled(times: Sequence[int | None]) -> list[int]:
+def _default_to_now(times: Sequence[int | None]) -> list[int]:
     now = int(time.time() * 1e6)
     return [now if each is None else each for each in times]
 
@@ -200,26 +200,26 @@ def write_part(
     and topic. When it raises, some rows may be stored; the next attempt of the same part stores the
     others.
     """
-    lanes: dict[str, _Lane] = {}
+    writers: dict[str, _TopicWriter] = {}
     number = 1
     try:
         for batch in batches:
             numbers = range(number, number + batch.num_rows)
             number += batch.num_rows
             if batch.num_rows:
-                _write(sink, step, part, lanes, batch, numbers)
-        # Nobody says here that the part is complete: rows also end, as if there were no more, when
-        # what makes them has failed. Only the driver knows which tasks were done.
-        for lane in lanes.values():
-            lane.close()
+                _write(sink, step, part, writers, batch, numbers)
+        # Do not mark the part as complete: the iterator also ends when the computation of its rows
+        # has failed. Only the driver knows which tasks have succeeded.
+        for writer in writers.values():
+            writer.close()
     except BaseException:
-        for lane in lanes.values():
-            lane.abandon()
+        for writer in writers.values():
+            writer.abandon()
         raise
     if positions is not None:
-        for lane in lanes.values():
-            positions[lane.place.server, lane.topic] = lane.positions
-    return {(lane.place.server, lane.topic): lane.rows for lane in lanes.values()}
+        for writer in writers.values():
+            positions[writer.backend.server, writer.topic] = writer.positions
+    return {(writer.backend.server, writer.topic): writer.rows for writer in writers.values()}
 
 
 def merged(positions: Iterable[TopicPosition]) -> list[TopicPosition]:
@@ -236,16 +236,16 @@ def _write(
     sink: Sink,
     step: Step,
     part: int,
-    lanes: dict[str, _Lane],
+    writers: dict[str, _TopicWriter],
     batch: pa.RecordBatch,
     numbers: range,
 ) -> None:
     for topic, rows, their_numbers in rows_by_topic(batch, sink.columns, sink.topic, numbers):
-        lane = lanes.pop(topic, None) or _Lane(topic, sink.home_of(topic))
-        lanes[topic] = lane  # behind those that were used before
-        if lane.producer is None:
-            busy = [each for each in lanes.values() if each.producer is not None]
-            if len(busy) >= MAX_OPEN:
-                busy[0].close()
-            lane.producer = sink.producer(topic, lane.place, step, part)
-        lane.send(take_rows(rows, sink.columns, lane.producer.max_record, their_numbers))
+        writer = writers.pop(topic, None) or _TopicWriter(topic, sink.backend_of(topic))
+        writers[topic] = writer  # ordered by last use
+        if writer.producer is None:
+            opened = [each for each in writers.values() if each.producer is not None]
+            if len(opened) >= MAX_OPEN:
+                opened[0].close()
+            writer.producer = sink.producer(topic, writer.backend, step, part)
+        writer.send(take_rows(rows, sink.columns, writer.producer.max_record, their_numbers))

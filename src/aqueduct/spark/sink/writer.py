@@ -1,7 +1,7 @@
-"""Writers, as Spark calls them: made on the driver, pickled for tasks, and asked to commit.
+"""The writers that Spark calls: created on the driver, pickled for tasks, and told to commit.
 
-Spark makes the writer of a stream anew for each batch, and once more to commit it. So nothing is
-kept in it, and which query, run and batch it is for is learnt from where the tasks run.
+Spark creates the writer of a stream for each batch, and again for its commit. The writer is
+therefore stateless, and reads the ids of the query, the run and the batch from the task context.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from aqueduct.errors import AqueductError
 from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.errors import NotAllowed, UnknownTopic
 from aqueduct.ingest.identity import TopicPosition
-from aqueduct.spark.backend import Place, ask_topics, servers
+from aqueduct.spark.backend import Backend, list_topics, server_backends
 from aqueduct.spark.errors import SinkError, WrongOption
-from aqueduct.spark.option_values import CONTINUE
+from aqueduct.spark.options import CONTINUE, SinkOptions, sink_options
 from aqueduct.spark.sink.columns import choose_columns
-from aqueduct.spark.sink.options import SinkOptions, sink_options
 from aqueduct.spark.sink.task_writer import (
     Sink,
     Step,
     clients,
     drop_if_broken,
-    failed,
     merged,
+    write_error,
     write_part,
 )
-from aqueduct.spark.worker import settle
+from aqueduct.spark.worker import freeze_heap
 
 _log = logging.getLogger("aqueduct.spark")
 
@@ -50,8 +49,8 @@ _BATCH = "streaming.sql.batchId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What a task has written."""
+class TaskCommit(WriterCommitMessage):
+    """What a task has written, for the commit on the driver."""
 
     step: Step
     rows: dict[tuple[str, str], Fingerprint] = field(default_factory=dict)
@@ -62,18 +61,18 @@ class Written(WriterCommitMessage):
 
 
 def _prepare(
-    given: Mapping[str, str], schema: StructType, overwrite: bool, streaming: bool
+    option_values: Mapping[str, str], schema: StructType, overwrite: bool, streaming: bool
 ) -> tuple[Sink, SinkOptions]:
-    """What to write where."""
+    """Validate the options and the schema."""
     if overwrite:
         raise WrongOption(
-            "topics are added to and never replaced: write with mode('append'), or in a stream "
-            "with outputMode('append')"
+            "topics are only appended to and never replaced: write with mode('append'), or in a "
+            "stream with outputMode('append')"
         )
-    options = sink_options(given, streaming=streaming)
+    options = sink_options(option_values, streaming=streaming)
     columns = choose_columns(schema, options)
     sink = Sink(
-        tuple(servers(options)),
+        tuple(server_backends(options)),
         columns,
         options.topic,
         options.partitions,
@@ -85,70 +84,74 @@ def _prepare(
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes once. The servers are asked before there is a job, so that what is wrong is told."""
+    """Writes a batch; connects to the servers before the job starts, to report errors early."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._sink, options = _prepare(given, schema, overwrite, streaming=False)
+    def __init__(
+        self, option_values: Mapping[str, str], schema: StructType, overwrite: bool
+    ) -> None:
+        self._sink, options = _prepare(option_values, schema, overwrite, streaming=False)
         self._is_named = options.write_id is not None
         job = options.write_id or uuid.uuid4().hex
         self._step = Step(job, options.write_step, uuid.uuid4().hex)
-        self._home: Place | None = None
-        _reach(self._sink)
+        self._backend: Backend | None = None
+        _check_servers(self._sink)
         if self._sink.topic is not None:
-            # What a task would do first: it shows that the topic is there, or can be, and may be
-            # written, and it puts an end to what a run before this one may still be writing.
-            self._home = self._sink.home_of(self._sink.topic)
-            producer = self._sink.producer(self._sink.topic, self._home, self._step, 0)
+            # Open and abandon a producer as a task does: this creates the topic, checks the
+            # permission to write, and supersedes an earlier run that may still be writing.
+            self._backend = self._sink.backend_of(self._sink.topic)
+            producer = self._sink.producer(self._sink.topic, self._backend, self._step, 0)
             producer.abandon()
             if producer.is_done:
                 _log.warning(
-                    "write %r was done before (its step %d has ended in topic %s on %s): nothing "
-                    "is written, and it fails if its rows differ. For a new write, use another "
-                    "writeId or a higher writeStep",
-                    job, options.write_step, self._sink.topic, self._home,
+                    "write %r was completed before (its step %d has ended in topic %s on %s): "
+                    "nothing is written, and it fails if its rows differ. For a new write, use "
+                    "another writeId or a higher writeStep",
+                    job, options.write_step, self._sink.topic, self._backend,
                 )  # fmt: skip
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Write the rows of one task."""
-        settle()
-        written = Written(self._step)
+        freeze_heap()
+        written = TaskCommit(self._step)
         part = _context().partitionId()
         written.rows = write_part(self._sink, self._step, part, iterator, written.positions)
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
+        """End the write; all tasks have succeeded."""
         _end(self._sink, messages, self._step, self._begun)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task has failed for good. What is stored stays; a further try adds what is missing.
+        """Abort the write after a failed task. Stored rows stay; a retry adds the missing ones.
 
-        Nobody can try a write again that has no name. It is over, or the server would keep its rows
-        and its place among the jobs for a week.
+        A write without a name cannot be retried, so it ends here: otherwise the server would keep
+        its state for a week.
         """
         if not self._is_named:
-            with suppress(AqueductError):  # why it has failed is what is to be told
+            with suppress(AqueductError):  # the error of the task is the one to report
                 _end(self._sink, messages, self._step, self._begun, is_aborted=True)
 
     @property
     def _begun(self) -> list[tuple[str, str]]:
-        """Where the write has begun though no task may have written: server and topic."""
-        return [] if self._home is None else [(self._home.server, self._sink.topic or "")]
+        """The server and topic in which the write began before any task ran."""
+        return [] if self._backend is None else [(self._backend.server, self._sink.topic or "")]
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes batch after batch."""
+    """Writes one batch of a stream."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._sink, _ = _prepare(given, schema, overwrite, streaming=True)
-        _reach(self._sink)
+    def __init__(
+        self, option_values: Mapping[str, str], schema: StructType, overwrite: bool
+    ) -> None:
+        self._sink, _ = _prepare(option_values, schema, overwrite, streaming=True)
+        _check_servers(self._sink)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Write the rows of one task."""
-        settle()
+        freeze_heap()
         context = _context()
         step = step_of(context)
-        written = Written(step)
+        written = TaskCommit(step)
         part = context.partitionId()
         written.rows = write_part(self._sink, step, part, iterator, written.positions)
         return written
@@ -158,7 +161,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: Sequence[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 -- Spark's name
     ) -> None:
-        """All tasks of a batch are done."""
+        """End the batch; all its tasks have succeeded."""
         end_batch(self._sink, messages)
 
     def abort(
@@ -166,45 +169,45 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: Sequence[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 -- Spark's name
     ) -> None:
-        """A task has failed for good. What is stored stays; a restart adds what is missing."""
+        """Do nothing after a failed task: stored rows stay, and a restart adds the missing ones."""
 
 
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise SinkError("rows are written by tasks of Spark, and this is none")
+        raise SinkError("rows can only be written in a Spark task")
     return context
 
 
 def step_of(context: TaskContext) -> Step:
-    """Which batch of which query a task is of."""
+    """Return the step for the query and the batch of a task."""
     found = [context.getLocalProperty(name) for name in (_QUERY, _BATCH, _RUN)]
     query, batch, run = found
     if query is None or batch is None or run is None:
         raise SinkError(
-            f"Spark does not tell which batch of which query this is ({_QUERY}, {_BATCH}, {_RUN} "
-            f"are {found}), so rows could not be told from those that are stored already"
+            f"the task does not know its query and batch ({_QUERY}, {_BATCH}, {_RUN} are "
+            f"{found}), so its rows cannot be deduplicated"
         )
     try:
         return Step(query, int(batch), uuid.UUID(run).hex)
     except ValueError:
         raise SinkError(
-            f"a streaming query has its run's id as job group ({_RUN}), and here that is {run!r}; "
-            "do not set a job group inside of a query"
+            f"the job group ({_RUN}) of a streaming query is the id of its run, and here it is "
+            f"{run!r}; do not set a job group inside a query"
         ) from None
 
 
-_reached: set[Place] = set()
+_reached: set[Backend] = set()
 
 
-def _reach(sink: Sink) -> None:
-    """Raise unless there are servers; asked once in a process."""
-    for place in sink.places:
-        if place in _reached:
+def _check_servers(sink: Sink) -> None:
+    """Raise `Unreachable` unless all servers answer; checked once per process."""
+    for backend in sink.backends:
+        if backend in _reached:
             continue
         with suppress(UnknownTopic, NotAllowed):
-            ask_topics(place, sink.topic or "any", SinkError)
-        _reached.add(place)
+            list_topics(backend, sink.topic or "any", SinkError)
+        _reached.add(backend)
 
 
 def end_batch(sink: Sink, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -213,11 +216,11 @@ def end_batch(sink: Sink, messages: Sequence[WriterCommitMessage | None]) -> Non
     A topic that does not know the previous batch has therefore been replaced. This also detects a
     batch that had rows in an earlier run.
     """
-    done = [each for each in messages if isinstance(each, Written)]
+    done = [each for each in messages if isinstance(each, TaskCommit)]
     if done and sink.topic is not None and not any(each.rows for each in done):
-        home = sink.home_of(sink.topic)
-        sink.producer(sink.topic, home, done[0].step, 0).abandon()
-        done[0].rows[home.server, sink.topic] = Fingerprint()
+        backend = sink.backend_of(sink.topic)
+        sink.producer(sink.topic, backend, done[0].step, 0).abandon()
+        done[0].rows[backend.server, sink.topic] = Fingerprint()
     _end(sink, messages)
 
 
@@ -232,20 +235,20 @@ def _end(
 
     Raise if a server has other rows for that step. An aborted write has no fingerprint.
     """
-    done = [each for each in messages if isinstance(each, Written)]
-    places = {place.server: place for place in sink.places}
+    done = [each for each in messages if isinstance(each, TaskCommit)]
+    backends = {backend.server: backend for backend in sink.backends}
     step = begun or next((each.step for each in done), None)
     if step is None:
         return
     rows: dict[tuple[str, str], Fingerprint] = dict.fromkeys(more, Fingerprint())
     for each in done:
-        for where, found in each.rows.items():
-            rows[where] = rows.get(where, Fingerprint()) + found
+        for topic_key, found in each.rows.items():
+            rows[topic_key] = rows.get(topic_key, Fingerprint()) + found
     for (server, topic), total in sorted(rows.items(), key=lambda item: item[0]):
-        place = places[server]
+        backend = backends[server]
         stored = merged(at for each in done for at in each.positions.get((server, topic), ()))
         try:
-            clients.get(place).end_step(
+            clients.get(backend).end_step(
                 topic,
                 step.job,
                 step.number,
@@ -255,6 +258,6 @@ def _end(
                 allow_extra=sink.allow_extra,
             )
         except AqueductError as error:
-            drop_if_broken(place, error)
-            raise failed(topic, place, error) from error
-        _log.info("%d rows written to topic %s on %s (%s)", total.count, topic, place, step)
+            drop_if_broken(backend, error)
+            raise write_error(topic, backend, error) from error
+        _log.info("%d rows written to topic %s on %s (%s)", total.count, topic, backend, step)

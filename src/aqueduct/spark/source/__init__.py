@@ -1,1 +1,1 @@
-"""The Spark source: plans offset ranges and reads them."""
+"""The Spark source: plans offset ranges on the driver, and reads them in tasks."""

@@ -1,4 +1,4 @@
-"""What there is to read, and whether it is what a query wants: asked before a job begins."""
+"""The topics of a query as its backends list them, and the checks before a job starts."""
 
 from __future__ import annotations
 
@@ -9,217 +9,224 @@ from dataclasses import dataclass, field
 from aqueduct.errors import AqueductError, ConnectError
 from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.protocol import PartitionInfo
-from aqueduct.spark.backend import Found, Place, find_topics, unreachable
+from aqueduct.spark.backend import Backend, LocatedTopic, find_topics, unreachable_error
 from aqueduct.spark.errors import SourceError, Unreachable, WrongOption
-from aqueduct.spark.source.fetch import lost, pauses, skip
+from aqueduct.spark.options import Position, SourceOptions
+from aqueduct.spark.source.fetch import data_loss, retry_delays, skip_missing
 from aqueduct.spark.source.offsets import (
     EARLIEST,
     LATEST,
     Offsets,
-    TopicMark,
+    TopicIdentity,
     TopicPartition,
     by_topic,
 )
-from aqueduct.spark.source.options import Position, ReadOptions
 from aqueduct.spark.source.plan import OffsetRange
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The partitions of the topics that are asked for, as they were when somebody looked."""
+class Catalog:
+    """The partitions of all topics of a query at one moment."""
 
-    places: dict[str, Place]
+    backends: dict[str, Backend]
     """By topic."""
-    parts: dict[TopicPartition, PartitionInfo]
+    partitions: dict[TopicPartition, PartitionInfo]
     histories: dict[str, History] = field(default_factory=dict)
-    """By topic, its identity."""
+    """By topic, for its identity."""
 
-    def marks(self, offsets: Offsets) -> dict[str, TopicMark]:
+    def identities(self, offsets: Offsets) -> dict[str, TopicIdentity]:
         """Return the identity at some offsets of each topic that has one."""
         found = {}
-        for topic, parts in by_topic(offsets).items():
+        for topic, partitions in by_topic(offsets).items():
             history = self.histories.get(topic)
             if history is not None and history.topic_id:
-                where = history.position(parts)
-                found[topic] = TopicMark(where.topic_id, where.epoch)
+                position = history.position(partitions)
+                found[topic] = TopicIdentity(position.topic_id, position.epoch)
         return found
 
-    def mismatch(self, topic: str, mark: TopicMark | None, parts: Mapping[int, int]) -> str:
+    def mismatch(
+        self, topic: str, identity: TopicIdentity | None, partitions: Mapping[int, int]
+    ) -> str:
         """Return why the topic lacks the rows before some offsets; empty if it has them.
 
         A topic that is only too short is not a mismatch: its last rows may not be visible yet.
         """
         history = self.histories.get(topic)
-        if history is None or mark is None:
+        if history is None or identity is None:
             return ""
-        return history.mismatch(TopicPosition(mark.topic_id, mark.epoch, dict(parts)))
+        return history.mismatch(TopicPosition(*identity, dict(partitions)))
 
-    def new_to(self, topic: str, mark: TopicMark, parts: Mapping[int, int]) -> dict[int, int]:
+    def new_to(
+        self, topic: str, identity: TopicIdentity, partitions: Mapping[int, int]
+    ) -> dict[int, int]:
         """Return, by partition, the offset from which rows are new to a query at some offsets."""
-        position = TopicPosition(mark.topic_id, mark.epoch, dict(parts))
+        position = TopicPosition(*identity, dict(partitions))
         firsts = {
-            where.partition: first for where, first in self.first.items() if where.topic == topic
+            each.partition: first for each, first in self.first.items() if each.topic == topic
         }
         return self.histories[topic].common(position, firsts)
 
     @property
     def first(self) -> dict[TopicPartition, int]:
-        """Of each partition the first offset that is there."""
-        return {where: part.first_offset for where, part in self.parts.items()}
+        """The first stored offset, by partition."""
+        return {each: info.first_offset for each, info in self.partitions.items()}
 
     @property
     def next(self) -> dict[TopicPartition, int]:
-        """Of each partition the offset behind the last."""
-        return {where: part.next_offset for where, part in self.parts.items()}
+        """The offset after the last row, by partition."""
+        return {each: info.next_offset for each, info in self.partitions.items()}
 
     @property
     def held(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Of each partition its rows, and the bytes that they take."""
+        """The number of stored rows and their bytes, by partition."""
         return {
-            where: (part.next_offset - part.first_offset, part.size)
-            for where, part in self.parts.items()
+            each: (info.next_offset - info.first_offset, info.size)
+            for each, info in self.partitions.items()
         }
 
     def reaches(self, offsets: Offsets) -> bool:
-        """Whether all rows before these offsets are, or have been, there."""
+        """Return whether all rows before these offsets are, or have been, stored."""
         ends = self.next
-        return all(offset <= ends.get(where, 0) for where, offset in offsets.items())
+        return all(offset <= ends.get(each, 0) for each, offset in offsets.items())
 
 
-def survey(options: ReadOptions, where: Sequence[Place]) -> Survey:
-    """Look at what there is; raises for a topic that is missing or cannot be read."""
-    found = find_topics(options, list(where))
-    parts = {}
-    for topic, each in found.items():
-        if each.info.fault:
-            raise _out_of_use(f"topic {topic} on {each.place}", each.info.fault)
-        for part in each.info.partitions:
-            place = TopicPartition(topic, part.partition)
-            if part.fault:
-                raise _out_of_use(f"{place} on {each.place}", part.fault)
-            parts[place] = part
-    return Survey(
-        {topic: each.place for topic, each in found.items()},
-        parts,
-        {topic: _history(each) for topic, each in found.items()},
+def load_catalog(options: SourceOptions, backends: Sequence[Backend]) -> Catalog:
+    """List the topics of a query; raise `SourceError` for one that is missing or damaged."""
+    found = find_topics(options, list(backends))
+    partitions = {}
+    for topic, located in found.items():
+        if located.info.fault:
+            raise _damaged(f"topic {topic} on {located.backend}", located.info.fault)
+        for info in located.info.partitions:
+            partition = TopicPartition(topic, info.partition)
+            if info.fault:
+                raise _damaged(f"{partition} on {located.backend}", info.fault)
+            partitions[partition] = info
+    return Catalog(
+        {topic: located.backend for topic, located in found.items()},
+        partitions,
+        {topic: _history(located) for topic, located in found.items()},
     )
 
 
-def _history(found: Found) -> History:
+def _history(located: LocatedTopic) -> History:
     try:
-        return found.place.history(found.info)
+        return located.backend.history(located.info)
     except ConnectError as error:
-        raise unreachable(found.place, error) from None
+        raise unreachable_error(located.backend, error) from None
     except AqueductError as error:
         raise SourceError(
-            f"the history of topic {found.info.topic!r} on {found.place} is unavailable: {error}"
+            f"the history of topic {located.info.topic!r} on {located.backend} is unavailable: "
+            f"{error}"
         ) from error
 
 
-def survey_up_to(options: ReadOptions, where: Sequence[Place], offsets: Offsets) -> Survey:
-    """The same for a query that runs, and once more if what was there is not.
+def load_catalog_up_to(
+    options: SourceOptions, backends: Sequence[Backend], offsets: Offsets
+) -> Catalog:
+    """List the topics of a running query; retry while rows before ``offsets`` are missing.
 
-    A server may be starting anew, and is not worth the end of a query. The files of one that has
-    just started do not show its last group for a moment.
+    A restarting server should not fail a query. The files of a server that has just started lack
+    its last commit for a moment.
     """
-    left = pauses()
+    delays = retry_delays()
     while True:
         try:
-            seen = survey(options, where)
+            catalog = load_catalog(options, backends)
         except Unreachable:
-            if (pause := next(left, None)) is None:
+            if (delay := next(delays, None)) is None:
                 raise
         else:
-            if seen.reaches(offsets) or options.path is None:
-                return seen
-            if (pause := next(left, None)) is None:
-                return seen
-        time.sleep(pause)
+            if catalog.reaches(offsets) or options.path is None:
+                return catalog
+            if (delay := next(delays, None)) is None:
+                return catalog
+        time.sleep(delay)
 
 
-def _out_of_use(what: str, fault: str) -> SourceError:
+def _damaged(what: str, fault: str) -> SourceError:
     return SourceError(
-        f"{what} is out of use: {fault}; docs/ingest.md says what to do when something is damaged"
+        f"{what} is out of use: {fault}; docs/ingest.md says how to repair damaged files"
     )
 
 
-def need_topics(options: ReadOptions, where: Sequence[Place], seen: Survey) -> None:
-    """Raise if a pattern fits nothing."""
-    if not seen.parts:
-        there = ", ".join(map(str, where))
+def require_topics(options: SourceOptions, backends: Sequence[Backend], catalog: Catalog) -> None:
+    """Raise `SourceError` if no topic matches the pattern."""
+    if not catalog.partitions:
         raise SourceError(
-            f"option subscribePattern: no topic on {there} fits {options.pattern!r} as a whole"
+            f"option subscribePattern: no topic on {', '.join(map(str, backends))} matches "
+            f"{options.pattern!r} completely"
         )
 
 
-def start_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
-    """Where to begin; raises for a place that is not there yet, as nothing would be read of it."""
+def start_offsets(options: SourceOptions, catalog: Catalog) -> dict[TopicPartition, int]:
+    """Return the offsets to start from; raise `WrongOption` for one after the end."""
     if options.start_time is None:
-        start = _resolve("startingOffsets", options.start, seen)
+        start = _resolve("startingOffsets", options.start, catalog)
         if options.fail_on_data_loss:
-            _check_reached(start, seen)
+            _check_reached(start, catalog)
         return start
     offsets = {}
-    for topic, place in seen.places.items():
+    for topic, backend in catalog.backends.items():
         try:
-            at = place.offsets_at(topic, options.start_time)
+            found = backend.offsets_at(topic, options.start_time)
         except AqueductError as error:
             raise SourceError(
-                f"option startingTimestamp: {place} does not tell the offsets of topic {topic!r} "
+                f"option startingTimestamp: {backend} cannot find the offsets of topic {topic!r} "
                 f"at that time: {error}"
             ) from error
-        offsets.update({TopicPartition(topic, number): at[number] for number in at})
-    return {where: offsets.get(where, end) for where, end in seen.next.items()}
+        offsets.update({TopicPartition(topic, number): at for number, at in found.items()})
+    return {partition: offsets.get(partition, end) for partition, end in catalog.next.items()}
 
 
-def end_of(options: ReadOptions, seen: Survey) -> dict[TopicPartition, int]:
-    """Where a batch ends."""
-    return _resolve("endingOffsets", options.end, seen)
+def end_offsets(options: SourceOptions, catalog: Catalog) -> dict[TopicPartition, int]:
+    """Return the offsets at which a batch ends."""
+    return _resolve("endingOffsets", options.end, catalog)
 
 
-def _check_reached(start: Offsets, seen: Survey) -> None:
-    """Raise for a beginning behind the end: a batch would have no rows, and nobody would know."""
-    for where, offset in start.items():
-        if offset > (end := seen.next[where]):
+def _check_reached(start: Offsets, catalog: Catalog) -> None:
+    """Raise for a start after the end, which would read no rows without any notice."""
+    for partition, offset in start.items():
+        if offset > (end := catalog.next[partition]):
             raise WrongOption(
-                f"option startingOffsets: {where} begins at {offset}, and has offsets up to {end} "
-                "only; -1 is the latest, and with failOnDataLoss false it begins there all the same"
+                f"option startingOffsets: {partition} starts at {offset}, but its next offset is "
+                f"{end}; -1 is the latest, and failOnDataLoss=false accepts the offset"
             )
 
 
-def _resolve(option: str, position: Position, seen: Survey) -> dict[TopicPartition, int]:
-    given = position.offsets or dict.fromkeys(seen.parts, position.everywhere or 0)
-    unknown = [str(where) for where in given if where not in seen.parts]
+def _resolve(option: str, position: Position, catalog: Catalog) -> dict[TopicPartition, int]:
+    chosen = position.offsets or dict.fromkeys(catalog.partitions, position.everywhere or 0)
+    unknown = [str(partition) for partition in chosen if partition not in catalog.partitions]
     if unknown:
-        raise WrongOption(f"option {option} names {', '.join(unknown)}, which is not to be read")
-    missing = [str(where) for where in seen.parts if where not in given]
+        raise WrongOption(f"option {option} names {', '.join(unknown)}, which is not subscribed")
+    missing = [str(partition) for partition in catalog.partitions if partition not in chosen]
     if missing:
         raise WrongOption(
-            f"option {option} has an offset for each partition, and none for "
+            f"option {option} needs an offset for each partition, and has none for "
             f"{', '.join(missing)}; -2 is the earliest, -1 the latest"
         )
-    special = {EARLIEST: seen.first, LATEST: seen.next}
+    special = {EARLIEST: catalog.first, LATEST: catalog.next}
     return {
-        where: special[offset][where] if offset in special else offset
-        for where, offset in sorted(given.items())
+        partition: special[offset][partition] if offset in special else offset
+        for partition, offset in sorted(chosen.items())
     }
 
 
-def clipped(ranges: Iterable[OffsetRange], seen: Survey, fail: bool) -> list[OffsetRange]:
-    """The part of each range that is there; raises unless that is all of it or may be less."""
-    return [left for each in ranges if (left := _clip(each, seen, fail)).rows > 0]
+def clip_ranges(
+    ranges: Iterable[OffsetRange], catalog: Catalog, fail_on_data_loss: bool
+) -> list[OffsetRange]:
+    """Return the stored part of each range; raise `DataLoss` for missing rows, or skip them."""
+    clipped = (_clip(each, catalog, fail_on_data_loss) for each in ranges)
+    return [each for each in clipped if each.rows > 0]
 
 
-def _clip(wanted: OffsetRange, seen: Survey, fail: bool) -> OffsetRange:
-    part = seen.parts.get(wanted.where)
-    first, end = (part.first_offset, part.next_offset) if part else (wanted.end, wanted.end)
-    if first <= wanted.start and wanted.end <= end and part:
+def _clip(wanted: OffsetRange, catalog: Catalog, fail_on_data_loss: bool) -> OffsetRange:
+    info = catalog.partitions.get(wanted.topic_partition)
+    first, end = (info.first_offset, info.next_offset) if info else (wanted.end, wanted.end)
+    if first <= wanted.start and wanted.end <= end and info:
         return wanted
-    if fail:
-        there = f"there are offsets {first} up to {end}" if part else "the partition is gone"
-        raise lost(wanted, wanted.start, there)
-    start = skip(wanted, wanted.start, first) if first > wanted.start else wanted.start
-    stop = min(wanted.end, max(end, start))
-    if stop < wanted.end:
-        skip(wanted, stop, wanted.end)
-    return OffsetRange(wanted.topic, wanted.partition, start, stop)
+    if fail_on_data_loss:
+        stored = f"there are offsets {first} up to {end}" if info else "the partition is gone"
+        raise data_loss(wanted, wanted.start, stored)
+    clipped = skip_missing(wanted, wanted.start, wanted.end, first, end)
+    return OffsetRange(*wanted.topic_partition, *clipped)

@@ -1,9 +1,13 @@
-"""How far a query has come, as the JSON text that Spark keeps in its checkpoints.
+"""The offsets of a query, in the JSON format of Spark's checkpoints.
 
-Spark compares such texts letter by letter, so equal offsets have equal texts: topics in order, and
-in each its partitions. A form that was ever written stays readable; `VERSION` is the one that is
-written. Version 0 has no number: it is the form that the option ``startingOffsets`` takes. Versions
-0 and 1 have offsets alone; version 2 adds the identity of each topic (`aqueduct.ingest.identity`).
+Spark compares these documents as text, so equal offsets are always written in the same order:
+sorted by topic and partition. `VERSION` is written; all versions are read:
+
+| version | content |
+|---|---|
+| 0 | offsets, without a version number: the format of option ``startingOffsets`` |
+| 1 | offsets |
+| 2 | offsets and the identity of each topic (`aqueduct.ingest.identity`) |
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from aqueduct.spark.errors import SourceError
 VERSION = 2
 LATEST = -1
 EARLIEST = -2
-"""In options, as Kafka has them: the end, and the beginning, of what there is."""
+"""Special offsets in options, as in Kafka: the end and the beginning of a partition."""
 
 
 class TopicPartition(NamedTuple):
@@ -31,66 +35,73 @@ class TopicPartition(NamedTuple):
 
 
 Offsets: TypeAlias = Mapping[TopicPartition, int]
-"""Of each partition the next offset to read."""
+"""The next offset to read, by partition."""
 
 
-class TopicMark(NamedTuple):
+class TopicIdentity(NamedTuple):
     """The identity of a topic at some offsets; see `aqueduct.ingest.identity.TopicPosition`."""
 
     topic_id: str
     epoch: str
 
 
-Marks: TypeAlias = Mapping[str, TopicMark]
-"""By topic; a topic has none if the checkpoint or the server is of a version without identities."""
+Identities: TypeAlias = Mapping[str, TopicIdentity]
+"""By topic; a topic has none if an older version wrote the checkpoint or runs on the server."""
+
+
+class CheckpointOffsets(NamedTuple):
+    """The offsets in a checkpoint, and the identities of their topics."""
+
+    offsets: dict[TopicPartition, int]
+    identities: dict[str, TopicIdentity]
 
 
 def by_topic(offsets: Offsets) -> dict[str, dict[int, int]]:
     """Return the offsets of each topic by partition."""
     topics: dict[str, dict[int, int]] = {}
-    for where, offset in offsets.items():
-        topics.setdefault(where.topic, {})[where.partition] = offset
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, {})[partition] = offset
     return topics
 
 
 def ordered(offsets: Offsets) -> dict[TopicPartition, int]:
-    """The same in the one order that is written."""
-    return {where: offsets[where] for where in sorted(offsets)}
+    """Return the offsets sorted by topic and partition."""
+    return dict(sorted(offsets.items()))
 
 
-def to_json(offsets: Offsets, marks: Marks | None = None) -> dict[str, Any]:
-    """What Spark is to keep."""
+def to_json(offsets: Offsets, identities: Identities | None = None) -> dict[str, Any]:
+    """Return the document for a checkpoint."""
     topics: dict[str, dict[str, Any]] = {}
-    for topic, parts in by_topic(ordered(offsets)).items():
-        mark = (marks or {}).get(topic)
-        identity = {} if mark is None else {"id": mark.topic_id, "epoch": mark.epoch}
-        topics[topic] = {**identity, "offsets": {str(each): at for each, at in parts.items()}}
+    for topic, partitions in by_topic(ordered(offsets)).items():
+        identity = (identities or {}).get(topic)
+        entry = {} if identity is None else {"id": identity.topic_id, "epoch": identity.epoch}
+        topics[topic] = {**entry, "offsets": {str(each): at for each, at in partitions.items()}}
     return {"version": VERSION, "topics": topics}
 
 
 def from_json(document: object) -> dict[TopicPartition, int]:
     """Parse offsets from a checkpoint; raise `SourceError` for anything else."""
-    return positions_from_json(document)[0]
+    return checkpoint_from_json(document).offsets
 
 
-def positions_from_json(document: object) -> tuple[dict[TopicPartition, int], dict[str, TopicMark]]:
+def checkpoint_from_json(document: object) -> CheckpointOffsets:
     """Parse offsets and the identities of their topics from a checkpoint."""
     if not isinstance(document, dict):
         raise SourceError(f"offsets are a JSON object, not {_short(document)}")
     version = document.get("version", 0)
-    # A topic may be called "version"; then what it has is an object, and no number.
+    # In version 0, "version" may be a topic; its value is then an object.
     version = 0 if isinstance(version, dict) else version
     read = _READERS.get(version) if type(version) is int else None
     if read is None:
         raise SourceError(
             f"offsets of version {_short(version)} were written by a newer Aqueduct; this one "
-            f"reads versions up to {VERSION}: read this checkpoint with the newer one"
+            f"reads versions up to {VERSION}: upgrade it to read this checkpoint"
         )
     return read(document)
 
 
 def parse(text: str) -> dict[TopicPartition, int]:
-    """Offsets from a JSON text, as an option or a file of a checkpoint has them."""
+    """Parse offsets from JSON text; raise `SourceError` for anything else."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -98,12 +109,7 @@ def parse(text: str) -> dict[TopicPartition, int]:
     return from_json(document)
 
 
-def text(offsets: Offsets, marks: Marks | None = None) -> str:
-    """The same as text, as Spark makes it."""
-    return json.dumps(to_json(offsets, marks))
-
-
-def _read_plain(document: dict[str, Any]) -> tuple[dict[TopicPartition, int], dict[str, TopicMark]]:
+def _read_0(document: dict[str, Any]) -> CheckpointOffsets:
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in document.items():
         if not isinstance(partitions, dict):
@@ -114,7 +120,7 @@ def _read_plain(document: dict[str, Any]) -> tuple[dict[TopicPartition, int], di
             offsets[TopicPartition(topic, _partition(topic, number))] = _offset(
                 topic, number, offset
             )
-    return ordered(offsets), {}
+    return CheckpointOffsets(ordered(offsets), {})
 
 
 def _topics(document: dict[str, Any]) -> dict[str, Any]:
@@ -124,28 +130,30 @@ def _topics(document: dict[str, Any]) -> dict[str, Any]:
     return topics
 
 
-def _read_1(document: dict[str, Any]) -> tuple[dict[TopicPartition, int], dict[str, TopicMark]]:
-    return _read_plain(_topics(document))
+def _read_1(document: dict[str, Any]) -> CheckpointOffsets:
+    return _read_0(_topics(document))
 
 
-def _read_2(document: dict[str, Any]) -> tuple[dict[TopicPartition, int], dict[str, TopicMark]]:
-    marks = {}
-    plain = {}
+def _read_2(document: dict[str, Any]) -> CheckpointOffsets:
+    identities = {}
+    offsets = {}
     for topic, entry in _topics(document).items():
         if not isinstance(entry, dict) or set(entry) not in _ENTRIES:
             raise SourceError(f"topic {topic!r} has {_short(entry)}, not its id, epoch and offsets")
-        plain[topic] = entry["offsets"]
+        offsets[topic] = entry["offsets"]
         if "id" in entry:
-            mark = marks[topic] = TopicMark(entry["id"], entry["epoch"])
-            if not all(isinstance(each, str) for each in mark):
-                raise SourceError(f"topic {topic!r} has the id {_short(mark)}")
-    return _read_plain(plain)[0], marks
+            identity = identities[topic] = TopicIdentity(entry["id"], entry["epoch"])
+            if not all(isinstance(each, str) for each in identity):
+                raise SourceError(f"topic {topic!r} has the id {_short(identity)}")
+    return CheckpointOffsets(_read_0(offsets).offsets, identities)
 
 
 _ENTRIES = ({"offsets"}, {"id", "epoch", "offsets"})
-_READERS: dict[
-    int, Callable[[dict[str, Any]], tuple[dict[TopicPartition, int], dict[str, TopicMark]]]
-] = {0: _read_plain, 1: _read_1, 2: _read_2}
+_READERS: dict[int, Callable[[dict[str, Any]], CheckpointOffsets]] = {
+    0: _read_0,
+    1: _read_1,
+    2: _read_2,
+}
 
 
 def _partition(topic: str, number: str) -> int:

@@ -1,4 +1,4 @@
-"""Rows as Spark has them: the schema, and Arrow batches that match it exactly."""
+"""The schema of the source, and the conversion of Arrow batches to it."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ FIELDS = {
         StructField("producer_sequence", LongType(), nullable=False),
     )
 }
-"""Every column there is, by name; `aqueduct.ingest.records.ROWS` has the same in Arrow's words."""
+"""All columns by name; `aqueduct.ingest.records.ROWS` is the same as an Arrow schema."""
 
 
 def row_schema(include_headers: bool) -> StructType:
-    """The columns of a table."""
+    """Return the schema of the source."""
     return StructType([f for f in FIELDS.values() if include_headers or f.name != "headers"])
 
 
 def check_schema(schema: StructType) -> None:
-    """Raise unless these are columns of ours; fewer of them, in any order, are read faster."""
+    """Raise `SourceError` unless the schema has only columns of the source, in any order."""
     for field in schema.fields:
         known = FIELDS.get(field.name)
         if known is None:
             raise SourceError(
                 f"there is no column {field.name!r}; columns: {', '.join(FIELDS)}. Values are "
-                "bytes: leave schema() out, and convert the column value"
+                "bytes: omit schema(), and convert the column value"
             )
         if known.dataType.simpleString() != field.dataType.simpleString():
             raise SourceError(
                 f"column {field.name} is {known.dataType.simpleString()}, not "
-                f"{field.dataType.simpleString()}; leave schema() out, and cast the column"
+                f"{field.dataType.simpleString()}; omit schema(), and cast the column"
             )
 
 
-def shaper(schema: StructType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """What makes of rows of ingest the rows of a schema."""
+def batch_converter(schema: StructType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return a function that converts batches of ingest to a schema."""
     target = to_arrow_schema(schema, timezone="UTC")
     names = target.names
 
-    def shape(batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
             column if column.type.equals(kind) else column.cast(kind)
             for column, kind in zip(
@@ -74,4 +74,4 @@ def shaper(schema: StructType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         ]
         return pa.record_batch(columns, schema=target)
 
-    return shape
+    return convert
