@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 
 RUNS = [f"{number:08x}" + 24 * "0" for number in range(1, 100)]
 
@@ -35,11 +35,11 @@ def shared_out(values: Sequence[bytes], choices: Sequence[int], parts: int) -> l
     return rows
 
 
-def records(values: Sequence[bytes], ids: Sequence[bytes], sequence: int = 1) -> Records:
+def records(values: Sequence[bytes], ids: Sequence[bytes], sequence: int = 1) -> RecordColumns:
     """A message with rows of a job."""
-    return Records(sequence, list(values), [0] * len(values), ids=b"".join(ids))
+    return RecordColumns(sequence, list(values), [0] * len(values), ids=b"".join(ids))
 
 
-def last(sequence: int = 1) -> Records:
+def last(sequence: int = 1) -> RecordColumns:
     """The message that a part is complete."""
-    return Records(sequence, [], [], is_last=True)
+    return RecordColumns(sequence, [], [], is_last=True)

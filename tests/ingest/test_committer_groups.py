@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.committer import Committer, size_of
 from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
@@ -53,7 +53,7 @@ async def running(store: RecordingStore) -> AsyncIterator[Committer]:
 
 async def submit(committer: Committer, sequence: int, size: int) -> asyncio.Future[Any]:
     """One record that counts for so much."""
-    records = Records(sequence, [bytes(size - RECORD_OVERHEAD)], [0])
+    records = RecordColumns(sequence, [bytes(size - RECORD_OVERHEAD)], [0])
     assert size_of(records) == size
     return await committer.submit(TOPIC, Submission("producer", records))
 

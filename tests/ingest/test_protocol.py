@@ -15,14 +15,14 @@ from aqueduct.ingest.protocol import (
     Listing,
     Opened,
     PartitionInfo,
-    Records,
     Refusal,
     TopicInfo,
 )
+from aqueduct.ingest.records import RecordColumns
 
 CASES: list[tuple[Any, Any]] = [
-    (Records(1, [b"x"], [5]), Records),
-    (Records(7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], 3), Records),
+    (RecordColumns(1, [b"x"], [5]), RecordColumns),
+    (RecordColumns(7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], 3), RecordColumns),
     (Opened(4, 17, 1_000), Answer),
     (Committed(1, 2, {0: 5, 3: 7}), Answer),
     (Refusal("refused", "why"), Answer),
@@ -46,6 +46,24 @@ def test_a_message_that_is_cut_short_is_an_error_and_nothing_else(message: Any, 
             msgspec.msgpack.decode(data[:size], type=kind)
 
 
+@pytest.mark.parametrize(
+    ("records", "encoded"),
+    [
+        (RecordColumns(1, [b"x"], [5]), "990191c401789105c0c0c0c0c0c2"),
+        (
+            RecordColumns(7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], None, [3, 1]),
+            "990792c40178c4009205fb92c4016bc0929192a16ec4017690c0920301c0c2",
+        ),
+        (
+            RecordColumns(9, [b"x"], [5], partition=2, ids=bytes(20), is_last=True),
+            "990991c401789105c0c002c0c414" + 20 * "00" + "c3",
+        ),
+    ],
+)
+def test_the_wire_format_of_records_is_fixed(records: RecordColumns, encoded: str) -> None:
+    assert msgspec.msgpack.encode(records).hex() == encoded
+
+
 def test_records_are_columns_so_that_a_small_one_costs_little() -> None:
-    records = Records(1, [b"12345678"] * 1_000, [1_700_000_000_000_000] * 1_000)
+    records = RecordColumns(1, [b"12345678"] * 1_000, [1_700_000_000_000_000] * 1_000)
     assert len(msgspec.msgpack.encode(records)) < 1_000 * (8 + 2 + 9) + 50

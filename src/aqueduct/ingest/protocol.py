@@ -30,39 +30,6 @@ MAX_SEQUENCE = 2**62
 """The greatest sequence number: it is stored as a signed 64-bit integer, and this leaves room for
 the other records of the same message."""
 
-_COLUMN = msgspec.Meta(max_length=MAX_RECORDS)
-_Row = Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MAX_HEADERS)]
-
-
-class Records(msgspec.Struct, array_like=True, frozen=True):
-    """Records of one producer, column by column; what all lack, or share, is left out."""
-
-    sequence: int
-    """Of the first record; the others follow without a gap."""
-    values: Annotated[list[bytes], _COLUMN]
-    timestamps: Annotated[list[int], _COLUMN]
-    """Microseconds since 1970: when the producer was given each record."""
-    keys: Annotated[list[bytes | None], _COLUMN] | None = None
-    headers: Annotated[list[_Row], _COLUMN] | None = None
-    partition: int | None = None
-    """Where all of them go; None to have each go where its key says."""
-    partitions: Annotated[list[int], _COLUMN] | None = None
-    """Where each of them goes, if that is not the same for all, nor said by their keys."""
-    ids: bytes | None = None
-    """The ids of all, one behind the other, if the producer is to have each stored once."""
-    is_last: bool = False
-    """Whether the part is complete with these."""
-
-    def size(self, skip: int = 0) -> int:
-        """Bytes of keys, values and headers, without the first few records."""
-        size = sum(map(len, self.values[skip:] if skip else self.values))
-        if self.keys is not None:
-            size += sum(len(key) for key in self.keys[skip:] if key is not None)
-        if self.headers is not None:
-            rows = self.headers[skip:]
-            size += sum(len(name) + len(value) for row in rows for name, value in row)
-        return size
-
 
 class Opened(msgspec.Struct, tag=True, frozen=True):
     """The answer to `Open`: records may come."""
@@ -110,7 +77,7 @@ class Open(msgspec.Struct, tag=True):
     topic: str
     producer_id: str
     records: Receiver[bytes]
-    """Carries `Records`, undecoded: the server computes their memory cost first."""
+    """Carries `RecordColumns`, undecoded: the server computes their memory cost first."""
     answers: Sender[Answer]
     partitions: int | None = None
     """How many partitions the topic gets if it is new; None for what the server likes."""

@@ -16,7 +16,8 @@ from aqueduct.ingest.client.connection import Client, end_step
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError, NotAllowed, RefusedRecords, TopicReplaced
-from aqueduct.ingest.protocol import Answer, Committed, Open, Opened, Records
+from aqueduct.ingest.protocol import Answer, Committed, Open, Opened
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.server import IngestServer
 from tests.ingest.jobbing import RUNS, ids_of, unique_ids_of
@@ -312,18 +313,22 @@ async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> 
 @pytest.mark.parametrize(
     ("scope", "records", "sentence"),
     [
-        (None, Records(1, [b"x"], [0], ids=bytes(20)), "ids are for rows of a job"),
-        (None, Records(1, [], [], is_last=True), "ids are for rows of a job"),
-        (WriteScope("job", 1, RUNS[0], 0), Records(1, [b"x"], [0]), "1 rows of a job have 0 bytes"),
+        (None, RecordColumns(1, [b"x"], [0], ids=bytes(20)), "ids are for rows of a job"),
+        (None, RecordColumns(1, [], [], is_last=True), "ids are for rows of a job"),
         (
             WriteScope("job", 1, RUNS[0], 0),
-            Records(1, [b"x"], [0], ids=bytes(21)),
+            RecordColumns(1, [b"x"], [0]),
+            "1 rows of a job have 0 bytes",
+        ),
+        (
+            WriteScope("job", 1, RUNS[0], 0),
+            RecordColumns(1, [b"x"], [0], ids=bytes(21)),
             "1 rows of a job have 21 bytes of ids, not 20 for each",
         ),
     ],
 )
 async def test_messages_with_the_wrong_ids_are_refused(
-    lab: Lab, scope: WriteScope | None, records: Records, sentence: str
+    lab: Lab, scope: WriteScope | None, records: RecordColumns, sentence: str
 ) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         sender, incoming = records_channel()
@@ -363,7 +368,7 @@ async def test_what_was_answered_says_how_many_were_known(lab: Lab) -> None:
         assert opened.topic_id == server.topics()[0].id != ""
         ids = ids_of([b"1", b"2", b"3"])
         for values, sent in (([b"2"], ids[1:2]), ([b"1", b"2", b"3"], ids)):
-            message = Records(1, values, [0] * len(values), partition=0, ids=b"".join(sent))
+            message = RecordColumns(1, values, [0] * len(values), partition=0, ids=b"".join(sent))
             await sender.send(message)
         assert await answers.receive() == Committed(1, 1, {0: 0})
         assert await answers.receive() == Committed(1, 3, {0: 1}, skipped=1)

@@ -6,7 +6,8 @@ import math
 import re
 
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.protocol import PartitionInfo, Records, StepInfo, TopicInfo
+from aqueduct.ingest.protocol import PartitionInfo, StepInfo, TopicInfo
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.metrics import BUCKETS, Metrics, Now
 from aqueduct.ingest.server.topic import Submission
 from tests.ingest.lab import Lab
@@ -41,7 +42,7 @@ def parse(text: str) -> dict[str, dict[str, float]]:
 
 
 def submission(count: int, skipped: int = 0, offsets: dict[int, int] | None = None) -> Submission:
-    records = Records(1, [b"x"] * count, [0] * count)
+    records = RecordColumns(1, [b"x"] * count, [0] * count)
     return Submission("p", records, offsets or {}, skipped)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.producer_leases import ProducerLeases
 from aqueduct.ingest.server.server import IngestServer
 from tests.ingest.lab import Lab, RawProducer, eventually
@@ -33,7 +33,7 @@ async def test_what_waits_of_a_producer_that_is_gone_counts_for_the_next(
             await raw.opened()
             held.hold(server)
             for sequence in range(1, 31):
-                await raw.records.send(Records(sequence, [LARGE], [0]))
+                await raw.records.send(RecordColumns(sequence, [LARGE], [0]))
             await eventually(lambda: server._committer._held > 30_000, "all of it waits")
             raw.leave()
         next_one = lab.producer(server, producer_id="one")
@@ -55,7 +55,7 @@ async def test_who_is_cancelled_leaves_what_waits_where_it_is(lab: Lab, held: An
         await raw.opened()
         (lease,) = server._leases._leases.values()
         held.hold(server)
-        await raw.records.send(Records(1, [b"x"], [0]))
+        await raw.records.send(RecordColumns(1, [b"x"], [0]))
         await eventually(lambda: not lease.is_clear, "it is under way")
         await asyncio.sleep(0.05)
         for task in asyncio.all_tasks():

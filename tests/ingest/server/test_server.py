@@ -32,12 +32,12 @@ from aqueduct.ingest.protocol import (
     Listing,
     Offsets,
     Open,
-    Records,
     Refusal,
     Request,
     TopicInfo,
     Topics,
 )
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server import token_throttle as doorman
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.reading import Reading
@@ -64,26 +64,41 @@ async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
 @pytest.mark.parametrize(
     ("records", "sentence"),
     [
-        (Records(0, [b"x"], [0]), "sequence numbers begin at 1, not at 0"),
-        (Records(-5, [b"x"], [0]), "sequence numbers begin at 1, not at -5"),
-        (Records(2, [b"x"], [0]), "record 2 of producer 'raw' came after 0"),
-        (Records(2**62, [b"x"], [0]), f"record {2**62} of producer 'raw' came after 0"),
-        (Records(2**62 + 1, [b"x"], [0]), f"sequence number {2**62 + 1} exceeds {2**62}"),
-        (Records(HUGE, [b"x"], [0]), f"sequence number {HUGE} exceeds {2**62}"),
-        (Records(1, [b"x", b"y"], [0]), "columns of records are not all of the same length"),
-        (Records(1, [b"x"], [0], []), "columns of records are not all of the same length"),
-        (Records(1, [b"x"], [0], None, [[], []]), "columns of records are not all of the same"),
-        (Records(1, [b"x"], [0], partition=4), "there is no partition 4; there are 4"),
-        (Records(1, [b"x"], [0], partition=-1), "there is no partition -1; there are 4"),
-        (Records(1, [b"x"], [0], partitions=[4]), "there is no partition 4; there are 4"),
-        (Records(1, [b"x"], [0], partitions=[-1]), "there is no partition -1; there are 4"),
-        (Records(1, [b"x"], [0], partitions=[]), "columns of records are not all of the same"),
-        (Records(1, [b"x"], [0], None, None, 1, [1]), "to one partition, or each to its own"),
-        (Records(1, [b"x"], [HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
-        (Records(1, [b"x"], [-HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
-        (Records(1, [b"", bytes(1001)], [0, 0]), r"record 2 has 1,001 bytes, more than 1,000"),
-        (Records(1, [b"x"], [0], [bytes(1000)]), r"record 1 has 1,001 bytes"),
-        (Records(1, [b"x"], [0], None, [[("n", bytes(999))]]), r"record 1 has 1,001 bytes"),
+        (RecordColumns(0, [b"x"], [0]), "sequence numbers begin at 1, not at 0"),
+        (RecordColumns(-5, [b"x"], [0]), "sequence numbers begin at 1, not at -5"),
+        (RecordColumns(2, [b"x"], [0]), "record 2 of producer 'raw' came after 0"),
+        (RecordColumns(2**62, [b"x"], [0]), f"record {2**62} of producer 'raw' came after 0"),
+        (RecordColumns(2**62 + 1, [b"x"], [0]), f"sequence number {2**62 + 1} exceeds {2**62}"),
+        (RecordColumns(HUGE, [b"x"], [0]), f"sequence number {HUGE} exceeds {2**62}"),
+        (RecordColumns(1, [b"x", b"y"], [0]), "columns of records are not all of the same length"),
+        (RecordColumns(1, [b"x"], [0], []), "columns of records are not all of the same length"),
+        (
+            RecordColumns(1, [b"x"], [0], None, [[], []]),
+            "columns of records are not all of the same",
+        ),
+        (RecordColumns(1, [b"x"], [0], partition=4), "there is no partition 4; there are 4"),
+        (RecordColumns(1, [b"x"], [0], partition=-1), "there is no partition -1; there are 4"),
+        (RecordColumns(1, [b"x"], [0], partitions=[4]), "there is no partition 4; there are 4"),
+        (RecordColumns(1, [b"x"], [0], partitions=[-1]), "there is no partition -1; there are 4"),
+        (
+            RecordColumns(1, [b"x"], [0], partitions=[]),
+            "columns of records are not all of the same",
+        ),
+        (RecordColumns(1, [b"x"], [0], None, None, 1, [1]), "to one partition, or each to its own"),
+        (
+            RecordColumns(1, [b"x"], [HUGE]),
+            "record 1 has a timestamp outside of the years 1 to 9999",
+        ),
+        (
+            RecordColumns(1, [b"x"], [-HUGE]),
+            "record 1 has a timestamp outside of the years 1 to 9999",
+        ),
+        (
+            RecordColumns(1, [b"", bytes(1001)], [0, 0]),
+            r"record 2 has 1,001 bytes, more than 1,000",
+        ),
+        (RecordColumns(1, [b"x"], [0], [bytes(1000)]), r"record 1 has 1,001 bytes"),
+        (RecordColumns(1, [b"x"], [0], None, [[("n", bytes(999))]]), r"record 1 has 1,001 bytes"),
         ("no records", "not a valid Records message"),
         ([1, [b"x"], ["today"]], "not a valid Records message"),
     ],
@@ -94,14 +109,14 @@ async def test_records_that_cannot_be_stored_are_refused_and_others_go_on(
     async with lab.serve(max_record=1_000) as server, lab.connect(server) as connection:
         good = await RawProducer.open(connection.entrypoint, producer_id="good")
         await good.opened()
-        await good.records.send(Records(1, [b"1"], [0]))
+        await good.records.send(RecordColumns(1, [b"1"], [0]))
         bad = await open_anything(connection.entrypoint, producer_id="raw")
         await bad.opened()
         await bad.records.send(records)
         refusal = await bad.refused()
         assert refusal.code == "refused"
         assert sentence in refusal.reason
-        await good.records.send(Records(2, [b"2"], [0]))
+        await good.records.send(RecordColumns(2, [b"2"], [0]))
         answers = [await good.answers.receive() for _ in range(2)]
         assert [type(answer) for answer in answers] == [Committed] * 2
         good.leave()
@@ -122,10 +137,10 @@ async def test_a_poison_pill_in_a_group_is_refused_and_the_others_are_stored(
         bad = RawProducer(records, answers)
         await bad.opened()
         held.hold(server)
-        await good.records.send(Records(1, [b"1"], [0]))
-        pill = Records(2**63 - 1, [b"x", b"y"], [0, 0], ids=bytes(20) + bytes(19) + b"1")
+        await good.records.send(RecordColumns(1, [b"1"], [0]))
+        pill = RecordColumns(2**63 - 1, [b"x", b"y"], [0, 0], ids=bytes(20) + bytes(19) + b"1")
         await bad.records.send(pill)
-        await good.records.send(Records(2, [b"2"], [0]))
+        await good.records.send(RecordColumns(2, [b"2"], [0]))
         await asyncio.sleep(0.05)
         held.release()
         assert f"exceeds {2**62}" in (await bad.refused()).reason
@@ -198,9 +213,9 @@ async def test_a_message_without_records_is_answered(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
-        await raw.records.send(Records(1, [], []))
+        await raw.records.send(RecordColumns(1, [], []))
         assert await raw.answers.receive() == Committed(1, 0, {})
-        await raw.records.send(Records(1, [b"x"], [0]))
+        await raw.records.send(RecordColumns(1, [b"x"], [0]))
         assert await raw.answers.receive() == Committed(1, 1, {0: 0})
         raw.leave()
 
@@ -210,7 +225,7 @@ async def test_what_is_sent_again_is_answered_and_not_stored_again(lab: Lab) -> 
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
         for values in ([b"1", b"2"], [b"1", b"2"], [b"1", b"2", b"3"]):
-            await raw.records.send(Records(1, values, [0] * len(values), partition=2))
+            await raw.records.send(RecordColumns(1, values, [0] * len(values), partition=2))
         answers = [await raw.answers.receive() for _ in range(3)]
         raw.leave()
         assert answers == [
@@ -227,7 +242,7 @@ async def test_a_refusal_is_the_last_answer(lab: Lab) -> None:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
         for sequence in (1, 3, 2):  # two is missing, and then comes too late
-            await raw.records.send(Records(sequence, [b"%d" % sequence], [0]))
+            await raw.records.send(RecordColumns(sequence, [b"%d" % sequence], [0]))
         assert isinstance(await raw.answers.receive(), Committed)
         assert "those between were not sent" in (await raw.refused()).reason
         with pytest.raises(EndOfChannel):
@@ -258,7 +273,7 @@ async def test_a_producer_that_never_reads_answers_holds_up_nobody_else(lab: Lab
 
         async def send() -> None:
             for sequence in range(1, 200_000):
-                await raw.records.send(Records(sequence, [b"x"], [0]))
+                await raw.records.send(RecordColumns(sequence, [b"x"], [0]))
 
         sending = asyncio.create_task(send())
         await asyncio.sleep(0.5)
@@ -280,7 +295,7 @@ async def test_producers_that_vanish_leave_no_trace(lab: Lab, held: Any) -> None
             held.hold(server)
             for raw in raws:
                 for sequence in range(1, 101):  # more than may wait
-                    await raw.records.send(Records(sequence, [b"x"], [0]))
+                    await raw.records.send(RecordColumns(sequence, [b"x"], [0]))
             await asyncio.sleep(0.1)
             for raw in raws:
                 raw.leave()
@@ -308,7 +323,7 @@ async def test_too_much_at_once_waits_outside(lab: Lab, held: Any) -> None:
             most = 0
             for raw in raws:
                 for sequence in range(1, 6):
-                    await raw.records.send(Records(sequence, [bytes(90_000)], [0]))
+                    await raw.records.send(RecordColumns(sequence, [bytes(90_000)], [0]))
                     most = max(most, server._committer._held)
             for raw in raws:
                 for _ in range(5):
@@ -324,7 +339,7 @@ async def test_a_batch_larger_than_all_that_may_wait_goes_alone(lab: Lab) -> Non
         async with lab.connect(server) as connection:
             raw = await RawProducer.open(connection.entrypoint)
             await raw.opened()
-            await raw.records.send(Records(1, [bytes(5_000)] * 500, [0] * 500))
+            await raw.records.send(RecordColumns(1, [bytes(5_000)] * 500, [0] * 500))
             assert isinstance(await raw.answers.receive(), Committed)
             raw.leave()
         assert len(await lab.rows(server)) == 500

@@ -15,7 +15,7 @@ import pytest
 
 from aqueduct.ingest.errors import UnknownTopic
 from aqueduct.ingest.identity import History
-from aqueduct.ingest.records import STORED, Chunk
+from aqueduct.ingest.records import STORED, Chunk, RecordColumns
 from aqueduct.ingest.storage.base import (
     Appended,
     Fenced,
@@ -74,12 +74,9 @@ def group(clock: int, **partitions: list[str]) -> Group:
 
 
 def chunk(values: list[Any]) -> Chunk:
-    return Chunk(
-        "p",
-        range(1, len(values) + 1),
-        [each.encode() if isinstance(each, str) else each for each in values],
-        [7] * len(values),
-    )
+    encoded = [each.encode() if isinstance(each, str) else each for each in values]
+    columns = RecordColumns(1, encoded, [7] * len(values))
+    return Chunk("p", columns, columns.sequences)
 
 
 def rows(part: PartitionStorage) -> list[dict[str, Any]]:

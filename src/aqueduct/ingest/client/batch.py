@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aqueduct.ingest.partitioning import partition_of
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Batch:
         """The sequence number behind its last record."""
         return self.sequence + len(self.values)
 
-    def message(self) -> Records:
+    def message(self) -> RecordColumns:
         """What is sent."""
-        return Records(
+        return RecordColumns(
             self.sequence,
             self.values,
             self.timestamps,

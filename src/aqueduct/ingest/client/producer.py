@@ -30,7 +30,8 @@ from aqueduct.ingest.client.sending import OVERHEAD, Columns, check_id, size_of_
 from aqueduct.ingest.dedup.scope import Fingerprint, ScopeFault, WriteScope, fingerprint_of
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_error
 from aqueduct.ingest.identity import TopicPosition
-from aqueduct.ingest.protocol import Answer, Committed, Open, Opened, Records, Refusal, Request
+from aqueduct.ingest.protocol import Answer, Committed, Open, Opened, Refusal, Request
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.permissions import HEADER
 from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.security import Trust
@@ -392,8 +393,8 @@ class Producer(Outbox):
 
     async def _begin(
         self, connection: ClientConnection[Request]
-    ) -> tuple[Sender[Records], Receiver[Answer]]:
-        records, incoming = channel(Records)
+    ) -> tuple[Sender[RecordColumns], Receiver[Answer]]:
+        records, incoming = channel(RecordColumns)
         outgoing, answers = channel(Answer)
         request = Open(
             self.topic,
@@ -456,7 +457,7 @@ class Producer(Outbox):
         while self._batches and (hello.is_done or self._batches[0].end - 1 <= hello.committed):
             self._settle(self._batches.popleft(), {})
 
-    async def _send_batches(self, records: Sender[Records]) -> None:
+    async def _send_batches(self, records: Sender[RecordColumns]) -> None:
         while True:
             while self._sent < len(self._batches):
                 batch = self._batches[self._sent]
