@@ -163,6 +163,6 @@ def files(directory: Path, pattern: str) -> list[Path]:
 
 
 def fill(path: Path, data: bytes | bytearray) -> None:
-    """Make a file anew: to empty one that was written has some file systems wait for the disk."""
+    """Recreate a file: truncating a written one makes some file systems wait for the disk."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader, Reader
 from aqueduct.security import ServerTLS, Trust
@@ -30,8 +30,8 @@ OUTSIDE = "from outside"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed server is missed at once: these tests kill hundreds."""
-    monkeypatch.setattr(producers, "ATTENTIVE", QuicSettings(idle_timeout=0.25, keep_alive=0.08))
-    monkeypatch.setattr(producers, "MAX_PAUSE", 0.1)
+    monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.25, keep_alive=0.08))
+    monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
 
 class Chain:

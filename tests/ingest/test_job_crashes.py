@@ -1,4 +1,4 @@
-"""Servers killed while a job writes: its first run goes on, a further one has to be begun anew."""
+"""Servers killed while a job writes: its first run continues, a later one must be replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from aqueduct.ingest.client import connection as clients
-from aqueduct.ingest.client import producer as producers
 from aqueduct.ingest.client.connection import Client
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader
@@ -26,9 +25,8 @@ VALUES = [b"%d" % (number % 900) for number in range(3_000)]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed server is missed at once."""
-    for module in (clients, producers):
-        monkeypatch.setattr(module, "ATTENTIVE", QuicSettings(idle_timeout=0.4, keep_alive=0.1))
-        monkeypatch.setattr(module, "MAX_PAUSE", 0.1)
+    monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.4, keep_alive=0.1))
+    monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
 
 def values_in(directory: Path) -> Counter[bytes]:

@@ -1,4 +1,4 @@
-"""A topic made anew, or restored from an older copy, is an error for whoever knew the other one."""
+"""A recreated topic, or one restored from an older copy, is an error for clients of the other."""
 
 from __future__ import annotations
 

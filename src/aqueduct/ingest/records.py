@@ -1,4 +1,4 @@
-"""Rows as Arrow has them: the schema of what is stored, and batches made from records."""
+"""Records as columns, and their Arrow form: the schemas of stored rows, and batches of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from aqueduct.ingest.dedup.scope import ID_HEADER, ID_SIZE, cut_ids
+from aqueduct.ingest.partitioning import partition_of
 from aqueduct.ingest.protocol import MAX_HEADERS, MAX_RECORDS
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
@@ -29,7 +30,7 @@ STORED = pa.schema(
         pa.field("producer_sequence", pa.int64(), nullable=False),
     ]
 )
-"""What a partition stores; topic and partition are where it stores it."""
+"""The rows that a partition stores."""
 
 ROWS = pa.schema(
     [
@@ -38,16 +39,23 @@ ROWS = pa.schema(
         *STORED,
     ]
 )
-"""What readers see."""
+"""The rows that readers return: stored rows with their topic and partition."""
 
 
 PIECE_ROWS = 16_384
 PIECE_BYTES = 1024 * 1024
-"""What is handed over at once: enough that a row costs little, far less than a message may be."""
+"""The size of a batch of rows: it amortizes the cost of a batch, and is far below a message's."""
+
+S = TypeVar("S", bound=Sequence[Any])
 
 _COLUMN = msgspec.Meta(max_length=MAX_RECORDS)
 Headers = Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MAX_HEADERS)]
 """The headers of one record, as (name, value)."""
+
+
+def joined(pieces: Sequence[S]) -> S | list[Any]:
+    """Return all elements in one sequence; a single piece as it is."""
+    return pieces[0] if len(pieces) == 1 else list(chain.from_iterable(pieces))
 
 
 class RecordColumns(msgspec.Struct, array_like=True):
@@ -88,11 +96,21 @@ class RecordColumns(msgspec.Struct, array_like=True):
             size += sum(len(name) + len(value) for row in rows for name, value in row)
         return size
 
+    def partitions_at(self, places: Sequence[int], count: int) -> list[int]:
+        """Return the partition of the records at some indices, of ``count`` partitions."""
+        if self.partition is not None:
+            return [self.partition] * len(places)
+        if self.partitions is not None:
+            return [self.partitions[at] for at in places]
+        if self.keys is None:
+            return [partition_of(None, self.sequence + at, count) for at in places]
+        return [partition_of(self.keys[at], self.sequence + at, count) for at in places]
+
     def pick_runs(self, runs: Sequence[slice]) -> RecordColumns:
         """Return the records in some slices, without their sequence numbers and partitions."""
         ids = self.ids
         return self._pick(
-            lambda column: _joined([column[run] for run in runs]),
+            lambda column: joined([column[run] for run in runs]),
             ids and b"".join([ids[run.start * ID_SIZE : run.stop * ID_SIZE] for run in runs]),
         )
 
@@ -133,7 +151,7 @@ def make_batch(chunks: Sequence[Chunk], first_offset: int, ingest_time: int) -> 
     arrays = [
         _integers([range(first_offset, first_offset + count)]),
         _optional([each.keys for each in columns], counts, pa.binary()),
-        pa.array(_joined([each.values for each in columns]), pa.binary()),
+        pa.array(joined([each.values for each in columns]), pa.binary()),
         _headers(columns, counts),
         _integers([each.timestamps for each in columns]).view(TIME),
         pa.repeat(pa.scalar(ingest_time, TIME), count),
@@ -144,7 +162,7 @@ def make_batch(chunks: Sequence[Chunk], first_offset: int, ingest_time: int) -> 
 
 
 def in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of a good size: small ones joined, large ones cut."""
+    """Yield the same rows in batches of a good size: join small ones, split large ones."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -173,7 +191,7 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def as_rows(batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    """Stored rows as readers see them."""
+    """Return stored rows with their topic and partition."""
     count = batch.num_rows
     where = [
         pa.repeat(pa.scalar(topic, pa.string()), count),
@@ -182,11 +200,7 @@ def as_rows(batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch
     return pa.record_batch([*where, *batch.columns], schema=ROWS)
 
 
-# Arrow converts a whole column at once: a call for each small piece costs more than the piece.
-
-
-def _joined(pieces: Sequence[list[Any]]) -> list[Any]:
-    return pieces[0] if len(pieces) == 1 else list(chain.from_iterable(pieces))
+# Convert a whole column with one call: a call for each chunk costs more than its conversion.
 
 
 def _integers(pieces: Sequence[Sequence[int]]) -> pa.Array:
@@ -205,7 +219,7 @@ def _optional(
         [None] * count if piece is None else piece
         for piece, count in zip(pieces, counts, strict=True)
     ]
-    return pa.array(_joined(filled), kind)
+    return pa.array(joined(filled), kind)
 
 
 def _headers(columns: Sequence[RecordColumns], counts: Sequence[int]) -> pa.Array:
@@ -239,8 +253,8 @@ def _with_ids(headers: list[Headers] | None, ids: bytes, count: int) -> pa.Array
 
 
 def _named(names: Sequence[str], counts: Sequence[int]) -> pa.Array:
-    # With its type given: without, Arrow looks for numpy each time, on disk if it is not there.
+    # With an explicit type: otherwise Arrow tries to import numpy each time.
     if len(set(names)) == 1:
         return pa.repeat(pa.scalar(names[0], pa.string()), sum(counts))
     runs = [[name] * count for name, count in zip(names, counts, strict=True)]
-    return pa.array(_joined(runs), pa.string())
+    return pa.array(joined(runs), pa.string())

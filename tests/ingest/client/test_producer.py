@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from aqueduct.errors import ConnectError, TLSError
-from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.errors import IngestError, NotAllowed, RefusedRecords
 from aqueduct.ingest.partitioning import partition_of
 from aqueduct.ingest.server.permissions import Grant, Permissions
+from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.security import make_authority, trust
 from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.lab import Lab, eventually
@@ -141,7 +142,7 @@ async def test_a_producer_that_starts_anew_goes_on_behind_what_is_stored(lab: La
             assert producer.committed == 10
             for number in range(6, 21):  # the source is read again from the sixth on
                 await producer.send(b"%d" % number, sequence=number)
-            with pytest.raises(ValueError, match="record 30 was given where 21 is next"):
+            with pytest.raises(ValueError, match="record 30 was sent, but the next one is 21"):
                 await producer.send(b"30", sequence=30)
         rows = await lab.rows(server)
     assert sorted(int(row["value"]) for row in rows) == list(range(1, 21))
@@ -326,9 +327,9 @@ async def test_a_server_that_is_never_there_is_given_up(lab: Lab) -> None:
 async def test_a_server_that_dies_in_silence_is_missed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert producers.ATTENTIVE.idle_timeout < 10  # type: ignore[attr-defined]
+    assert ATTENTIVE.idle_timeout < 10
     options = QuicSettings(idle_timeout=0.3, keep_alive=0.1)
-    monkeypatch.setattr(producers, "ATTENTIVE", options)
+    monkeypatch.setattr(clients, "ATTENTIVE", options)
     async with lab.serve() as server, lab.producer(server) as producer:
         await producer.send(b"1")
         await producer.flush()

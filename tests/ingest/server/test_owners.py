@@ -90,7 +90,9 @@ async def test_a_token_with_the_same_name_and_an_admin_go_on_with_an_id(lab: Lab
         assert len(await values(lab, server)) == 4
 
 
-async def test_an_id_of_before_there_were_tokens_belongs_to_who_comes_first(lab: Lab) -> None:
+async def test_an_id_of_before_there_were_tokens_belongs_to_who_comes_first(
+    lab: Lab,
+) -> None:
     async with lab.serve(partitions=1) as server:
         for number in range(2):  # whoever it is
             async with lab.producer(server, producer_id="p") as producer:

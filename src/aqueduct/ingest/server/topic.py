@@ -13,9 +13,9 @@ from aqueduct.ingest.dedup.jobs import SHOWN_STEPS, Jobs
 from aqueduct.ingest.dedup.scope import Attempt, WriteScope, cut_ids
 from aqueduct.ingest.errors import IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
-from aqueduct.ingest.partitioning import partition_of, spread
+from aqueduct.ingest.partitioning import spread
 from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, TopicInfo
-from aqueduct.ingest.records import Chunk, RecordColumns, make_batch
+from aqueduct.ingest.records import Chunk, RecordColumns, joined, make_batch
 from aqueduct.ingest.server.named_readers import NamedReaders
 from aqueduct.ingest.server.owners import Owners, tag_of
 from aqueduct.ingest.settings import IngestSettings
@@ -407,18 +407,11 @@ def split(
         if records.keys is None and records.partitions is None:
             runs = spread(wanted, records.sequence, partitions)
             for number, slices in runs.items():
-                theirs = [each for run in slices for each in sequences[run]]
+                theirs = joined([sequences[run] for run in slices])
                 yield number, Chunk(producer, records.pick_runs(slices), theirs)
             return
     places: dict[int, list[int]] = {}
-    for at in wanted:
-        if records.partition is not None:
-            number = records.partition
-        elif records.partitions is not None:
-            number = records.partitions[at]
-        else:
-            key = None if records.keys is None else records.keys[at]
-            number = partition_of(key, sequences[at], partitions)
+    for at, number in zip(wanted, records.partitions_at(wanted, partitions), strict=True):
         places.setdefault(number, []).append(at)
     for number, picked in places.items():
         columns = records.pick_places(picked)
