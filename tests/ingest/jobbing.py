@@ -1,4 +1,4 @@
-"""Rows of jobs for tests: ids as those who write jobs make them, and ways to share rows out."""
+"""Rows of jobs for tests: their ids, and ways to distribute them over parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUNS = [f"{number:08x}" + 24 * "0" for number in range(1, 100)]
 
 
 def ids_of(values: Iterable[bytes]) -> list[bytes]:
-    """An id for each row of one attempt: what is in it, and the how-manieth of equal ones it is."""
+    """Return an id for each row of one attempt: its content hash, and its occurrence."""
     seen: Counter[bytes] = Counter()
     ids = []
     for value in values:
@@ -23,7 +23,7 @@ def ids_of(values: Iterable[bytes]) -> list[bytes]:
 
 
 def unique_ids_of(values: Iterable[bytes]) -> list[bytes]:
-    """An id for each row that is nothing but what is in it."""
+    """Return an id for each row that is a hash of its content."""
     return [hashlib.blake2b(value, digest_size=16).digest() + bytes(4) for value in values]
 
 

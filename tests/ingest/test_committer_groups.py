@@ -100,7 +100,7 @@ async def test_a_group_has_at_most_four_times_the_wanted_size() -> None:
     assert store.groups == [[1], [2, 3], [4, 5], [6]]
 
 
-async def test_a_submission_larger_than_that_is_a_group_by_itself() -> None:
+async def test_a_submission_above_the_limit_is_a_group_of_its_own() -> None:
     store = RecordingStore(IngestSettings(linger=0.01, group_size=1_000))
     async with running(store) as committer:
         done = [await submit(committer, sequence, 9_000) for sequence in (1, 2)]

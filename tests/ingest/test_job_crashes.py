@@ -77,7 +77,7 @@ async def send_and_be_killed(
     ],
 )
 @pytest.mark.parametrize("shared", [False, True])
-async def test_a_first_run_goes_on_though_the_server_is_killed(
+async def test_a_first_run_continues_after_the_server_is_killed(
     tmp_path: Path, tls: ServerTLS, trusted: Trust, moment: str, count: int, shared: bool
 ) -> None:
     async with Servers(tmp_path, tls) as servers:
@@ -100,7 +100,7 @@ async def test_a_first_run_goes_on_though_the_server_is_killed(
     assert values_in(tmp_path / "data") == Counter(VALUES)
 
 
-async def test_a_further_run_is_refused_after_that_and_a_third_one_works(
+async def test_a_second_run_is_rejected_after_a_kill_and_a_third_one_works(
     tmp_path: Path, tls: ServerTLS, trusted: Trust
 ) -> None:
     async with Servers(tmp_path, tls) as servers:

@@ -33,13 +33,13 @@ CASES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("message", "kind"), CASES)
-def test_a_message_is_the_same_on_the_other_side(message: Any, kind: Any) -> None:
+def test_a_decoded_message_equals_the_encoded_one(message: Any, kind: Any) -> None:
     data = msgspec.msgpack.encode(message)
     assert msgspec.msgpack.decode(data, type=kind) == message
 
 
 @pytest.mark.parametrize(("message", "kind"), CASES)
-def test_a_message_that_is_cut_short_is_an_error_and_nothing_else(message: Any, kind: Any) -> None:
+def test_a_truncated_message_is_a_decoding_error(message: Any, kind: Any) -> None:
     data = msgspec.msgpack.encode(message)
     for size in range(len(data)):
         with pytest.raises(msgspec.MsgspecError):
@@ -64,6 +64,6 @@ def test_the_wire_format_of_records_is_fixed(records: RecordColumns, encoded: st
     assert msgspec.msgpack.encode(records).hex() == encoded
 
 
-def test_records_are_columns_so_that_a_small_one_costs_little() -> None:
+def test_a_small_record_has_little_overhead() -> None:
     records = RecordColumns(1, [b"12345678"] * 1_000, [1_700_000_000_000_000] * 1_000)
     assert len(msgspec.msgpack.encode(records)) < 1_000 * (8 + 2 + 9) + 50

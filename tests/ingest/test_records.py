@@ -24,7 +24,7 @@ def chunk(count: int, size: int = 4) -> Chunk:
     return Chunk("p", columns, columns.sequences)
 
 
-def test_chunks_stand_one_behind_the_other_with_dense_offsets() -> None:
+def test_chunks_are_concatenated_with_dense_offsets() -> None:
     first = chunk_of("p", [1, 2], [b"a", b""], [10, 11])
     second = chunk_of("q", [9], [b"c"], [12], [b"k"], [[("h", b"v"), ("h", b"")]])
     batch = make_batch([first, second], 100, 77)
@@ -69,7 +69,7 @@ def test_pieces_hold_the_same_rows_and_are_never_large(counts: list[int], size: 
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_readers_see_where_rows_are_stored(count: int) -> None:
+def test_rows_have_their_topic_and_partition(count: int) -> None:
     rows = as_rows(make_batch([chunk(count)], 0, 0), "weather", 3)
     assert rows.schema == ROWS
     assert rows.column("topic").to_pylist() == ["weather"] * count

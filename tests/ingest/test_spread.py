@@ -7,7 +7,7 @@ from aqueduct.ingest.records import RecordColumns
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4])
 @pytest.mark.parametrize("sequence", [1, RUN - 1, RUN, 3 * RUN + 7])
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (5, 6), (0, 5 * RUN), (17, 2_048)])
-def test_runs_are_where_each_record_alone_would_go(
+def test_runs_match_the_partition_of_each_record(
     partitions: int, sequence: int, start: int, stop: int
 ) -> None:
     alone: dict[int, list[int]] = {}

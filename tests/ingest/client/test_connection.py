@@ -69,7 +69,7 @@ async def test_producers_of_many_topics_share_a_connection(lab: Lab) -> None:
         await eventually(lambda: not server._sending, "all places are free")
 
 
-async def test_a_connection_that_is_lost_is_made_again_by_one_of_its_users(lab: Lab) -> None:
+async def test_a_lost_connection_is_reestablished_once_for_all_users(lab: Lab) -> None:
     async with lab.serve() as server, client_of(lab, server) as client:
         async with (
             Producer(client.address, "topic", client=client) as one,
@@ -86,7 +86,7 @@ async def test_a_connection_that_is_lost_is_made_again_by_one_of_its_users(lab: 
         assert await values_of(lab, server) == {b"x": 3, b"y": 3}
 
 
-async def test_a_client_that_was_closed_serves_nobody(lab: Lab) -> None:
+async def test_a_closed_client_fails_all_its_users(lab: Lab) -> None:
     async with lab.serve() as server:
         client = client_of(lab, server)
         producer = Producer(client.address, "topic", client=client)
@@ -101,7 +101,7 @@ async def test_a_client_that_was_closed_serves_nobody(lab: Lab) -> None:
             Producer("elsewhere:1", "topic", client=client)
 
 
-async def test_a_step_is_ended_when_the_server_is_there_again(
+async def test_end_step_is_retried_until_the_server_is_back(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
@@ -122,7 +122,7 @@ async def test_a_step_is_ended_when_the_server_is_there_again(
         await Client(address, trust=lab.trust, give_up_after=0.1).end_step("t", "j", 1, RUNS[0])
 
 
-async def test_a_part_does_not_go_on_with_a_server_that_does_not_know_it(lab: Lab) -> None:
+async def test_a_reconnecting_part_is_rejected_by_a_server_that_does_not_know_it(lab: Lab) -> None:
     server = lab.serve()
     await server.open()
     async with client_of(lab, server) as client:
@@ -138,7 +138,7 @@ async def test_a_part_does_not_go_on_with_a_server_that_does_not_know_it(lab: La
             await producer.abandon()
 
 
-async def test_a_part_is_sent_again_in_another_order(lab: Lab) -> None:
+async def test_a_part_is_deduplicated_when_retried_in_another_order(lab: Lab) -> None:
     values = [b"%d" % (number % 1_000) for number in range(5_000)]
     async with lab.serve() as server, client_of(lab, server) as client:
         dying = part(client)
@@ -152,7 +152,7 @@ async def test_a_part_is_sent_again_in_another_order(lab: Lab) -> None:
         assert await values_of(lab, server) == Counter(values + values[:7])
 
 
-async def test_records_one_by_one_have_ids_as_well(lab: Lab) -> None:
+async def test_single_records_are_deduplicated_by_id(lab: Lab) -> None:
     async with lab.serve() as server, client_of(lab, server) as client:
         for _ in range(2):
             async with part(client) as producer:
@@ -163,7 +163,7 @@ async def test_records_one_by_one_have_ids_as_well(lab: Lab) -> None:
         assert await values_of(lab, server) == {b"a": 2}
 
 
-async def test_two_attempts_at_once_store_what_one_would(lab: Lab) -> None:
+async def test_two_concurrent_attempts_store_the_rows_of_one(lab: Lab) -> None:
     values = [b"%d" % (number % 300) for number in range(20_000)]
     async with lab.serve() as server, client_of(lab, server) as client:
         async with part(client) as one, part(client) as other:
@@ -176,7 +176,7 @@ async def test_two_attempts_at_once_store_what_one_would(lab: Lab) -> None:
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_a_replay_may_share_rows_out_in_another_way(lab: Lab) -> None:
+async def test_a_replay_may_distribute_rows_over_other_parts(lab: Lab) -> None:
     values = [b"%d" % (number % 70) for number in range(1_000)]
     async with lab.serve() as server, client_of(lab, server) as client:
         await write(client, values[:400], 0)
@@ -192,7 +192,7 @@ async def test_a_replay_may_share_rows_out_in_another_way(lab: Lab) -> None:
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_with_ids_that_are_unique_a_row_is_stored_once_in_a_step(lab: Lab) -> None:
+async def test_unique_ids_are_stored_once_in_a_step(lab: Lab) -> None:
     values = [b"%d" % number for number in range(100)]
     async with lab.serve() as server, client_of(lab, server) as client:
         for run, number in ((0, 0), (0, 1), (1, 0), (2, 3)):
@@ -202,7 +202,7 @@ async def test_with_ids_that_are_unique_a_row_is_stored_once_in_a_step(lab: Lab)
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_who_comes_to_a_part_that_is_complete_is_told_so(lab: Lab) -> None:
+async def test_an_attempt_of_a_complete_part_is_done_at_once(lab: Lab) -> None:
     async with lab.serve() as server, client_of(lab, server) as client:
         await write(client, [b"a"])
         async with part(client) as again:
@@ -266,7 +266,7 @@ async def test_a_group_that_fails_fails_the_attempt_and_the_next_one_stores_the_
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_who_may_not_write_may_not_end_a_step(lab: Lab) -> None:
+async def test_ending_a_step_requires_write_permission(lab: Lab) -> None:
     permissions = Permissions({"a token of a reader": Grant(read=["*"])})
     async with lab.serve(permissions=permissions) as server:
         async with client_of(lab, server, token="a token of a reader") as client:
@@ -277,7 +277,7 @@ async def test_who_may_not_write_may_not_end_a_step(lab: Lab) -> None:
         assert not (lab.directory / "topic").exists()
 
 
-async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> None:
+async def test_invalid_ids_are_rejected_by_the_producer(lab: Lab) -> None:
     good = ids_of([b"x"])
     async with lab.serve() as server, client_of(lab, server) as client:
         async with part(client) as producer:
@@ -327,7 +327,7 @@ async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> 
         ),
     ],
 )
-async def test_messages_with_the_wrong_ids_are_refused(
+async def test_messages_with_invalid_ids_are_rejected(
     lab: Lab, scope: WriteScope | None, records: RecordColumns, sentence: str
 ) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
@@ -341,7 +341,7 @@ async def test_messages_with_the_wrong_ids_are_refused(
         raw.leave()
 
 
-async def test_a_job_that_cannot_be_is_refused_by_the_server_too(lab: Lab) -> None:
+async def test_an_invalid_scope_is_also_rejected_by_the_server(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         for scope in (
             WriteScope("job", -1, RUNS[0], 0),
@@ -356,7 +356,7 @@ async def test_a_job_that_cannot_be_is_refused_by_the_server_too(lab: Lab) -> No
             raw.leave()
 
 
-async def test_what_was_answered_says_how_many_were_known(lab: Lab) -> None:
+async def test_an_answer_counts_the_duplicates(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         sender, incoming = records_channel()
         outgoing, answers = channel(Answer)

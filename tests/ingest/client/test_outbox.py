@@ -16,7 +16,7 @@ def filled(*partitions: int | None) -> Batch:
     return batch
 
 
-def test_only_what_differs_is_told_of_each() -> None:
+def test_partitions_are_listed_only_if_they_differ() -> None:
     keyed = [partition_of(b"%d" % number, number, 4) for number in (1, 2, 3)]
     for partitions, one, each in (
         ((None, None), None, None),
@@ -29,7 +29,7 @@ def test_only_what_differs_is_told_of_each() -> None:
         assert (message.partition, message.partitions) == (one, each)
 
 
-async def test_a_receipt_tells_no_offset_of_what_had_been_stored_before() -> None:
+async def test_a_receipt_of_a_duplicate_has_no_offset() -> None:
     batch = Batch(RecordColumns(1, [b"1", b"2", b"3"], [0, 0, 0]))
     receipts = [asyncio.get_running_loop().create_future() for _ in range(3)]
     batch.receipts = dict(enumerate(receipts))

@@ -32,7 +32,7 @@ def test_batches_hold_all_records_in_order_and_are_never_large(sizes: list[int],
         assert batch.size <= BATCH_BYTES or len(columns.values) == 1
 
 
-def test_many_records_are_checked_some_at_a_time() -> None:
+def test_many_records_are_checked_in_pieces() -> None:
     values = [b"%d" % number for number in range(2 * PIECE + 1)]
     ids, times = ids_of(values), [1.0] * len(values)
     made = checked(values, ids, timestamps=times, max_record=100, wants_ids=True)
@@ -75,7 +75,7 @@ async def test_columns_are_stored_as_if_sent_one_by_one(lab: Lab) -> None:
             assert one["timestamp"].microsecond == number % 1_000
 
 
-async def test_columns_and_single_records_of_others_do_not_mix_up(lab: Lab) -> None:
+async def test_columns_and_single_records_keep_their_order(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server, max_buffered=100_000) as producer:
 
@@ -110,7 +110,7 @@ async def test_columns_and_single_records_of_others_do_not_mix_up(lab: Lab) -> N
         ({"values": [b""], "keys": [bytes(1_001)]}, IngestError, "a record of 1,001 bytes"),
     ],
 )
-async def test_columns_with_something_wrong_are_refused(
+async def test_invalid_columns_are_rejected(
     lab: Lab, columns: dict[str, Any], error: type[Exception], sentence: str
 ) -> None:
     async with lab.serve(max_record=1_000) as server:

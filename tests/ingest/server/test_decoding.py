@@ -38,7 +38,7 @@ FULL = RecordColumns(
         FULL,
     ],
 )
-def test_records_come_out_as_they_went_in(records: RecordColumns) -> None:
+def test_decoded_records_equal_the_encoded_ones(records: RecordColumns) -> None:
     undecoded = Undecoded(encoded(records))
     before = undecoded.size
     assert undecoded.records() == records
@@ -58,7 +58,7 @@ def test_the_size_counts_every_header_before_one_is_decoded(
     assert many.size - plain.size >= HEADER_OVERHEAD * sum(map(len, rows))
 
 
-def test_a_message_may_not_announce_more_headers_than_memory_is_meant_for() -> None:
+def test_a_message_with_too_many_headers_is_rejected_before_decoding() -> None:
     rows = [[("", b"")] * 64] * (MAX_MESSAGE_HEADERS // 64)
     Undecoded(encoded(RecordColumns(1, [b""] * len(rows), [0] * len(rows), headers=rows)))
     rows = [*rows, [("", b"")]]
@@ -85,7 +85,7 @@ def test_a_message_may_not_announce_more_headers_than_memory_is_meant_for() -> N
         encoded(FULL) + b"\x00",
     ],
 )
-def test_what_are_no_records_is_refused_and_nothing_else(garbage: bytes) -> None:
+def test_malformed_records_are_rejected_and_raise_nothing_else(garbage: bytes) -> None:
     with pytest.raises(RefusedRecords, match="not a valid Records message"):
         Undecoded(garbage).records()
 

@@ -22,7 +22,7 @@ MANY = MAX_RECORDS + 1
         RecordColumns(1, [b""], [0], headers=[[("", b"")] * (MAX_HEADERS + 1)]),
     ],
 )
-async def test_a_message_of_too_many_pieces_is_refused_before_it_is_taken_apart(
+async def test_a_message_with_too_many_records_or_headers_is_rejected(
     lab: Lab, records: RecordColumns
 ) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
@@ -41,7 +41,7 @@ def test_the_largest_message_can_be_read() -> None:
     assert msgspec.msgpack.decode(data, type=RecordColumns) == records
 
 
-async def test_a_message_is_not_even_looked_at_while_there_is_no_room(lab: Lab, held: Any) -> None:
+async def test_a_message_is_not_received_while_there_is_no_room(lab: Lab, held: Any) -> None:
     serving = lab.serve(max_waiting=10_000, max_record=10_000)
     async with serving as server, lab.connect(server) as connection:
         raws = []

@@ -212,7 +212,7 @@ class StorageContract:
 
     @pytest.mark.parametrize("how", ["closed", "killed"])
     @pytest.mark.parametrize("is_rolled", [False, True])
-    def test_everything_is_there_after_a_restart(
+    def test_all_state_survives_a_restart(
         self, backend: Backend, how: str, is_rolled: bool
     ) -> None:
         storage = backend.open()
@@ -329,7 +329,7 @@ class StorageContract:
         topic.close()
         storage.close()
 
-    def test_of_two_processes_one_can_append(self, backend: Backend) -> None:
+    def test_only_one_of_two_processes_can_append(self, backend: Backend) -> None:
         """The second is fenced when it opens, or takes over and the first is fenced."""
         storage = backend.open()
         topic = created(storage)
@@ -428,7 +428,7 @@ class StorageContract:
         topic.close()
         storage.close()
 
-    def test_what_is_rolled_looks_the_same(self, backend: Backend) -> None:
+    def test_rolled_rows_read_the_same(self, backend: Backend) -> None:
         storage = backend.open()
         topic = created(storage)
         topic.append(group(SECOND, p0=["a", "b"], p1=["c"]))
