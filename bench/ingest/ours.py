@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aqueduct
 from aqueduct import ingest
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission
 from aqueduct.ingest.settings import IngestSettings
@@ -63,7 +63,7 @@ def fill(directory: Path, size: int, payload: bytes) -> Json:
     sequence = 1
     while sum(part.log_bytes for part in topic.partitions) < size:
         now = int(time.time() * 1e6)
-        records = Records(sequence, [payload] * count, [now] * count)
+        records = RecordColumns(sequence, [payload] * count, [now] * count)
         submission = Submission("filler", records)
         kept.commit({topic: [submission]})
         if submission.fault is not None:

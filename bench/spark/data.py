@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
 from aqueduct.ingest.settings import IngestSettings
@@ -58,7 +58,7 @@ def _commit(store: Store, topic: Topic, pool: list[bytes], first: int, count: in
     start = first % (_POOL - count)
     now = int(time.time() * 1e6)
     places = [number * PARTITIONS // count for number in range(count)]
-    records = Records(
+    records = RecordColumns(
         first, pool[start : start + count], list(range(now, now + count)), partitions=places
     )
     submission = Submission("bench", records)

@@ -14,7 +14,7 @@ from zlib import crc32
 import msgspec
 
 from aqueduct.ingest.errors import CorruptFile
-from aqueduct.ingest.records import Chunk
+from aqueduct.ingest.records import Chunk, RecordColumns
 from aqueduct.ingest.storage.local.manifest import NAME, Manifest
 from aqueduct.ingest.storage.local.partition import Partition
 from aqueduct.ingest.storage.local.wal import MAGIC, BlockMetadata
@@ -77,7 +77,7 @@ def opened(directory: Path) -> Partition:
 def append(part: Partition) -> None:
     """Store one more row."""
     metadata = BlockMetadata(1, {0: part.next_offset}, {"p": 1}, 1, 1, 1)
-    part.stage([Chunk("p", [1], [b"one more"], [1])], metadata)
+    part.stage([Chunk("p", RecordColumns(1, [b"one more"], [1]), [1])], metadata)
     part.write()
     part.sync()
     part.seal()

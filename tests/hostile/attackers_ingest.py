@@ -20,10 +20,10 @@ from aqueduct.ingest.protocol import (
     Fetch,
     Open,
     Opened,
-    Records,
     Refusal,
     Request,
 )
+from aqueduct.ingest.records import RecordColumns
 from tests.hostile.attackers import HOSTS, Addresses, attack, place
 from tests.hostile.target import HOSTILE_TOKEN, PRODUCER, PUBLIC, TOPIC
 
@@ -52,7 +52,7 @@ async def producing(
     connection: Any, topic: str, producer: str, scope: WriteScope | None = None
 ) -> AsyncIterator[tuple[Any, Any, int]]:
     """Open a producer; yields its two channels and the last stored sequence number."""
-    records, incoming = channel(Records)
+    records, incoming = channel(RecordColumns)
     outgoing, answers = channel(Answer)
     undecoded = cast("Receiver[bytes]", incoming)
     await connection.entrypoint.send(Open(topic, producer, undecoded, outgoing, scope=scope))
@@ -84,7 +84,7 @@ async def poison_sequences(addresses: Addresses, random: Random) -> None:
             async with producing(connection, TOPIC, name(random), scope) as (records, answers, _):
                 with contextlib.suppress(aqueduct.AqueductError, TimeoutError):
                     ids = random.randbytes(2 * ID_SIZE) if scope else None
-                    rows = Records(worst, [b"x", b"y"], [0, time], None, None, 0, None, ids)
+                    rows = RecordColumns(worst, [b"x", b"y"], [0, time], None, None, 0, None, ids)
                     await records.send(rows)
                     async with asyncio.timeout(1):
                         await answers.receive()
@@ -101,7 +101,9 @@ async def empty_headers(addresses: Addresses, random: Random) -> None:
     async with client(addresses) as connection:
         for _ in range(5):
             async with producing(connection, PUBLIC, name(random)) as (records, _, known):
-                await records.send(Records(known + 1, [b""] * 16_384, [0] * 16_384, None, rows))
+                await records.send(
+                    RecordColumns(known + 1, [b""] * 16_384, [0] * 16_384, None, rows)
+                )
                 await asyncio.sleep(0.2 + 0.3 * random.random())
 
 
@@ -129,7 +131,7 @@ async def slow_fetches(addresses: Addresses, random: Random) -> None:
         async with producing(first, PUBLIC, name(random)) as (records, _, known):
             for number in range(4):
                 at = known + 1 + 8 * number
-                rows = Records(at, [bytes(250_000)] * 8, [0] * 8, None, None, 0)
+                rows = RecordColumns(at, [bytes(250_000)] * 8, [0] * 8, None, None, 0)
                 await records.send(rows)
             await asyncio.sleep(0.5)
         kept: list[Any] = []
@@ -158,7 +160,7 @@ async def forged_producers(addresses: Addresses, random: Random) -> None:
         for _ in range(10):
             async with producing(connection, TOPIC, PRODUCER) as (records, answers, known):
                 with contextlib.suppress(aqueduct.AqueductError, TimeoutError):
-                    await records.send(Records(known + 1, [b"forged"] * 50, [0] * 50))
+                    await records.send(RecordColumns(known + 1, [b"forged"] * 50, [0] * 50))
                     async with asyncio.timeout(1):
                         await answers.receive()
             await asyncio.sleep(0.1 + 0.2 * random.random())
@@ -180,7 +182,7 @@ async def unfinished_jobs(addresses: Addresses, random: Random) -> None:
                     is_last = random.random() < 0.5
                     values, times = [b"x"] * count, [0] * count
                     await records.send(
-                        Records(1, values, times, partition=0, ids=ids, is_last=is_last)
+                        RecordColumns(1, values, times, partition=0, ids=ids, is_last=is_last)
                     )
                     async with asyncio.timeout(1):
                         await answers.receive()

@@ -32,11 +32,11 @@ from aqueduct.ingest.protocol import (
     Fetch,
     Offsets,
     Open,
-    Records,
     Refusal,
     Request,
     Topics,
 )
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.server import IngestServer
 from aqueduct.ingest.settings import IngestSettings
@@ -52,7 +52,7 @@ LIMITS = IngestSettings(low_water=0, partitions=2, max_fetches=8, max_connection
 def bomb(count: int, headers: int) -> bytes:
     """Return a message that decodes to many times its size."""
     rows = [[("", b"")] * headers] * count
-    return msgspec.msgpack.encode(Records(1, [b""] * count, [0] * count, headers=rows))
+    return msgspec.msgpack.encode(RecordColumns(1, [b""] * count, [0] * count, headers=rows))
 
 
 BOMBS = [bomb(100, 65), bomb(256, 64), bomb(2_048, 8), bomb(2_048, 64), bomb(16_384, 64)]
@@ -109,7 +109,7 @@ class Attacker:
     async def send_poison_sequence(self) -> None:
         scope = WriteScope("evil", self.rng.randrange(3), f"{self.rng.getrandbits(128):032x}", 0)
         records = await self.open("", self.rng.choice((scope, None)))
-        pill = Records(self.number(), [b"x", b"y"], [self.number(), 0], ids=os.urandom(40))
+        pill = RecordColumns(self.number(), [b"x", b"y"], [self.number(), 0], ids=os.urandom(40))
         await records.send(msgspec.msgpack.encode(pill))
 
     async def send_a_header_bomb(self) -> None:
@@ -118,7 +118,7 @@ class Attacker:
 
     async def forge_records(self) -> None:
         records = await self.open("honest")
-        await records.send(msgspec.msgpack.encode(Records(1, [b"forged"] * 50, [0] * 50)))
+        await records.send(msgspec.msgpack.encode(RecordColumns(1, [b"forged"] * 50, [0] * 50)))
 
     async def fetch_without_reading(self) -> None:
         rows, taken = channel(bytes)

@@ -1,4 +1,4 @@
-"""Certificates for servers on this host, and who trusts them; a time limit for every test."""
+"""Certificates of servers on this host and their trust; a time limit for every test."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from aqueduct.ingest.storage.local import wal
 from aqueduct.security import ServerTLS
 
 LIFE = 100
-"""Seconds after which a server that nobody killed ends."""
+"""Seconds after which a server that was not killed ends."""
 
 LIMITS = IngestSettings(roll_size=8 * 1024, roll_age=0.06, low_water=0, linger=0.001)
 """So small that logs become segments all the time."""
@@ -41,7 +41,7 @@ class Start(msgspec.Struct):
     certificate: str
     key: str
     moment: str = ""
-    """One of `MOMENTS`; empty to live until somebody else kills it."""
+    """One of `MOMENTS`; empty to run until another process kills it."""
     count: int = 1
     """It dies when that moment comes for the time with this number."""
     seed: int = 0
@@ -61,7 +61,7 @@ class Doom:
         self.start = start
         self.left = start.count
         self.recovers = True
-        self.chance = random.Random(start.seed)
+        self.rng = random.Random(start.seed)
         self.lock = threading.Lock()
         self.unsynced: dict[int, tuple[int, int]] = {}
         """By open file, from where to where it was written since it was synced."""
@@ -80,7 +80,7 @@ class Doom:
             if self.start.loses:
                 for file, (synced, written) in self.unsynced.items():
                     with contextlib.suppress(OSError):
-                        os.ftruncate(file, self.chance.randint(synced, written))
+                        os.ftruncate(file, self.rng.randint(synced, written))
             say("dies", moment=self.start.moment)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -97,7 +97,7 @@ def watch_log(doom: Doom) -> None:
     def pwritev(file: int, parts: list[Any], position: int) -> int:
         if doom.comes("in the middle of a block"):
             data = b"".join(parts)
-            write(file, [data[: doom.chance.randrange(1, len(data))]], position)
+            write(file, [data[: doom.rng.randrange(1, len(data))]], position)
             doom.die()
         size = write(file, parts, position)
         with doom.lock:
@@ -138,7 +138,7 @@ def watch_rolls(doom: Doom) -> None:
         name = name_of(file)
         kind = "segment" if "parquet" in name else "manifest" if "manifest" in name else ""
         if kind and doom.comes(f"in the middle of a {kind}"):
-            os.ftruncate(file, doom.chance.randrange(os.fstat(file).st_size))
+            os.ftruncate(file, doom.rng.randrange(os.fstat(file).st_size))
             doom.die()
         sync(file)
         if kind and doom.comes(f"between a {kind} and its name"):

@@ -17,7 +17,8 @@ import msgspec
 
 from aqueduct.api.client import connect
 from aqueduct.api.handles import Receiver, Sender, channel
-from aqueduct.ingest.protocol import Answer, Open, Records, Request
+from aqueduct.ingest.protocol import Answer, Open, Request
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.server import IngestServer
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.security import make_authority, make_certificate, trust
@@ -32,7 +33,7 @@ async def main(directory: Path, messages: int, records: int, headers: int) -> No
     authority = make_authority("tests of ingest")
     tls = make_certificate(["127.0.0.1"], authority)
     row = [("", b"")] * headers
-    message = Records(1, [b""] * records, [0] * records, headers=[row] * records)
+    message = RecordColumns(1, [b""] * records, [0] * records, headers=[row] * records)
     payload = msgspec.msgpack.encode(message)
     limits = IngestSettings(low_water=0)
     async with IngestServer("127.0.0.1:0", directory, tls=tls, limits=limits) as server:

@@ -1,4 +1,4 @@
-"""Rows of jobs for tests: ids as those who write jobs make them, and ways to share rows out."""
+"""Rows of jobs for tests: their ids, and ways to distribute them over parts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 
 RUNS = [f"{number:08x}" + 24 * "0" for number in range(1, 100)]
 
 
 def ids_of(values: Iterable[bytes]) -> list[bytes]:
-    """An id for each row of one attempt: what is in it, and the how-manieth of equal ones it is."""
+    """Return an id for each row of one attempt: its content hash, and its occurrence."""
     seen: Counter[bytes] = Counter()
     ids = []
     for value in values:
@@ -23,7 +23,7 @@ def ids_of(values: Iterable[bytes]) -> list[bytes]:
 
 
 def unique_ids_of(values: Iterable[bytes]) -> list[bytes]:
-    """An id for each row that is nothing but what is in it."""
+    """Return an id for each row that is a hash of its content."""
     return [hashlib.blake2b(value, digest_size=16).digest() + bytes(4) for value in values]
 
 
@@ -35,11 +35,11 @@ def shared_out(values: Sequence[bytes], choices: Sequence[int], parts: int) -> l
     return rows
 
 
-def records(values: Sequence[bytes], ids: Sequence[bytes], sequence: int = 1) -> Records:
+def records(values: Sequence[bytes], ids: Sequence[bytes], sequence: int = 1) -> RecordColumns:
     """A message with rows of a job."""
-    return Records(sequence, list(values), [0] * len(values), ids=b"".join(ids))
+    return RecordColumns(sequence, list(values), [0] * len(values), ids=b"".join(ids))
 
 
-def last(sequence: int = 1) -> Records:
+def last(sequence: int = 1) -> RecordColumns:
     """The message that a part is complete."""
-    return Records(sequence, [], [], is_last=True)
+    return RecordColumns(sequence, [], [], is_last=True)

@@ -11,7 +11,8 @@ from aqueduct.api.client import Connecting, connect
 from aqueduct.api.handles import Receiver, Sender, channel
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import Reader
-from aqueduct.ingest.protocol import Answer, Open, Opened, Records, Refusal, Request
+from aqueduct.ingest.protocol import Answer, Open, Opened, Refusal, Request
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.server import IngestServer
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.security import ServerTLS, Trust
@@ -56,7 +57,7 @@ class Lab:
         return found
 
 
-def records_channel(kind: Any = Records) -> tuple[Sender[Any], Receiver[bytes]]:
+def records_channel(kind: Any = RecordColumns) -> tuple[Sender[Any], Receiver[bytes]]:
     """A channel for what a producer sends, whose receiver is what `Open` carries."""
     records, incoming = channel(kind)
     return records, incoming

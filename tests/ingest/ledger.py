@@ -1,4 +1,4 @@
-"""Who sent what, and whether exactly that is stored: the judge of the tests that crash things."""
+"""The records that producers sent, compared with the stored rows, for crash tests."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from aqueduct.ingest.protocol import TopicInfo
 
 def record(producer: str, sequence: int, partitions: int) -> dict[str, Any]:
     """What a producer sends under a number: always the same, and different from all others."""
-    chance = random.Random(f"{producer} {sequence}")
-    sent: dict[str, Any] = {
-        "value": f"{producer} {sequence} {'x' * chance.choice((0, 40))}".encode()
-    }
-    kind = chance.random()
+    rng = random.Random(f"{producer} {sequence}")
+    sent: dict[str, Any] = {"value": f"{producer} {sequence} {'x' * rng.choice((0, 40))}".encode()}
+    kind = rng.random()
     if kind < 0.6:
-        sent["key"] = f"key {chance.randrange(20)}".encode()
+        sent["key"] = f"key {rng.randrange(20)}".encode()
     elif kind < 0.8:
-        sent["partition"] = chance.randrange(partitions)
-    if chance.random() < 0.2:
+        sent["partition"] = rng.randrange(partitions)
+    if rng.random() < 0.2:
         sent["headers"] = {"number": str(sequence).encode()}
     return sent
 

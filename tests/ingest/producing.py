@@ -1,4 +1,4 @@
-"""A producer that goes on where the last one with its id stopped, and tells what it has flushed.
+"""A producer that continues after the last one with its id, and reports what it has flushed.
 
 python -m tests.ingest.producing ADDRESS TOPIC ID AUTHORITY LIFE
 """
@@ -9,7 +9,8 @@ import asyncio
 import random
 import sys
 
-from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client import connection as clients
+from aqueduct.ingest.client.producer import Producer
 from aqueduct.security import Trust, trust
 from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.crashing import say
@@ -18,9 +19,9 @@ PARTITIONS = 3
 
 
 async def main(address: str, topic: str, producer_id: str, trusted: Trust, life: str) -> None:
-    setattr(producers, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
-    chance = random.Random(life)
-    async with producers.Producer(
+    setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    rng = random.Random(life)
+    async with Producer(
         address,
         topic,
         producer_id=producer_id,
@@ -30,15 +31,15 @@ async def main(address: str, topic: str, producer_id: str, trusted: Trust, life:
         number = producer.committed
         say("opened", committed=number)
         while True:
-            for _ in range(chance.randrange(1, 30)):
+            for _ in range(rng.randrange(1, 30)):
                 number += 1
                 # Not what another life sends under this number: nothing may pass for something.
                 value = f"{number} in life {life}".encode()
                 await producer.send(value, key=b"%d" % (number % 7), sequence=number)
-            if chance.random() < 0.5:
+            if rng.random() < 0.5:
                 await producer.flush()
                 say("flushed", sequence=number)
-            await asyncio.sleep(chance.choice((0, 0.001)))
+            await asyncio.sleep(rng.choice((0, 0.001)))
 
 
 if __name__ == "__main__":

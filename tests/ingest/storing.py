@@ -1,6 +1,6 @@
 """A store to test: records made short, and a look at all that is stored."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from aqueduct.ingest.identity import TopicPosition
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import Chunk, RecordColumns
 from aqueduct.ingest.server.clock import Clock
 from aqueduct.ingest.server.named_readers import Move
 from aqueduct.ingest.server.store import Store
@@ -31,31 +31,38 @@ def crash(*_: object, **__: object) -> Any:
     raise Crash
 
 
-def records(first: int, count: int = 1, **other: Any) -> Records:
+def records(first: int, count: int = 1, **other: Any) -> RecordColumns:
     """Records whose values tell their sequence numbers."""
     sequences = range(first, first + count)
     values = [b"value %d" % each for each in sequences]
-    return Records(first, values, [1_000_000 + each for each in sequences], **other)
+    return RecordColumns(first, values, [1_000_000 + each for each in sequences], **other)
 
 
-def spread(first: int, count: int) -> Records:
+def chunk_of(
+    producer: str, sequences: Sequence[int], values: list[bytes], timestamps: list[int], *more: Any
+) -> Chunk:
+    """Return records of one producer for one partition; ``more`` are keys and headers."""
+    return Chunk(producer, RecordColumns(sequences[0], values, timestamps, *more), sequences)
+
+
+def spread(first: int, count: int) -> RecordColumns:
     """Records with keys, which go to all partitions."""
     return records(first, count, keys=[b"%d" % each for each in range(first, first + count)])
 
 
-def submit(store: Store, topic: Topic, *wanted: tuple[str, Records]) -> list[Submission]:
+def submit(store: Store, topic: Topic, *wanted: tuple[str, RecordColumns]) -> list[Submission]:
     """Commit records as one group, and return what became of them."""
     submissions = [Submission(producer, each) for producer, each in wanted]
     store.commit({topic: submissions})
     return submissions
 
 
-def put(store: Store, what: Records, topic: str = "t", producer: str = "p") -> Submission:
+def put(store: Store, what: RecordColumns, topic: str = "t", producer: str = "p") -> Submission:
     """Commit records of one producer."""
     return submit(store, store.topic_to_write(topic, None), (producer, what))[0]
 
 
-def stored(store: Store, what: Records, topic: str = "t", producer: str = "p") -> Submission:
+def stored(store: Store, what: RecordColumns, topic: str = "t", producer: str = "p") -> Submission:
     """Commit records, which has to succeed."""
     submission = put(store, what, topic, producer)
     assert submission.fault is None
@@ -156,6 +163,6 @@ def files(directory: Path, pattern: str) -> list[Path]:
 
 
 def fill(path: Path, data: bytes | bytearray) -> None:
-    """Make a file anew: to empty one that was written has some file systems wait for the disk."""
+    """Recreate a file: truncating a written one makes some file systems wait for the disk."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.committer import Committer, size_of
 from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
@@ -53,7 +53,7 @@ async def running(store: RecordingStore) -> AsyncIterator[Committer]:
 
 async def submit(committer: Committer, sequence: int, size: int) -> asyncio.Future[Any]:
     """One record that counts for so much."""
-    records = Records(sequence, [bytes(size - RECORD_OVERHEAD)], [0])
+    records = RecordColumns(sequence, [bytes(size - RECORD_OVERHEAD)], [0])
     assert size_of(records) == size
     return await committer.submit(TOPIC, Submission("producer", records))
 
@@ -100,7 +100,7 @@ async def test_a_group_has_at_most_four_times_the_wanted_size() -> None:
     assert store.groups == [[1], [2, 3], [4, 5], [6]]
 
 
-async def test_a_submission_larger_than_that_is_a_group_by_itself() -> None:
+async def test_a_submission_above_the_limit_is_a_group_of_its_own() -> None:
     store = RecordingStore(IngestSettings(linger=0.01, group_size=1_000))
     async with running(store) as committer:
         done = [await submit(committer, sequence, 9_000) for sequence in (1, 2)]

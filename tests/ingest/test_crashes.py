@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader, Reader
 from aqueduct.security import ServerTLS, Trust
@@ -30,8 +30,8 @@ OUTSIDE = "from outside"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed server is missed at once: these tests kill hundreds."""
-    monkeypatch.setattr(producers, "ATTENTIVE", QuicSettings(idle_timeout=0.25, keep_alive=0.08))
-    monkeypatch.setattr(producers, "MAX_PAUSE", 0.1)
+    monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.25, keep_alive=0.08))
+    monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
 
 class Chain:
@@ -148,7 +148,7 @@ class Chain:
 
 
 @pytest.mark.parametrize("seed", range(CHAINS))
-async def test_a_server_killed_again_and_again_loses_nothing_and_stores_nothing_twice(
+async def test_a_repeatedly_killed_server_loses_and_duplicates_nothing(
     seed: int, tmp_path: Path, tls: ServerTLS, trusted: Trust
 ) -> None:
     async with Servers(tmp_path, tls) as servers:
@@ -225,7 +225,7 @@ class Lives:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_producer_that_is_killed_goes_on_behind_what_is_stored(
+async def test_a_killed_producer_continues_after_the_last_stored_record(
     seed: int, tmp_path: Path, authority: ServerTLS, tls: ServerTLS
 ) -> None:
     chance = random.Random(seed)
@@ -240,7 +240,7 @@ async def test_a_producer_that_is_killed_goes_on_behind_what_is_stored(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_producer_and_its_server_that_are_killed_both_go_on_behind_what_is_stored(
+async def test_a_killed_producer_and_server_continue_after_the_last_stored_record(
     seed: int, tmp_path: Path, authority: ServerTLS, tls: ServerTLS
 ) -> None:
     chance = random.Random(seed)

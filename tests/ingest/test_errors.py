@@ -28,14 +28,14 @@ def test_a_corrupt_file_is_named_with_the_byte() -> None:
 
 
 @pytest.mark.parametrize("kind", [RefusedRecords, UnknownTopic, NotAllowed, DiskLow])
-def test_a_refusal_becomes_the_error_that_it_was(kind: type[IngestError]) -> None:
+def test_a_refusal_is_decoded_to_its_error(kind: type[IngestError]) -> None:
     error = refusal_error(Refusal(kind.code, "a reason"))
     assert type(error) is kind
     assert str(error) == "a reason"
 
 
 @pytest.mark.parametrize("code", ["failed", "corrupt", "no such code", ""])
-def test_any_other_refusal_is_an_error_of_ingest(code: str) -> None:
+def test_an_unknown_refusal_is_an_ingest_error(code: str) -> None:
     error = refusal_error(Refusal(code, "a reason"))
     assert type(error) is IngestError
     assert isinstance(error, AqueductError)

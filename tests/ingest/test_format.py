@@ -106,7 +106,7 @@ async def test_a_manifest_names_the_segments(tmp_path: Path) -> None:
     assert table.column("value").to_pylist() == [b"first", b"second"]
 
 
-async def test_jobs_are_written_down_and_their_rows_have_ids(tmp_path: Path) -> None:
+async def test_jobs_are_journaled_and_their_rows_have_ids(tmp_path: Path) -> None:
     await store(tmp_path, b"before")
     run = "0123456789abcdef"
     row_id = bytes(range(20))

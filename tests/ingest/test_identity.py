@@ -61,7 +61,7 @@ class Counted(list[int]):
         return super().__getitem__(index)
 
 
-def test_a_long_history_is_gone_through_once_however_many_partitions_are_named() -> None:
+def test_a_long_history_is_scanned_once_for_all_partitions() -> None:
     history = History("id", [Epoch(f"{number}", Counted([0] * 64)) for number in range(1_000)])
     position = TopicPosition("id", "unknown", dict.fromkeys(range(MAX_OFFSETS), 0))
     Counted.looks = 0
@@ -102,7 +102,7 @@ def test_a_position_of_other_rows_is_a_mismatch(position: TopicPosition, reason:
     assert bool(reason) == bool(found)
 
 
-def test_rows_are_new_from_where_a_copy_went_its_own_way() -> None:
+def test_rows_are_new_from_where_a_copy_diverged() -> None:
     firsts = {0: 3, 1: 0}
     assert HISTORY.common(TopicPosition("id", "b", {0: 25, 1: 5}), firsts) == {0: 20, 1: 5}
     assert HISTORY.common(TopicPosition("id", "lost", {0: 25, 1: 5}), firsts) == firsts
@@ -137,7 +137,7 @@ def ends_of(rows: Rows) -> dict[int, int]:
 
 @pytest.mark.parametrize("max_epochs", [50, 2])
 @given(st.randoms(use_true_random=False))
-def test_a_position_fits_exactly_those_copies_that_have_its_rows(
+def test_a_position_matches_exactly_the_copies_that_have_its_rows(
     max_epochs: int, chance: random.Random
 ) -> None:
     """Servers start on any copy, write, and are copied at any time, also while they write."""
@@ -164,7 +164,7 @@ def test_a_position_fits_exactly_those_copies_that_have_its_rows(
                 assert (found == "") == has, (position, history)
 
 
-def test_a_server_that_is_started_again_and_again_is_no_other_topic(tmp_path: Path) -> None:
+def test_repeated_restarts_do_not_change_the_identity(tmp_path: Path) -> None:
     positions = []
     limits = replace(LIMITS, max_epochs=3)
     for start in range(10):

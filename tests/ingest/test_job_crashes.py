@@ -1,4 +1,4 @@
-"""Servers killed while a job writes: its first run goes on, a further one has to be begun anew."""
+"""Servers killed while a job writes: its first run continues, a later one must be replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from aqueduct.ingest.client import connection as clients
-from aqueduct.ingest.client import producer as producers
 from aqueduct.ingest.client.connection import Client
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader
@@ -26,9 +25,8 @@ VALUES = [b"%d" % (number % 900) for number in range(3_000)]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed server is missed at once."""
-    for module in (clients, producers):
-        monkeypatch.setattr(module, "ATTENTIVE", QuicSettings(idle_timeout=0.4, keep_alive=0.1))
-        monkeypatch.setattr(module, "MAX_PAUSE", 0.1)
+    monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.4, keep_alive=0.1))
+    monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
 
 def values_in(directory: Path) -> Counter[bytes]:
@@ -79,7 +77,7 @@ async def send_and_be_killed(
     ],
 )
 @pytest.mark.parametrize("shared", [False, True])
-async def test_a_first_run_goes_on_though_the_server_is_killed(
+async def test_a_first_run_continues_after_the_server_is_killed(
     tmp_path: Path, tls: ServerTLS, trusted: Trust, moment: str, count: int, shared: bool
 ) -> None:
     async with Servers(tmp_path, tls) as servers:
@@ -102,7 +100,7 @@ async def test_a_first_run_goes_on_though_the_server_is_killed(
     assert values_in(tmp_path / "data") == Counter(VALUES)
 
 
-async def test_a_further_run_is_refused_after_that_and_a_third_one_works(
+async def test_a_second_run_is_rejected_after_a_kill_and_a_third_one_works(
     tmp_path: Path, tls: ServerTLS, trusted: Trust
 ) -> None:
     async with Servers(tmp_path, tls) as servers:

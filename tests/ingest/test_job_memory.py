@@ -18,7 +18,7 @@ from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.scope import ID_HEADER, Attempt, WriteScope, fingerprint_of
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server import store as stores
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
@@ -320,7 +320,7 @@ def test_a_spill_file_that_cannot_be_written_fails_only_its_job(
         send(store, scope(), *values)
         begin(store, scope(run=1))
         assert topic_of(store).jobs.files == 1
-        plain = Submission("plain", Records(1, [b"plain"], [0]))
+        plain = Submission("plain", RecordColumns(1, [b"plain"], [0]))
         mine = Submission(scope().producer_id, records([b"x"], ids_of([b"x"])), scope=scope(run=1))
         with monkeypatch.context() as patch:
             patch.setattr(SpilledIds, "_insert", lambda *_: raise_spill(full))
@@ -398,7 +398,7 @@ def test_an_older_producer_cannot_pass_for_a_job(tmp_path: Path) -> None:
         topic = topic_of(store)
         store.register(topic, scope().producer_id)
         begin(store, scope())
-        plain = Submission(scope().producer_id, Records(1, [b"plain"], [0]))
+        plain = Submission(scope().producer_id, RecordColumns(1, [b"plain"], [0]))
         store.commit({topic: [plain]})
         assert "belongs to a job" in str(plain.fault)
         send(store, scope(), b"x")

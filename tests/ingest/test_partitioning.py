@@ -19,12 +19,12 @@ from aqueduct.ingest.partitioning import RUN, partition_of
         ("Zürich".encode(), 12, 6),
     ],
 )
-def test_a_key_has_its_partition_for_ever(key: bytes, partitions: int, expected: int) -> None:
+def test_the_partition_of_a_key_is_fixed(key: bytes, partitions: int, expected: int) -> None:
     assert partition_of(key, 1, partitions) == expected
     assert partition_of(key, 999_999, partitions) == expected
 
 
-def test_records_without_a_key_take_turns_in_runs() -> None:
+def test_records_without_a_key_go_round_robin_in_runs() -> None:
     found = [partition_of(None, sequence, 3) for sequence in range(RUN * 4)]
     assert found == [0] * RUN + [1] * RUN + [2] * RUN + [0] * RUN
 

@@ -15,14 +15,14 @@ from aqueduct.ingest.protocol import (
     Listing,
     Opened,
     PartitionInfo,
-    Records,
     Refusal,
     TopicInfo,
 )
+from aqueduct.ingest.records import RecordColumns
 
 CASES: list[tuple[Any, Any]] = [
-    (Records(1, [b"x"], [5]), Records),
-    (Records(7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], 3), Records),
+    (RecordColumns(1, [b"x"], [5]), RecordColumns),
+    (RecordColumns(7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], 3), RecordColumns),
     (Opened(4, 17, 1_000), Answer),
     (Committed(1, 2, {0: 5, 3: 7}), Answer),
     (Refusal("refused", "why"), Answer),
@@ -33,19 +33,37 @@ CASES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("message", "kind"), CASES)
-def test_a_message_is_the_same_on_the_other_side(message: Any, kind: Any) -> None:
+def test_a_decoded_message_equals_the_encoded_one(message: Any, kind: Any) -> None:
     data = msgspec.msgpack.encode(message)
     assert msgspec.msgpack.decode(data, type=kind) == message
 
 
 @pytest.mark.parametrize(("message", "kind"), CASES)
-def test_a_message_that_is_cut_short_is_an_error_and_nothing_else(message: Any, kind: Any) -> None:
+def test_a_truncated_message_is_a_decoding_error(message: Any, kind: Any) -> None:
     data = msgspec.msgpack.encode(message)
     for size in range(len(data)):
         with pytest.raises(msgspec.MsgspecError):
             msgspec.msgpack.decode(data[:size], type=kind)
 
 
-def test_records_are_columns_so_that_a_small_one_costs_little() -> None:
-    records = Records(1, [b"12345678"] * 1_000, [1_700_000_000_000_000] * 1_000)
+@pytest.mark.parametrize(
+    ("records", "encoded"),
+    [
+        (RecordColumns(1, [b"x"], [5]), "990191c401789105c0c0c0c0c0c2"),
+        (
+            RecordColumns(7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], None, [3, 1]),
+            "990792c40178c4009205fb92c4016bc0929192a16ec4017690c0920301c0c2",
+        ),
+        (
+            RecordColumns(9, [b"x"], [5], partition=2, ids=bytes(20), is_last=True),
+            "990991c401789105c0c002c0c414" + 20 * "00" + "c3",
+        ),
+    ],
+)
+def test_the_wire_format_of_records_is_fixed(records: RecordColumns, encoded: str) -> None:
+    assert msgspec.msgpack.encode(records).hex() == encoded
+
+
+def test_a_small_record_has_little_overhead() -> None:
+    records = RecordColumns(1, [b"12345678"] * 1_000, [1_700_000_000_000_000] * 1_000)
     assert len(msgspec.msgpack.encode(records)) < 1_000 * (8 + 2 + 9) + 50

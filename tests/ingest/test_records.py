@@ -11,19 +11,22 @@ from aqueduct.ingest.records import (
     ROWS,
     STORED,
     Chunk,
+    RecordColumns,
     as_rows,
     in_pieces,
     make_batch,
 )
+from tests.ingest.storing import chunk_of
 
 
 def chunk(count: int, size: int = 4) -> Chunk:
-    return Chunk("p", range(1, count + 1), [bytes(size)] * count, [5] * count)
+    columns = RecordColumns(1, [bytes(size)] * count, [5] * count)
+    return Chunk("p", columns, columns.sequences)
 
 
-def test_chunks_stand_one_behind_the_other_with_dense_offsets() -> None:
-    first = Chunk("p", [1, 2], [b"a", b""], [10, 11])
-    second = Chunk("q", [9], [b"c"], [12], [b"k"], [[("h", b"v"), ("h", b"")]])
+def test_chunks_are_concatenated_with_dense_offsets() -> None:
+    first = chunk_of("p", [1, 2], [b"a", b""], [10, 11])
+    second = chunk_of("q", [9], [b"c"], [12], [b"k"], [[("h", b"v"), ("h", b"")]])
     batch = make_batch([first, second], 100, 77)
     assert batch.schema == STORED
     assert batch.column("offset").to_pylist() == [100, 101, 102]
@@ -41,7 +44,7 @@ def test_chunks_stand_one_behind_the_other_with_dense_offsets() -> None:
 
 
 def test_an_empty_key_is_not_a_missing_one() -> None:
-    batch = make_batch([Chunk("p", [1, 2], [b"", b""], [0, 0], [b"", None])], 0, 0)
+    batch = make_batch([chunk_of("p", [1, 2], [b"", b""], [0, 0], [b"", None])], 0, 0)
     assert batch.column("key").to_pylist() == [b"", None]
 
 
@@ -66,7 +69,7 @@ def test_pieces_hold_the_same_rows_and_are_never_large(counts: list[int], size: 
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_readers_see_where_rows_are_stored(count: int) -> None:
+def test_rows_have_their_topic_and_partition(count: int) -> None:
     rows = as_rows(make_batch([chunk(count)], 0, 0), "weather", 3)
     assert rows.schema == ROWS
     assert rows.column("topic").to_pylist() == ["weather"] * count

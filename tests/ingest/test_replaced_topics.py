@@ -1,4 +1,4 @@
-"""A topic made anew, or restored from an older copy, is an error for whoever knew the other one."""
+"""A recreated topic, or one restored from an older copy, is an error for clients of the other."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_part_of_a_job_that_reconnects_fails(
 
 
 @CASES
-async def test_a_producer_that_is_given_the_position_of_the_one_before_fails(
+async def test_a_producer_with_the_position_of_its_predecessor_fails(
     replaced: Replaced, restored: bool, grown: int
 ) -> None:
     async with replaced.serve() as server:
@@ -162,7 +162,7 @@ async def test_a_named_reader_fails(replaced: Replaced, restored: bool, grown: i
         await reader.advance("reports", "topic", {0: 1})
 
 
-async def test_a_named_reader_whose_rows_are_gone_fails_until_it_is_forgotten(
+async def test_a_named_reader_whose_rows_are_missing_fails_until_it_is_forgotten(
     replaced: Replaced,
 ) -> None:
     async with replaced.serve() as server:
@@ -206,7 +206,7 @@ async def test_a_step_does_not_end_in_a_topic_that_lost_its_rows(replaced: Repla
         await client.end_step("topic", "job", 0, run)
 
 
-async def test_a_copy_that_has_all_that_was_read_and_stored_is_no_error(replaced: Replaced) -> None:
+async def test_a_copy_with_all_acknowledged_rows_is_accepted(replaced: Replaced) -> None:
     async with replaced.serve() as server:
         stored = (await replaced.fill(server, 60, "p")).position
         async with replaced.reader(server) as reader:
@@ -222,7 +222,7 @@ async def test_a_copy_that_has_all_that_was_read_and_stored_is_no_error(replaced
         await reader.advance("reports", "topic", {0: 70}, position=read)
 
 
-def test_a_job_that_was_forgotten_is_not_taken_for_one_of_another_topic(
+def test_a_forgotten_job_is_not_mistaken_for_a_replaced_topic(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [1_000_000.0]

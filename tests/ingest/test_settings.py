@@ -26,7 +26,7 @@ from aqueduct.ingest.settings import MAX_WAITING, IngestSettings
         "roll_size",
     ],
 )
-def test_a_limit_of_nothing_is_refused_by_its_name(name: str) -> None:
+def test_a_limit_of_zero_is_rejected_by_name(name: str) -> None:
     nothing: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=rf"IngestSettings\({name}=0\): give a whole number"):
         replace(IngestSettings(), **nothing)
@@ -43,12 +43,12 @@ def test_a_topic_cannot_have_more_partitions_than_a_position_names() -> None:
         IngestSettings(max_partitions=MAX_OFFSETS + 1)
 
 
-def test_a_record_has_to_fit_into_what_may_wait() -> None:
+def test_max_record_must_not_exceed_max_waiting() -> None:
     with pytest.raises(ValueError, match=r"max_waiting=999\): give .* from max_record \(1,000\)"):
         IngestSettings(max_record=1000, max_waiting=999)
 
 
-def test_what_may_wait_has_to_fit_into_a_block() -> None:
+def test_max_waiting_must_fit_into_a_block() -> None:
     IngestSettings(max_waiting=MAX_WAITING)
     with pytest.raises(ValueError, match=r"max_waiting=\d+\): give .* to 67,108,864"):
         IngestSettings(max_waiting=MAX_WAITING + 1)

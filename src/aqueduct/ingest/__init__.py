@@ -1,4 +1,4 @@
-"""Ingest: from channels to durable partitions, exactly once; needs pyarrow.
+"""Ingest: durable, partitioned topics with exactly-once writes; needs pyarrow.
 
 >>> from aqueduct import ingest
 >>> producer = ingest.Producer("localhost:4434", "telemetry")
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 try:
-    import pyarrow as _pyarrow  # noqa: F401 -- so that what is missing is said once, and in full
+    import pyarrow as _pyarrow  # noqa: F401 -- a clear error if it is missing
 except ImportError as _error:
     raise ImportError(
         "aqueduct.ingest needs pyarrow: pip install 'aqueduct-channels[ingest]'", name="pyarrow"
     ) from _error
 
 from aqueduct.ingest import blocking
-from aqueduct.ingest.client.batch import Stored
 from aqueduct.ingest.client.connection import Client, end_step
+from aqueduct.ingest.client.outbox import Stored
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader, Reader
 from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope

@@ -193,7 +193,7 @@ class Producer(BlockingTwin[producers.Producer]):
         self._background.run(self._inner.complete(), timeout)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record that was sent is stored; raises if one cannot be."""
+        """Wait until every record that was sent is stored; raise if one cannot be stored."""
         self._background.run(self._inner.flush(), timeout)
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with stored data, and with what somebody asks of an ingest server."""
+"""The errors of ingest, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from aqueduct.ingest.protocol import Refusal
 
 
 class IngestError(AqueductError):
-    """The root of all errors of ingest; ``code`` says to programs what it is."""
+    """The base class of ingest errors; ``code`` identifies the kind on the wire."""
 
     code = "failed"
 
 
 class RefusedRecords(IngestError):
-    """The server does not take what a producer sends."""
+    """The server rejects the records, or the producer."""
 
     code = "refused"
 
 
 class StepConflict(RefusedRecords):
-    """A step of a job was ended with other rows than those stored for it."""
+    """A step of a job ended with other rows than those stored for it."""
 
     code = "conflict"
 
 
 class UnknownTopic(IngestError):
-    """There is no such topic, or no such range of it."""
+    """The topic, or the range of offsets, does not exist."""
 
     code = "unknown"
 
@@ -39,19 +39,19 @@ class TopicReplaced(IngestError):
 
 
 class NotAllowed(IngestError):
-    """The token of the connection does not allow it."""
+    """The token of the connection does not permit the request."""
 
     code = "forbidden"
 
 
 class DiskLow(IngestError):
-    """There is too little room on the server's disk."""
+    """The server's disk has too little free space."""
 
     code = "disk"
 
 
 class CorruptFile(IngestError):
-    """A file does not hold what was written into it."""
+    """A file is damaged: it does not contain what was written."""
 
     code = "corrupt"
 
@@ -63,7 +63,7 @@ class CorruptFile(IngestError):
 
 
 def refusal_error(refusal: Refusal) -> IngestError:
-    """The error that a server's refusal is."""
+    """Return the error for a server's refusal."""
     kinds = (RefusedRecords, StepConflict, UnknownTopic, TopicReplaced, NotAllowed, DiskLow)
     for kind in kinds:
         if kind.code == refusal.code:
@@ -72,7 +72,7 @@ def refusal_error(refusal: Refusal) -> IngestError:
 
 
 def refusal_of(error: IngestError | OSError) -> Refusal:
-    """What is said to whoever asked for something that failed."""
+    """Return the refusal for a request that failed."""
     if isinstance(error, IngestError):
         return Refusal(error.code, str(error))
     return Refusal(IngestError.code, f"the server could not do that: {error.strerror}")

@@ -19,11 +19,11 @@ import msgspec
 
 _Id = Annotated[str, msgspec.Meta(max_length=64)]
 MAX_OFFSETS = 1_024
-"""Partitions in a position, and of a topic. Each takes some 100 bytes once it is decoded, and a
-connection may have 256 requests with positions under way."""
+"""Partitions in a position, and of a topic. Each takes about 100 bytes once it is decoded, and a
+connection may have 256 pending requests with positions."""
 MAX_POSITIONS = 16
-"""Positions that come with the end of a step, one for each start of the server while it was
-written; all records wait while they are looked at."""
+"""Positions in `EndStep`, one for each start of the server while the step was written; checking
+them delays all records."""
 
 
 class TopicPosition(msgspec.Struct, frozen=True):

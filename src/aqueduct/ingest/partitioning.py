@@ -1,25 +1,25 @@
-"""Which partition a record goes to: the same answer for producer and server, now and later."""
+"""The partition of a record. Producers and servers of all versions must compute the same."""
 
 from __future__ import annotations
 
 from zlib import crc32
 
 RUN = 256
-"""Records without a key that go to one partition before the next one has its turn: enough to be
-stored together, few enough to spread."""
+"""Consecutive records without a key that go to one partition: enough to be stored together, few
+enough to spread the load."""
 
 
 def partition_of(key: bytes | None, sequence: int, partitions: int) -> int:
-    """The partition of a record: its key's, or without one the next in turn."""
+    """Return the partition of a record: by its key, or round-robin in runs if it has none."""
     if key is None:
         return sequence // RUN % partitions
     return crc32(key) % partitions
 
 
 def spread(places: range, sequence: int, partitions: int) -> dict[int, list[slice]]:
-    """The same for many records without a key: by partition, runs of their places in a list.
+    """Return, by partition, slices of the indices of many records without a key.
 
-    ``sequence`` is the number of the record at place 0.
+    ``sequence`` is the sequence number of the record at index 0.
     """
     runs: dict[int, list[slice]] = {}
     at = places.start

@@ -1,8 +1,8 @@
-"""What producers, readers and an ingest server say to each other: a use of channels in channels.
+"""The messages between producers, readers and an ingest server, which pass channels in channels.
 
-A producer sends `Open` on the entrypoint. It carries the receiver of its records and the sender of
-the answers; both are channels of their own from then on. A reader sends `Fetch` with the sender of
-the rows that it wants, and flow control of that channel does the pacing.
+A producer sends `Open` on the entrypoint, with the receiver of its records and the sender of the
+answers. A reader sends `Fetch` with the sender of the rows; flow control of that channel is the
+back pressure.
 """
 
 from __future__ import annotations
@@ -17,132 +17,96 @@ from aqueduct.ingest.identity import MAX_OFFSETS, MAX_POSITIONS, History, TopicP
 
 FIRST_TIME = -62_135_596_800_000_000
 LAST_TIME = 253_402_300_799_999_999
-"""Microseconds since 1970 of the first and the last moment that has a date: years 1 to 9999."""
-
+"""The range of timestamps, in microseconds since 1970: the years 1 to 9999."""
 
 MAX_RECORDS = 16_384
 MAX_HEADERS = 64
 MAX_MESSAGE_HEADERS = 16_384
-"""Records of one message, headers of one record, and headers of one message: each costs time and
-memory, however small, and the event loop is blocked while a message is decoded."""
+"""Records of one message, headers of one record, and headers of one message. Each costs memory, and
+decoding a message blocks the event loop."""
 
 MAX_SEQUENCE = 2**62
-"""The greatest sequence number: it is stored as a signed 64-bit integer, and this leaves room for
-the other records of the same message."""
-
-_COLUMN = msgspec.Meta(max_length=MAX_RECORDS)
-_Row = Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MAX_HEADERS)]
-
-
-class Records(msgspec.Struct, array_like=True, frozen=True):
-    """Records of one producer, column by column; what all lack, or share, is left out."""
-
-    sequence: int
-    """Of the first record; the others follow without a gap."""
-    values: Annotated[list[bytes], _COLUMN]
-    timestamps: Annotated[list[int], _COLUMN]
-    """Microseconds since 1970: when the producer was given each record."""
-    keys: Annotated[list[bytes | None], _COLUMN] | None = None
-    headers: Annotated[list[_Row], _COLUMN] | None = None
-    partition: int | None = None
-    """Where all of them go; None to have each go where its key says."""
-    partitions: Annotated[list[int], _COLUMN] | None = None
-    """Where each of them goes, if that is not the same for all, nor said by their keys."""
-    ids: bytes | None = None
-    """The ids of all, one behind the other, if the producer is to have each stored once."""
-    is_last: bool = False
-    """Whether the part is complete with these."""
-
-    def size(self, skip: int = 0) -> int:
-        """Bytes of keys, values and headers, without the first few records."""
-        size = sum(map(len, self.values[skip:] if skip else self.values))
-        if self.keys is not None:
-            size += sum(len(key) for key in self.keys[skip:] if key is not None)
-        if self.headers is not None:
-            rows = self.headers[skip:]
-            size += sum(len(name) + len(value) for row in rows for name, value in row)
-        return size
+"""The largest sequence number of a message: those of all its records fit signed 64-bit integers."""
 
 
 class Opened(msgspec.Struct, tag=True, frozen=True):
-    """The answer to `Open`: records may come."""
+    """The answer to `Open`: the producer may send records."""
 
     partitions: int
     committed: int
-    """The last sequence number that is stored under this producer's id; 0 for none."""
+    """The last sequence number stored under the producer's id; 0 for none."""
     max_record: int
     is_done: bool = False
-    """Whether nothing is to be sent: the part is complete, or the step is over."""
+    """Whether nothing is to be sent: the part is complete, or the step has ended."""
     topic_id: str = ""
     epoch: str = ""
-    """The current epoch of the topic, for all answers on this channel; see `identity`."""
+    """The current epoch of the topic, for all answers on this channel (`identity`)."""
 
 
 class Committed(msgspec.Struct, tag=True, frozen=True):
-    """Records are stored, and will be there after any crash."""
+    """Acknowledges records: they are durable."""
 
     sequence: int
-    """Of the first record."""
+    """The sequence number of the first record."""
     count: int
     offsets: dict[int, int]
-    """By partition, the offset of the first new one that is there; the others follow without a gap.
-    Empty if they had all been stored before."""
+    """By partition, the offset of the first new record; the others follow without a gap. Empty if
+    all records are duplicates."""
     skipped: int = 0
-    """How many of them, from the first on, had been stored before; with ids, those
-    may be any of them."""
+    """The number of duplicates: the first records of the message, or with row ids any of them."""
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):
-    """Nothing more will be stored for this producer; what was answered with `Committed` is."""
+    """Rejects a request, or everything that a producer sent after the last `Committed`."""
 
     code: str
-    """For programs: what kind of refusal."""
+    """The `IngestError.code` of the error."""
     reason: str
-    """For people: what is wrong, and what to do."""
+    """What is wrong, and the remedy."""
 
 
 Answer: TypeAlias = Opened | Committed | Refusal
 
 
 class Open(msgspec.Struct, tag=True):
-    """A producer begins."""
+    """Open a topic for a producer."""
 
     topic: str
     producer_id: str
     records: Receiver[bytes]
-    """Carries `Records`, undecoded: the server computes their memory cost first."""
+    """Carries `RecordColumns`, undecoded: the server computes their memory cost first."""
     answers: Sender[Answer]
     partitions: int | None = None
-    """How many partitions the topic gets if it is new; None for what the server likes."""
+    """Partitions of the topic if it is new; None for the server's setting."""
     instance: str = ""
-    """Which of the producers that have, or had, this id: each makes one up when it begins."""
+    """A random id of this producer, among all that have used the same ``producer_id``."""
     again: int | None = None
-    """The last number that it knows to be stored, if it was open before and lost its connection;
-    then it is refused if another one was opened meanwhile, or if its job is not known."""
+    """For a producer that reconnects, the last sequence number that it knows to be stored. The
+    server rejects it if another producer has taken its id, or if its job is unknown."""
     scope: WriteScope | None = msgspec.field(default=None, name="once")
-    """Whose rows these are, if they are told apart by ids; then the id of the producer follows from
-    it, and numbers, instances and other producers with that id do not matter."""
+    """The part of a job that it writes. Then the server deduplicates by row id, derives the
+    producer id from the scope, and ignores sequence numbers and instances."""
     position: TopicPosition | None = None
     """The acknowledged position; the server rejects the request if the topic does not match it."""
     after: int | None = None
-    """With ``scope``: a step that the job must have ended in this topic, because it ends all of its
-    steps here, also those without rows; the server rejects the request if the topic does not know
-    it. Negative: the job has not ended its first step."""
+    """With ``scope``, for a job that ends all its steps in this topic, also those without rows: a
+    step that must have ended. The server rejects the request if the topic does not know it.
+    Negative: the job has not ended its first step."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
-    """What a partition holds."""
+    """The offsets, times and size of a partition."""
 
     partition: int
     first_offset: int
     next_offset: int
     first_time: int | None = None
-    """When the first record was stored, in microseconds since 1970; None if there is none."""
+    """When the first record was stored, in microseconds since 1970; None without records."""
     last_time: int | None = None
     size: int = 0
     """Bytes on disk."""
     fault: str = ""
-    """Why it cannot be written or read, if so."""
+    """Why the partition is out of use; empty if it is in use."""
 
 
 class StepInfo(msgspec.Struct, frozen=True):
@@ -163,14 +127,14 @@ class StepInfo(msgspec.Struct, frozen=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
-    """What a topic holds."""
+    """The partitions, readers, identity and unfinished steps of a topic."""
 
     topic: str
     partitions: list[PartitionInfo]
     readers: dict[str, dict[int, int]] = {}
-    """By name, how far each named reader has come in each partition."""
+    """By name, the committed offsets of each named reader, by partition."""
     fault: str = ""
-    """Why nothing is known of it, if so; then there are no partitions here."""
+    """Why the topic cannot be opened, if so; then ``partitions`` is empty."""
     id: str = ""
     """The id created with the topic: a recreated topic of the same name has another id."""
     epoch: str = ""
@@ -178,14 +142,14 @@ class TopicInfo(msgspec.Struct, frozen=True):
     stale_readers: dict[str, str] = {}
     """Named readers whose position does not match the topic, and why."""
     steps: list[StepInfo] = []
-    """Steps of jobs that are not over, at most 100: first those that keep rows, and of these and of
-    the others those that were idle for longest."""
+    """Unfinished steps of jobs, at most 100: first those that keep rows, then the others,
+    each sorted by idle time."""
     unfinished_steps: int = 0
     """The number of all unfinished steps."""
 
 
 class Listing(msgspec.Struct, tag=True, frozen=True):
-    """What there is."""
+    """The answer to `Topics`."""
 
     topics: list[TopicInfo]
 
@@ -198,24 +162,24 @@ class Epochs(msgspec.Struct, tag=True):
 
 
 class Found(msgspec.Struct, tag=True, frozen=True):
-    """An offset for each partition."""
+    """The answer to `Offsets`: an offset for each partition."""
 
     offsets: dict[int, int]
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):
-    """It was done as asked."""
+    """Acknowledges a request that has no other answer."""
 
 
 class Topics(msgspec.Struct, tag=True):
-    """A reader asks what there is: all topics that it may read, or one."""
+    """Request one topic, or all topics that the reader may read."""
 
     reply: Sender[Listing | Refusal]
     topic: str | None = None
 
 
 class Offsets(msgspec.Struct, tag=True):
-    """A reader asks for the first offset of each partition at or after a time."""
+    """Request the first offset of each partition stored at or after a time."""
 
     topic: str
     timestamp: int
@@ -223,23 +187,23 @@ class Offsets(msgspec.Struct, tag=True):
 
 
 class Fetch(msgspec.Struct, tag=True):
-    """A reader asks for the rows from one offset up to, and not including, another."""
+    """Request the rows from ``start`` up to, and not including, ``end``."""
 
     topic: str
     partition: int
     start: int
     end: int
     rows: Sender[bytes]
-    """Gets Arrow IPC messages: record batches of the schema in `rows.STORED`, each with the offset
-    of its first row; finished after the last, cancelled if something is wrong."""
+    """Carries Arrow IPC messages: record batches with the schema `records.STORED`. The server
+    finishes the channel after the last one, and cancels it on failure."""
     reply: Sender[Done | Refusal]
-    """Gets `Done` when all rows were sent, or what is wrong."""
+    """Carries `Done` after all rows were sent, or the reason of the failure."""
     position: TopicPosition | None = None
     """The position that the topic must match before the server sends rows."""
 
 
 class Advance(msgspec.Struct, tag=True):
-    """A named reader has come so far: nothing from there on may be removed for its age."""
+    """Commit the offsets of a named reader: retention keeps the rows from there on."""
 
     topic: str
     reader: str
@@ -250,7 +214,7 @@ class Advance(msgspec.Struct, tag=True):
 
 
 class EndStep(msgspec.Struct, tag=True):
-    """A step of a job is over: whoever has rows of it need not send them."""
+    """End a step of a job: later attempts of its parts need not send rows."""
 
     topic: str
     job: str
@@ -258,7 +222,7 @@ class EndStep(msgspec.Struct, tag=True):
     run: str
     reply: Sender[Done | Refusal]
     positions: Annotated[list[TopicPosition], msgspec.Meta(max_length=MAX_POSITIONS)] = []
-    """What the topic must have, since the parts of the step know it to be stored."""
+    """The acknowledged positions of the step's parts; the topic must match them."""
     rows: Fingerprint | None = None
     """The fingerprint over all parts; on a mismatch the server answers with code ``conflict``."""
     allow_extra: bool = False

@@ -1,4 +1,4 @@
-"""Every limit and delay of an ingest server, each with its reason."""
+"""The limits and delays of an ingest server, each with its reason."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from aqueduct.settings import MIB, declare, seconds, switch, whole
 from aqueduct.transport.quic.endpoint import QuicSettings
 
 MAX_WAITING = 64 * MIB
-"""Everything that waits may become one block of a log, with the description of each row."""
+"""The upper bound of `max_waiting`: all waiting records may become one block of a log."""
 
 ATTENTIVE = QuicSettings(idle_timeout=6.0, keep_alive=2.0)
-"""For producers and readers: a server that was killed cannot close its connections, so clients
-must detect that soon."""
+"""QUIC settings of clients: a killed server cannot close its connections, so they detect it by an
+idle timeout of 6 s."""
 
 
 @dataclass(frozen=True)
 class IngestSettings:
-    """What an ingest server takes, and how it stores it."""
+    """The settings of an ingest server."""
 
     max_record: int = field(
         default=1 * MIB,

@@ -16,7 +16,8 @@ from aqueduct.ingest.client.connection import Client, end_step
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError, NotAllowed, RefusedRecords, TopicReplaced
-from aqueduct.ingest.protocol import Answer, Committed, Open, Opened, Records
+from aqueduct.ingest.protocol import Answer, Committed, Open, Opened
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.server import IngestServer
 from tests.ingest.jobbing import RUNS, ids_of, unique_ids_of
@@ -68,7 +69,7 @@ async def test_producers_of_many_topics_share_a_connection(lab: Lab) -> None:
         await eventually(lambda: not server._sending, "all places are free")
 
 
-async def test_a_connection_that_is_lost_is_made_again_by_one_of_its_users(lab: Lab) -> None:
+async def test_a_lost_connection_is_reestablished_once_for_all_users(lab: Lab) -> None:
     async with lab.serve() as server, client_of(lab, server) as client:
         async with (
             Producer(client.address, "topic", client=client) as one,
@@ -85,7 +86,7 @@ async def test_a_connection_that_is_lost_is_made_again_by_one_of_its_users(lab: 
         assert await values_of(lab, server) == {b"x": 3, b"y": 3}
 
 
-async def test_a_client_that_was_closed_serves_nobody(lab: Lab) -> None:
+async def test_a_closed_client_fails_all_its_users(lab: Lab) -> None:
     async with lab.serve() as server:
         client = client_of(lab, server)
         producer = Producer(client.address, "topic", client=client)
@@ -96,11 +97,11 @@ async def test_a_client_that_was_closed_serves_nobody(lab: Lab) -> None:
         await producer.abandon()
         with pytest.raises(IngestError, match="this client was closed"):
             await client.end_step("topic", "job", 1, RUNS[0])
-        with pytest.raises(ValueError, match="is no client of elsewhere:1"):
+        with pytest.raises(ValueError, match="not to elsewhere:1"):
             Producer("elsewhere:1", "topic", client=client)
 
 
-async def test_a_step_is_ended_when_the_server_is_there_again(
+async def test_end_step_is_retried_until_the_server_is_back(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
@@ -121,7 +122,7 @@ async def test_a_step_is_ended_when_the_server_is_there_again(
         await Client(address, trust=lab.trust, give_up_after=0.1).end_step("t", "j", 1, RUNS[0])
 
 
-async def test_a_part_does_not_go_on_with_a_server_that_does_not_know_it(lab: Lab) -> None:
+async def test_a_reconnecting_part_is_rejected_by_a_server_that_does_not_know_it(lab: Lab) -> None:
     server = lab.serve()
     await server.open()
     async with client_of(lab, server) as client:
@@ -137,7 +138,7 @@ async def test_a_part_does_not_go_on_with_a_server_that_does_not_know_it(lab: La
             await producer.abandon()
 
 
-async def test_a_part_is_sent_again_in_another_order(lab: Lab) -> None:
+async def test_a_part_is_deduplicated_when_retried_in_another_order(lab: Lab) -> None:
     values = [b"%d" % (number % 1_000) for number in range(5_000)]
     async with lab.serve() as server, client_of(lab, server) as client:
         dying = part(client)
@@ -151,7 +152,7 @@ async def test_a_part_is_sent_again_in_another_order(lab: Lab) -> None:
         assert await values_of(lab, server) == Counter(values + values[:7])
 
 
-async def test_records_one_by_one_have_ids_as_well(lab: Lab) -> None:
+async def test_single_records_are_deduplicated_by_id(lab: Lab) -> None:
     async with lab.serve() as server, client_of(lab, server) as client:
         for _ in range(2):
             async with part(client) as producer:
@@ -162,7 +163,7 @@ async def test_records_one_by_one_have_ids_as_well(lab: Lab) -> None:
         assert await values_of(lab, server) == {b"a": 2}
 
 
-async def test_two_attempts_at_once_store_what_one_would(lab: Lab) -> None:
+async def test_two_concurrent_attempts_store_the_rows_of_one(lab: Lab) -> None:
     values = [b"%d" % (number % 300) for number in range(20_000)]
     async with lab.serve() as server, client_of(lab, server) as client:
         async with part(client) as one, part(client) as other:
@@ -175,7 +176,7 @@ async def test_two_attempts_at_once_store_what_one_would(lab: Lab) -> None:
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_a_replay_may_share_rows_out_in_another_way(lab: Lab) -> None:
+async def test_a_replay_may_distribute_rows_over_other_parts(lab: Lab) -> None:
     values = [b"%d" % (number % 70) for number in range(1_000)]
     async with lab.serve() as server, client_of(lab, server) as client:
         await write(client, values[:400], 0)
@@ -191,7 +192,7 @@ async def test_a_replay_may_share_rows_out_in_another_way(lab: Lab) -> None:
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_with_ids_that_are_unique_a_row_is_stored_once_in_a_step(lab: Lab) -> None:
+async def test_unique_ids_are_stored_once_in_a_step(lab: Lab) -> None:
     values = [b"%d" % number for number in range(100)]
     async with lab.serve() as server, client_of(lab, server) as client:
         for run, number in ((0, 0), (0, 1), (1, 0), (2, 3)):
@@ -201,7 +202,7 @@ async def test_with_ids_that_are_unique_a_row_is_stored_once_in_a_step(lab: Lab)
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_who_comes_to_a_part_that_is_complete_is_told_so(lab: Lab) -> None:
+async def test_an_attempt_of_a_complete_part_is_done_at_once(lab: Lab) -> None:
     async with lab.serve() as server, client_of(lab, server) as client:
         await write(client, [b"a"])
         async with part(client) as again:
@@ -265,7 +266,7 @@ async def test_a_group_that_fails_fails_the_attempt_and_the_next_one_stores_the_
         assert await values_of(lab, server) == Counter(values)
 
 
-async def test_who_may_not_write_may_not_end_a_step(lab: Lab) -> None:
+async def test_ending_a_step_requires_write_permission(lab: Lab) -> None:
     permissions = Permissions({"a token of a reader": Grant(read=["*"])})
     async with lab.serve(permissions=permissions) as server:
         async with client_of(lab, server, token="a token of a reader") as client:
@@ -276,7 +277,7 @@ async def test_who_may_not_write_may_not_end_a_step(lab: Lab) -> None:
         assert not (lab.directory / "topic").exists()
 
 
-async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> None:
+async def test_invalid_ids_are_rejected_by_the_producer(lab: Lab) -> None:
     good = ids_of([b"x"])
     async with lab.serve() as server, client_of(lab, server) as client:
         async with part(client) as producer:
@@ -304,7 +305,7 @@ async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> 
             await Producer(client.address, "topic", scope=scope, client=client).open()
         with pytest.raises(RefusedRecords, match="steps are numbered"):
             part(client, step=-1)
-        with pytest.raises(ValueError, match="follows from that"):
+        with pytest.raises(ValueError, match="derives its producer_id from the scope"):
             lab.producer(server, producer_id="x", scope=WriteScope("job", 1, RUNS[0], 0))
         assert not await lab.rows(server)
 
@@ -314,24 +315,28 @@ async def test_ids_that_are_wrong_are_refused_where_they_are_given(lab: Lab) -> 
     [
         (
             None,
-            Records(1, [b"x"], [0], ids=bytes(20)),
+            RecordColumns(1, [b"x"], [0], ids=bytes(20)),
             "row ids are only valid for a producer with a scope",
         ),
         (
             None,
-            Records(1, [], [], is_last=True),
+            RecordColumns(1, [], [], is_last=True),
             "row ids are only valid for a producer with a scope",
         ),
-        (WriteScope("job", 1, RUNS[0], 0), Records(1, [b"x"], [0]), "1 rows of a job have 0 bytes"),
         (
             WriteScope("job", 1, RUNS[0], 0),
-            Records(1, [b"x"], [0], ids=bytes(21)),
+            RecordColumns(1, [b"x"], [0]),
+            "1 rows of a job have 0 bytes",
+        ),
+        (
+            WriteScope("job", 1, RUNS[0], 0),
+            RecordColumns(1, [b"x"], [0], ids=bytes(21)),
             "1 rows of a job have 21 bytes of ids, not 20 for each",
         ),
     ],
 )
-async def test_messages_with_the_wrong_ids_are_refused(
-    lab: Lab, scope: WriteScope | None, records: Records, sentence: str
+async def test_messages_with_invalid_ids_are_rejected(
+    lab: Lab, scope: WriteScope | None, records: RecordColumns, sentence: str
 ) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         sender, incoming = records_channel()
@@ -344,7 +349,7 @@ async def test_messages_with_the_wrong_ids_are_refused(
         raw.leave()
 
 
-async def test_a_job_that_cannot_be_is_refused_by_the_server_too(lab: Lab) -> None:
+async def test_an_invalid_scope_is_also_rejected_by_the_server(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         for scope in (
             WriteScope("job", -1, RUNS[0], 0),
@@ -359,7 +364,7 @@ async def test_a_job_that_cannot_be_is_refused_by_the_server_too(lab: Lab) -> No
             raw.leave()
 
 
-async def test_what_was_answered_says_how_many_were_known(lab: Lab) -> None:
+async def test_an_answer_counts_the_duplicates(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         sender, incoming = records_channel()
         outgoing, answers = channel(Answer)
@@ -371,7 +376,7 @@ async def test_what_was_answered_says_how_many_were_known(lab: Lab) -> None:
         assert opened.topic_id == server.topics()[0].id != ""
         ids = ids_of([b"1", b"2", b"3"])
         for values, sent in (([b"2"], ids[1:2]), ([b"1", b"2", b"3"], ids)):
-            message = Records(1, values, [0] * len(values), partition=0, ids=b"".join(sent))
+            message = RecordColumns(1, values, [0] * len(values), partition=0, ids=b"".join(sent))
             await sender.send(message)
         assert await answers.receive() == Committed(1, 1, {0: 0})
         assert await answers.receive() == Committed(1, 3, {0: 1}, skipped=1)

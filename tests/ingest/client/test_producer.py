@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from aqueduct.errors import ConnectError, TLSError
-from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.errors import IngestError, NotAllowed, RefusedRecords
 from aqueduct.ingest.partitioning import partition_of
 from aqueduct.ingest.server.permissions import Grant, Permissions
+from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.security import make_authority, trust
 from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.lab import Lab, eventually
 from tests.transport.quic.inside import listener_of
 
 
-async def test_everything_a_record_has_arrives_in_its_row(lab: Lab) -> None:
+async def test_a_row_has_every_field_of_its_record(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server, producer_id="sensor-7", partitions=2) as producer:
             await producer.send(
@@ -63,7 +64,7 @@ async def test_records_of_one_producer_are_in_order_in_each_partition(lab: Lab) 
         assert offsets == list(range(len(offsets)))
 
 
-async def test_a_record_that_is_waited_for_says_where_it_is(lab: Lab) -> None:
+async def test_send_and_wait_returns_the_partition_and_offset(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server) as producer:
             for number in range(20):
@@ -81,7 +82,7 @@ async def test_a_record_that_is_waited_for_says_where_it_is(lab: Lab) -> None:
         assert rows[stored.partition, stored.offset]["value"] == b"waited %d" % number
 
 
-async def test_flush_means_stored(lab: Lab) -> None:
+async def test_flush_waits_until_records_are_stored(lab: Lab) -> None:
     async with lab.serve() as server, lab.producer(server) as producer:
         assert producer.committed == 0
         for number in range(100):
@@ -94,7 +95,7 @@ async def test_flush_means_stored(lab: Lab) -> None:
         await producer.flush()  # nothing is left to wait for
 
 
-async def test_send_waits_while_too_much_is_under_way(lab: Lab, held: Any) -> None:
+async def test_send_waits_while_the_buffer_is_full(lab: Lab, held: Any) -> None:
     async with lab.serve() as server, lab.producer(server, max_buffered=10_000) as producer:
         held.hold(server)
         sent = 0
@@ -116,7 +117,7 @@ async def test_send_waits_while_too_much_is_under_way(lab: Lab, held: Any) -> No
         assert (await producer.send_and_wait(b"behind it")).offset is not None
 
 
-async def test_a_send_that_is_cancelled_while_it_waits_sends_nothing(lab: Lab, held: Any) -> None:
+async def test_a_send_cancelled_while_it_waits_sends_nothing(lab: Lab, held: Any) -> None:
     async with lab.serve() as server:
         async with lab.producer(server, max_buffered=1_000) as producer:
             held.hold(server)
@@ -132,7 +133,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_sends_nothing(lab: Lab, h
         assert [row["value"] for row in await lab.rows(server)] == [bytes(800), b"last"]
 
 
-async def test_a_producer_that_starts_anew_goes_on_behind_what_is_stored(lab: Lab) -> None:
+async def test_a_new_producer_continues_after_the_last_stored_record(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server, producer_id="again") as producer:
             for number in range(1, 11):
@@ -141,13 +142,13 @@ async def test_a_producer_that_starts_anew_goes_on_behind_what_is_stored(lab: La
             assert producer.committed == 10
             for number in range(6, 21):  # the source is read again from the sixth on
                 await producer.send(b"%d" % number, sequence=number)
-            with pytest.raises(ValueError, match="record 30 was given where 21 is next"):
+            with pytest.raises(ValueError, match="record 30 was sent, but the next one is 21"):
                 await producer.send(b"30", sequence=30)
         rows = await lab.rows(server)
     assert sorted(int(row["value"]) for row in rows) == list(range(1, 21))
 
 
-async def test_what_was_sent_survives_servers_that_come_and_go(lab: Lab) -> None:
+async def test_records_survive_repeated_server_restarts(lab: Lab) -> None:
     server = lab.serve()
     await server.open()
     address = server.address
@@ -195,7 +196,7 @@ async def test_a_record_that_cannot_be_stored_is_an_error_at_once(
 
 
 @pytest.mark.parametrize("timestamp", [1e12, -1e12])
-async def test_a_time_that_has_no_date_is_an_error_at_once(lab: Lab, timestamp: float) -> None:
+async def test_a_timestamp_out_of_range_raises_at_once(lab: Lab, timestamp: float) -> None:
     async with lab.serve() as server, lab.producer(server) as producer:
         with pytest.raises(IngestError, match="years 1 to 9999"):
             await producer.send(b"", timestamp=timestamp)
@@ -220,7 +221,7 @@ async def test_only_bytes_are_records(lab: Lab) -> None:
         ({"topic": "there", "partitions": 3}, "topic there has 1 partitions, not 3; .* omit"),
     ],
 )
-async def test_a_producer_that_cannot_begin_says_why(
+async def test_an_invalid_producer_fails_to_open_with_the_reason(
     lab: Lab, options: dict[str, Any], sentence: str
 ) -> None:
     async with lab.serve() as server, lab.producer(server, "there", partitions=1):
@@ -228,7 +229,7 @@ async def test_a_producer_that_cannot_begin_says_why(
             await lab.producer(server, **options).open()
 
 
-async def test_a_producer_that_may_not_write_is_told_so_and_tries_no_more(lab: Lab) -> None:
+async def test_a_producer_without_permission_fails_without_a_retry(lab: Lab) -> None:
     permissions = Permissions({"sesame": Grant(write=["mine.*"])})
     async with lab.serve(permissions=permissions) as server:
         with pytest.raises(NotAllowed, match="this token may not write to topic 'yours'"):
@@ -237,7 +238,7 @@ async def test_a_producer_that_may_not_write_is_told_so_and_tries_no_more(lab: L
             await producer.send(b"x")
 
 
-async def test_the_second_producer_with_an_id_takes_the_place_of_the_first(lab: Lab) -> None:
+async def test_a_second_producer_with_an_id_supersedes_the_first(lab: Lab) -> None:
     async with lab.serve() as server:
         first = lab.producer(server, producer_id="twin")
         await first.open()
@@ -254,7 +255,7 @@ async def test_the_second_producer_with_an_id_takes_the_place_of_the_first(lab: 
     assert values == [b"1 of the first", b"2 of the second"]
 
 
-async def test_what_the_first_producer_with_an_id_has_under_way_is_not_taken_for_the_seconds(
+async def test_pending_records_of_a_superseded_producer_are_not_attributed_to_its_successor(
     lab: Lab, held: Any
 ) -> None:
     async with lab.serve() as server:
@@ -277,7 +278,7 @@ async def test_what_the_first_producer_with_an_id_has_under_way_is_not_taken_for
     assert values == [b"1 of the first", b"2 of the second"]
 
 
-async def test_a_producer_whose_id_was_used_by_another_does_not_take_its_records_for_its_own(
+async def test_records_of_another_producer_with_the_same_id_are_not_acknowledged(
     lab: Lab,
 ) -> None:
     server = lab.serve()
@@ -297,7 +298,7 @@ async def test_a_producer_whose_id_was_used_by_another_does_not_take_its_records
     await first.abandon()
 
 
-async def test_a_server_without_what_was_stored_is_noticed(lab: Lab) -> None:
+async def test_a_server_without_the_acknowledged_records_is_detected(lab: Lab) -> None:
     async with lab.serve() as server:
         address = server.address
         producer = lab.producer(server, producer_id="p")
@@ -312,7 +313,7 @@ async def test_a_server_without_what_was_stored_is_noticed(lab: Lab) -> None:
     await producer.abandon()
 
 
-async def test_a_server_that_is_never_there_is_given_up(lab: Lab) -> None:
+async def test_a_producer_gives_up_on_an_unreachable_server(lab: Lab) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -323,12 +324,12 @@ async def test_a_server_that_is_never_there_is_given_up(lab: Lab) -> None:
         await producer.send(b"")
 
 
-async def test_a_server_that_dies_in_silence_is_missed(
+async def test_a_server_that_stops_answering_is_detected(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert producers.ATTENTIVE.idle_timeout < 10  # type: ignore[attr-defined]
+    assert ATTENTIVE.idle_timeout < 10
     options = QuicSettings(idle_timeout=0.3, keep_alive=0.1)
-    monkeypatch.setattr(producers, "ATTENTIVE", options)
+    monkeypatch.setattr(clients, "ATTENTIVE", options)
     async with lab.serve() as server, lab.producer(server) as producer:
         await producer.send(b"1")
         await producer.flush()
@@ -342,14 +343,14 @@ async def test_a_server_that_dies_in_silence_is_missed(
         assert len(await lab.rows(server)) == 2
 
 
-async def test_a_server_that_nobody_trusts_is_not_tried_again(lab: Lab) -> None:
+async def test_an_untrusted_server_is_not_retried(lab: Lab) -> None:
     async with lab.serve() as server:
         stranger = trust(make_authority("stranger").certificate)
         with pytest.raises(TLSError):
             await Producer(server.address, "topic", trust=stranger).open()
 
 
-async def test_a_producer_that_was_left_says_so_to_whoever_waits(lab: Lab, held: Any) -> None:
+async def test_an_abandoned_producer_fails_all_waiting_calls(lab: Lab, held: Any) -> None:
     async with lab.serve() as server:
         producer = lab.producer(server)
         await producer.open()
@@ -364,7 +365,7 @@ async def test_a_producer_that_was_left_says_so_to_whoever_waits(lab: Lab, held:
         held.release()
 
 
-async def test_an_error_in_the_block_leaves_at_once(lab: Lab, held: Any) -> None:
+async def test_an_error_in_the_block_abandons_the_producer(lab: Lab, held: Any) -> None:
     async with lab.serve() as server:
 
         async def fail() -> None:
@@ -378,7 +379,7 @@ async def test_an_error_in_the_block_leaves_at_once(lab: Lab, held: Any) -> None
         held.release()
 
 
-async def test_a_producer_that_is_cancelled_leaves_its_place_to_others(lab: Lab) -> None:
+async def test_a_cancelled_producer_releases_its_stream(lab: Lab) -> None:
     async with lab.serve(max_streams=1) as server:
 
         async def produce() -> None:
@@ -398,7 +399,9 @@ async def test_a_producer_that_is_cancelled_leaves_its_place_to_others(lab: Lab)
             await producer.send(b"x")
 
 
-async def test_the_token_is_nowhere_to_be_seen(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_token_appears_in_no_repr_log_or_error(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(0)
     permissions = Permissions({"a very secret token": Grant(write=["*"])})
     async with lab.serve(permissions=permissions) as server:
@@ -412,7 +415,7 @@ async def test_the_token_is_nowhere_to_be_seen(lab: Lab, caplog: pytest.LogCaptu
     assert not [text for text in shown if "secret" in text]
 
 
-async def test_an_opening_that_is_given_up_leaves_nothing_behind(lab: Lab) -> None:
+async def test_a_cancelled_open_leaves_nothing_behind(lab: Lab) -> None:
     server = lab.serve()
     await server.open()
     address = server.address
@@ -431,7 +434,7 @@ async def test_an_opening_that_is_given_up_leaves_nothing_behind(lab: Lab) -> No
         await real.flush()
 
 
-async def test_a_producer_is_opened_once_and_closed_as_often_as_one_likes(lab: Lab) -> None:
+async def test_a_producer_can_be_opened_once_and_closed_repeatedly(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server) as producer:
             with pytest.raises(IngestError, match="was opened already; make another one"):
@@ -457,7 +460,7 @@ async def test_a_producer_is_opened_once_and_closed_as_often_as_one_likes(lab: L
         ({"timestamp": "now"}, "a timestamp is seconds since 1970, not str"),
     ],
 )
-async def test_what_has_the_wrong_type_is_refused_and_the_rest_is_stored(
+async def test_a_record_of_the_wrong_type_raises_and_the_others_are_stored(
     lab: Lab, options: Any, sentence: str
 ) -> None:
     async with lab.serve() as server:
@@ -470,7 +473,7 @@ async def test_what_has_the_wrong_type_is_refused_and_the_rest_is_stored(
         assert [row["value"] for row in await lab.rows(server)] == [b"good"]
 
 
-async def test_records_for_partitions_in_turn_go_together(lab: Lab) -> None:
+async def test_records_for_alternating_partitions_share_a_batch(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server) as producer:
             for number in range(1_000):

@@ -32,7 +32,7 @@ async def numbers(reader: Reader, start: int, end: int, topic: str = "topic") ->
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 100), (0, 1), (99, 100), (37, 61), (50, 50)])
-async def test_a_range_is_read_and_nothing_else(lab: Lab, start: int, end: int) -> None:
+async def test_exactly_the_requested_range_is_read(lab: Lab, start: int, end: int) -> None:
     async with lab.serve() as server:
         await fill(lab, server)
         async with lab.reader(server) as reader:
@@ -64,7 +64,7 @@ async def test_many_ranges_at_once_are_read_over_one_connection(lab: Lab) -> Non
     assert found == [list(range(at, at + 10)) for at in range(90)]
 
 
-async def test_topics_tell_what_they_hold(lab: Lab) -> None:
+async def test_topics_lists_partitions_and_offsets(lab: Lab) -> None:
     async with lab.serve() as server, lab.reader(server) as reader:
         assert await reader.topics() == []
         before = time.time() * 1e6 - 1
@@ -109,7 +109,7 @@ async def test_an_offset_is_found_by_time_in_segments_between_them_and_in_the_lo
             assert row["offset"] >= within.index(moment)
 
 
-async def test_a_named_reader_says_where_it_is_and_can_be_forgotten(lab: Lab) -> None:
+async def test_a_named_reader_commits_offsets_and_can_be_forgotten(lab: Lab) -> None:
     async with lab.serve() as server:
         await fill(lab, server)
         async with lab.reader(server) as reader:
@@ -138,7 +138,7 @@ async def test_a_named_reader_says_where_it_is_and_can_be_forgotten(lab: Lab) ->
         (("topic", 1, 7, 6), "not from 7 up to 6"),
     ],
 )
-async def test_what_is_not_there_is_an_error(
+async def test_an_unknown_topic_or_range_is_an_error(
     lab: Lab, where: tuple[str, int, int, int], sentence: str
 ) -> None:
     async with lab.serve() as server:
@@ -151,7 +151,7 @@ async def test_what_is_not_there_is_an_error(
         list(DirectoryReader(lab.directory).read(*where))
 
 
-async def test_a_reader_that_is_cancelled_in_the_middle_leaves_a_connection_to_go_on_with(
+async def test_a_cancelled_read_leaves_the_connection_usable(
     lab: Lab,
 ) -> None:
     async with lab.serve() as server:
@@ -167,7 +167,7 @@ async def test_a_reader_that_is_cancelled_in_the_middle_leaves_a_connection_to_g
             assert await numbers(reader, 49_990, 50_000) == list(range(49_990, 50_000))
 
 
-async def test_a_server_that_goes_away_in_the_middle_is_an_error(lab: Lab) -> None:
+async def test_a_server_that_closes_during_a_read_is_an_error(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server) as producer:
             for _ in range(200):
@@ -212,7 +212,7 @@ async def test_a_reader_sees_what_its_token_allows(lab: Lab) -> None:
             await lab.reader(server).__aenter__()
 
 
-async def test_a_server_that_is_not_there_is_an_error(lab: Lab) -> None:
+async def test_an_unreachable_server_is_an_error(lab: Lab) -> None:
     async with lab.serve() as server:
         reader = lab.reader(server)
     with pytest.raises(ConnectError):
@@ -255,7 +255,7 @@ async def test_a_directory_is_read_while_a_server_writes_and_rolls_it(
     assert look() == sent
 
 
-async def test_a_directory_that_is_not_there_is_an_error(lab: Lab) -> None:
+async def test_a_missing_directory_is_an_error(lab: Lab) -> None:
     with pytest.raises(IngestError, match="there is no directory"):
         DirectoryReader(lab.directory)
     lab.directory.mkdir()

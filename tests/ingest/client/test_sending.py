@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aqueduct.ingest.client.sending import BATCH_BYTES, BATCH_RECORDS, OVERHEAD, PIECE, Columns
+from aqueduct.ingest.client.outbox import BATCH_BYTES, BATCH_RECORDS
+from aqueduct.ingest.client.sending import OVERHEAD, PIECE, batches, checked
 from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError
 from tests.ingest.jobbing import RUNS, ids_of
@@ -19,23 +20,27 @@ from tests.ingest.lab import Lab
 @given(st.lists(st.integers(0, 100_000), max_size=40), st.integers(0, 3_000))
 def test_batches_hold_all_records_in_order_and_are_never_large(sizes: list[int], more: int) -> None:
     values = [bytes(size) for size in sizes] + [b"%d" % number for number in range(more)]
-    columns = Columns(values, keys=[b"k"] * len(values))
-    columns.check(1_000_000, wants_ids=False)
-    batches = list(columns.batches(None))
-    assert [value for batch in batches for value in batch.values] == values
-    for batch in batches:
-        assert len(batch.values) <= BATCH_RECORDS
-        assert len(batch.values) == len(batch.timestamps) == len(batch.keys or [])
-        assert batch.size == sum(len(value) + 1 + OVERHEAD for value in batch.values)
-        assert batch.size <= BATCH_BYTES or len(batch.values) == 1
+    pieces = checked(values, keys=[b"k"] * len(values), max_record=1_000_000, wants_ids=False)
+    made = [batch for piece, record_sizes in pieces for batch in batches(piece, record_sizes, 3)]
+    assert [value for batch in made for value in batch.columns.values] == values
+    for batch in made:
+        columns = batch.columns
+        assert columns.partition == 3
+        assert len(columns.values) <= BATCH_RECORDS
+        assert len(columns.values) == len(columns.timestamps) == len(columns.keys or [])
+        assert batch.size == sum(len(value) + 1 + OVERHEAD for value in columns.values)
+        assert batch.size <= BATCH_BYTES or len(columns.values) == 1
 
 
-def test_many_records_are_checked_some_at_a_time() -> None:
+def test_many_records_are_checked_in_pieces() -> None:
     values = [b"%d" % number for number in range(2 * PIECE + 1)]
-    pieces = list(Columns(values, ids_of(values), timestamps=[1.0] * len(values)).pieces())
+    ids, times = ids_of(values), [1.0] * len(values)
+    made = checked(values, ids, timestamps=times, max_record=100, wants_ids=True)
+    pieces = [piece for piece, _ in made]
     assert [len(piece.values) for piece in pieces] == [PIECE, PIECE, 1]
     assert [value for piece in pieces for value in piece.values] == values
-    assert [len(piece.ids or []) for piece in pieces] == [PIECE, PIECE, 1]
+    assert b"".join(piece.ids or b"" for piece in pieces) == b"".join(ids)
+    assert [len(piece.timestamps) for piece in pieces] == [PIECE, PIECE, 1]
 
 
 async def test_columns_are_stored_as_if_sent_one_by_one(lab: Lab) -> None:
@@ -70,7 +75,7 @@ async def test_columns_are_stored_as_if_sent_one_by_one(lab: Lab) -> None:
             assert one["timestamp"].microsecond == number % 1_000
 
 
-async def test_columns_and_single_records_of_others_do_not_mix_up(lab: Lab) -> None:
+async def test_columns_and_single_records_keep_their_order(lab: Lab) -> None:
     async with lab.serve() as server:
         async with lab.producer(server, max_buffered=100_000) as producer:
 
@@ -105,7 +110,7 @@ async def test_columns_and_single_records_of_others_do_not_mix_up(lab: Lab) -> N
         ({"values": [b""], "keys": [bytes(1_001)]}, IngestError, "a record of 1,001 bytes"),
     ],
 )
-async def test_columns_with_something_wrong_are_refused(
+async def test_invalid_columns_are_rejected(
     lab: Lab, columns: dict[str, Any], error: type[Exception], sentence: str
 ) -> None:
     async with lab.serve(max_record=1_000) as server:

@@ -19,7 +19,8 @@ from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.dedup.jobs import SHOWN_STEPS
 from aqueduct.ingest.dedup.scope import ID_HEADER, Fingerprint, Job, WriteScope, fingerprint_of
 from aqueduct.ingest.errors import IngestError, RefusedRecords, StepConflict, UnknownTopic
-from aqueduct.ingest.protocol import Records, StepInfo
+from aqueduct.ingest.protocol import StepInfo
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
 from aqueduct.ingest.settings import IngestSettings
@@ -56,7 +57,7 @@ def begin(store: Store, scope: WriteScope) -> bool:
     return is_done
 
 
-def commit(store: Store, *wanted: tuple[WriteScope, Records]) -> list[Submission]:
+def commit(store: Store, *wanted: tuple[WriteScope, RecordColumns]) -> list[Submission]:
     submissions = [Submission(scope.producer_id, what, scope=scope) for scope, what in wanted]
     store.commit({topic_of(store): submissions})
     return submissions
@@ -103,8 +104,8 @@ def test_the_id_of_a_row_is_its_last_header(tmp_path: Path) -> None:
         begin(store, scope())
         ids = ids_of([b"1", b"2", b"3"])
         own = [[("a", b"b"), (ID_HEADER, b"of another topic")], [], []]
-        what = Records(1, [b"1", b"2", b"3"], [0] * 3, headers=own, ids=b"".join(ids))
-        plain = Submission("plain", Records(1, [b"plain"], [0]))
+        what = RecordColumns(1, [b"1", b"2", b"3"], [0] * 3, headers=own, ids=b"".join(ids))
+        plain = Submission("plain", RecordColumns(1, [b"plain"], [0]))
         submission = Submission(scope().producer_id, what, scope=scope())
         store.commit({topic_of(store): [plain, submission]})
         send(store, scope(1), b"without headers")
@@ -141,7 +142,7 @@ def test_a_first_run_continues_after_a_restart(tmp_path: Path, how: str, unique:
             rolled(store)
     killed(tmp_path)
     with opened(tmp_path) as store:
-        stored(store, Records(1, [b"of another"], [0]))
+        stored(store, RecordColumns(1, [b"of another"], [0]))
         assert begin(store, scope(0, unique=unique))
         assert not begin(store, scope(1, unique=unique))
         again = list(reversed(values))
@@ -402,14 +403,14 @@ def test_a_damaged_journal_rejects_jobs_and_no_other_producer(
             begin(store, scope(1))
         with pytest.raises(RefusedRecords, match="the progress of the jobs"):
             store.end_step("t", "job", 1, RUNS[0])
-        stored(store, Records(1, [b"plain"], [0]))
+        stored(store, RecordColumns(1, [b"plain"], [0]))
         assert values_of(store) == {b"a": 1, b"plain": 1}
 
 
 def test_rows_after_a_repair_are_deduplicated(tmp_path: Path) -> None:
     limits = IngestSettings(low_water=0, partitions=1)
     with opened(tmp_path, limits) as store:
-        stored(store, Records(1, [b"%d" % number for number in range(10)], [0] * 10))
+        stored(store, RecordColumns(1, [b"%d" % number for number in range(10)], [0] * 10))
         begin(store, scope())
     killed(tmp_path)
     (log,) = files(tmp_path, "*.wal")
@@ -435,7 +436,7 @@ def test_retention_keeps_rows_of_an_unfinished_step(tmp_path: Path) -> None:
     now = [1_000_000.0]
     limits = IngestSettings(low_water=0, partitions=1, retention_age=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
-        stored(store, Records(1, [b"old"], [0]))
+        stored(store, RecordColumns(1, [b"old"], [0]))
         rolled(store)
         begin(store, scope())
         send(store, scope(), b"a")
@@ -610,7 +611,7 @@ def test_an_abandoned_step_is_listed_with_the_rows_it_keeps(tmp_path: Path) -> N
     now = [1_000_000.0]
     limits = IngestSettings(low_water=0, partitions=1, producer_memory=HOUR)
     with opened(tmp_path, limits, clock=lambda: now[0]) as store:
-        stored(store, Records(1, [b"old"], [0]))
+        stored(store, RecordColumns(1, [b"old"], [0]))
         begin(store, scope())
         now[0] += 60
         send(store, scope(), b"a")

@@ -121,7 +121,7 @@ def test_a_clock_that_is_ahead_removes_nothing_early(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [JUMP, 0.0], ids=["while it is ahead", "not at all"])
 @pytest.mark.parametrize("after", [None, -1.5, -30.0], ids=["stays", "slips", "is set back"])
-def test_what_was_just_stored_is_not_taken_for_old_if_the_clock(
+def test_new_rows_do_not_expire_if_the_clock(
     tmp_path: Path, before: float, after: float | None
 ) -> None:
     time = Time()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aqueduct.ingest.errors import IngestError
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.committer import Committer, size_of
 from aqueduct.ingest.server.decoding import HEADER_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
@@ -40,7 +40,7 @@ class Bench:
         self.running = asyncio.create_task(self.committer.run())
 
     async def submit(self, producer: str, sequence: int, value: bytes = b"x") -> Any:
-        submission = Submission(producer, Records(sequence, [value], [0]))
+        submission = Submission(producer, RecordColumns(sequence, [value], [0]))
         return submission, await self.committer.submit(self.topic, submission)
 
     async def close(self) -> None:
@@ -184,10 +184,10 @@ async def test_records_are_freed_once_stored_even_if_the_answer_is_not_read(
 
 
 def test_keys_and_headers_count_for_the_size_of_records() -> None:
-    plain = Records(1, [b"12345"], [0])
-    full = Records(1, [b"12345"], [0], [b"123"], [[("12", b"1")]])
+    plain = RecordColumns(1, [b"12345"], [0])
+    full = RecordColumns(1, [b"12345"], [0], [b"123"], [[("12", b"1")]])
     assert size_of(full) - size_of(plain) == 6 + HEADER_OVERHEAD
-    assert size_of(Records(1, [b"12345"], [0], [None])) == size_of(plain)
+    assert size_of(RecordColumns(1, [b"12345"], [0], [None])) == size_of(plain)
 
 
 async def test_a_failure_after_the_commit_does_not_fail_stored_records(

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.protocol import MAX_MESSAGE_HEADERS, Records
+from aqueduct.ingest.protocol import MAX_MESSAGE_HEADERS
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server import decoding
 from aqueduct.ingest.server.decoding import HEADER_OVERHEAD, Undecoded
 
@@ -22,7 +23,7 @@ def encoded(records: Any) -> bytes:
     return msgspec.msgpack.encode(records)
 
 
-FULL = Records(
+FULL = RecordColumns(
     7, [b"x", b""], [5, -5], [b"k", None], [[("n", b"v")], []], None, [0, 1], b"i" * 40, True
 )
 
@@ -30,14 +31,14 @@ FULL = Records(
 @pytest.mark.parametrize(
     "records",
     [
-        Records(1, [], []),
-        Records(2**62, [b"x"] * 1_000, [2**40] * 1_000),
-        Records(1, [b"x"], [0], None, [[("n", b"v")] * 64]),
-        Records(1, [b""] * 2_048, [0] * 2_048, headers=[[("name", b"value")] * 8] * 2_048),
+        RecordColumns(1, [], []),
+        RecordColumns(2**62, [b"x"] * 1_000, [2**40] * 1_000),
+        RecordColumns(1, [b"x"], [0], None, [[("n", b"v")] * 64]),
+        RecordColumns(1, [b""] * 2_048, [0] * 2_048, headers=[[("name", b"value")] * 8] * 2_048),
         FULL,
     ],
 )
-def test_records_come_out_as_they_went_in(records: Records) -> None:
+def test_decoded_records_equal_the_encoded_ones(records: RecordColumns) -> None:
     undecoded = Undecoded(encoded(records))
     before = undecoded.size
     assert undecoded.records() == records
@@ -51,18 +52,18 @@ def test_the_size_counts_every_header_before_one_is_decoded(
         raise AssertionError("decoded")
 
     monkeypatch.setattr(decoding, "_headers", never)
-    plain = Undecoded(encoded(Records(1, [b""] * 600, [0] * 600)))
+    plain = Undecoded(encoded(RecordColumns(1, [b""] * 600, [0] * 600)))
     rows = [[("", b"")] * (17 * (number % 2) + 15) for number in range(600)]
-    many = Undecoded(encoded(Records(1, [b""] * 600, [0] * 600, headers=rows)))
+    many = Undecoded(encoded(RecordColumns(1, [b""] * 600, [0] * 600, headers=rows)))
     assert many.size - plain.size >= HEADER_OVERHEAD * sum(map(len, rows))
 
 
-def test_a_message_may_not_announce_more_headers_than_memory_is_meant_for() -> None:
+def test_a_message_with_too_many_headers_is_rejected_before_decoding() -> None:
     rows = [[("", b"")] * 64] * (MAX_MESSAGE_HEADERS // 64)
-    Undecoded(encoded(Records(1, [b""] * len(rows), [0] * len(rows), headers=rows)))
+    Undecoded(encoded(RecordColumns(1, [b""] * len(rows), [0] * len(rows), headers=rows)))
     rows = [*rows, [("", b"")]]
     with pytest.raises(RefusedRecords, match=r"16,385 headers, more than 16,384: send fewer"):
-        Undecoded(encoded(Records(1, [b""] * len(rows), [0] * len(rows), headers=rows)))
+        Undecoded(encoded(RecordColumns(1, [b""] * len(rows), [0] * len(rows), headers=rows)))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_a_message_may_not_announce_more_headers_than_memory_is_meant_for() -> N
         encoded(FULL) + b"\x00",
     ],
 )
-def test_what_are_no_records_is_refused_and_nothing_else(garbage: bytes) -> None:
+def test_malformed_records_are_rejected_and_raise_nothing_else(garbage: bytes) -> None:
     with pytest.raises(RefusedRecords, match="not a valid Records message"):
         Undecoded(garbage).records()
 

@@ -12,7 +12,7 @@ from tests.hostile.attacks import MEGABYTE, resident
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_that_is_free_is_given_back() -> None:
+def test_free_memory_is_returned_to_the_system() -> None:
     if memory._trim is None:
         pytest.skip("this C library keeps what it has")
     # Below the threshold from which malloc maps each block by itself, with one in use behind.

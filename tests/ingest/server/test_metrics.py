@@ -6,7 +6,8 @@ import math
 import re
 
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.protocol import PartitionInfo, Records, StepInfo, TopicInfo
+from aqueduct.ingest.protocol import PartitionInfo, StepInfo, TopicInfo
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.metrics import BUCKETS, Metrics, Now
 from aqueduct.ingest.server.topic import Submission
 from tests.ingest.lab import Lab
@@ -41,7 +42,7 @@ def parse(text: str) -> dict[str, dict[str, float]]:
 
 
 def submission(count: int, skipped: int = 0, offsets: dict[int, int] | None = None) -> Submission:
-    records = Records(1, [b"x"] * count, [0] * count)
+    records = RecordColumns(1, [b"x"] * count, [0] * count)
     return Submission("p", records, offsets or {}, skipped)
 
 
@@ -76,7 +77,7 @@ def test_the_text_can_be_parsed_and_buckets_add_up() -> None:
     assert len(samples["aqueduct_ingest_next_offset"]) == 3
 
 
-async def test_a_server_counts_what_it_does(lab: Lab) -> None:
+async def test_a_server_counts_records_rows_and_segments(lab: Lab) -> None:
     async with lab.serve() as server:
         assert parse(server.metrics_text())["aqueduct_ingest_records_total"] == {"": 0}
         async with lab.producer(server) as producer:
@@ -91,7 +92,7 @@ async def test_a_server_counts_what_it_does(lab: Lab) -> None:
     assert samples["aqueduct_ingest_next_offset"]['topic="topic",partition="0"'] == 10
 
 
-async def test_a_server_tells_how_things_stand(lab: Lab) -> None:
+async def test_metrics_report_the_current_state(lab: Lab) -> None:
     async with lab.serve(partitions=1) as server, lab.producer(server) as producer:
         for _ in range(10):
             await producer.send(b"12345")
@@ -113,7 +114,7 @@ def test_topics_out_of_use_are_counted_once() -> None:
     assert parse(Metrics().text(topics))["aqueduct_ingest_topics_out_of_use"] == {"": 2}
 
 
-def test_steps_that_are_not_over_are_shown_with_what_they_keep() -> None:
+def test_unfinished_steps_are_shown_with_the_rows_they_keep() -> None:
     parts = [PartitionInfo(0, 10, 100), PartitionInfo(1, 0, 50)]
     steps = [
         StepInfo("gone", 1, 1, 0, 100_000_000, {0: 0, 1: 5}, 900_000_000),

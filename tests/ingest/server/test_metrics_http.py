@@ -84,7 +84,7 @@ async def test_garbage_is_a_bad_request(page: Exposition, garbage: bytes) -> Non
     assert (await ask(page, b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(PAGE.encode())
 
 
-async def test_a_request_without_end_is_not_read_on(page: Exposition) -> None:
+async def test_an_endless_request_is_not_read_further(page: Exposition) -> None:
     try:
         answer = await ask(page, b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * 10_000)
     except ConnectionError:
@@ -92,13 +92,15 @@ async def test_a_request_without_end_is_not_read_on(page: Exposition) -> None:
     assert answer == b""
 
 
-async def test_a_slow_client_is_left(page: Exposition, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_client_is_disconnected(
+    page: Exposition, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exposition, "_TIMEOUT", 0.05)
     assert await ask(page, b"GET /metr") == b""
 
 
 @pytest.mark.parametrize("count", [17, 100, 300])
-async def test_silent_connections_keep_nobody_from_the_page(page: Exposition, count: int) -> None:
+async def test_silent_connections_do_not_block_other_clients(page: Exposition, count: int) -> None:
     host, port = page.address.rsplit(":", 1)
     silent = [await asyncio.open_connection(host, int(port)) for _ in range(count)]
     answer = await ask(page, b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -112,7 +114,7 @@ async def test_silent_connections_keep_nobody_from_the_page(page: Exposition, co
         writer.close()
 
 
-async def test_a_burst_of_silent_connections_keeps_nobody_from_the_page(page: Exposition) -> None:
+async def test_a_burst_of_silent_connections_does_not_block_other_clients(page: Exposition) -> None:
     """They come between a client's connection and its request."""
     host, port = page.address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -185,7 +187,7 @@ async def test_the_address_with_the_most_connections_gives_way(
         each.close()
 
 
-async def test_closing_does_not_wait_for_a_client_that_says_nothing() -> None:
+async def test_closing_does_not_wait_for_a_silent_client() -> None:
     async with asyncio.timeout(2):
         async with Exposition("127.0.0.1:0", lambda: PAGE) as page:
             host, port = page.address.rsplit(":", 1)
@@ -210,7 +212,7 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it(page: Exposition) 
             pass
 
 
-async def test_an_address_of_six_is_written_with_brackets() -> None:
+async def test_an_ipv6_address_is_written_in_brackets() -> None:
     async with Exposition("[::1]:0", lambda: PAGE) as page:
         assert page.address.startswith("[::1]:")
         _, port = page.address.rsplit(":", 1)

@@ -57,7 +57,7 @@ async def values(lab: Lab, server: IngestServer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("mine", [MINE, NAMELESS])
-async def test_another_token_cannot_use_a_producer_id_and_leaves_its_owner_alone(
+async def test_a_producer_id_of_another_token_is_rejected_and_its_owner_unaffected(
     lab: Lab, mine: str
 ) -> None:
     async with serve(lab) as server, lab.producer(server, producer_id="p", token=mine) as owner:
@@ -79,7 +79,7 @@ async def test_another_token_cannot_use_a_producer_id_and_leaves_its_owner_alone
         assert await values(lab, server) == [b"1", b"2", b"3"]
 
 
-async def test_a_token_with_the_same_name_and_an_admin_go_on_with_an_id(lab: Lab) -> None:
+async def test_a_token_of_the_same_name_and_an_admin_may_continue_an_id(lab: Lab) -> None:
     async with serve(lab) as server:
         for number, token in enumerate((MINE, ROTATED, ADMIN, MINE)):
             async with lab.producer(server, producer_id="p", token=token) as producer:
@@ -90,7 +90,9 @@ async def test_a_token_with_the_same_name_and_an_admin_go_on_with_an_id(lab: Lab
         assert len(await values(lab, server)) == 4
 
 
-async def test_an_id_of_before_there_were_tokens_belongs_to_who_comes_first(lab: Lab) -> None:
+async def test_an_id_stored_without_a_token_belongs_to_the_first_token_that_uses_it(
+    lab: Lab,
+) -> None:
     async with lab.serve(partitions=1) as server:
         for number in range(2):  # whoever it is
             async with lab.producer(server, producer_id="p") as producer:
@@ -149,7 +151,7 @@ async def test_a_named_reader_belongs_to_the_token_that_named_it(lab: Lab) -> No
         assert server.topics()[0].readers == {"r": {0: 1}}
 
 
-async def test_nothing_that_is_stored_tells_a_token_or_can_be_compared_with_one(lab: Lab) -> None:
+async def test_stored_owners_reveal_no_token(lab: Lab) -> None:
     async with (
         serve(lab) as server,
         lab.producer(server, producer_id="p", token=NAMELESS) as producer,
@@ -170,7 +172,7 @@ def test_a_key_is_made_once_and_a_damaged_one_is_an_error(tmp_path: Path) -> Non
         read_key(tmp_path)
 
 
-def test_the_owner_is_told_apart_from_an_instance() -> None:
+def test_the_owner_is_distinguished_from_the_instance() -> None:
     assert tag_of(tagged("n-a.b", "abc")) == tag_of(tagged("n-a.b", "")) == "n-a.b"
     assert tagged("", "abc") == "abc"
     assert tag_of("abc") == tag_of("") == ""
@@ -199,7 +201,7 @@ def test_owners_are_kept_for_as_long_as_what_they_own(tmp_path: Path) -> None:
         damaged.check("b", "y")
 
 
-def test_a_part_of_a_known_job_does_not_go_through_the_owners_of_all(
+def test_parts_of_a_known_job_do_not_claim_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims: list[str] = []

@@ -28,19 +28,19 @@ def test_a_token_is_found_with_and_without_the_word_bearer() -> None:
 @pytest.mark.parametrize(
     "value", [None, "", "Bearer ", "Bearer token of", "Basic token of sensors"]
 )
-def test_a_token_that_nobody_knows_is_refused(value: str | None) -> None:
+def test_an_unknown_token_is_rejected(value: str | None) -> None:
     with pytest.raises(Refuse, match="wants a token that it knows") as caught:
         PERMISSIONS.grant(headers(value))
     assert caught.value.code == CloseCode.UNAUTHENTICATED
 
 
-def test_without_tokens_everybody_may_do_everything() -> None:
+def test_without_tokens_all_requests_are_permitted() -> None:
     assert Permissions().grant(headers(None)) is EVERYTHING
     with pytest.raises(Refuse):
         Permissions({}).grant(headers(None))  # tokens are wanted, and there are none
 
 
-def test_patterns_say_what_may_be_written_and_read() -> None:
+def test_patterns_restrict_reading_and_writing() -> None:
     SENSOR.check_write("telemetry.kitchen")
     for topic in ("telemetry", "Telemetry.kitchen", "other"):
         with pytest.raises(NotAllowed, match=f"may not write to topic '{topic}'"):

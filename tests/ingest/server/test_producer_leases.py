@@ -10,7 +10,7 @@ import pytest
 
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.producer_leases import ProducerLeases
 from aqueduct.ingest.server.server import IngestServer
 from tests.ingest.lab import Lab, RawProducer, eventually
@@ -24,16 +24,14 @@ async def values(lab: Lab, server: Any) -> list[bytes]:
     return [row["value"] for row in sorted(rows, key=lambda row: row["producer_sequence"])]
 
 
-async def test_what_waits_of_a_producer_that_is_gone_counts_for_the_next(
-    lab: Lab, held: Any
-) -> None:
+async def test_pending_records_of_a_closed_producer_delay_the_next_one(lab: Lab, held: Any) -> None:
     async with lab.serve(group_size=100, partitions=1) as server:
         async with lab.connect(server) as connection:
             raw = await RawProducer.open(connection.entrypoint, producer_id="one")
             await raw.opened()
             held.hold(server)
             for sequence in range(1, 31):
-                await raw.records.send(Records(sequence, [LARGE], [0]))
+                await raw.records.send(RecordColumns(sequence, [LARGE], [0]))
             await eventually(lambda: server._committer._held > 30_000, "all of it waits")
             raw.leave()
         next_one = lab.producer(server, producer_id="one")
@@ -49,13 +47,13 @@ async def test_what_waits_of_a_producer_that_is_gone_counts_for_the_next(
         await eventually(lambda: not len(server._leases), "nothing is left")
 
 
-async def test_who_is_cancelled_leaves_what_waits_where_it_is(lab: Lab, held: Any) -> None:
+async def test_a_cancelled_producer_leaves_its_pending_records(lab: Lab, held: Any) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
         (lease,) = server._leases._leases.values()
         held.hold(server)
-        await raw.records.send(Records(1, [b"x"], [0]))
+        await raw.records.send(RecordColumns(1, [b"x"], [0]))
         await eventually(lambda: not lease.is_clear, "it is under way")
         await asyncio.sleep(0.05)
         for task in asyncio.all_tasks():
@@ -95,7 +93,7 @@ async def test_a_third_producer_waits_for_the_first_although_the_second_does(
         assert await values(lab, server) == [b"1 of the first", b"2 of the third"]
 
 
-async def test_a_producer_that_gives_up_waiting_lets_the_next_wait_for_all_before(
+async def test_a_producer_that_stops_waiting_passes_its_predecessors_to_the_next(
     lab: Lab, held: Any
 ) -> None:
     async with lab.serve(partitions=1) as server:
@@ -128,7 +126,7 @@ async def lose(server: IngestServer, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_one_that_comes_back_after_another_was_opened_hears_that_its_records_may_be_lost(
+async def test_a_reconnecting_producer_that_was_superseded_is_told_that_records_may_be_lost(
     lab: Lab, restarted: bool
 ) -> None:
     server = lab.serve(partitions=1)
@@ -161,7 +159,7 @@ async def test_one_that_comes_back_after_another_was_opened_hears_that_its_recor
     await server.close()
 
 
-async def test_one_that_has_stored_nothing_yet_goes_on_after_a_restart(lab: Lab) -> None:
+async def test_a_producer_without_stored_records_continues_after_a_restart(lab: Lab) -> None:
     server = lab.serve(partitions=1)
     await server.open()
     address = server.address
@@ -188,7 +186,9 @@ async def test_a_producer_that_is_open_is_not_forgotten(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("as_segments", [False, True])
-def test_who_stored_last_is_known_after_a_restart(tmp_path: Path, as_segments: bool) -> None:
+def test_the_instance_that_stored_last_is_known_after_a_restart(
+    tmp_path: Path, as_segments: bool
+) -> None:
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", None)
         for instance, first in (("old", 1), ("new", 11)):

@@ -65,7 +65,7 @@ async def test_one_connection_has_no_more_than_its_share() -> None:
         task.cancel()
 
 
-async def test_who_waits_for_a_client_gives_way_and_who_reads_does_not() -> None:
+async def test_an_idle_reader_yields_its_slot_and_an_active_one_does_not() -> None:
     slots = Slots(2, 2, 1_000)
     dripping, at_work = Reader("a"), Reader("a")
     await slots.acquire(dripping)
@@ -85,7 +85,7 @@ async def test_who_waits_for_a_client_gives_way_and_who_reads_does_not() -> None
     assert (at_work.has_slot, late.has_slot) == (False, True)
 
 
-async def test_who_leaves_the_queue_takes_nothing_along() -> None:
+async def test_leaving_the_queue_releases_everything() -> None:
     slots = Slots(1, 1, 1_000)
     first, gone, last = Reader("a"), Reader("b"), Reader("c")
     await slots.acquire(first)
@@ -101,7 +101,7 @@ async def test_who_leaves_the_queue_takes_nothing_along() -> None:
     assert not slots._waiting
 
 
-async def test_slots_are_never_lost_nor_made_up_whatever_happens() -> None:
+async def test_slots_are_neither_lost_nor_duplicated() -> None:
     rng = random.Random(11)
     slots = Slots(3, 2, 1_000)
     readers = [Reader(f"connection {number % 4}") for number in range(12)]
@@ -134,7 +134,7 @@ async def test_slots_are_never_lost_nor_made_up_whatever_happens() -> None:
     assert not slots._idle
 
 
-async def test_resumed_readers_leave_slots_to_those_whose_clients_keep_up() -> None:
+async def test_resumed_readers_leave_slots_to_active_readers() -> None:
     """Each resumption reads the rows again, for one piece that a slow client takes."""
     slots = Slots(8, 4, 1_000)
     slow = [Reader(f"slow {number}") for number in range(64)]
@@ -172,7 +172,7 @@ async def test_a_resumed_reader_gets_its_turn_however_many_new_ones_come() -> No
         task.cancel()
 
 
-async def test_those_who_wait_for_clients_keep_a_bounded_number_of_bytes() -> None:
+async def test_idle_readers_keep_a_bounded_number_of_bytes() -> None:
     """Each that is idle may have a whole row group in memory, and nobody wants their slots."""
     slots = Slots(64, 64, 1_000)
     readers = [Reader("a", 400) for _ in range(5)]

@@ -22,7 +22,7 @@ from tests.ingest.lab import Lab, eventually
 from tests.ingest.storing import opened
 
 
-async def test_an_unknown_topic_names_ten_others_and_none_that_may_not_be_read(lab: Lab) -> None:
+async def test_the_error_for_an_unknown_topic_names_ten_readable_ones(lab: Lab) -> None:
     grant = Grant(write=["*"], read=["mine.*"])
     async with lab.serve(permissions=Permissions({"sesame": grant}), partitions=1) as server:
         for name in ("yours.1", *(f"mine.{number:02}" for number in range(12))):
@@ -52,7 +52,7 @@ def counted(values: list[bytes]) -> int:
     return sum(pa.ipc.read_record_batch(pa.py_buffer(data), STORED).num_rows for data in values)
 
 
-async def test_readers_that_take_nothing_keep_no_slot_from_one_who_wants_one_row(
+async def test_idle_readers_yield_their_slots_to_a_small_read(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps are counted: the row is there after one read, while 32 others have theirs half read."""
@@ -89,7 +89,7 @@ async def test_readers_that_take_nothing_keep_no_slot_from_one_who_wants_one_row
         await eventually(lambda: server._reading._slots.free == slots, "all slots are free")
 
 
-async def test_memory_of_rows_that_are_read_again_is_returned_while_slow_readers_go_on(
+async def test_memory_of_reread_rows_is_released_while_slow_readers_continue(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without waiting for upkeep: in half a second slow readers can read hundreds of megabytes."""
@@ -110,7 +110,7 @@ async def test_memory_of_rows_that_are_read_again_is_returned_while_slow_readers
                 answer.close()
 
 
-async def test_a_reader_keeps_what_it_has_open_for_as_long_as_nobody_else_waits(
+async def test_an_idle_reader_keeps_its_range_open_while_no_other_waits(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab.serve(max_fetches=1, partitions=1) as server:
@@ -135,7 +135,7 @@ async def test_a_reader_keeps_what_it_has_open_for_as_long_as_nobody_else_waits(
         assert evicted == []
 
 
-async def test_moves_of_readers_are_written_together_and_not_by_the_writer(
+async def test_reader_offsets_are_batched_and_not_written_by_the_writer_thread(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """300 moves take a few writes, and none in the thread that stores records."""

@@ -56,7 +56,7 @@ async def started(*waits: Any) -> list[asyncio.Task[Any]]:
     return tasks
 
 
-async def test_an_allowance_is_there_when_the_budget_is_used_up() -> None:
+async def test_an_allowance_is_available_when_the_budget_is_exhausted() -> None:
     decoded = Decoded()
     for _ in range(8):
         await decoded.reserve(decoded.account(), LARGE + ALLOWANCE)
@@ -91,7 +91,7 @@ async def test_a_connection_leaves_most_of_the_budget_to_others() -> None:
     assert decoded.used == 6 * (LARGE - ALLOWANCE)
 
 
-async def test_a_connection_that_goes_while_it_waits_leaves_nothing() -> None:
+async def test_a_connection_closed_while_it_waits_holds_no_memory() -> None:
     decoded = Decoded()
     first, second = decoded.account(), decoded.account()
     room = await decoded.reserve(first, MAX_DECODED)

@@ -32,12 +32,12 @@ from aqueduct.ingest.protocol import (
     Listing,
     Offsets,
     Open,
-    Records,
     Refusal,
     Request,
     TopicInfo,
     Topics,
 )
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server import token_throttle
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.server.reading import Reading
@@ -64,26 +64,41 @@ async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
 @pytest.mark.parametrize(
     ("records", "sentence"),
     [
-        (Records(0, [b"x"], [0]), "sequence numbers begin at 1, not at 0"),
-        (Records(-5, [b"x"], [0]), "sequence numbers begin at 1, not at -5"),
-        (Records(2, [b"x"], [0]), "record 2 of producer 'raw' came after 0"),
-        (Records(2**62, [b"x"], [0]), f"record {2**62} of producer 'raw' came after 0"),
-        (Records(2**62 + 1, [b"x"], [0]), f"sequence number {2**62 + 1} exceeds {2**62}"),
-        (Records(HUGE, [b"x"], [0]), f"sequence number {HUGE} exceeds {2**62}"),
-        (Records(1, [b"x", b"y"], [0]), "columns of records are not all of the same length"),
-        (Records(1, [b"x"], [0], []), "columns of records are not all of the same length"),
-        (Records(1, [b"x"], [0], None, [[], []]), "columns of records are not all of the same"),
-        (Records(1, [b"x"], [0], partition=4), "there is no partition 4; there are 4"),
-        (Records(1, [b"x"], [0], partition=-1), "there is no partition -1; there are 4"),
-        (Records(1, [b"x"], [0], partitions=[4]), "there is no partition 4; there are 4"),
-        (Records(1, [b"x"], [0], partitions=[-1]), "there is no partition -1; there are 4"),
-        (Records(1, [b"x"], [0], partitions=[]), "columns of records are not all of the same"),
-        (Records(1, [b"x"], [0], None, None, 1, [1]), "to one partition, or each to its own"),
-        (Records(1, [b"x"], [HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
-        (Records(1, [b"x"], [-HUGE]), "record 1 has a timestamp outside of the years 1 to 9999"),
-        (Records(1, [b"", bytes(1001)], [0, 0]), r"record 2 has 1,001 bytes, more than 1,000"),
-        (Records(1, [b"x"], [0], [bytes(1000)]), r"record 1 has 1,001 bytes"),
-        (Records(1, [b"x"], [0], None, [[("n", bytes(999))]]), r"record 1 has 1,001 bytes"),
+        (RecordColumns(0, [b"x"], [0]), "sequence numbers begin at 1, not at 0"),
+        (RecordColumns(-5, [b"x"], [0]), "sequence numbers begin at 1, not at -5"),
+        (RecordColumns(2, [b"x"], [0]), "record 2 of producer 'raw' came after 0"),
+        (RecordColumns(2**62, [b"x"], [0]), f"record {2**62} of producer 'raw' came after 0"),
+        (RecordColumns(2**62 + 1, [b"x"], [0]), f"sequence number {2**62 + 1} exceeds {2**62}"),
+        (RecordColumns(HUGE, [b"x"], [0]), f"sequence number {HUGE} exceeds {2**62}"),
+        (RecordColumns(1, [b"x", b"y"], [0]), "columns of records are not all of the same length"),
+        (RecordColumns(1, [b"x"], [0], []), "columns of records are not all of the same length"),
+        (
+            RecordColumns(1, [b"x"], [0], None, [[], []]),
+            "columns of records are not all of the same",
+        ),
+        (RecordColumns(1, [b"x"], [0], partition=4), "there is no partition 4; there are 4"),
+        (RecordColumns(1, [b"x"], [0], partition=-1), "there is no partition -1; there are 4"),
+        (RecordColumns(1, [b"x"], [0], partitions=[4]), "there is no partition 4; there are 4"),
+        (RecordColumns(1, [b"x"], [0], partitions=[-1]), "there is no partition -1; there are 4"),
+        (
+            RecordColumns(1, [b"x"], [0], partitions=[]),
+            "columns of records are not all of the same",
+        ),
+        (RecordColumns(1, [b"x"], [0], None, None, 1, [1]), "to one partition, or each to its own"),
+        (
+            RecordColumns(1, [b"x"], [HUGE]),
+            "record 1 has a timestamp outside of the years 1 to 9999",
+        ),
+        (
+            RecordColumns(1, [b"x"], [-HUGE]),
+            "record 1 has a timestamp outside of the years 1 to 9999",
+        ),
+        (
+            RecordColumns(1, [b"", bytes(1001)], [0, 0]),
+            r"record 2 has 1,001 bytes, more than 1,000",
+        ),
+        (RecordColumns(1, [b"x"], [0], [bytes(1000)]), r"record 1 has 1,001 bytes"),
+        (RecordColumns(1, [b"x"], [0], None, [[("n", bytes(999))]]), r"record 1 has 1,001 bytes"),
         ("no records", "not a valid Records message"),
         ([1, [b"x"], ["today"]], "not a valid Records message"),
     ],
@@ -94,14 +109,14 @@ async def test_records_that_cannot_be_stored_are_refused_and_others_go_on(
     async with lab.serve(max_record=1_000) as server, lab.connect(server) as connection:
         good = await RawProducer.open(connection.entrypoint, producer_id="good")
         await good.opened()
-        await good.records.send(Records(1, [b"1"], [0]))
+        await good.records.send(RecordColumns(1, [b"1"], [0]))
         bad = await open_anything(connection.entrypoint, producer_id="raw")
         await bad.opened()
         await bad.records.send(records)
         refusal = await bad.refused()
         assert refusal.code == "refused"
         assert sentence in refusal.reason
-        await good.records.send(Records(2, [b"2"], [0]))
+        await good.records.send(RecordColumns(2, [b"2"], [0]))
         answers = [await good.answers.receive() for _ in range(2)]
         assert [type(answer) for answer in answers] == [Committed] * 2
         good.leave()
@@ -122,10 +137,10 @@ async def test_a_poison_pill_in_a_group_is_refused_and_the_others_are_stored(
         bad = RawProducer(records, answers)
         await bad.opened()
         held.hold(server)
-        await good.records.send(Records(1, [b"1"], [0]))
-        pill = Records(2**63 - 1, [b"x", b"y"], [0, 0], ids=bytes(20) + bytes(19) + b"1")
+        await good.records.send(RecordColumns(1, [b"1"], [0]))
+        pill = RecordColumns(2**63 - 1, [b"x", b"y"], [0, 0], ids=bytes(20) + bytes(19) + b"1")
         await bad.records.send(pill)
-        await good.records.send(Records(2, [b"2"], [0]))
+        await good.records.send(RecordColumns(2, [b"2"], [0]))
         await asyncio.sleep(0.05)
         held.release()
         assert f"exceeds {2**62}" in (await bad.refused()).reason
@@ -198,19 +213,19 @@ async def test_a_message_without_records_is_answered(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
-        await raw.records.send(Records(1, [], []))
+        await raw.records.send(RecordColumns(1, [], []))
         assert await raw.answers.receive() == Committed(1, 0, {})
-        await raw.records.send(Records(1, [b"x"], [0]))
+        await raw.records.send(RecordColumns(1, [b"x"], [0]))
         assert await raw.answers.receive() == Committed(1, 1, {0: 0})
         raw.leave()
 
 
-async def test_what_is_sent_again_is_answered_and_not_stored_again(lab: Lab) -> None:
+async def test_retransmitted_records_are_acknowledged_and_not_stored_again(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
         for values in ([b"1", b"2"], [b"1", b"2"], [b"1", b"2", b"3"]):
-            await raw.records.send(Records(1, values, [0] * len(values), partition=2))
+            await raw.records.send(RecordColumns(1, values, [0] * len(values), partition=2))
         answers = [await raw.answers.receive() for _ in range(3)]
         raw.leave()
         assert answers == [
@@ -227,7 +242,7 @@ async def test_a_refusal_is_the_last_answer(lab: Lab) -> None:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
         for sequence in (1, 3, 2):  # two is missing, and then comes too late
-            await raw.records.send(Records(sequence, [b"%d" % sequence], [0]))
+            await raw.records.send(RecordColumns(sequence, [b"%d" % sequence], [0]))
         assert isinstance(await raw.answers.receive(), Committed)
         assert "the records between were not sent" in (await raw.refused()).reason
         with pytest.raises(EndOfChannel):
@@ -235,7 +250,7 @@ async def test_a_refusal_is_the_last_answer(lab: Lab) -> None:
         raw.leave()
 
 
-async def test_one_connection_cannot_have_all_the_places(lab: Lab) -> None:
+async def test_one_connection_cannot_use_all_streams(lab: Lab) -> None:
     async with lab.serve(max_connection_streams=20) as server, lab.connect(server) as connection:
         raws = [
             await RawProducer.open(connection.entrypoint, producer_id=f"p{number}")
@@ -252,13 +267,13 @@ async def test_one_connection_cannot_have_all_the_places(lab: Lab) -> None:
         assert not len(server._leases)
 
 
-async def test_a_producer_that_never_reads_answers_holds_up_nobody_else(lab: Lab) -> None:
+async def test_a_producer_that_never_reads_answers_does_not_block_others(lab: Lab) -> None:
     async with lab.serve(max_waiting=2**20) as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
 
         async def send() -> None:
             for sequence in range(1, 200_000):
-                await raw.records.send(Records(sequence, [b"x"], [0]))
+                await raw.records.send(RecordColumns(sequence, [b"x"], [0]))
 
         sending = asyncio.create_task(send())
         await asyncio.sleep(0.5)
@@ -268,7 +283,7 @@ async def test_a_producer_that_never_reads_answers_holds_up_nobody_else(lab: Lab
     assert not server._sending
 
 
-async def test_producers_that_vanish_leave_no_trace(lab: Lab, held: Any) -> None:
+async def test_vanished_producers_leave_nothing_behind(lab: Lab, held: Any) -> None:
     async with lab.serve() as server:
         async with lab.connect(server) as connection:
             raws = [
@@ -280,7 +295,7 @@ async def test_producers_that_vanish_leave_no_trace(lab: Lab, held: Any) -> None
             held.hold(server)
             for raw in raws:
                 for sequence in range(1, 101):  # more than may wait
-                    await raw.records.send(Records(sequence, [b"x"], [0]))
+                    await raw.records.send(RecordColumns(sequence, [b"x"], [0]))
             await asyncio.sleep(0.1)
             for raw in raws:
                 raw.leave()
@@ -293,7 +308,7 @@ async def test_producers_that_vanish_leave_no_trace(lab: Lab, held: Any) -> None
             assert numbers == list(range(1, len(numbers) + 1))
 
 
-async def test_too_much_at_once_waits_outside(lab: Lab, held: Any) -> None:
+async def test_the_server_holds_no_more_than_max_waiting(lab: Lab, held: Any) -> None:
     limit = 200_000
     async with lab.serve(max_waiting=limit, max_record=100_000) as server:
         async with lab.connect(server) as connection:
@@ -308,7 +323,7 @@ async def test_too_much_at_once_waits_outside(lab: Lab, held: Any) -> None:
             most = 0
             for raw in raws:
                 for sequence in range(1, 6):
-                    await raw.records.send(Records(sequence, [bytes(90_000)], [0]))
+                    await raw.records.send(RecordColumns(sequence, [bytes(90_000)], [0]))
                     most = max(most, server._committer._held)
             for raw in raws:
                 for _ in range(5):
@@ -319,12 +334,12 @@ async def test_too_much_at_once_waits_outside(lab: Lab, held: Any) -> None:
         assert len(await lab.rows(server)) == 100
 
 
-async def test_a_batch_larger_than_all_that_may_wait_goes_alone(lab: Lab) -> None:
+async def test_a_batch_above_max_waiting_is_stored_alone(lab: Lab) -> None:
     async with lab.serve(max_waiting=10_000, max_record=5_000) as server:
         async with lab.connect(server) as connection:
             raw = await RawProducer.open(connection.entrypoint)
             await raw.opened()
-            await raw.records.send(Records(1, [bytes(5_000)] * 500, [0] * 500))
+            await raw.records.send(RecordColumns(1, [bytes(5_000)] * 500, [0] * 500))
             assert isinstance(await raw.answers.receive(), Committed)
             raw.leave()
         assert len(await lab.rows(server)) == 500
@@ -342,7 +357,7 @@ async def test_a_batch_larger_than_all_that_may_wait_goes_alone(lab: Lab) -> Non
         (HUGE, 0, 1, "topic has partitions 0 to 3"),
     ],
 )
-async def test_a_range_that_is_not_there_is_refused(
+async def test_a_missing_range_is_rejected(
     lab: Lab, partition: int, start: int, end: int, sentence: str
 ) -> None:
     async with lab.serve() as server:
@@ -378,7 +393,7 @@ async def fill(lab: Lab, server: IngestServer, megabytes: int) -> int:
     return count
 
 
-async def test_rows_that_nobody_takes_keep_no_others_from_theirs(lab: Lab) -> None:
+async def test_rows_that_a_client_does_not_take_do_not_block_others(lab: Lab) -> None:
     async with lab.serve(max_connection_fetches=2, max_fetches=3) as server:
         count = await fill(lab, server, 4)
         async with lab.connect(server) as connection:
@@ -391,7 +406,7 @@ async def test_rows_that_nobody_takes_keep_no_others_from_theirs(lab: Lab) -> No
         await eventually(lambda: server._reading._slots.free == 3, "all places are free")
 
 
-async def test_a_reader_that_takes_nothing_makes_room_and_goes_on_later(lab: Lab) -> None:
+async def test_an_idle_reader_yields_and_resumes_later(lab: Lab) -> None:
     async with lab.serve(max_fetches=1) as server:
         count = await fill(lab, server, 4)
         async with lab.connect(server) as connection:
@@ -402,7 +417,7 @@ async def test_a_reader_that_takes_nothing_makes_room_and_goes_on_later(lab: Lab
         assert server.metrics.rows_read == count + 1
 
 
-async def test_a_reader_that_leaves_in_the_middle_stops_the_reading(lab: Lab) -> None:
+async def test_a_reader_that_disconnects_stops_its_read(lab: Lab) -> None:
     async with lab.serve() as server:
         count = await fill(lab, server, 6)
         async with lab.reader(server) as reader:
@@ -431,7 +446,7 @@ async def test_readers_with_endless_names_are_refused(lab: Lab) -> None:
         assert "cannot be the name of a reader" in refused[2]
 
 
-async def test_a_request_that_is_none_is_logged_and_the_next_is_served(
+async def test_a_malformed_request_is_logged_and_the_next_is_served(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
@@ -548,7 +563,7 @@ async def test_a_directory_belongs_to_one_server(lab: Lab) -> None:
         await check_that_others_are_served(lab, server)
 
 
-async def test_logs_become_segments_while_records_come(lab: Lab) -> None:
+async def test_logs_become_segments_while_records_arrive(lab: Lab) -> None:
     async with lab.serve(roll_size=20_000, roll_age=0.3) as server:
         async with lab.producer(server) as producer:
             for number in range(2_000):
@@ -560,7 +575,7 @@ async def test_logs_become_segments_while_records_come(lab: Lab) -> None:
     assert sorted(int(row["value"]) for row in rows) == list(range(2_000))
 
 
-async def test_upkeep_goes_on_after_an_error_that_nobody_thought_of(
+async def test_upkeep_continues_after_an_unexpected_error(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("aqueduct.ingest.server.server._UPKEEP", 0.01)
@@ -573,7 +588,7 @@ async def test_upkeep_goes_on_after_an_error_that_nobody_thought_of(
         await eventually(lambda: server.metrics.segments, "it goes on")
 
 
-async def test_a_server_that_no_longer_stores_anything_says_so(lab: Lab) -> None:
+async def test_a_server_whose_committer_has_ended_rejects_records(lab: Lab) -> None:
     async with lab.serve() as server:
         producer = lab.producer(server)
         await producer.open()
@@ -621,7 +636,7 @@ async def test_wrong_tokens_are_logged_without_them_counted_and_slowed_down(
     assert GUESS not in caplog.text + text
 
 
-async def test_wrong_tokens_from_its_address_do_not_end_a_client_with_a_good_one(lab: Lab) -> None:
+async def test_wrong_tokens_from_an_address_do_not_disconnect_a_valid_client(lab: Lab) -> None:
     other = "another-token-that-is-good"
     tokens = Permissions({token: Grant(["*"], ["*"]) for token in (TOKEN, other)})
     async with lab.serve(permissions=tokens) as server:
@@ -640,7 +655,7 @@ async def test_wrong_tokens_from_its_address_do_not_end_a_client_with_a_good_one
         assert not isinstance(caught.value, FATAL)  # a producer goes on trying
 
 
-async def test_a_client_that_leaves_while_it_has_to_wait_is_nobodys_failure(
+async def test_a_client_that_disconnects_while_it_waits_is_not_logged_as_a_failure(
     lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TokenThrottle, "pause", lambda *_: 0.3)
@@ -658,7 +673,7 @@ async def test_a_client_that_leaves_while_it_has_to_wait_is_nobodys_failure(
     assert "Traceback" not in caplog.text
 
 
-async def test_the_requests_of_one_connection_are_not_before_everybodys_records(
+async def test_requests_of_one_connection_do_not_starve_records(
     lab: Lab, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps are counted: of 100 requests that sync, one or two are ahead of another's record."""
@@ -697,7 +712,7 @@ async def test_the_requests_of_one_connection_are_not_before_everybodys_records(
                 assert await answer.receive() == Done()
 
 
-async def test_rows_of_steps_that_are_read_again_keep_nobody_else_waiting(
+async def test_recalling_the_rows_of_steps_does_not_block_others(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()

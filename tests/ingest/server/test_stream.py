@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aqueduct.ingest.protocol import MAX_HEADERS, MAX_RECORDS, Committed, Records
+from aqueduct.ingest.protocol import MAX_HEADERS, MAX_RECORDS, Committed
+from aqueduct.ingest.records import RecordColumns
 from tests.ingest.lab import Lab, RawProducer, eventually
 
 MANY = MAX_RECORDS + 1
@@ -17,12 +18,12 @@ MANY = MAX_RECORDS + 1
 @pytest.mark.parametrize(
     "records",
     [
-        Records(1, [b""] * MANY, [0] * MANY),
-        Records(1, [b""], [0], headers=[[("", b"")] * (MAX_HEADERS + 1)]),
+        RecordColumns(1, [b""] * MANY, [0] * MANY),
+        RecordColumns(1, [b""], [0], headers=[[("", b"")] * (MAX_HEADERS + 1)]),
     ],
 )
-async def test_a_message_of_too_many_pieces_is_refused_before_it_is_taken_apart(
-    lab: Lab, records: Records
+async def test_a_message_with_too_many_records_or_headers_is_rejected(
+    lab: Lab, records: RecordColumns
 ) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
@@ -33,14 +34,14 @@ async def test_a_message_of_too_many_pieces_is_refused_before_it_is_taken_apart(
 
 
 def test_the_largest_message_can_be_read() -> None:
-    records = Records(
+    records = RecordColumns(
         1, [b""] * MAX_RECORDS, [0] * MAX_RECORDS, headers=[[("", b"")] * MAX_HEADERS]
     )
     data = msgspec.msgpack.encode(records)
-    assert msgspec.msgpack.decode(data, type=Records) == records
+    assert msgspec.msgpack.decode(data, type=RecordColumns) == records
 
 
-async def test_a_message_is_not_even_looked_at_while_there_is_no_room(lab: Lab, held: Any) -> None:
+async def test_a_message_is_not_received_while_there_is_no_room(lab: Lab, held: Any) -> None:
     serving = lab.serve(max_waiting=10_000, max_record=10_000)
     async with serving as server, lab.connect(server) as connection:
         raws = []
@@ -50,10 +51,10 @@ async def test_a_message_is_not_even_looked_at_while_there_is_no_room(lab: Lab, 
             raws.append(raw)
         first, second = raws
         held.hold(server)
-        await first.records.send(Records(1, [bytes(10_000)], [0]))
+        await first.records.send(RecordColumns(1, [bytes(10_000)], [0]))
         await eventually(lambda: server._committer._held >= 10_000, "there is no room")
-        await second.records.send(Records(1, [b"x"], [0]))
-        await second.records.send(Records(2, [b"x"], [0]))
+        await second.records.send(RecordColumns(1, [b"x"], [0]))
+        await second.records.send(RecordColumns(2, [b"x"], [0]))
         await asyncio.sleep(0.05)
         assert server._committer._held < 10_100
         held.release()

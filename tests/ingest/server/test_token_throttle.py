@@ -43,7 +43,7 @@ def test_a_few_wrong_tokens_cost_nothing(clock: Clock) -> None:
     assert door.pause("192.0.2.1") == 0
 
 
-def test_each_further_one_doubles_the_pause_and_others_do_not_wait(clock: Clock) -> None:
+def test_each_failure_doubles_the_delay_for_its_address_only(clock: Clock) -> None:
     door = TokenThrottle(clock)
     fail(door, FREE)
     pauses = []
@@ -59,7 +59,7 @@ def test_each_further_one_doubles_the_pause_and_others_do_not_wait(clock: Clock)
     assert pauses[-1] == LAST_PAUSE
 
 
-def test_those_who_come_at_once_wait_one_behind_the_other_up_to_a_limit(clock: Clock) -> None:
+def test_attempts_of_one_address_queue_up_to_a_limit(clock: Clock) -> None:
     door = TokenThrottle(clock)
     fail(door, FREE + 10)
     waits = [door.pause("192.0.2.1") for _ in range(int(LONGEST / LAST_PAUSE))]
@@ -69,7 +69,7 @@ def test_those_who_come_at_once_wait_one_behind_the_other_up_to_a_limit(clock: C
     assert door.turned_away == 1
 
 
-def test_tokens_that_were_good_are_known_by_address_and_so_many_of_them(
+def test_valid_tokens_are_remembered_by_address_up_to_a_limit(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_throttle, "MAX_ADDRESSES", 3)
@@ -82,7 +82,7 @@ def test_tokens_that_were_good_are_known_by_address_and_so_many_of_them(
     assert not door.knows("192.0.2.1", b"another")
 
 
-def test_time_forgives(clock: Clock) -> None:
+def test_the_delay_expires(clock: Clock) -> None:
     door = TokenThrottle(clock)
     fail(door, FREE)
     assert door.pause("192.0.2.1") > 0
@@ -90,7 +90,7 @@ def test_time_forgives(clock: Clock) -> None:
     assert door.pause("192.0.2.1") == 0
 
 
-def test_the_table_of_addresses_is_bounded_and_the_silent_make_room(
+def test_the_address_table_is_bounded_and_evicts_idle_addresses(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_throttle, "MAX_ADDRESSES", 10)
@@ -103,7 +103,7 @@ def test_the_table_of_addresses_is_bounded_and_the_silent_make_room(
     assert door.refused == 200
 
 
-def test_one_client_does_not_pass_for_many_with_addresses_of_six() -> None:
+def test_one_client_cannot_pose_as_many_with_ipv6_addresses() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::"
     assert network_of("2001:db8:0:1::1") != network_of("2001:db8::1")
     assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") == "192.0.2.1"
@@ -111,7 +111,7 @@ def test_one_client_does_not_pass_for_many_with_addresses_of_six() -> None:
     assert network_of("not an address") == "not an address"
 
 
-def test_the_log_tells_of_the_first_and_then_ever_more_seldom(
+def test_failures_are_logged_at_decreasing_frequency(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     door = TokenThrottle(clock)

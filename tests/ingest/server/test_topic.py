@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords
-from aqueduct.ingest.protocol import Records
-from aqueduct.ingest.records import make_batch
+from aqueduct.ingest.records import RecordColumns, make_batch
 from aqueduct.ingest.server import topic as topics
 from aqueduct.ingest.server.topic import split
 from aqueduct.ingest.storage.base import Group, NothingStored, OutcomeUnknown, check_name
@@ -121,7 +120,7 @@ def test_a_gap_is_rejected_and_the_rest_of_the_group_is_stored(tmp_path: Path) -
 
 def test_an_empty_submission_writes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        assert stored(store, Records(1, [], [])).offsets == {}
+        assert stored(store, RecordColumns(1, [], [])).offsets == {}
         assert not list(tmp_path.rglob("*.wal"))
 
 
@@ -132,7 +131,7 @@ def test_an_invalid_timestamp_fails_only_its_own_submission(tmp_path: Path) -> N
             bad, good = submit(
                 store,
                 topic,
-                ("bad", Records(1, [b"x"], [time])),
+                ("bad", RecordColumns(1, [b"x"], [time])),
                 ("p", records(topic.producers.get("p", (0, 0))[0] + 1)),
             )
             assert "not within the years 1 to 9999" in str(bad.fault)
@@ -531,16 +530,16 @@ def test_an_error_in_one_submission_fails_it_and_its_successors(
 
     def failing(call: Any) -> Any:
         def checked(*arguments: Any, **more: Any) -> Any:
-            found = arguments[0] if where == "stage" else [arguments[1]]
+            found = [each.columns for each in arguments[0]] if where == "stage" else [arguments[1]]
             if any(poison in each.values for each in found):
                 raise OverflowError("int too big to convert")
             return call(*arguments, **more)
 
         return checked
 
-    def made(name: str, first: int) -> Records:
+    def made(name: str, first: int) -> RecordColumns:
         values = [f"value {number}{name}".encode() for number in (first, first + 1)]
-        return Records(first, values, [0, 0], partitions=[0, 1])
+        return RecordColumns(first, values, [0, 0], partitions=[0, 1])
 
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", None)

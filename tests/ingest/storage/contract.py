@@ -15,7 +15,7 @@ import pytest
 
 from aqueduct.ingest.errors import UnknownTopic
 from aqueduct.ingest.identity import History
-from aqueduct.ingest.records import STORED, Chunk
+from aqueduct.ingest.records import STORED, Chunk, RecordColumns
 from aqueduct.ingest.storage.base import (
     Appended,
     Fenced,
@@ -74,12 +74,9 @@ def group(clock: int, **partitions: list[str]) -> Group:
 
 
 def chunk(values: list[Any]) -> Chunk:
-    return Chunk(
-        "p",
-        range(1, len(values) + 1),
-        [each.encode() if isinstance(each, str) else each for each in values],
-        [7] * len(values),
-    )
+    encoded = [each.encode() if isinstance(each, str) else each for each in values]
+    columns = RecordColumns(1, encoded, [7] * len(values))
+    return Chunk("p", columns, columns.sequences)
 
 
 def rows(part: PartitionStorage) -> list[dict[str, Any]]:
@@ -215,7 +212,7 @@ class StorageContract:
 
     @pytest.mark.parametrize("how", ["closed", "killed"])
     @pytest.mark.parametrize("is_rolled", [False, True])
-    def test_everything_is_there_after_a_restart(
+    def test_all_state_survives_a_restart(
         self, backend: Backend, how: str, is_rolled: bool
     ) -> None:
         storage = backend.open()
@@ -332,7 +329,7 @@ class StorageContract:
         topic.close()
         storage.close()
 
-    def test_of_two_processes_one_can_append(self, backend: Backend) -> None:
+    def test_only_one_of_two_processes_can_append(self, backend: Backend) -> None:
         """The second is fenced when it opens, or takes over and the first is fenced."""
         storage = backend.open()
         topic = created(storage)
@@ -431,7 +428,7 @@ class StorageContract:
         topic.close()
         storage.close()
 
-    def test_what_is_rolled_looks_the_same(self, backend: Backend) -> None:
+    def test_rolled_rows_read_the_same(self, backend: Backend) -> None:
         storage = backend.open()
         topic = created(storage)
         topic.append(group(SECOND, p0=["a", "b"], p1=["c"]))

@@ -10,7 +10,8 @@ import asyncio
 import random
 import sys
 
-from aqueduct.ingest.client import producer as producers
+from aqueduct.ingest.client import connection as clients
+from aqueduct.ingest.client.producer import Producer
 from aqueduct.security import trust
 from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.crashing import say
@@ -22,10 +23,10 @@ PAUSE = 0.02
 
 async def main(address: str, topic: str, producer_id: str, authority: str) -> None:
     # A killed server is missed at once: these tests kill many.
-    setattr(producers, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
     chance = random.Random(producer_id)
     asked = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-    async with producers.Producer(
+    async with Producer(
         address, topic, producer_id=producer_id, trust=trust(authority), partitions=PARTITIONS
     ) as producer:
         number = producer.committed

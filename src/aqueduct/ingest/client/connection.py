@@ -1,14 +1,14 @@
-"""One connection to an ingest server for many producers, made again when it is lost."""
+"""The connection to an ingest server: shared by producers, and retried with backoff."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
-from aqueduct.api.client import CONNECT_TIMEOUT, ClientConnection, connect
+from aqueduct.api.client import CONNECT_TIMEOUT, ClientConnection, Connecting, connect
 from aqueduct.errors import (
     ChannelError,
     ConnectError,
@@ -26,13 +26,72 @@ from aqueduct.ingest.server.permissions import HEADER
 from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.security import Trust
 
+T = TypeVar("T")
+
 GIVE_UP_AFTER = 60.0
+"""Seconds without a connection after which a client stops retrying."""
 MIN_PAUSE = 0.05
 MAX_PAUSE = 2.0
 FATAL = (TLSError, Refused, Unauthenticated)
-"""What trying again does not mend."""
+"""Errors that a retry does not resolve."""
 LOST = (ChannelError, ConnectError, EndOfChannel, OSError)
-"""What another connection may mend."""
+"""Errors that another connection may resolve."""
+
+
+def connect_to(
+    address: str, trust: Trust | None, token: str | None, timeout: float = CONNECT_TIMEOUT
+) -> Connecting[Request]:
+    """Connect to an ingest server, with settings that detect a killed server soon."""
+    return connect(
+        address,
+        Request,
+        trust=trust or Trust(),
+        headers={HEADER: f"Bearer {token}"} if token else None,
+        timeout=timeout,
+        options=ATTENTIVE,
+    )
+
+
+def accepted(answer: T | Refusal) -> T:
+    """Return the answer of a server; raise its error if it refused the request."""
+    if isinstance(answer, Refusal):
+        raise refusal_error(answer)
+    return answer
+
+
+class Retry:
+    """Retries of calls to a server: exponential backoff with jitter, up to a deadline."""
+
+    def __init__(self, address: str, give_up_after: float) -> None:
+        self._address = address
+        self._give_up_after = give_up_after
+        self.connect_timeout = min(CONNECT_TIMEOUT, max(give_up_after, MIN_PAUSE))
+        """Seconds for one attempt to connect."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Start over, after a success."""
+        self._pause = MIN_PAUSE
+        self._since = time.monotonic()
+
+    async def wait(self, error: Exception) -> None:
+        """Wait before the next attempt; raise if ``error`` is fatal, or after the deadline."""
+        if isinstance(error, FATAL):
+            raise error
+        if time.monotonic() - self._since > self._give_up_after:
+            raise IngestError(
+                f"{self._address} could not be reached for {self._give_up_after:g} s: "
+                f"{explain(self._address, error)}"
+            ) from None
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(2 * self._pause, MAX_PAUSE)
+
+
+def explain(address: str, error: Exception) -> str:
+    """Return the text of an error, with the address if the connection was lost."""
+    if isinstance(error, ConnectionLost):
+        return f"the connection to {address} was lost: {error.reason or error}"
+    return str(error)
 
 
 class Client:
@@ -44,7 +103,7 @@ class Client:
             async with ingest.Producer(client.address, "telemetry", client=client) as producer:
                 await producer.send(b"21.5")
 
-    It is made when it is first needed, and again when it was lost.
+    The client connects when the connection is first needed, and again after it was lost.
     """
 
     def __init__(
@@ -55,9 +114,10 @@ class Client:
         token: str | None = None,
         give_up_after: float = GIVE_UP_AFTER,
     ) -> None:
+        """``give_up_after``: seconds after which `end_step` fails if there is no connection."""
         self.address = address
-        self._trust = trust or Trust()
-        self._headers = {HEADER: f"Bearer {token}"} if token else None
+        self._trust = trust
+        self._token = token
         self._give_up_after = give_up_after
         self._turn = asyncio.Lock()
         self._connection: ClientConnection[Request] | None = None
@@ -70,32 +130,23 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Leave the server; producers that still use this fail."""
+        """Close the connection; producers that still use it fail."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
-    @contextlib.asynccontextmanager
-    async def connection(self, patience: float) -> AsyncIterator[ClientConnection[Request]]:
-        """The connection, for a producer; raises if there is none after so many seconds."""
-        yield await self._connected(patience)
-
-    async def _connected(self, patience: float) -> ClientConnection[Request]:
-        async with self._turn:  # one makes it, and the others find it made
+    async def _connected(self, connect_timeout: float) -> ClientConnection[Request]:
+        """Return the open connection, or connect; raise after ``connect_timeout`` seconds."""
+        async with self._turn:
             self._check_open()
             connection = self._connection
             if connection is None or not connection.is_open:
                 self._connection = None
                 if connection is not None:
-                    await connection.close()  # it is over, and has a socket
-                connection = await connect(
-                    self.address,
-                    Request,
-                    trust=self._trust,
-                    headers=self._headers,
-                    timeout=patience,
-                    options=ATTENTIVE,
+                    await connection.close()  # frees its socket
+                connection = await connect_to(
+                    self.address, self._trust, self._token, connect_timeout
                 )
                 try:
                     self._check_open()
@@ -131,10 +182,10 @@ class Client:
         `TopicReplaced`, and the step does not end. The server checks the last 16: pass one for
         each start of the server, with the largest offsets.
         """
-        pause, began = MIN_PAUSE, time.monotonic()
+        retry = Retry(self.address, self._give_up_after)
         while True:
             try:
-                connection = await self._connected(patience_of(self._give_up_after))
+                connection = await self._connected(retry.connect_timeout)
                 answer = await connection.entrypoint.call(
                     EndStep,
                     topic=topic,
@@ -145,17 +196,11 @@ class Client:
                     rows=rows,
                     allow_extra=allow_extra,
                 )
-            except FATAL:
-                raise
             except LOST as error:
-                if time.monotonic() - began > self._give_up_after:
-                    raise gave_up(self.address, self._give_up_after, error) from None
+                await retry.wait(error)
             else:
-                if isinstance(answer, Refusal):
-                    raise refusal_error(answer)
+                accepted(answer)
                 return
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, MAX_PAUSE)
 
 
 async def end_step(
@@ -170,25 +215,6 @@ async def end_step(
     trust: Trust | None = None,
     token: str | None = None,
 ) -> None:
-    """A step of a job is over, see `Client.end_step`; over a connection of its own."""
+    """End a step of a job over a new connection; see `Client.end_step`."""
     async with Client(address, trust=trust, token=token) as client:
         await client.end_step(topic, job, step, run, rows=rows, allow_extra=allow_extra)
-
-
-def patience_of(give_up_after: float) -> float:
-    """How long to try to connect, once."""
-    return min(CONNECT_TIMEOUT, max(give_up_after, MIN_PAUSE))
-
-
-def gave_up(address: str, seconds: float, error: Exception) -> IngestError:
-    """What is said of a server that was not there for too long."""
-    return IngestError(
-        f"{address} could not be reached for {seconds:g} s: {in_words(address, error)}"
-    )
-
-
-def in_words(address: str, error: Exception) -> str:
-    """What is wrong, for those who know of servers and not of connections."""
-    if isinstance(error, ConnectionLost):
-        return f"the connection to {address} was lost: {error.reason or error}"
-    return str(error)

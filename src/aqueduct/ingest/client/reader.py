@@ -1,4 +1,4 @@
-"""Readers: rows by topic, partition and offset, from a server or from its directory."""
+"""Readers of rows by topic, partition and offset: from a server, or from its directory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from aqueduct.api.client import ClientConnection, Connecting, connect
+from aqueduct.api.client import ClientConnection
 from aqueduct.api.handles import channel, oneshot
 from aqueduct.errors import ChannelError
-from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic, refusal_error
+from aqueduct.ingest.client.connection import accepted, connect_to
+from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
 from aqueduct.ingest.identity import History, TopicPosition
 from aqueduct.ingest.protocol import (
     Advance,
@@ -28,8 +29,6 @@ from aqueduct.ingest.protocol import (
     Topics,
 )
 from aqueduct.ingest.records import STORED, as_rows, in_pieces
-from aqueduct.ingest.server.permissions import HEADER
-from aqueduct.ingest.settings import ATTENTIVE
 from aqueduct.ingest.storage.base import check_name
 from aqueduct.security import Trust
 
@@ -55,10 +54,7 @@ class Reader:
     def __init__(
         self, address: str, *, trust: Trust | None = None, token: str | None = None
     ) -> None:
-        headers = {HEADER: f"Bearer {token}"} if token else None
-        self._connecting: Connecting[Request] = connect(
-            address, Request, trust=trust or Trust(), headers=headers, options=ATTENTIVE
-        )
+        self._connecting = connect_to(address, trust, token)
         self._connection: ClientConnection[Request]
 
     async def __aenter__(self) -> Reader:
@@ -69,14 +65,14 @@ class Reader:
         await self._connecting.__aexit__(*error)
 
     async def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """What there is: all topics that may be read, or one."""
+        """Return one topic, or all topics that the token may read."""
         call = self._connection.entrypoint.call
-        listing: Listing = _accepted(await call(Topics, topic=topic))
+        listing: Listing = accepted(await call(Topics, topic=topic))
         return listing.topics
 
     async def history(self, topic: str) -> History:
         """Return the identity of a topic: its id, and its epochs."""
-        history: History = _accepted(await self._connection.entrypoint.call(Epochs, topic=topic))
+        history: History = accepted(await self._connection.entrypoint.call(Epochs, topic=topic))
         return history
 
     async def position(self, topic: str, offsets: Mapping[int, int]) -> TopicPosition:
@@ -84,9 +80,9 @@ class Reader:
         return (await self.history(topic)).position(offsets)
 
     async def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
-        """By partition, the first offset stored at or after a time (seconds since 1970)."""
+        """Return, by partition, the first offset stored at or after a time (seconds since 1970)."""
         call = self._connection.entrypoint.call
-        found: Found = _accepted(await call(Offsets, topic=topic, timestamp=int(timestamp * 1e6)))
+        found: Found = accepted(await call(Offsets, topic=topic, timestamp=int(timestamp * 1e6)))
         return found.offsets
 
     async def advance(
@@ -104,7 +100,7 @@ class Reader:
         that the reader committed last.
         """
         call = self._connection.entrypoint.call
-        _accepted(
+        accepted(
             await call(
                 Advance, topic=topic, reader=reader, offsets=dict(offsets), position=position
             )
@@ -119,10 +115,10 @@ class Reader:
         *,
         position: TopicPosition | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The rows with offsets from ``start`` up to ``end``, in batches (see `rows.ROWS`).
+        """Yield the rows with offsets from ``start`` up to ``end``, in batches (`records.ROWS`).
 
-        The server sends no faster than the rows are taken. Raises if some are missing, and
-        `TopicReplaced` if the topic lacks the rows before ``position``.
+        The server sends no faster than the caller takes rows. Raises `IngestError` if rows are
+        missing, and `TopicReplaced` if the topic lacks the rows before ``position``.
         """
         sender, rows = channel(bytes)
         reply, answer = oneshot(Done | Refusal)
@@ -135,17 +131,17 @@ class Reader:
                     start = _follows(batch, start, topic, partition)
                     yield as_rows(batch, topic, partition)
             except ChannelError:
-                _accepted(await answer.receive())  # which says why, unless the connection is gone
+                accepted(await answer.receive())  # raises the reason, unless the connection is lost
                 raise
-            _accepted(await answer.receive())
+            accepted(await answer.receive())
         if start != end:
-            raise IngestError(f"{topic} partition {partition}: rows from {start} on did not come")
+            raise IngestError(f"{topic} partition {partition}: rows from {start} on are missing")
 
 
 class DirectoryReader:
-    """Reads the directory of an ingest server, whether it runs or not; changes nothing there.
+    """Reads the directory of an ingest server, running or not, without changing it.
 
-    What a running server has stored in the last moment may not be seen yet.
+    The last rows of a running server may not be visible yet.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -158,20 +154,20 @@ class DirectoryReader:
         self._storage = LocalStorage(self.directory, read_only=True)
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """What there is: all topics, or one."""
+        """Return one topic, or all topics."""
         if topic is not None:
             return [self._topic(topic).info()]
         return [self._info(name) for name in self._storage.names()]
 
     def _info(self, name: str) -> TopicInfo:
-        """What a topic holds; that one is damaged does not hide the others."""
+        """Return a topic, also if it is damaged, so that the others are listed."""
         try:
             return self._topic(name).info()
         except CorruptFile as fault:
             return TopicInfo(name, [], fault=str(fault))
 
     def offsets_at(self, topic: str, timestamp: float) -> dict[int, int]:
-        """By partition, the first offset stored at or after a time (seconds since 1970)."""
+        """Return, by partition, the first offset stored at or after a time (seconds since 1970)."""
         parts = self._topic(topic).partitions
         return {part.number: part.offset_at(int(timestamp * 1e6)) for part in parts}
 
@@ -193,7 +189,7 @@ class DirectoryReader:
         *,
         position: TopicPosition | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows with offsets from ``start`` up to ``end``, in batches."""
+        """Yield the rows with offsets from ``start`` up to ``end``, in batches."""
         found = self._topic(topic)
         found.check_history(position)
         parts = found.partitions
@@ -219,14 +215,8 @@ class DirectoryReader:
 
 
 def _follows(batch: pa.RecordBatch, start: int, topic: str, partition: int) -> int:
-    """The offset behind a batch, which has to begin where the last one ended: a gap is an error."""
+    """Return the offset after a batch; raise `IngestError` unless it begins at ``start``."""
     first = batch.column("offset")[0].as_py() if batch.num_rows else start
     if first != start:
-        raise IngestError(f"{topic} partition {partition}: row {first} came where {start} is next")
+        raise IngestError(f"{topic} partition {partition}: got row {first} instead of {start}")
     return start + int(batch.num_rows)
-
-
-def _accepted(answer: T | Refusal) -> T:
-    if isinstance(answer, Refusal):
-        raise refusal_error(answer)
-    return answer

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from aqueduct.ingest.errors import IngestError
-from aqueduct.ingest.protocol import Records
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.decoding import HEADER_OVERHEAD, RECORD_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.store import Store, group_by_topic
@@ -25,10 +25,10 @@ written, and the records after it wait hardly longer."""
 _PAUSE = 0.05
 """Seconds to wait after an unexpected failure, so that other tasks run if it repeats."""
 _CLOSING = "the server is closing and stores no more records"
-_NO_RECORDS = Records(0, [], [])
+_NO_RECORDS = RecordColumns(0, [], [])
 
 
-def size_of(records: Records) -> int:
+def size_of(records: RecordColumns) -> int:
     """Return the bytes that records reserve while they wait."""
     size = records.size() + RECORD_OVERHEAD * len(records.values)
     if records.headers is not None:

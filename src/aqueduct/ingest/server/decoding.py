@@ -12,12 +12,8 @@ from typing import Annotated
 import msgspec
 
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.protocol import (
-    MAX_HEADERS,
-    MAX_MESSAGE_HEADERS,
-    MAX_RECORDS,
-    Records,
-)
+from aqueduct.ingest.protocol import MAX_MESSAGE_HEADERS, MAX_RECORDS
+from aqueduct.ingest.records import Headers, RecordColumns
 
 RECORD_OVERHEAD = 64
 """Bytes of memory for a record, besides its contents."""
@@ -28,27 +24,17 @@ _LEAST_HEADER = 4
 _FEW = MAX_MESSAGE_HEADERS
 """Below this number of headers an upper bound from the size is enough; no exact count is needed."""
 
+
+class _Outline(RecordColumns):
+    """`RecordColumns` whose headers are not decoded yet."""
+
+    headers: msgspec.Raw = msgspec.Raw(b"\xc0")  # type: ignore[assignment]
+
+
 _COLUMN = msgspec.Meta(max_length=MAX_RECORDS)
-_Row = Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MAX_HEADERS)]
-
-
-class _Outline(msgspec.Struct, array_like=True, frozen=True):
-    """`Records` whose headers are not decoded yet."""
-
-    sequence: int
-    values: Annotated[list[bytes], _COLUMN]
-    timestamps: Annotated[list[int], _COLUMN]
-    keys: Annotated[list[bytes | None], _COLUMN] | None = None
-    headers: msgspec.Raw = msgspec.Raw(b"\xc0")
-    partition: int | None = None
-    partitions: Annotated[list[int], _COLUMN] | None = None
-    ids: bytes | None = None
-    is_last: bool = False
-
-
 _outline = msgspec.msgpack.Decoder(_Outline).decode
 _rows = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], _COLUMN]).decode
-_headers = msgspec.msgpack.Decoder(Annotated[list[_Row], _COLUMN]).decode
+_headers = msgspec.msgpack.Decoder(Annotated[list[Headers], _COLUMN]).decode
 
 
 class Undecoded:
@@ -72,7 +58,7 @@ class Undecoded:
         self.size = self._base + HEADER_OVERHEAD * headers
         """Bytes of memory for the message: an upper bound, exact once it is decoded."""
 
-    def records(self) -> Records:
+    def records(self) -> RecordColumns:
         """Decode the headers; raise `RefusedRecords` if they are malformed."""
         outline = self._outline
         try:
@@ -81,17 +67,9 @@ class Undecoded:
             raise _no_records(error) from None
         if headers is not None:
             self.size = self._base + HEADER_OVERHEAD * sum(map(len, headers))
-        return Records(
-            outline.sequence,
-            outline.values,
-            outline.timestamps,
-            outline.keys,
-            headers,
-            outline.partition,
-            outline.partitions,
-            outline.ids,
-            outline.is_last,
-        )
+        columns = RecordColumns(*msgspec.structs.astuple(outline))
+        columns.headers = headers
+        return columns
 
 
 def _no_records(error: Exception) -> RefusedRecords:

@@ -16,9 +16,9 @@ from aqueduct.ingest.protocol import (
     MAX_SEQUENCE,
     Answer,
     Committed,
-    Records,
     Refusal,
 )
+from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.committer import Committer
 from aqueduct.ingest.server.decoding import Undecoded
 from aqueduct.ingest.server.topic import Submission, Topic, superseded
@@ -160,7 +160,7 @@ class Stream:
             self._ahead.release()
 
 
-def check_ids(records: Records, scope: WriteScope | None) -> None:
+def check_ids(records: RecordColumns, scope: WriteScope | None) -> None:
     """Raise `RefusedRecords` for missing ids with ``scope``, and for ids without it."""
     if scope is None:
         if records.ids is not None or records.is_last:
@@ -173,7 +173,7 @@ def check_ids(records: Records, scope: WriteScope | None) -> None:
         )
 
 
-def check_records(records: Records, partitions: int, max_record: int) -> None:
+def check_records(records: RecordColumns, partitions: int, max_record: int) -> None:
     """Raise `RefusedRecords` for records that cannot be stored."""
     count = len(records.values)
     if records.sequence < 1:

@@ -13,9 +13,9 @@ from aqueduct.ingest.dedup.jobs import SHOWN_STEPS, Jobs
 from aqueduct.ingest.dedup.scope import Attempt, WriteScope, cut_ids
 from aqueduct.ingest.errors import IngestError, RefusedRecords, TopicReplaced
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
-from aqueduct.ingest.partitioning import partition_of, spread
-from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, Records, TopicInfo
-from aqueduct.ingest.records import Chunk, make_batch, pick_places, pick_runs
+from aqueduct.ingest.partitioning import spread
+from aqueduct.ingest.protocol import FIRST_TIME, LAST_TIME, TopicInfo
+from aqueduct.ingest.records import Chunk, RecordColumns, joined, make_batch
 from aqueduct.ingest.server.named_readers import NamedReaders
 from aqueduct.ingest.server.owners import Owners, tag_of
 from aqueduct.ingest.settings import IngestSettings
@@ -48,7 +48,7 @@ class Submission:
     """Records to be stored, and their outcome."""
 
     producer_id: str
-    records: Records
+    records: RecordColumns
     offsets: dict[int, int] = field(default_factory=dict)
     """By partition, the offset of the first new record."""
     skipped: int = 0
@@ -192,8 +192,8 @@ class Topic:
             offsets: dict[int, int] = {}
             for number, chunk in each.chunks:
                 offsets[number] = ends[number]
-                ends[number] += len(chunk.values)
-                if chunk.ids is None:  # otherwise known by its ids, not by its number
+                ends[number] += len(chunk.columns.values)
+                if chunk.columns.ids is None:  # otherwise known by its ids, not by its number
                     self.producers[chunk.producer_id] = (
                         max(chunk.sequences[-1], self.producers.get(chunk.producer_id, (0, 0))[0]),
                         appended.time,
@@ -211,7 +211,7 @@ class Topic:
     def _records(self, chunks: list[Chunk]) -> PartitionRecords:
         owners = self.owners
         producers = {
-            chunk.producer_id: chunk.sequences[-1] for chunk in chunks if chunk.ids is None
+            chunk.producer_id: chunk.sequences[-1] for chunk in chunks if chunk.columns.ids is None
         }
         instances = {name: owners[name] for name in producers if owners.get(name)}
         return PartitionRecords(chunks, producers, instances)
@@ -258,7 +258,6 @@ class Topic:
         for submission in submissions:
             producer = submission.producer_id
             records = submission.records
-            ids: Sequence[bytes] | None = None
             try:
                 _check_times(producer, records)
                 wanted: Sequence[int]
@@ -269,7 +268,7 @@ class Topic:
                 else:
                     ids = cut_ids(records.ids or b"")
                     wanted = self.jobs.admit(submission.scope, ids, now, submission.attempt)
-                chunks = list(split(producer, records, wanted, len(self.partitions), ids))
+                chunks = list(split(producer, records, wanted, len(self.partitions)))
             except RefusedRecords as fault:
                 submission.fault = fault
                 continue
@@ -279,7 +278,7 @@ class Topic:
             submission.skipped = len(records.values) - len(wanted)
             if not wanted:
                 continue
-            if ids is None:
+            if submission.scope is None:
                 last[producer] = records.sequence + len(records.values) - 1
             arranged.append(_Arranged(submission, chunks))
         return arranged
@@ -372,7 +371,7 @@ def _not_stored(why: str) -> IngestError:
     )
 
 
-def _check_times(producer: str, records: Records) -> None:
+def _check_times(producer: str, records: RecordColumns) -> None:
     if records.timestamps and not (
         FIRST_TIME <= min(records.timestamps) <= max(records.timestamps) <= LAST_TIME
     ):
@@ -383,7 +382,7 @@ def _check_times(producer: str, records: Records) -> None:
         )
 
 
-def _behind(producer: str, records: Records, known: int) -> range:
+def _behind(producer: str, records: RecordColumns, known: int) -> range:
     """Return the indices of the records after ``known``; raise `RefusedRecords` for a gap."""
     if records.sequence > known + 1:
         raise RefusedRecords(
@@ -395,42 +394,25 @@ def _behind(producer: str, records: Records, known: int) -> range:
 
 
 def split(
-    producer: str,
-    records: Records,
-    wanted: Sequence[int],
-    partitions: int,
-    ids: Sequence[bytes] | None = None,
+    producer: str, records: RecordColumns, wanted: Sequence[int], partitions: int
 ) -> Iterator[tuple[int, Chunk]]:
     """Yield the wanted records by partition; ``wanted`` has indices, a range goes to the end."""
-    sequences = range(records.sequence, records.sequence + len(records.values))
+    sequences = records.sequences
     if isinstance(wanted, range):
-        skip = wanted.start
         if records.partition is not None or partitions == 1:
-            chunk = Chunk(
-                producer,
-                sequences[skip:],
-                records.values[skip:],
-                records.timestamps[skip:],
-                None if records.keys is None else records.keys[skip:],
-                None if records.headers is None else records.headers[skip:],
-                None if ids is None else ids[skip:],
-            )
-            yield records.partition or 0, chunk
+            skip = wanted.start
+            columns = records.pick_runs([slice(skip, wanted.stop)]) if skip else records
+            yield records.partition or 0, Chunk(producer, columns, sequences[skip:])
             return
         if records.keys is None and records.partitions is None:
             runs = spread(wanted, records.sequence, partitions)
             for number, slices in runs.items():
-                yield number, pick_runs(producer, records, slices, ids)
+                theirs = joined([sequences[run] for run in slices])
+                yield number, Chunk(producer, records.pick_runs(slices), theirs)
             return
     places: dict[int, list[int]] = {}
-    for at in wanted:
-        if records.partition is not None:
-            number = records.partition
-        elif records.partitions is not None:
-            number = records.partitions[at]
-        else:
-            key = None if records.keys is None else records.keys[at]
-            number = partition_of(key, sequences[at], partitions)
+    for at, number in zip(wanted, records.partitions_at(wanted, partitions), strict=True):
         places.setdefault(number, []).append(at)
     for number, picked in places.items():
-        yield number, pick_places(producer, records, picked, ids)
+        columns = records.pick_places(picked)
+        yield number, Chunk(producer, columns, [sequences[at] for at in picked])

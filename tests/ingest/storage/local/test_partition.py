@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic
-from aqueduct.ingest.records import Chunk
 from aqueduct.ingest.storage.local import files, manifest, partition, recovery, segments, wal
 from aqueduct.ingest.storage.local.manifest import NAME, read_manifest
 from aqueduct.ingest.storage.local.partition import Partition
 from aqueduct.ingest.storage.local.wal import BlockMetadata
-from tests.ingest.storing import Crash, crash, fill, rows_of
+from tests.ingest.storing import Crash, chunk_of, crash, fill, rows_of
 
 
 def settled(directory: Path, number: int, *, read_only: bool = False) -> Partition:
@@ -35,7 +34,7 @@ def append(part: Partition, count: int = 3, group: int = 0, time: int = 1_000) -
         group or first + 1, {0: first}, {"p": offsets[-1] + 1}, time + first, 1, 2
     )
     values = [b"value %d" % (each + 1) for each in offsets]
-    part.stage([Chunk("p", [each + 1 for each in offsets], values, [5] * count)], metadata)
+    part.stage([chunk_of("p", [each + 1 for each in offsets], values, [5] * count)], metadata)
     part.write()
     part.sync()
     part.seal()

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aqueduct.ingest.errors import CorruptFile
-from aqueduct.ingest.records import STORED, Chunk, make_batch
+from aqueduct.ingest.records import STORED, make_batch
 from aqueduct.ingest.storage.local.segments import (
     ROW_GROUP,
     check_segment,
@@ -17,12 +17,13 @@ from aqueduct.ingest.storage.local.segments import (
     read_segment,
     write_segment,
 )
+from tests.ingest.storing import chunk_of
 
 
 def batches(first: int, counts: list[int]) -> list[pa.RecordBatch]:
     made = []
     for number, count in enumerate(counts):
-        chunk = Chunk("p", range(1, count + 1), [b"x"] * count, [7] * count)
+        chunk = chunk_of("p", range(1, count + 1), [b"x"] * count, [7] * count)
         made.append(make_batch([chunk], first, 1_000 + number))
         first += count
     return made

@@ -24,10 +24,10 @@ from aqueduct.ingest.storage.local.wal import (
     make_block,
     read_rows,
 )
-from tests.ingest.storing import fill
+from tests.ingest.storing import chunk_of, fill
 
-EMPTY = Chunk("p", [1], [b""], [0])
-MIXED = Chunk(
+EMPTY = chunk_of("p", [1], [b""], [0])
+MIXED = chunk_of(
     "q",
     [7, 8, 9],
     [b"a", b"", b"c" * 300],
@@ -35,7 +35,7 @@ MIXED = Chunk(
     [None, b"", b"k"],
     [[], [("name", b"value"), ("name", b"")], [("ü", bytes(range(256)))]],
 )
-CHUNKS = [EMPTY, MIXED, Chunk("p", [2, 3], [b"x", b"y"], [5, 6])]
+CHUNKS = [EMPTY, MIXED, chunk_of("p", [2, 3], [b"x", b"y"], [5, 6])]
 
 
 def make(chunk: Chunk, first: int, group: int = 1) -> list[bytes | pa.Buffer]:
@@ -49,7 +49,7 @@ def data_of(chunks: Sequence[Chunk] = CHUNKS) -> list[bytes]:
     first = 0
     for number, chunk in enumerate(chunks, 1):
         made.append(b"".join(bytes(part) for part in make(chunk, first, number)))
-        first += len(chunk.values)
+        first += len(chunk.columns.values)
     return made
 
 
@@ -68,7 +68,7 @@ def test_blocks_are_read_as_they_were_written(tmp_path: Path) -> None:
         file.sync()
         file.keep()
         assert file.size == position + size
-        first += len(chunk.values)
+        first += len(chunk.columns.values)
     file.close()
     blocks, scan = scanned(path)
     assert (scan.good, scan.torn) == (path.stat().st_size, "")
@@ -164,7 +164,7 @@ def test_a_flipped_byte_is_damage_unless_it_is_in_the_last_block(tmp_path: Path)
 def test_a_record_that_looks_like_a_block_does_not_hide_a_torn_tail(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     inner = data_of()[1]
-    outer = data_of([EMPTY, Chunk("p", [2], [inner * 3 + MAGIC * 50], [0])])
+    outer = data_of([EMPTY, chunk_of("p", [2], [inner * 3 + MAGIC * 50], [0])])
     fill(path, outer[0] + outer[1][:-5])
     blocks, scan = scanned(path)
     assert (len(blocks), scan.good) == (1, len(outer[0]))
@@ -218,7 +218,7 @@ def test_a_block_above_the_size_limit_is_rejected(
 ) -> None:
     monkeypatch.setattr(wal, "MAX_BLOCK", 500)
     with pytest.raises(IngestError, match="too much for a block"):
-        make(Chunk("p", [1], [bytes(600)], [0]), 0)
+        make(chunk_of("p", [1], [bytes(600)], [0]), 0)
 
 
 def test_many_block_candidates_are_scanned_in_bounded_time(tmp_path: Path) -> None:

@@ -1,21 +1,22 @@
-"""Records on their way: where each goes, and what those who wait are told."""
+"""Unacknowledged records: their partitions, and the receipts of callers that wait."""
 
 from __future__ import annotations
 
 import asyncio
 
-from aqueduct.ingest.client.batch import Batch, Stored
+from aqueduct.ingest.client.outbox import Batch, Stored
 from aqueduct.ingest.partitioning import partition_of
+from aqueduct.ingest.records import RecordColumns
 
 
 def filled(*partitions: int | None) -> Batch:
-    batch = Batch(1, partitions[0])
+    batch = Batch(RecordColumns(1, [], [], partition=partitions[0]))
     for number, partition in enumerate(partitions, 1):
         batch.add(b"value", 0, b"%d" % number, None, partition, 4)
     return batch
 
 
-def test_only_what_differs_is_told_of_each() -> None:
+def test_partitions_are_listed_only_if_they_differ() -> None:
     keyed = [partition_of(b"%d" % number, number, 4) for number in (1, 2, 3)]
     for partitions, one, each in (
         ((None, None), None, None),
@@ -24,13 +25,12 @@ def test_only_what_differs_is_told_of_each() -> None:
         ((2, None, 2), None, [2, keyed[1], 2]),
         ((None, None, 1), None, [*keyed[:2], 1]),
     ):
-        message = filled(*partitions).message()
+        message = filled(*partitions).columns
         assert (message.partition, message.partitions) == (one, each)
 
 
-async def test_a_receipt_tells_no_offset_of_what_had_been_stored_before() -> None:
-    batch = Batch(1, None)
-    batch.values, batch.timestamps = [b"1", b"2", b"3"], [0, 0, 0]
+async def test_a_receipt_of_a_duplicate_has_no_offset() -> None:
+    batch = Batch(RecordColumns(1, [b"1", b"2", b"3"], [0, 0, 0]))
     receipts = [asyncio.get_running_loop().create_future() for _ in range(3)]
     batch.receipts = dict(enumerate(receipts))
     batch.settle({0: 7}, 2, 1)
