@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from aqueduct.ingest.dedup.ledger import Ledger
 from aqueduct.ingest.dedup.scope import (
     MAX_ENDED,
-    Attempt,
     Fingerprint,
     Job,
     Plan,
@@ -324,21 +323,6 @@ def test_a_fingerprint_is_the_sum_of_all_content_hashes(count: int) -> None:
     joined = random.Random(count).randbytes(20 * count)
     total = sum(int.from_bytes(each[:16], "little") for each in cut_ids(joined)) % 2**128
     assert fingerprint_of(joined) == Fingerprint(count, total.to_bytes(16, "little"))
-
-
-def test_a_part_whose_ids_were_evicted_takes_no_more_memory() -> None:
-    ledger = Ledger(unique=False, is_first_run=True)
-    attempt = Attempt(WriteScope("job", 0, RUNS[0], 1))
-    ledger.open(1, attempt)
-    ids = ids_of([b"%d" % number for number in range(9)])
-    assert len(ledger.admit(1, ids[:3], attempt)) == 3
-    ledger.forget(1)
-    assert len(ledger.admit(1, ids[3:6], attempt)) == 3
-    assert ledger.size == 0
-    ledger.open(1, Attempt(WriteScope("job", 0, RUNS[0], 1)))  # reads the rows back
-    assert len(ledger.admit(1, ids[6:], attempt)) == 3
-    assert ledger.size == 3
-    assert ledger.stored == fingerprint_of(b"".join(ids))
 
 
 def test_a_fingerprint_tells_how_often_a_row_is_there() -> None:

@@ -188,11 +188,18 @@ class Ledger:
         """Record that an attempt of a part begins."""
         if part in self._forgotten:
             self._awaited.add(part)  # the earlier attempt may write until `adopt`
-        elif part in self._opened:
+        elif part in self._opened and not self._is_unused(part):
             self._only.pop(part, None)
         elif attempt is not None and self.is_by_part:
             self._only[part] = attempt
         self._opened.add(part)
+
+    def _is_unused(self, part: int) -> bool:
+        """Return whether the only attempt of a part has ended without storing a row."""
+        only = self._only.get(part)
+        if only is None or only.is_open or not isinstance(self._ids, MemoryIds):
+            return False
+        return not self._ids.places.get(part)
 
     def _is_only(self, part: int, attempt: Attempt | None) -> bool:
         return attempt is not None and self._only.get(part) is attempt
