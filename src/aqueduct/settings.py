@@ -157,20 +157,25 @@ def declare(kind: Any, derive: Callable[[dict[str, Any]], None] | None = None) -
     values of a new object, after they were validated. Constructors raise `SettingError`.
     """
     initialise = kind.__init__
-    signature = inspect.signature(initialise)
+    defaults = {
+        name: one.default
+        for name, one in list(inspect.signature(initialise).parameters.items())[1:]
+    }
+    names = tuple(defaults)
     declared = dict(settings_of(kind))
     # A setting that is a bound of others is checked before them.
     checked = sorted(declared.items(), key=lambda item: item[1].is_relative)
-    valid = {
-        name: signature.parameters[name].default for name, one in checked if not one.is_relative
-    }
+    valid = {name: defaults[name] for name, one in checked if not one.is_relative}
 
     @wraps(initialise)
     def validated(self: object, *given: object, **named: object) -> None:
-        bound = signature.bind(self, *given, **named)
-        bound.apply_defaults()
-        values = {**bound.arguments}
-        del values["self"]
+        values = {**defaults, **dict(zip(names, given, strict=False)), **named}
+        if (
+            len(values) > len(names)
+            or len(given) > len(names)
+            or not named.keys().isdisjoint(names[: len(given)])
+        ):
+            initialise(self, *given, **named)  # raises the usual TypeError
         for name, setting in checked:
             if name in valid and values[name] is valid[name]:
                 continue  # nearly all values are defaults
@@ -187,10 +192,10 @@ def declare(kind: Any, derive: Callable[[dict[str, Any]], None] | None = None) -
 
     validated.unchecked = initialise  # type: ignore[attr-defined]
     kind.__init__ = validated
-    defaults = kind()
+    example = kind()
     lines = [
         fill(
-            f"{name} = {shown(getattr(defaults, name), one.unit)}: {one.reason}",
+            f"{name} = {shown(getattr(example, name), one.unit)}: {one.reason}",
             width=_WIDTH,
             initial_indent="    ",
             subsequent_indent="        ",
