@@ -64,6 +64,7 @@ soak: $(INSTALLED)  ## run SEEDS (20000) simulations per protocol, attacks, leak
 		tests/protocol/test_complexity.py tests/api/test_leaks.py
 	JOB_ROWS=$$(($(SEEDS) * 100)) $(BIN)/python -m pytest tests/ingest/test_job_growth.py
 	SURVIVAL_SEEDS=$$(($(SEEDS) / 100)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_survival.py
+	CRASH_CHAINS=$$(($(SEEDS) / 1000)) $(BIN)/python -m pytest -n $(WORKERS) tests/ingest/test_crashes.py
 	CRASH_ROUNDS=$$(($(SEEDS) / 200)) CRASH_SEED=$(SEEDS) $(BIN)/python -m pytest tests/spark/crashes
 
 check: $(INSTALLED)  ## check style, types and import rules

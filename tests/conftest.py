@@ -8,7 +8,8 @@ import pytest
 
 GROUPS = {
     "killed": ("tests/spark/crashes/", "tests/cluster/"),
-    "session": ("tests/spark/", "tests/cli/test_pipeline.py"),
+    "pipeline": ("tests/spark/pipeline/", "tests/spark/sink/", "tests/cli/test_pipeline.py"),
+    "session": ("tests/spark/",),
 }
 """Paths of tests that start Java; the first match counts."""
 

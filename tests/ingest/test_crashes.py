@@ -21,7 +21,7 @@ from tests.ingest.crashing import RECOVERING, ROLLING, WRITING
 from tests.ingest.killing import Script, Servers
 from tests.ingest.ledger import Ledger
 
-CHAINS = 10
+CHAINS = int(os.environ.get("CRASH_CHAINS", "3"))
 ROUNDS = 20
 PARTITIONS = 3
 OUTSIDE = "from outside"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import aqueduct
@@ -27,14 +30,29 @@ class Mutant:
     """The seeds to run; others for a fault in a rare state."""
 
 
-def plant(mutant: Mutant, place: Path) -> Path:
-    """Copy the sources with the fault in them."""
-    copy = place / "aqueduct"
-    # Compiled modules would hide the fault from the interpreter.
+@cache
+def sources() -> tempfile.TemporaryDirectory[str]:
+    """Copy the sources with their bytecode, which halves the time that a simulator takes to start.
+
+    Compiled modules would hide the fault from the interpreter.
+    """
+    place = tempfile.TemporaryDirectory(prefix="sources-")
+    copy = Path(place.name) / "aqueduct"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
-    file = copy / mutant.file
+    assert compileall.compile_dir(copy, quiet=1)
+    return place
+
+
+def plant(mutant: Mutant, place: Path) -> Path:
+    """Link the sources into ``place``, with the fault in one of them."""
+    shutil.copytree(sources().name, place, copy_function=os.link, dirs_exist_ok=True)
+    file = place / "aqueduct" / mutant.file
     text = file.read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1, f"{mutant.file} has changed: adapt {mutant.name!r}"
+    file.unlink()
+    file.with_name("__pycache__").joinpath(
+        f"{file.stem}.{sys.implementation.cache_tag}.pyc"
+    ).unlink()
     file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
     return place
 

@@ -20,8 +20,8 @@ from tests.spark.crashes.driving import EQUAL
 from tests.spark.crashes.lab import PATIENCE, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "24"))
-COPY_ROUNDS = max(ROUNDS // 6, 1)
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "8"))
+COPY_ROUNDS = max(ROUNDS // 6, 2)
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 DRIVERS = 0.2
 """The share of rounds that kill the driver: a new one takes ten times as long as all else."""
