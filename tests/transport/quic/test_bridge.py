@@ -25,10 +25,11 @@ from aqueduct.protocol.events import (
 from aqueduct.security import ServerTLS
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
-from aqueduct.transport.quic.bridge import MAX_REASON, Bridge, shortened
+from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings
 from aqueduct.transport.quic.costs import Unacknowledged
 from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.quic.engine import MAX_REASON, shortened
 from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.quic.write_queue import Write
 from aqueduct.wire.chanid import ENTRYPOINT, Side

@@ -36,7 +36,7 @@ from aqueduct.transport.quic.costs import (
     Unseen,
     least_head,
 )
-from aqueduct.transport.quic.engine import MAX_WITHHELD, PACING_GRAIN, Engine
+from aqueduct.transport.quic.engine import MAX_WITHHELD, PACING_GRAIN, Engine, shortened
 from aqueduct.transport.quic.write_queue import Write, WriteQueue
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.ranges import RangeSet
@@ -45,9 +45,6 @@ IDLE_REASON = "Idle timeout"
 """The reason that qh3 gives for its own idle timeout."""
 
 _UNIDIRECTIONAL = 2
-
-MAX_REASON = 512
-"""Most bytes of the reason of a close."""
 
 _PIECES = 256
 """Most writes handed to QUIC before it is polled for packets: when it probes after a loss, it goes
@@ -598,11 +595,3 @@ class Bridge:
             self.core.handle_connection_lost(CloseCode.IDLE, reason, False, now)
         else:
             self.core.handle_connection_lost(event.error_code, event.reason_phrase, True, now)
-
-
-def shortened(reason: str) -> str:
-    """Return as much of a reason as surely fits the packet that closes a connection."""
-    encoded = reason.encode()
-    if len(encoded) <= MAX_REASON:
-        return reason
-    return encoded[: MAX_REASON - 3].decode(errors="ignore") + "…"

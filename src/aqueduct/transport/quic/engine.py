@@ -36,6 +36,8 @@ from aqueduct.transport.quic.tls import (
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 ALPN = "aqueduct"
+MAX_REASON = 512
+"""Most bytes of the reason of a close."""
 PACING_GRAIN = 0.001
 """Seconds between two polls for the pacer."""
 SMALL_WINDOW = 8
@@ -573,3 +575,11 @@ class Engine(QuicConnection):
         )
         self._tls = bridge
         return bridge
+
+
+def shortened(reason: str) -> str:
+    """Return as much of a reason as surely fits the packet that closes a connection."""
+    encoded = reason.encode()
+    if len(encoded) <= MAX_REASON:
+        return reason
+    return encoded[: MAX_REASON - 3].decode(errors="ignore") + "…"
