@@ -83,8 +83,8 @@ class Batch:
         """Resolve the receipts: the first ``skipped`` records had been stored before."""
         assert self.receipts is not None
         ends = dict(offsets)
-        places = range(len(self.columns.values))
-        for at, partition in enumerate(self.columns.partitions_at(places, partitions)):
+        indices = range(len(self.columns.values))
+        for at, partition in enumerate(self.columns.partitions_at(indices, partitions)):
             offset = ends.get(partition) if at >= skipped else None
             if offset is not None:
                 ends[partition] = offset + 1
