@@ -57,9 +57,9 @@ def do_without(reason: object) -> None:
 
 
 def why_not() -> str | None:
-    """What stands against compiling, if anything."""
+    """Return why the core cannot be compiled, or None."""
     if WANTED == "python":
-        return "AQUEDUCT_CORE says so"
+        return "AQUEDUCT_CORE is 'python'"
     if "bdist_wheel" not in sys.argv:
         return "only a wheel has room for extensions"
     if importlib.util.find_spec("mypyc") is None:

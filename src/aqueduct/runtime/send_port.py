@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 TURN_BYTES = 256 * 1024
 """Bytes that one turn of the event loop may queue before senders yield to it."""
 _WEIGHTS = {Mode.ORDERED: 16, Mode.UNORDERED: 1_024, Mode.UNRELIABLE: 128}
-"""Bytes that a message counts for in a turn in addition to its payload, by its CPU time: 256
-unordered messages, each with its own stream, or 16,000 short ordered ones take some milliseconds."""
+"""Bytes that a message counts for in a turn besides its payload, by its CPU time: 256 unordered
+messages, each with its own stream, or 16,000 short ordered ones take some milliseconds."""
 MAX_UNSETTLED = 8_192
 """Unacknowledged unordered messages of one sender; each has its own stream. The receiver can end
 them all with one frame, and more of them would block the event loop for tens of milliseconds."""
