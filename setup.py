@@ -57,9 +57,9 @@ def do_without(reason: object) -> None:
 
 
 def why_not() -> str | None:
-    """What stands against compiling, if anything."""
+    """Return why the core cannot be compiled, or None."""
     if WANTED == "python":
-        return "AQUEDUCT_CORE says so"
+        return "AQUEDUCT_CORE is 'python'"
     if "bdist_wheel" not in sys.argv:
         return "only a wheel has room for extensions"
     if importlib.util.find_spec("mypyc") is None:
@@ -80,7 +80,10 @@ def compiled_modules() -> list[Extension]:
 
     # The project's own settings for mypy are for its development, and what the rest of the package
     # imports is not there when a wheel is built.
-    settings = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    settings = [
+        *("--config-file=", "--ignore-missing-imports", "--follow-imports=silent"),
+        "--no-site-packages",  # the same build, whether or not the dependencies are installed
+    ]
     with contextlib.chdir("src"):
         modules = sorted(
             str(path)

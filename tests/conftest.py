@@ -29,8 +29,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     by_mark = scheduler._split_scope
 
     def group(nodeid: str) -> str:
-        for name, places in GROUPS.items():
-            if nodeid.startswith(places):
+        for name, prefixes in GROUPS.items():
+            if nodeid.startswith(prefixes):
                 return name
         return str(by_mark(nodeid))
 

@@ -186,14 +186,14 @@ def test_an_authority_can_sign_and_a_certificate_cannot() -> None:
 
 def test_trust_without_arguments_uses_the_system() -> None:
     assert trust() == Trust()
-    authority = make_authority("somebody").certificate
+    authority = make_authority("another").certificate
     assert trust(authority).authorities == authority
 
 
 def test_only_an_authority_can_be_a_trust_anchor() -> None:
     with pytest.raises(TLSError, match="not PEM"):
         trust(b"PEM")
-    leaf = make_certificate(["localhost"], make_authority("somebody"))
+    leaf = make_certificate(["localhost"], make_authority("another"))
     first = x509.load_pem_x509_certificate(leaf.certificate)
     alone = first.public_bytes(serialization.Encoding.PEM)
     with pytest.raises(TLSError, match=rf"pin\('{leaf.fingerprint}'\)"):

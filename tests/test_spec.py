@@ -25,11 +25,11 @@ def defined() -> list[str]:
 
 def cited(paths: Iterable[Path]) -> dict[str, set[str]]:
     """Return the paths that name each rule."""
-    places: dict[str, set[str]] = {}
+    files: dict[str, set[str]] = {}
     for path in paths:
         for rule in CITATION.findall(path.read_text()):
-            places.setdefault(rule, set()).add(str(path.relative_to(ROOT)))
-    return places
+            files.setdefault(rule, set()).add(str(path.relative_to(ROOT)))
+    return files
 
 
 def product() -> list[Path]:
@@ -38,8 +38,8 @@ def product() -> list[Path]:
 
 
 def in_order(rules: Iterable[str]) -> list[str]:
-    places = {rule: at for at, rule in enumerate(defined())}
-    return sorted(rules, key=lambda rule: places.get(rule, -1))
+    order = {rule: at for at, rule in enumerate(defined())}
+    return sorted(rules, key=lambda rule: order.get(rule, -1))
 
 
 def test_the_pages_define_rules() -> None:
@@ -75,8 +75,8 @@ def test_every_cited_rule_exists() -> None:
         *ROOT.glob("*.md"),
     ]
     unknown = [
-        f"{rule} (in {', '.join(sorted(places))})"
-        for rule, places in cited(everything).items()
+        f"{rule} (in {', '.join(sorted(files))})"
+        for rule, files in cited(everything).items()
         if rule not in known
     ]
     assert not unknown, f"no page defines {'; '.join(unknown)}"

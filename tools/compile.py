@@ -28,7 +28,7 @@ CACHE = BUILD / "extensions"
 
 READ = (
     *("wire", "protocol", "ipc/core", "transport", "runtime", "codec", "observe"),
-    *("errors.py", "settings.py"),
+    *("errors.py", "security.py", "settings.py"),
 )
 """What the compiler reads: the compiled modules, and the packages that these import."""
 

@@ -57,9 +57,9 @@ def _write(
 def _commit(store: Store, topic: Topic, pool: list[bytes], first: int, count: int) -> None:
     start = first % (_POOL - count)
     now = int(time.time() * 1e6)
-    places = [number * PARTITIONS // count for number in range(count)]
+    partitions = [number * PARTITIONS // count for number in range(count)]
     records = RecordColumns(
-        first, pool[start : start + count], list(range(now, now + count)), partitions=places
+        first, pool[start : start + count], list(range(now, now + count)), partitions=partitions
     )
     submission = Submission("bench", records)
     store.commit({topic: [submission]})

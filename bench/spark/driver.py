@@ -60,17 +60,17 @@ class Driver:
 
     def watch(self, order: Json) -> Json:
         """Start a streaming query over arriving rows."""
-        place = self._directory / self._name("delay")
+        directory = self._directory / self._name("delay")
         self._query = (
             self._reading.arriving()
             .writeStream.format("parquet")
-            .option("path", str(place / "table"))
-            .option("checkpointLocation", str(place / "checkpoint"))
+            .option("path", str(directory / "table"))
+            .option("checkpointLocation", str(directory / "checkpoint"))
             .trigger(processingTime=TRIGGER)
             .start()
         )
         self._reading.send(order["seconds"], order["rate"], order["size"])
-        return {"place": str(place)}
+        return {"directory": str(directory)}
 
     def delay(self, order: Json) -> Json:
         """Stop the query, and return the latency of its rows."""
@@ -78,8 +78,8 @@ class Driver:
         self._query.processAllAvailable()
         progress = [each for each in self._query.recentProgress if each["numInputRows"]]
         self._query.stop()
-        place = Path(order["place"])
-        took = delays(place / "table", place / "checkpoint", order["lead"])
+        directory = Path(order["directory"])
+        took = delays(directory / "table", directory / "checkpoint", order["lead"])
         batches = [each["durationMs"]["triggerExecution"] for each in progress]
         return {
             "count": len(took),

@@ -80,7 +80,7 @@ class Lab:
         if self._others:
             self._others[1].write(order="pace", **load)
             self._others[1].read()
-        found = self._ask("delay", place=begun["place"], lead=_LEAD)
+        found = self._ask("delay", directory=begun["directory"], lead=_LEAD)
         if not found["count"]:
             raise Failed("no row arrived")
         return {**found, "rate": measure.rate}

@@ -27,8 +27,8 @@ class Reading(reading.Reading):
         options = {"path": self._path, "subscribe": topic, "startingOffsets": "earliest"}
         return self.spark.readStream.format("aqueduct").options(**options).load()
 
-    def write(self, rows: DataFrame, place: str) -> None:
-        options = {**self._server, "topic": place}
+    def write(self, rows: DataFrame, target: str) -> None:
+        options = {**self._server, "topic": target}
         rows.write.format("aqueduct").mode("append").options(**options).save()
 
     def arriving(self) -> DataFrame:

@@ -20,12 +20,12 @@ class Reading(reading.Reading):
         return self.spark.read.options(**_SEGMENTS).parquet(f"{self.directory}/landing/{topic}")
 
     def stream(self, topic: str) -> DataFrame:
-        place = f"{self.directory}/landing/{topic}"
+        path = f"{self.directory}/landing/{topic}"
         schema = self.table(topic).schema
-        return self.spark.readStream.schema(schema).options(**_SEGMENTS).parquet(place)
+        return self.spark.readStream.schema(schema).options(**_SEGMENTS).parquet(path)
 
-    def write(self, rows: DataFrame, place: str) -> None:
-        rows.write.parquet(f"{self.directory}/{place}")
+    def write(self, rows: DataFrame, target: str) -> None:
+        rows.write.parquet(f"{self.directory}/{target}")
 
     def arriving(self) -> DataFrame:
         Path(self.directory, "arriving").mkdir()

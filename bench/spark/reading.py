@@ -24,7 +24,7 @@ class Reading:
         """Return a topic as a stream, from files."""
         raise NotImplementedError
 
-    def write(self, rows: DataFrame, place: str) -> None:
+    def write(self, rows: DataFrame, target: str) -> None:
         """Write rows."""
         raise NotImplementedError
 

@@ -298,7 +298,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 def _refuse_foreign(found: os.stat_result, path: Path) -> None:
     """Raise `TLSError` if another user owns or can change a certificate file or its directory."""
-    hint = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove what is there"
+    hint = "set AQUEDUCT_DEV_DIR to a directory of your own, or remove this path"
     if found.st_uid not in (os.geteuid(), 0):
         raise TLSError(
             f"development certificates are not trusted: {path} belongs to user {found.st_uid}, "

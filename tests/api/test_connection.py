@@ -1,4 +1,4 @@
-"""A connection: its statistics, how it ends, and who is notified."""
+"""A connection: its statistics, its end, and the notification of tasks."""
 
 from __future__ import annotations
 

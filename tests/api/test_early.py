@@ -373,7 +373,7 @@ def test_threads_can_use_early_data() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_has_no_tickets(tmp_path: Path) -> None:
-    connector._tickets._tickets["somebody"] = None  # type: ignore[assignment]
+    connector._tickets._tickets["other"] = None  # type: ignore[assignment]
     pid = os.fork()
     if pid == 0:
         os._exit(len(connector._tickets._tickets))

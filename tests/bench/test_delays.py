@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 from bench.spark.delays import batches, delays
 
 
-def make(place: Path, written: dict[int, list[float]], committed: dict[int, float]) -> None:
+def make(directory: Path, written: dict[int, list[float]], committed: dict[int, float]) -> None:
     """Write batches with the send times of their rows, and the commit time of each."""
-    log = place / "table" / "_spark_metadata"
-    commits = place / "checkpoint" / "commits"
+    log = directory / "table" / "_spark_metadata"
+    commits = directory / "checkpoint" / "commits"
     log.mkdir(parents=True)
     commits.mkdir(parents=True)
     (log / ".0.crc").touch()
     for batch, times in written.items():
-        file = place / "table" / f"part {batch}.parquet"
+        file = directory / "table" / f"part {batch}.parquet"
         sent = pa.array([int(each * 1e6) for each in times], pa.timestamp("us", tz="UTC"))
         pq.write_table(pa.table({"timestamp": sent}), file)
         entry = json.dumps({"path": file.as_uri()})

@@ -46,7 +46,7 @@ def run(own_certificates: None) -> Run:
 
 @pytest.fixture
 def start(own_certificates: None) -> Iterator[Start]:
-    """Start a command that goes on until it is stopped."""
+    """Start a command that runs until it is stopped."""
     started: list[subprocess.Popen[str]] = []
 
     def start_(*arguments: str) -> "subprocess.Popen[str]":

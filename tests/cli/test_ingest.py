@@ -217,13 +217,13 @@ def test_an_unreachable_server_is_reported_soon_and_retried_until_the_timeout(
     run: Run, start: Start, unused_address: str
 ) -> None:
     begun = time.monotonic()
-    patient = start("produce", "logs", "-s", unused_address)
-    assert patient.stderr is not None
-    said = patient.stderr.readline()
+    producer = start("produce", "logs", "-s", unused_address)
+    assert producer.stderr is not None
+    line = producer.stderr.readline()
     assert time.monotonic() - begun < 10
-    assert said.startswith(f"aqueduct: nothing listens at {unused_address} (Connection refused)")
-    assert said.endswith("; retrying for up to 60 s; Ctrl-C ends that\n")
-    code, out, err = interrupt(patient)
+    assert line.startswith(f"aqueduct: nothing listens at {unused_address} (Connection refused)")
+    assert line.endswith("; retrying for up to 60 s; Ctrl-C ends that\n")
+    code, out, err = interrupt(producer)
     assert (code, out) == (130, "")
     assert err.startswith("0 records stored in ")
     one_line(
@@ -262,7 +262,8 @@ def test_a_server_that_does_not_return_is_reported_with_the_stored_count(
     _, err = producer.communicate(timeout=SECONDS)
     assert producer.returncode == 1
     assert "could not be reached for 1 s" in err
-    assert "; of 3 lines, 2 are stored: give the same input with --producer-id p to go on" in err
+    assert "; of 3 lines, 2 are stored: give the same input with --producer-id p to " in err
+    assert "--producer-id p to continue after them" in err
 
 
 def test_a_line_that_is_too_long_is_reported_and_earlier_lines_are_stored(

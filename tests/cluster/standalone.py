@@ -21,7 +21,7 @@ HOME = Path(pyspark.__file__).parent
 WORKERS = 2
 MEMORY = "1g"
 """The memory of each worker; an executor gets half of it."""
-PATIENCE = 120.0
+TIMEOUT = 120.0
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Use only the fast compiler of the JVM, because all processes are short-lived."""
 
@@ -131,7 +131,7 @@ def _find(pattern: str, log: Path) -> str | None:
 
 
 def _wait_for(look: Callable[[], str | None], log: Path) -> str:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         if (found := look()) is not None:
             return found

@@ -46,8 +46,8 @@ def more_rows(running: Running, than: int) -> int:
     """Wait until the pipeline reports more rows; return their number."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and running.process.poll() is None:
-        told = IN_THE_TABLE.findall(running.said.read_text())
-        rows = int(told[-1].replace(",", "")) if told else 0
+        counts = IN_THE_TABLE.findall(running.said.read_text())
+        rows = int(counts[-1].replace(",", "")) if counts else 0
         if rows > than:
             return rows
         time.sleep(0.05)

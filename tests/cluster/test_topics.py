@@ -128,8 +128,8 @@ async def test_each_row_is_written_once_although_the_writing_executor_is_killed(
         pause=PAUSE,
         **more,
     )
-    await until(lambda: stored(backend, topic) >= ROWS // 10, "rows of a step that goes on")
-    # A task is slower by far than looking for it: it has most of its rows before it.
+    await until(lambda: stored(backend, topic) >= ROWS // 10, "rows of an unfinished step")
+    # Finding the task is fast: most of its rows are still to be written.
     task, executor = running(cluster, notes)
     cluster.kill_executor(executor)
     assert stored(backend, topic) < ROWS

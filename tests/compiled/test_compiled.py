@@ -14,7 +14,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "compiled-quick"
 TESTS = (
-    "tests/api/test_handles.py::test_a_mode_that_is_not_a_mode_is_a_type_error_at_the_call",
     "tests/test_budgets.py",
     "tests/test_documentation.py",
     "tests/test_errors.py",

@@ -83,9 +83,9 @@ def fuzz(name: str, options: list[str]) -> None:
     files = [each for each in options if not each.startswith("-")]
     defaults = [f"-artifact_prefix={CRASHES}/{name}-", f"-max_len={MAX_LENGTH}", "-timeout=20"]
     # libFuzzer writes new inputs to the first directory.
-    places = files or [str(collected), str(CORPUS / name)]
+    inputs = files or [str(collected), str(CORPUS / name)]
     given = [each for each in options if each.startswith("-")]
-    atheris.Setup([sys.argv[0], *defaults, *given, *places], targets.TARGETS[name])
+    atheris.Setup([sys.argv[0], *defaults, *given, *inputs], targets.TARGETS[name])
     atheris.Fuzz()
 
 

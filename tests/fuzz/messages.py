@@ -72,8 +72,8 @@ class Op(IntEnum):
 class Side:
     """An endpoint, its PDUs in flight, and the messages of its application."""
 
-    def __init__(self, place: int, config: IpcSettings, settings: int) -> None:
-        self.place = place
+    def __init__(self, index: int, config: IpcSettings, settings: int) -> None:
+        self.index = index
         self.config = config
         self.reports_sent = bool(settings & REPORTS_SENT)
         self.lives = 0
@@ -86,7 +86,7 @@ class Side:
 
     def begin(self, now: float) -> None:
         self.lives += 1
-        randomness = Random(2 * self.lives + self.place)
+        randomness = Random(2 * self.lives + self.index)
         self.exchange = Exchange(self.config, randomness, now, reports_sent=self.reports_sent)
         self.closed = False
         self.inbox.clear()
@@ -98,7 +98,7 @@ class World:
 
     def __init__(self, settings: int) -> None:
         config = TIGHT if settings & LIMITS_ARE_TIGHT else ROOMY
-        self.sides = [Side(place, config, settings) for place in (0, 1)]
+        self.sides = [Side(index, config, settings) for index in (0, 1)]
         self.now = 1.0
         self.honest = True
         self.took: Counter[bytes] = Counter()
@@ -139,17 +139,17 @@ class World:
             assert side.exchange.processed <= limits.max_processed + limits.max_receives
             del side.network[:-1000]
 
-    def deliver(self, sender: Side, place: int) -> None:
+    def deliver(self, sender: Side, index: int) -> None:
         if sender.network:
-            pdu = sender.network.pop(place % len(sender.network))
-            self.hear(self.sides[1 - sender.place], pdu)
+            pdu = sender.network.pop(index % len(sender.network))
+            self.hear(self.sides[1 - sender.index], pdu)
 
     def hear(self, side: Side, pdu: bytes) -> None:
-        side.exchange.handle_pdu(pdu, 1 - side.place, self.now)
+        side.exchange.handle_pdu(pdu, 1 - side.index, self.now)
 
-    def take(self, side: Side, place: int) -> None:
+    def take(self, side: Side, index: int) -> None:
         if side.inbox:
-            message_id = side.inbox.pop(place % len(side.inbox))
+            message_id = side.inbox.pop(index % len(side.inbox))
             if side.exchange.take(message_id):
                 name = self.names.get(message_id, message_id)
                 self.took[name] += 1
@@ -189,7 +189,7 @@ class World:
 
 def forged_id(world: World, side: Side, byte: int) -> bytes:
     """Return an id that a side knows, an unknown one, or zeros."""
-    other = world.sides[1 - side.place]
+    other = world.sides[1 - side.index]
     known = [side.exchange.owner, other.exchange.owner, *side.sent[-3:], *other.sent[-3:]]
     return known[byte % len(known)] if byte < 0xE0 else bytes((byte - 0xE0,)) * 16
 
@@ -230,7 +230,7 @@ def step(world: World, side: Side, operation: Op, tape: Tape) -> None:
         size = SIZES[tape.byte() % len(SIZES)]
         refusal = LocalProtocolError if side.closed else WouldBlock
         with suppress(refusal):
-            side.sent.append(exchange.send(1 - side.place, CONTENTS[:size], world.now))
+            side.sent.append(exchange.send(1 - side.index, CONTENTS[:size], world.now))
     elif operation is Op.RESTART:
         world.gather()
         side.begin(world.now)
@@ -245,29 +245,29 @@ def step(world: World, side: Side, operation: Op, tape: Tape) -> None:
         SIMPLE[operation](world, side, tape.byte())
 
 
-def lose(_: World, side: Side, place: int) -> None:
+def lose(_: World, side: Side, index: int) -> None:
     if side.network:
-        side.network.pop(place % len(side.network))
+        side.network.pop(index % len(side.network))
 
 
-def repeat(_: World, side: Side, place: int) -> None:
+def repeat(_: World, side: Side, index: int) -> None:
     if side.network:
-        side.network.append(side.network[place % len(side.network)])
+        side.network.append(side.network[index % len(side.network)])
 
 
-def refuse(_: World, side: Side, place: int) -> None:
+def refuse(_: World, side: Side, index: int) -> None:
     if side.inbox:
-        side.exchange.refuse(side.inbox.pop(place % len(side.inbox)))
+        side.exchange.refuse(side.inbox.pop(index % len(side.inbox)))
 
 
-def cancel(world: World, side: Side, place: int) -> None:
+def cancel(world: World, side: Side, index: int) -> None:
     if side.sent:
-        side.exchange.cancel(side.sent[place % len(side.sent)], world.now)
+        side.exchange.cancel(side.sent[index % len(side.sent)], world.now)
 
 
-def report_sent(world: World, side: Side, place: int) -> None:
+def report_sent(world: World, side: Side, index: int) -> None:
     if side.sendings:
-        side.exchange.handle_sent(side.sendings.pop(place % len(side.sendings)), world.now)
+        side.exchange.handle_sent(side.sendings.pop(index % len(side.sendings)), world.now)
 
 
 SIMPLE: dict[Op, Callable[[World, Side, int], None]] = {
@@ -278,7 +278,7 @@ SIMPLE: dict[Op, Callable[[World, Side, int], None]] = {
     Op.REFUSE: refuse,
     Op.CANCEL: cancel,
     Op.CHANGE_OWNER: lambda world, side, _: side.exchange.change_owner(world.now),
-    Op.TROUBLE: lambda _, side, __: side.exchange.handle_trouble(1 - side.place, "trouble"),
+    Op.TROUBLE: lambda _, side, __: side.exchange.handle_trouble(1 - side.index, "trouble"),
     Op.REPORT_SENT: report_sent,
     Op.RESIZE: lambda _, side, byte: side.exchange.resize(512 + 4 * byte),
 }

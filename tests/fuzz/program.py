@@ -709,5 +709,5 @@ def settle(world: World) -> None:
         assert not party.core.leftovers(), f"{party.side.name} holds {party.core.leftovers()}"
         for channel in party.known:
             is_sender = sender_of(channel) == party.side
-            told = (channel, is_sender) in party.ended
-            assert told or (not is_sender and channel in party.closed), f"{channel} never ended"
+            reported = (channel, is_sender) in party.ended
+            assert reported or (not is_sender and channel in party.closed), f"{channel} never ended"

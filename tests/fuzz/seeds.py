@@ -1,7 +1,7 @@
 """The seeds of the fuzzer: small inputs for each target that reach every frame and every end.
 
 ``python -m tests.fuzz.seeds`` writes them to ``tests/fuzz/corpus/<target>/seed-*``; a test checks
-that they are there and unchanged. What the fuzzer finds is kept beside them as ``found-*``.
+that they exist and are unchanged. What the fuzzer finds is kept beside them as ``found-*``.
 """
 
 import sys

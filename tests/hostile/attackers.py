@@ -73,7 +73,7 @@ def all_attacks() -> dict[str, Attack]:
     return ATTACKS
 
 
-def place(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """Return the host and port of an address."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     return host, int(port)

@@ -24,7 +24,7 @@ from aqueduct.ingest.protocol import (
     Request,
 )
 from aqueduct.ingest.records import RecordColumns
-from tests.hostile.attackers import HOSTS, Addresses, attack, place
+from tests.hostile.attackers import HOSTS, Addresses, attack, host_and_port
 from tests.hostile.target import HOSTILE_TOKEN, PRODUCER, PUBLIC, TOPIC
 
 TIMEOUT = 10.0
@@ -219,7 +219,7 @@ async def silent_scrapers(addresses: Addresses, random: Random) -> None:
             socks.append(sock)
             sock.bind((random.choice(HOSTS), 0))
             sock.setblocking(False)
-            await loop.sock_connect(sock, place(addresses["metrics"]))
+            await loop.sock_connect(sock, host_and_port(addresses["metrics"]))
             if random.random() < 0.5:
                 await loop.sock_sendall(sock, b"GET /metrics HTT")
         await asyncio.sleep(4)

@@ -11,7 +11,7 @@ from random import Random
 from aqueduct.errors import RemoteProtocolError
 from aqueduct.ipc.core.framing import frame_head
 from aqueduct.ipc.core.pdu import ID_SIZE, Data, Header, HeaderAck, decode, decode_owner
-from tests.hostile.attackers import HOSTS, Addresses, attack, place
+from tests.hostile.attackers import HOSTS, Addresses, attack, host_and_port
 
 LARGEST = 16 * 1024 * 1024
 CONNECTIONS = 400
@@ -61,7 +61,7 @@ class Hoard:
 @attack("ipc")
 async def ipc_announced_lengths(addresses: Addresses, random: Random) -> None:
     """Messages of the largest size, announced from many ports and sent one byte at a time."""
-    hoards = [Hoard(place(addresses["ipc_udp"]), random) for _ in range(30)]
+    hoards = [Hoard(host_and_port(addresses["ipc_udp"]), random) for _ in range(30)]
     try:
         for hoard in hoards:
             hoard.announce()
@@ -79,7 +79,7 @@ async def ipc_announced_lengths(addresses: Addresses, random: Random) -> None:
 @attack("ipc")
 async def ipc_full_announcements(addresses: Addresses, random: Random) -> None:
     """Messages of the largest size, announced with a full first PDU and not continued."""
-    hoards = [Hoard(place(addresses["ipc_udp"]), random) for _ in range(10)]
+    hoards = [Hoard(host_and_port(addresses["ipc_udp"]), random) for _ in range(10)]
     try:
         for _ in range(20):
             for hoard in hoards:
@@ -104,7 +104,7 @@ async def ipc_garbage(addresses: Addresses, random: Random) -> None:
                 if random.random() < 0.5:
                     data = bytes([random.randrange(5), 0x10]) + data
                 with contextlib.suppress(OSError):
-                    sock.sendto(data, place(addresses["ipc_udp"]))
+                    sock.sendto(data, host_and_port(addresses["ipc_udp"]))
             await asyncio.sleep(0.01)
 
 
@@ -115,7 +115,7 @@ async def connections(
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    host, port = place(addresses["ipc_tls"])
+    host, port = host_and_port(addresses["ipc_tls"])
     opened = []
     for _ in range(count):
         with contextlib.suppress(OSError, TimeoutError):

@@ -15,7 +15,7 @@ from aioquic.quic.packet import QuicFrameType, QuicPacketType
 from aioquic.quic.packet_builder import QuicPacketBuilder, QuicPacketBuilderStop
 from aioquic.tls import Epoch
 
-from tests.hostile.attackers import HOSTS, Addresses, attack, place
+from tests.hostile.attackers import HOSTS, Addresses, attack, host_and_port
 from tests.hostile.attacks import garbage
 from tests.hostile.raw import raw_client, stream_frame
 
@@ -111,7 +111,7 @@ class Forger:
 @contextlib.asynccontextmanager
 async def forger(address: str, random: Random) -> AsyncIterator[Forger]:
     with udp(random) as sock:
-        rude = Forger(sock, place(address))
+        rude = Forger(sock, host_and_port(address))
         await rude.shake_hands()
         yield rude
 
@@ -135,7 +135,7 @@ async def garbage_packets(addresses: Addresses, random: Random) -> None:
         for _ in range(200):
             for _ in range(25):
                 with contextlib.suppress(OSError):
-                    sock.sendto(next(packets), place(addresses["channels"]))
+                    sock.sendto(next(packets), host_and_port(addresses["channels"]))
             await asyncio.sleep(0.01)
 
 
@@ -150,7 +150,7 @@ def initial(random: Random, where: tuple[str, int], id_length: int) -> bytes:
 @attack("channels", UNACCEPTED)
 async def half_open(addresses: Addresses, random: Random) -> None:
     """Unfinished handshakes from many ports."""
-    where = place(addresses["channels"])
+    where = host_and_port(addresses["channels"])
     socks = [udp(random) for _ in range(8)]
     try:
         for number in range(400):
@@ -165,7 +165,7 @@ async def half_open(addresses: Addresses, random: Random) -> None:
 @attack("channels", UNACCEPTED)
 async def half_open_retried(addresses: Addresses, random: Random) -> None:
     """Unfinished handshakes that answer Retry, and so validate their address."""
-    where = place(addresses["channels"])
+    where = host_and_port(addresses["channels"])
     loop = asyncio.get_running_loop()
 
     async def begin() -> None:
@@ -189,7 +189,7 @@ async def half_open_retried(addresses: Addresses, random: Random) -> None:
 @attack("channels", UNACCEPTED)
 async def short_ids(addresses: Addresses, random: Random) -> None:
     """Initial packets with destination connection ids of less than 8 bytes."""
-    where = place(addresses["channels"])
+    where = host_and_port(addresses["channels"])
     with udp(random) as sock:
         for _ in range(200):
             with contextlib.suppress(OSError):
@@ -272,7 +272,7 @@ async def address_changes(addresses: Addresses, random: Random) -> None:
     """Clients that send every packet from another port, and often from another host."""
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(udp(random)) for _ in range(40)]
-        rude = Forger(socks[0], place(addresses["channels"]))
+        rude = Forger(socks[0], host_and_port(addresses["channels"]))
         await rude.shake_hands()
         for _ in range(400):
             rude.move(random.choice(socks))

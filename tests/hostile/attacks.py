@@ -98,20 +98,20 @@ def resident(pid: int) -> int:
 
 def garbage(seed: int) -> Iterator[bytes]:
     """Yield malformed packets of all kinds, endlessly."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     good = first_packet()
     while True:
-        kind = chance.randrange(4)
+        kind = rng.randrange(4)
         if kind == 0:
-            yield chance.randbytes(chance.randrange(1, 1_500))
+            yield rng.randbytes(rng.randrange(1, 1_500))
         elif kind == 1:  # a long header, then random bytes
-            yield bytes([0xC0 | chance.randrange(64)]) + chance.randbytes(chance.randrange(1_400))
+            yield bytes([0xC0 | rng.randrange(64)]) + rng.randbytes(rng.randrange(1_400))
         elif kind == 2:  # a short header
-            yield bytes([0x40 | chance.randrange(64)]) + chance.randbytes(chance.randrange(100))
+            yield bytes([0x40 | rng.randrange(64)]) + rng.randbytes(rng.randrange(100))
         else:  # a malformed Initial packet
             damaged = bytearray(good)
-            for _ in range(chance.randrange(1, 10)):
-                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            for _ in range(rng.randrange(1, 10)):
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
             yield bytes(damaged)
 
 

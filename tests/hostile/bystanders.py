@@ -11,7 +11,7 @@ from typing import Any
 
 import aqueduct
 from aqueduct import ipc
-from tests.hostile.attackers import Addresses, place
+from tests.hostile.attackers import Addresses, host_and_port
 from tests.hostile.target import HONEST_TOKEN, PRODUCER, TOPIC, Request
 from tests.processes.lab import Ask
 
@@ -204,7 +204,8 @@ class Scraper(Bystander):
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[Question]:
         async def question() -> None:
-            reader, writer = await asyncio.open_connection(*place(self.addresses["metrics"]))
+            host, port = host_and_port(self.addresses["metrics"])
+            reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
                 page = await reader.read()

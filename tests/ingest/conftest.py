@@ -18,7 +18,7 @@ from tests.ingest.lab import Lab
 HARD_LIMIT = 120.0
 
 if sys.platform != "linux":
-    # What an open file is called is read from /proc.
+    # The name of an open file is read from /proc.
     collect_ignore_glob = ["test_crashes.py", "test_job_crashes.py"]
 
 
@@ -55,7 +55,7 @@ def lab(tmp_path: Path, tls: ServerTLS, trusted: Trust) -> Lab:
 
 
 class Held:
-    """Keeps a server's writer busy until it is told otherwise."""
+    """Blocks a server's writer until `release`."""
 
     def __init__(self) -> None:
         self._go = threading.Event()

@@ -1,4 +1,4 @@
-"""An ingest server that dies at a chosen moment, as often as asked; its parent stays and forks it.
+"""Ingest servers that die at a chosen moment, forked one after the other from one process.
 
 python -m tests.ingest.crashing, then lines of JSON: each starts a server (see `Start`), and the
 next one is read when that server is dead. Importing takes far longer than a server lives here.
@@ -30,11 +30,11 @@ LIFE = 100
 """Seconds after which a server that was not killed ends."""
 
 LIMITS = IngestSettings(roll_size=8 * 1024, roll_age=0.06, low_water=0, linger=0.001)
-"""So small that logs become segments all the time."""
+"""So small that logs become segments continuously."""
 
 
 class Start(msgspec.Struct):
-    """How a server is to run, and to die."""
+    """How a server runs, and when it dies."""
 
     address: str
     directory: str
@@ -50,12 +50,12 @@ class Start(msgspec.Struct):
 
 
 def say(event: str, **more: Any) -> None:
-    """Tell the test; one write, so that threads do not mix their lines."""
+    """Report an event to the test, in one write, so that threads do not mix their lines."""
     os.write(1, (json.dumps({"event": event, **more}) + "\n").encode())
 
 
 class Doom:
-    """Counts how often the moment came, and ends the process when it is time."""
+    """Counts how often the chosen moment is reached, and kills the process at the last one."""
 
     def __init__(self, start: Start) -> None:
         self.start = start
@@ -64,10 +64,10 @@ class Doom:
         self.rng = random.Random(start.seed)
         self.lock = threading.Lock()
         self.unsynced: dict[int, tuple[int, int]] = {}
-        """By open file, from where to where it was written since it was synced."""
+        """By open file, the range of bytes written since the last sync."""
 
     def comes(self, moment: str) -> bool:
-        """Whether this is the moment; nothing else happens after that."""
+        """Return whether to die now; the caller does nothing else after that."""
         if moment != self.start.moment:
             return False
         with self.lock:
@@ -75,7 +75,7 @@ class Doom:
             return self.left == 0
 
     def die(self) -> None:
-        """End at once, with or without what was not synced."""
+        """Kill the process, with or without the loss of unsynced bytes."""
         with self.lock:
             if self.start.loses:
                 for file, (synced, written) in self.unsynced.items():
@@ -86,12 +86,12 @@ class Doom:
 
 
 def name_of(file: int) -> str:
-    """The name of an open file."""
+    """Return the name of an open file."""
     return os.path.basename(os.readlink(f"/proc/self/fd/{file}"))
 
 
 def watch_log(doom: Doom) -> None:
-    """Writing and syncing of the log."""
+    """Watch the writes and syncs of the log."""
     write, sync, close = os.pwritev, os.fdatasync, os.close
 
     def pwritev(file: int, parts: list[Any], position: int) -> int:
@@ -131,7 +131,7 @@ def watch_log(doom: Doom) -> None:
 
 
 def watch_rolls(doom: Doom) -> None:
-    """Segments, manifests and the end of logs."""
+    """Watch segments, manifests and the removal of logs."""
     sync, replace, unlink = os.fsync, os.replace, os.unlink
 
     def fsync(file: int) -> None:
@@ -161,7 +161,7 @@ def watch_rolls(doom: Doom) -> None:
 
 
 def watch_recovery(doom: Doom) -> None:
-    """What is done before the server listens."""
+    """Watch the recovery, before the server listens."""
     look, cut = wal.Scan.__init__, wal.WalFile.cut
 
     def scan(self: wal.Scan, path: Path) -> None:
@@ -206,7 +206,7 @@ MOMENTS = [*WRITING, *ROLLING, *RECOVERING]
 
 
 class Telling(logging.Handler):
-    """Passes on what the server logs."""
+    """Reports what the server logs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say("log", level=record.levelname, text=record.getMessage())
@@ -222,7 +222,7 @@ async def serve(start: Start, tls: ServerTLS, doom: Doom) -> None:
 
 
 def live(start: Start) -> None:
-    """Be the server; never returns."""
+    """Run the server; never return."""
     signal.alarm(LIFE)
     logging.getLogger("aqueduct.ingest").addHandler(Telling())
     server._UPKEEP = 0.02

@@ -1,4 +1,4 @@
-"""A server, and producers whose messages decode to many times their size; says what it took.
+"""Measures the memory of a server whose messages decode to many times their size.
 
 python -m tests.ingest.hoarding DIRECTORY MESSAGES RECORDS HEADERS
 
@@ -25,7 +25,7 @@ from aqueduct.security import make_authority, make_certificate, trust
 
 
 def peak() -> int:
-    """Bytes of memory that this process had at most."""
+    """Return the peak memory of this process, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

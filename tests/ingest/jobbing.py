@@ -28,7 +28,7 @@ def unique_ids_of(values: Iterable[bytes]) -> list[bytes]:
 
 
 def shared_out(values: Sequence[bytes], choices: Sequence[int], parts: int) -> list[list[bytes]]:
-    """Rows by part."""
+    """Return the rows of each part."""
     rows: list[list[bytes]] = [[] for _ in range(parts)]
     for value, choice in zip(values, choices, strict=True):
         rows[choice % parts].append(value)
@@ -36,10 +36,10 @@ def shared_out(values: Sequence[bytes], choices: Sequence[int], parts: int) -> l
 
 
 def records(values: Sequence[bytes], ids: Sequence[bytes], sequence: int = 1) -> RecordColumns:
-    """A message with rows of a job."""
+    """Return a message with rows of a job."""
     return RecordColumns(sequence, list(values), [0] * len(values), ids=b"".join(ids))
 
 
 def last(sequence: int = 1) -> RecordColumns:
-    """The message that a part is complete."""
+    """Return the message that a part is complete."""
     return RecordColumns(sequence, [], [], is_last=True)

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, which can be killed and started again."""
+"""Servers in their own processes, which can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from aqueduct.security import ServerTLS
 from tests.ingest.crashing import Start
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Script:
-    """A process of these tests, which says what happens in lines of JSON."""
+    """A process of these tests, which reports events as lines of JSON."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._command = [sys.executable, "-m", module, *arguments]
@@ -46,10 +46,10 @@ class Script:
         await self.process.wait()
 
     async def event(self, *names: str) -> dict[str, Any]:
-        """The next event with one of these names; what is logged is kept."""
+        """Wait for the next event with one of these names; keep logged lines."""
         assert self.process.stdout is not None
         while True:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 line = await self.process.stdout.readline()
             assert line, "the process ended"
             event: dict[str, Any] = json.loads(line)
@@ -74,7 +74,7 @@ class Servers(Script):
         self.pid = 0
 
     async def start(self, **options: Any) -> bool:
-        """Start the next server; false if it died before it listened."""
+        """Start the next server; return False if it died before it listened."""
         files = str(self.data), str(self._certificate), str(self._key)
         line = msgspec.json.encode(Start(self.address, *files, **options))
         assert self.process.stdin is not None

@@ -29,7 +29,7 @@ class Lab:
         self.trust = trusted
 
     def serve(self, address: str = "127.0.0.1:0", **options: Any) -> IngestServer:
-        """A server; what is not about its limits is an option of its own."""
+        """Return a server; options other than `permissions` and `directory_mode` are settings."""
         names = ("permissions", "directory_mode")
         own = {name: options.pop(name) for name in names if name in options}
         limits = IngestSettings(**{"low_water": 0, **options})
@@ -42,11 +42,11 @@ class Lab:
         return Reader(server.address, trust=self.trust, **options)
 
     def connect(self, server: IngestServer) -> Connecting[Request]:
-        """A client that says what it likes."""
+        """Connect a client that may send anything."""
         return connect(server.address, Request, trust=self.trust)
 
     async def rows(self, server: IngestServer, topic: str = "topic") -> list[dict[str, Any]]:
-        """All rows of a topic, partition by partition."""
+        """Return all rows of a topic, partition by partition."""
         found: list[dict[str, Any]] = []
         async with self.reader(server) as reader:
             (info,) = await reader.topics(topic)
@@ -58,13 +58,13 @@ class Lab:
 
 
 def records_channel(kind: Any = RecordColumns) -> tuple[Sender[Any], Receiver[bytes]]:
-    """A channel for what a producer sends, whose receiver is what `Open` carries."""
+    """Return a channel for the records of a producer; `Open` carries its receiver."""
     records, incoming = channel(kind)
     return records, incoming
 
 
 class RawProducer:
-    """The two channels of a producer, without the care that `Producer` takes."""
+    """The two channels of a producer, without the checks of `Producer`."""
 
     def __init__(self, records: Sender[Any], answers: Receiver[Answer]) -> None:
         self.records = records
@@ -89,7 +89,7 @@ class RawProducer:
         return answer
 
     async def refused(self) -> Refusal:
-        """The refusal that comes next."""
+        """Return the next answer, which must be a refusal."""
         answer = await self.answers.receive()
         assert isinstance(answer, Refusal), answer
         return answer
@@ -100,7 +100,7 @@ class RawProducer:
 
 
 async def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     for _ in range(int(SECONDS * 100)):
         if condition():
             return

@@ -15,7 +15,7 @@ from aqueduct.ingest.protocol import TopicInfo
 
 
 def record(producer: str, sequence: int, partitions: int) -> dict[str, Any]:
-    """What a producer sends under a number: always the same, and different from all others."""
+    """Return the record of a producer with a sequence number: fixed, and unique."""
     rng = random.Random(f"{producer} {sequence}")
     sent: dict[str, Any] = {"value": f"{producer} {sequence} {'x' * rng.choice((0, 40))}".encode()}
     kind = rng.random()
@@ -29,7 +29,7 @@ def record(producer: str, sequence: int, partitions: int) -> dict[str, Any]:
 
 
 class Ledger:
-    """Compares what is stored with what was sent, from where it stopped the last time."""
+    """Compares stored rows with sent records, incrementally."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -42,12 +42,12 @@ class Ledger:
         self.last: dict[tuple[str, int], int] = {}
 
     def next(self, producer: str) -> dict[str, Any]:
-        """The next record of a producer."""
+        """Return the next record of a producer."""
         self.sent[producer] += 1
         return record(producer, self.sent[producer], self.partitions)
 
     def look(self, directory: Any, committed: dict[str, int]) -> None:
-        """Read on in a directory; ``committed`` is what the producers know to be stored."""
+        """Check the new rows of a directory; ``committed`` has the acknowledged numbers."""
         reader = DirectoryReader(directory)
         for topic in reader.topics():
             assert topic.topic == self.topic
@@ -56,7 +56,7 @@ class Ledger:
         self.judge(committed)
 
     def news(self, topic: TopicInfo) -> list[tuple[int, int, int]]:
-        """The ranges of a topic that were not looked at."""
+        """Return the ranges of a topic that were not read yet."""
         assert [part.fault for part in topic.partitions] == [""] * self.partitions
         assert [part.first_offset for part in topic.partitions] == [0] * self.partitions
         news = []
@@ -66,7 +66,7 @@ class Ledger:
         return news
 
     def add(self, batches: Iterable[pa.RecordBatch], partition: int) -> None:
-        """Look at the next rows of a partition."""
+        """Check the next rows of a partition."""
         for batch in batches:
             for row in batch.to_pylist():
                 assert (row["topic"], row["partition"]) == (self.topic, partition)
@@ -97,9 +97,9 @@ class Ledger:
         self.last[producer, partition] = sequence
 
     def judge(self, committed: dict[str, int]) -> None:
-        """What is known to be stored is there, and nothing behind a gap."""
+        """Check that acknowledged records are stored, and none after a gap."""
         for producer, least in committed.items():
             known = self.stored.get(producer, set())
             lost = [number for number in range(1, least + 1) if number not in known]
-            assert not lost, f"{producer} was told that {lost[:5]} … are stored, and they are not"
+            assert not lost, f"{producer} got acks of {lost[:5]} …, which are not stored"
             assert len(known) == max(known, default=0), f"{producer} has a gap"

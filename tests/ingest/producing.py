@@ -33,7 +33,7 @@ async def main(address: str, topic: str, producer_id: str, trusted: Trust, life:
         while True:
             for _ in range(rng.randrange(1, 30)):
                 number += 1
-                # Not what another life sends under this number: nothing may pass for something.
+                # Different in each life, so that records of two lives cannot be confused.
                 value = f"{number} in life {life}".encode()
                 await producer.send(value, key=b"%d" % (number % 7), sequence=number)
             if rng.random() < 0.5:

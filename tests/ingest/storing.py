@@ -1,4 +1,4 @@
-"""A store to test: records made short, and a look at all that is stored."""
+"""Stores for tests: short ways to make records and to read all that is stored."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ LIMITS = IngestSettings(low_water=0, partitions=2)
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """A simulated crash of the process."""
 
 
 def crash(*_: object, **__: object) -> Any:
@@ -32,7 +32,7 @@ def crash(*_: object, **__: object) -> Any:
 
 
 def records(first: int, count: int = 1, **other: Any) -> RecordColumns:
-    """Records whose values tell their sequence numbers."""
+    """Return records with their sequence numbers as values."""
     sequences = range(first, first + count)
     values = [b"value %d" % each for each in sequences]
     return RecordColumns(first, values, [1_000_000 + each for each in sequences], **other)
@@ -46,12 +46,12 @@ def chunk_of(
 
 
 def spread(first: int, count: int) -> RecordColumns:
-    """Records with keys, which go to all partitions."""
+    """Return records with keys, which go to all partitions."""
     return records(first, count, keys=[b"%d" % each for each in range(first, first + count)])
 
 
 def submit(store: Store, topic: Topic, *wanted: tuple[str, RecordColumns]) -> list[Submission]:
-    """Commit records as one group, and return what became of them."""
+    """Commit records as one group, and return their outcomes."""
     submissions = [Submission(producer, each) for producer, each in wanted]
     store.commit({topic: submissions})
     return submissions
@@ -63,7 +63,7 @@ def put(store: Store, what: RecordColumns, topic: str = "t", producer: str = "p"
 
 
 def stored(store: Store, what: RecordColumns, topic: str = "t", producer: str = "p") -> Submission:
-    """Commit records, which has to succeed."""
+    """Commit records, which must succeed."""
     submission = put(store, what, topic, producer)
     assert submission.fault is None
     return submission
@@ -75,17 +75,17 @@ def open_store(
     clock: Clock | Callable[[], float] | None = None,
     mode: int | None = None,
 ) -> Store:
-    """A store of a local directory."""
+    """Open a store of a local directory."""
     return Store(LocalStorage(directory, mode=mode), limits, clock, scratch=directory)
 
 
 def read_only_topic(directory: Path) -> Topic:
-    """A topic as a reader of the directory sees it."""
+    """Open a topic as a directory reader does."""
     return Topic(LocalTopicStorage(directory, read_only=True), scratch=directory.parent)
 
 
 def parts_of(topic: Topic) -> list[Partition]:
-    """The local partitions of a topic."""
+    """Return the local partitions of a topic."""
     return cast(list[Partition], topic.partitions)
 
 
@@ -96,7 +96,7 @@ def advance(
     max_readers: int = LIMITS.max_readers,
     position: TopicPosition | None = None,
 ) -> None:
-    """Advance a named reader, or raise why it cannot be."""
+    """Advance a named reader; raise the error if that fails."""
     (fault,) = topic.readers.advance_all([Move(reader, offsets, position=position)], max_readers)
     if fault is not None:
         raise fault
@@ -117,7 +117,7 @@ def opened(
     limits: IngestSettings = LIMITS,
     clock: Clock | Callable[[], float] | None = None,
 ) -> Iterator[Store]:
-    """A store, closed at the end."""
+    """Open a store, and close it at the end."""
     store = open_store(directory, limits, clock)
     try:
         yield store
@@ -126,7 +126,7 @@ def opened(
 
 
 def killed(directory: Path) -> None:
-    """Have it look as if the server was killed instead of closed."""
+    """Make the directory look as if the server was killed instead of closed."""
     for mark in directory.rglob(CLOSED):
         mark.unlink()
 
@@ -138,7 +138,7 @@ def rolled(store: Store) -> int:
 
 
 def rows_of(part: PartitionStorage) -> list[dict[str, Any]]:
-    """All rows of a partition, which have to be dense."""
+    """Return all rows of a partition; check dense offsets."""
     first, end = part.first_offset, part.next_offset
     part.check_range("t", first, end)
     batches = list(part.read(first, end))
@@ -150,7 +150,7 @@ def rows_of(part: PartitionStorage) -> list[dict[str, Any]]:
 
 
 def sequences(topic: Topic, producer: str = "p") -> list[int]:
-    """The sequence numbers that are stored of a producer, over all partitions."""
+    """Return the stored sequence numbers of a producer, over all partitions."""
     found = [row for part in topic.partitions for row in rows_of(part)]
     for row in found:
         assert row["value"] == b"value %d" % row["producer_sequence"]
@@ -158,7 +158,7 @@ def sequences(topic: Topic, producer: str = "p") -> list[int]:
 
 
 def files(directory: Path, pattern: str) -> list[Path]:
-    """Files of the topic, oldest first."""
+    """Return the files of the topic, oldest first."""
     return sorted(directory.rglob(pattern))
 
 

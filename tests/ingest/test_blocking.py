@@ -32,7 +32,7 @@ SECONDS = 20
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ingest.IngestServer]:
-    """A server on the loop that everything blocking shares."""
+    """Run a server on the shared background loop."""
     limits = ingest.IngestSettings(low_water=0)
 
     def make() -> ingest.IngestServer:
@@ -173,7 +173,7 @@ def test_a_flush_that_times_out_keeps_the_records(
 
 @pytest.fixture
 def long_topic(server: ingest.IngestServer) -> ingest.IngestServer:
-    """More rows in a partition than go over a channel ahead of their reader."""
+    """Store more rows in a partition than a channel sends ahead of its reader."""
     with blocking.Producer(server.address, "long", trust=TRUST, partitions=1) as producer:
         producer.send_many([bytes(1_000)] * 30_000)
     return server
@@ -202,7 +202,7 @@ def test_an_abandoned_read_leaves_nothing_behind(long_topic: ingest.IngestServer
         wait_for(lambda: channels(reader) == before)
         wait_for(lambda: not blocking._leaving)
         wait_for(lambda: long_topic._reading._slots.free == long_topic.limits.max_fetches)
-        assert len(values_in(reader, "long")) == 30_000  # and the next reading is as good as any
+        assert len(values_in(reader, "long")) == 30_000  # and the next read works
 
 
 def test_a_read_that_was_never_started_leaves_nothing_behind(

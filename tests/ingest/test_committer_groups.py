@@ -20,7 +20,7 @@ TOPIC = cast(Topic, "topic")
 
 
 class RecordingStore:
-    """Stores nothing, and notes what it was given and when."""
+    """Stores nothing, and records each group and its time."""
 
     def __init__(self, limits: IngestSettings) -> None:
         self.limits = limits
@@ -52,7 +52,7 @@ async def running(store: RecordingStore) -> AsyncIterator[Committer]:
 
 
 async def submit(committer: Committer, sequence: int, size: int) -> asyncio.Future[Any]:
-    """One record that counts for so much."""
+    """Submit one record of a given size."""
     records = RecordColumns(sequence, [bytes(size - RECORD_OVERHEAD)], [0])
     assert size_of(records) == size
     return await committer.submit(TOPIC, Submission("producer", records))

@@ -1,4 +1,4 @@
-"""Servers and producers that are killed: what was answered is there, once, in order, for ever."""
+"""Killed servers and producers: acknowledged records stay stored, once and in order."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tests.ingest.crashing import RECOVERING, ROLLING, WRITING
 from tests.ingest.killing import Script, Servers
 from tests.ingest.ledger import Ledger
 
-CHAINS = int(os.environ.get("CRASH_CHAINS", "3"))
+CHAINS = max(3, int(os.environ.get("CRASH_CHAINS", "3")))
 ROUNDS = 20
 PARTITIONS = 3
 OUTSIDE = "from outside"
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed server is missed at once: these tests kill hundreds."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detect killed servers quickly, because these tests kill hundreds."""
     monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.25, keep_alive=0.08))
     monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
 
 class Chain:
-    """Rounds on one directory: producers go on, servers die and come back."""
+    """Rounds on one directory: producers continue while servers are killed and restarted."""
 
     def __init__(self, seed: int, servers: Servers, trusted: Trust) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.servers = servers
         self.ledger = Ledger("rounds", PARTITIONS)
         self._trust = trusted
@@ -49,7 +49,7 @@ class Chain:
 
     @contextlib.asynccontextmanager
     async def producing(self, count: int) -> AsyncIterator[None]:
-        """Producers that send until the end of the block."""
+        """Run producers that send until the end of the block."""
         self.producers = [
             Producer(
                 self.servers.address,
@@ -72,45 +72,45 @@ class Chain:
             await asyncio.wait(pumps)
 
     async def _pump(self, producer: Producer) -> None:
-        chance = random.Random(f"{producer.producer_id} {self.chance.random()}")
+        rng = random.Random(f"{producer.producer_id} {self.rng.random()}")
         await producer.open()
         assert producer.committed == 0
         while True:
-            for _ in range(chance.randrange(1, 12)):
+            for _ in range(rng.randrange(1, 12)):
                 try:
                     await producer.send(**self.ledger.next(producer.producer_id))
-                except asyncio.CancelledError:  # it waited for room, and was not taken
+                except asyncio.CancelledError:  # it waited for room, and was not buffered
                     self.ledger.sent[producer.producer_id] -= 1
                     raise
-            if chance.random() < 0.3:
+            if rng.random() < 0.3:
                 sent = self.ledger.sent[producer.producer_id]
                 await producer.flush()
                 assert producer.committed == sent
-            await asyncio.sleep(chance.choice((0, 0.002, 0.01)))
+            await asyncio.sleep(rng.choice((0, 0.002, 0.01)))
 
     def moments(self) -> list[str]:
-        """When to die: all moments in some order, and recoveries behind what needs them."""
+        """Return all moments to die at, shuffled, with recoveries after those that need them."""
         chosen = [*WRITING, *ROLLING, *(OUTSIDE for _ in range(3))]
-        self.chance.shuffle(chosen)
+        self.rng.shuffle(chosen)
         while len(chosen) < ROUNDS:
             after = [at for at, one in enumerate(chosen) if one in WRITING[:3]]
-            chosen.insert(self.chance.choice(after) + 1, self.chance.choice(RECOVERING))
+            chosen.insert(self.rng.choice(after) + 1, self.rng.choice(RECOVERING))
         return chosen
 
     async def round(self, moment: str) -> None:
-        """One server, from its start to its end, and a look at what it leaves."""
-        count = self.chance.randint(1, 8 if moment in WRITING else 3)
+        """Run one server until it dies, and check what it stored."""
+        count = self.rng.randint(1, 8 if moment in WRITING else 3)
         is_up = await self.servers.start(
             moment="" if moment == OUTSIDE else moment,
             count=1 if moment in RECOVERING[1:] else count,
-            seed=self.chance.randrange(1_000_000),
-            loses=self.chance.random() < 0.5,
+            seed=self.rng.randrange(1_000_000),
+            loses=self.rng.random() < 0.5,
         )
         if is_up:
             # A recovery may have nothing to cut.
             is_random = moment == OUTSIDE or moment in RECOVERING
             try:
-                wait = self.chance.uniform(0, 0.5) if is_random else 1.0
+                wait = self.rng.uniform(0, 0.5) if is_random else 1.0
                 async with asyncio.timeout(wait):
                     await self.servers.event("dies")
             except TimeoutError:
@@ -127,7 +127,7 @@ class Chain:
             self.ledger.look(self.servers.data, committed)
 
     async def finish(self) -> None:
-        """A server that lives: everything that was sent is stored, and can be read from it."""
+        """Run a server that is not killed; check that all sent records are stored and readable."""
         assert await self.servers.start()
         for producer in self.producers:
             await producer.close()
@@ -169,20 +169,20 @@ async def test_a_repeatedly_killed_server_loses_and_duplicates_nothing(
 
 
 class Lives:
-    """One producer id in many processes, each of which goes on behind the one before."""
+    """One producer id in successive processes, each of which continues after the last."""
 
     def __init__(self, servers: Servers, authority: Path) -> None:
         self.servers = servers
         self._authority = authority
-        self.told: dict[int, int] = {}
-        """By sequence number that was flushed, in which life; the last number stands for all."""
+        self.flushed: dict[int, int] = {}
+        """By the last sequence number of each flush, the life that flushed it."""
         self.begun: list[tuple[int, int]] = []
-        """Of each life its number, and what was stored when it began."""
+        """For each life its number, and the last stored record when it began."""
         self.stored = 0
         """The last record that is known to be stored."""
 
     async def live(self, life: int, flushes: int, kill_server: bool) -> None:
-        """A producer process, from its start to its end."""
+        """Run one producer process until its end."""
         arguments = (self.servers.address, "lives", "one", str(self._authority), str(life))
         async with Script("tests.ingest.producing", *arguments) as process:
             committed = (await process.event("opened"))["committed"]
@@ -191,19 +191,19 @@ class Lives:
             self.stored = committed
             for number in range(flushes):
                 self.stored = (await process.event("flushed"))["sequence"]
-                self.told[self.stored] = life
+                self.flushed[self.stored] = life
                 if kill_server and number == flushes // 2:
                     await self.servers.kill()
                     break
             process.process.kill()
-            # It may have said something before it died.
+            # It may have reported events before it died.
             with contextlib.suppress(AssertionError):
                 while True:
                     self.stored = (await process.event("flushed"))["sequence"]
-                    self.told[self.stored] = life
+                    self.flushed[self.stored] = life
 
     def judge(self, directory: Path) -> None:
-        """All that was flushed is there, once, in order, and is what that life has sent."""
+        """Check that flushed records are stored once, in order, with the values of their life."""
         reader = DirectoryReader(directory)
         (topic,) = reader.topics()
         values: dict[int, str] = {}
@@ -218,7 +218,7 @@ class Lives:
                     values[sequence] = row["value"].decode()
         assert sorted(values) == list(range(1, len(values) + 1))
         assert len(values) >= self.stored
-        for last, life in self.told.items():
+        for last, life in self.flushed.items():
             first = next(committed for number, committed in self.begun if number == life)
             for sequence in range(first + 1, last + 1):
                 assert values[sequence] == f"{sequence} in life {life}"
@@ -228,13 +228,13 @@ class Lives:
 async def test_a_killed_producer_continues_after_the_last_stored_record(
     seed: int, tmp_path: Path, authority: ServerTLS, tls: ServerTLS
 ) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     (tmp_path / "authority").write_bytes(authority.certificate)
     async with Servers(tmp_path, tls) as servers:
         assert await servers.start()
         lives = Lives(servers, tmp_path / "authority")
         for life in range(5):
-            await lives.live(life, chance.randrange(1, 12), kill_server=False)
+            await lives.live(life, rng.randrange(1, 12), kill_server=False)
         await servers.kill()
         lives.judge(servers.data)
 
@@ -243,13 +243,13 @@ async def test_a_killed_producer_continues_after_the_last_stored_record(
 async def test_a_killed_producer_and_server_continue_after_the_last_stored_record(
     seed: int, tmp_path: Path, authority: ServerTLS, tls: ServerTLS
 ) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     (tmp_path / "authority").write_bytes(authority.certificate)
     async with Servers(tmp_path, tls) as servers:
         assert await servers.start()
         lives = Lives(servers, tmp_path / "authority")
         for life in range(5):
-            await lives.live(life, chance.randrange(1, 12), kill_server=True)
+            await lives.live(life, rng.randrange(1, 12), kill_server=True)
             lives.judge(servers.data)
             assert await servers.start()
         await servers.kill()

@@ -1,4 +1,4 @@
-"""What is on disk is what docs/ingest.md says: read here with none of our own code."""
+"""The files on disk match docs/ingest.md; this test reads them without our own code."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def lines_of(path: Path) -> list[Any]:
 
 
 async def _roll(directory: Path) -> None:
-    """A server that is started finds finished logs, and makes segments of them."""
+    """Start a server, which rolls finished logs into segments."""
     limits = ingest.IngestSettings(low_water=0)
     async with ingest.IngestServer(
         "127.0.0.1:0", directory, tls=aqueduct.dev_tls(), limits=limits

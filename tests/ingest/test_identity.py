@@ -1,4 +1,4 @@
-"""Positions and histories: whose rows offsets are, decided without a server."""
+"""Positions and histories: whether offsets belong to a topic, decided without a server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_position_has_the_newest_epoch_that_it_reaches_into(
 
 
 class Counted(list[int]):
-    """Where an epoch starts, and how often anybody looked."""
+    """The start of an epoch, with a count of its lookups."""
 
     looks = 0
 
@@ -138,28 +138,28 @@ def ends_of(rows: Rows) -> dict[int, int]:
 @pytest.mark.parametrize("max_epochs", [50, 2])
 @given(st.randoms(use_true_random=False))
 def test_a_position_matches_exactly_the_copies_that_have_its_rows(
-    max_epochs: int, chance: random.Random
+    max_epochs: int, rng: random.Random
 ) -> None:
     """Servers start on any copy, write, and are copied at any time, also while they write."""
     copies: list[tuple[History, Rows]] = [(History("id"), ([], []))]
     positions: list[tuple[TopicPosition, Rows]] = []
     numbers = itertools.count()
     for _ in range(8):
-        history, rows = chance.choice(copies)
+        history, rows = rng.choice(copies)
         rows = copied(rows)
         history = history.begun(ends_of(rows), max_epochs)
-        for _ in range(chance.randrange(4)):
-            rows[chance.randrange(2)].append(next(numbers))
-            read = {at: chance.randint(0, end) for at, end in ends_of(rows).items()}
+        for _ in range(rng.randrange(4)):
+            rows[rng.randrange(2)].append(next(numbers))
+            read = {at: rng.randint(0, end) for at, end in ends_of(rows).items()}
             positions.append((history.position(read), (rows[0][: read[0]], rows[1][: read[1]])))
-            if chance.random() < 0.3:
+            if rng.random() < 0.3:
                 copies.append((history, copied(rows)))
         copies.append((history, rows))
     for position, read_rows in positions:
         for history, rows in copies:
             has = all(rows[at][: len(read_rows[at])] == read_rows[at] for at in (0, 1))
             found = history.mismatch(position, ends_of(rows))
-            # A short history may let too much pass, and then does not know what is old to it.
+            # A short history may accept a mismatch, and has no epoch for positions before it.
             if max_epochs == 50 or (has and position.epoch):
                 assert (found == "") == has, (position, history)
 

@@ -23,8 +23,8 @@ VALUES = [b"%d" % (number % 900) for number in range(3_000)]
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed server is missed at once."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detect killed servers quickly."""
     monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.4, keep_alive=0.1))
     monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
@@ -43,7 +43,7 @@ def values_in(directory: Path) -> Counter[bytes]:
 async def send_and_be_killed(
     servers: Servers, producer: Producer, values: list[bytes], moment: str
 ) -> None:
-    """Send in small steps while the server dies and comes again."""
+    """Send in small steps while the server is killed and restarted."""
 
     async def rise_again() -> None:
         if moment:
@@ -60,7 +60,7 @@ async def send_and_be_killed(
             await producer.send_many(values[at : at + 100], ids=ids[at : at + 100])
             await asyncio.sleep(0.005)
             if at % 300 == 0:
-                await producer.flush()  # so that there are as many groups, at the least
+                await producer.flush()  # so that there are at least as many groups
         await producer.complete()
     finally:
         await rising

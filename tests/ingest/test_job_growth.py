@@ -1,4 +1,4 @@
-"""How large a server process gets while an interrupted step is finished, whatever its size.
+"""The memory of a server process while an interrupted step of any size is finished.
 
 JOB_ROWS=2000000 runs this with the default limits and a step as large as that.
 """
@@ -62,13 +62,13 @@ def serving(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def peak(process: subprocess.Popen[str]) -> int:
-    """The most memory that a process has had so far, in megabytes."""
+    """Return the peak memory of a process, in megabytes."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) // 1024
 
 
 def write(address: str, run: int, rows: range, parts: int, size: int, unique: bool) -> None:
-    """Send the first rows of a step, or all of them, and end it then."""
+    """Send the first rows of a step, or all rows and then end it."""
     total = Fingerprint()
     with Client(address, trust=aqueduct.dev_trust()) as client:
         for part in range(parts):

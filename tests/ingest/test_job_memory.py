@@ -44,7 +44,7 @@ def put(store: Store, topic: Topic, part: WriteScope, *values: bytes) -> None:
 
 
 class Writer:
-    """A producer that writes a part, and stays open."""
+    """A producer that writes a part and stays open."""
 
     def __init__(self, store: Store, part: WriteScope) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class Writer:
         self._store.recall(topic_of(self._store), missing)
 
     def put(self, *values: bytes) -> int:
-        """Store rows; how many were there."""
+        """Store rows; return how many were duplicates."""
         what = records(values, ids_of(values))
         submission = Submission(self.part.producer_id, what, scope=self.part, attempt=self.attempt)
         self._store.commit({topic_of(self._store): [submission]})
@@ -227,7 +227,7 @@ def test_later_runs_spill_their_ids_within_the_limit(
         with pytest.raises(RefusedRecords, match="1 jobs of this server use spill files already"):
             begin(store, second[1])
         assert send(store, first[1], b"2", b"4").skipped == 1
-        # A run that went away does not keep others out for ever, and begins anew if it is back.
+        # The file of an idle run is evicted for another job; the evicted job needs a new run.
         now[0] += 3_600
         begin(store, second[1])
         assert (jobs.ids, jobs.files) == (0, 1)
@@ -348,7 +348,7 @@ def test_ids_that_could_not_be_spilled_are_read_back(
             send(store, scope(part), *values)
         send(store, scope(1), *(b"more of %d" % number for number in range(20)))
         _, missing = store.begin(topic, scope(0))
-        assert missing is not None  # what is known of part 0 made room
+        assert missing is not None  # the ids of part 0 were evicted
         missing.read(topic.partitions)
         assert missing.ledger.is_spilled
         if broken == "complete":

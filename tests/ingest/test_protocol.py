@@ -1,4 +1,4 @@
-"""What goes over the wire between producers, readers and servers: its form, and its size."""
+"""Messages between producers, readers and servers: their encoding and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as Arrow has them."""
+"""Rows as Arrow record batches."""
 
 import pyarrow as pa
 import pytest

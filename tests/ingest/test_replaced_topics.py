@@ -27,7 +27,7 @@ CASES = pytest.mark.parametrize(
 
 
 class Replaced(Lab):
-    """A lab whose topic is copied, goes on, and is replaced while no server runs."""
+    """A lab whose topic is copied, written further, and replaced while no server runs."""
 
     async def fill(self, server: IngestServer, count: int, producer_id: str = "other") -> Producer:
         async with self.producer(server, producer_id=producer_id, partitions=1) as producer:
@@ -130,11 +130,11 @@ async def test_a_producer_with_the_position_of_its_predecessor_fails(
     replaced.replace(restored)
     async with replaced.serve() as server:
         await replaced.fill(server, 60 + grown, "p")
-        for _ in range(2):  # a loop that starts it again hears it again
+        for _ in range(2):  # each retry fails
             with pytest.raises(IngestError, match=REPLACED):
                 await replaced.producer(server, producer_id="p", position=position).open()
-        async with replaced.producer(server, producer_id="p") as anew:
-            assert anew.committed == 60 + grown
+        async with replaced.producer(server, producer_id="p") as unchecked:
+            assert unchecked.committed == 60 + grown
 
 
 @CASES
@@ -171,7 +171,7 @@ async def test_a_named_reader_whose_rows_are_missing_fails_until_it_is_forgotten
     async with replaced.serve() as server, replaced.reader(server) as reader:
         await replaced.fill(server, 40, "p")
         await reader.advance("reports", "topic", {0: 100})
-    # Somebody puts the rows back from a copy, and leaves what is beside them.
+    # The rows are restored from a copy, without the other files.
     shutil.rmtree(replaced.topic / "part=0")
     shutil.copytree(replaced.directory.parent / "copy" / "part=0", replaced.topic / "part=0")
     (replaced.topic / "closed.json").unlink()

@@ -1,4 +1,4 @@
-"""Limits of an ingest server that cannot work are refused."""
+"""Invalid limits of an ingest server are rejected."""
 
 from dataclasses import replace
 from typing import Any

@@ -16,8 +16,8 @@ def test_runs_match_the_partition_of_each_record(
     everything = range(stop)
     runs = spread(range(start, stop), sequence, partitions)
     assert alone == {
-        number: [at for place in places for at in everything[place]]
-        for number, places in runs.items()
+        number: [at for each in slices for at in everything[each]]
+        for number, slices in runs.items()
     }
 
 
@@ -28,7 +28,7 @@ def test_picked_records_have_all_their_columns() -> None:
         7, [b"1", b"2", b"3", b"4"], [10, 20, 30, 40], keys, headers, ids=bytes(range(80))
     )
     by_runs = records.pick_runs([slice(0, 1), slice(2, 4)])
-    assert by_runs == records.pick_places([0, 2, 3])
+    assert by_runs == records.pick_indices([0, 2, 3])
     assert by_runs == RecordColumns(
         0,
         [b"1", b"3", b"4"],

@@ -24,7 +24,7 @@ from aioquic.tls import SessionTicket
 from aqueduct.security import dev_trust
 from tests.interop.frames import Frame, connection_headers, read_frames, route_to, version
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 ENTRYPOINT = 0
 
 
@@ -104,7 +104,7 @@ class Peer(QuicConnectionProtocol):
     async def until(self, check: Callable[[], Any], what: str) -> Any:
         """Wait until a condition holds."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while not (found := check()):
                     self._news.clear()
                     await self._news.wait()
@@ -163,7 +163,7 @@ async def peer_of(
     try:
         peer.connect((host, int(port)))
         if ticket is None:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await peer.wait_connected()
         yield peer
     finally:

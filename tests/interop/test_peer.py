@@ -29,7 +29,7 @@ from tests.interop.frames import (
     sent_unreliable,
     version,
 )
-from tests.interop.peer import ENTRYPOINT, PATIENCE, Peer, peer_of
+from tests.interop.peer import ENTRYPOINT, TIMEOUT, Peer, peer_of
 from tests.processes.peers import eventually, receive_until_error
 
 Server = aqueduct.Server[bytes]
@@ -312,7 +312,7 @@ class Wish(msgspec.Struct):
 
 async def test_the_server_creates_channels_and_forgets_a_lost_one() -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", Wish, tls=aqueduct.dev_tls()) as server,
         peer_of(server.address) as peer,
     ):
@@ -349,7 +349,7 @@ async def test_the_server_creates_channels_and_forgets_a_lost_one() -> None:
 
 async def test_the_peer_sends_on_a_channel_of_the_server() -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", Wish, tls=aqueduct.dev_tls()) as server,
         peer_of(server.address) as peer,
     ):

@@ -31,7 +31,7 @@ from tests.interop.frames import (
     varint,
     version,
 )
-from tests.interop.peer import ENTRYPOINT, PATIENCE, Peer, peer_of
+from tests.interop.peer import ENTRYPOINT, TIMEOUT, Peer, peer_of
 
 PROTOCOL_VIOLATION, VERSION_MISMATCH, FLOW_CONTROL, LIMIT_EXCEEDED = 2, 3, 4, 5
 
@@ -289,7 +289,7 @@ async def test_data_before_the_headers_is_bounded(monkeypatch: pytest.MonkeyPatc
     # Not by its dotted name: `aqueduct.channel` is the function, too.
     monkeypatch.setattr(importlib.import_module("aqueduct.api.server"), "Config", small)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
         peer_of(server.address) as peer,
     ):
@@ -314,7 +314,7 @@ async def test_the_server_serves_others_after_all_violations(
         bad.open(b"nonsense")
         await bad.closing()
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aqueduct.connect(server.address, trust=aqueduct.dev_trust()) as good,
     ):
         await good.entrypoint.send(b"hello")

@@ -7,7 +7,7 @@ from aqueduct.ipc.address import ParsedAddress, parse, unparse
 
 
 @pytest.mark.parametrize(
-    ("address", "place"),
+    ("address", "parsed"),
     [
         ("udp://127.0.0.1:5000", ParsedAddress("udp", "127.0.0.1", 5000)),
         ("udp://:0", ParsedAddress("udp", "", 0)),
@@ -18,8 +18,8 @@ from aqueduct.ipc.address import ParsedAddress, parse, unparse
         ("local://Name", ParsedAddress("local", "Name", 0)),
     ],
 )
-def test_an_address_has_parts(address: str, place: ParsedAddress) -> None:
-    assert parse(address) == place
+def test_an_address_has_parts(address: str, parsed: ParsedAddress) -> None:
+    assert parse(address) == parsed
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ async def deliver(options: argparse.Namespace) -> None:
 def litter(to: str, seed: int) -> None:
     """Send malformed datagrams endlessly: noise, and PDUs that are truncated or changed."""
     random = Random(seed)
-    place = parse(to)
+    target = parse(to)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         say("ready", address=f"udp://127.0.0.1:{sock.getsockname()[1]}")
@@ -77,7 +77,7 @@ def litter(to: str, seed: int) -> None:
                 pdu[random.randrange(len(pdu))] ^= 1 << random.randrange(8)
             noise = random.randbytes(random.choice((0, 1, 21, 22, 60, 1_500)))
             for data in (pdu, pdu[: random.randrange(len(pdu))], noise):
-                sock.sendto(data, (place.host, place.port))
+                sock.sendto(data, (target.host, target.port))
             if count % 20 == 0:
                 time.sleep(0.002)
 

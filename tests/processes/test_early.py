@@ -167,13 +167,13 @@ async def test_what_was_sent_before_a_close_reaches_a_restarted_server() -> None
         connection = await connect(address, Request, early_data=True)
         assert not connection.is_ready
         sink, mine = channel(bytes)
-        report, told = oneshot(str)
+        report, answer = oneshot(str)
         # Enough that the server is still receiving when the connection ends.
         await connection.entrypoint.send(Produce(10_000, 10_000, "finish", sink, report))
         await connection.close()
         assert not await earliness(second)
         mine.close()
-        told.close()
+        answer.close()
         failed = await second.wait_for("failed")
         assert failed["request"] == "do_produce"
 

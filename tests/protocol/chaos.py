@@ -412,9 +412,9 @@ class ChaoticPeer:
         if self._is_strange():
             data += bytes([self.random.randrange(256)])
         if cut and self.random.random() < 0.15 and data:
-            place = self.random.randrange(len(data))
-            self._rest[stream] = data[place:]
-            data = data[:place]
+            middle = self.random.randrange(len(data))
+            self._rest[stream] = data[middle:]
+            data = data[:middle]
         self.core.handle_stream_data(stream, data, False, now)
 
     def _end(self, stream: int, now: float) -> None:

@@ -121,7 +121,7 @@ def test_an_ended_connection_ignores_commands_and_inputs(
 
 
 class Ledger:
-    """The ends of channels and fates of messages that one application was told."""
+    """The ends of channels and fates of messages that were reported to one application."""
 
     def __init__(self, core: ConnectionCore) -> None:
         self.watch = Watch(core)

@@ -770,7 +770,7 @@ def test_a_message_that_attaches_an_own_channel_is_a_violation() -> None:
 
 
 def test_a_channel_that_ended_cannot_be_attached_again() -> None:
-    """AQ-SEND-7: its tombstone says so."""
+    """AQ-SEND-7: its tombstone shows that it existed."""
     peer = server_core()
     channel = from_client(1)
     stream = peer.routed(ENTRYPOINT, carrier(0, channel))

@@ -67,7 +67,7 @@ def test_an_ignored_sequence_holds_no_bytes() -> None:
 
 
 @given(st.lists(st.integers(1, 30), max_size=20))
-def test_a_stream_means_the_same_in_any_chunks(places: list[int]) -> None:
+def test_a_stream_means_the_same_in_any_chunks(sizes: list[int]) -> None:
     data = encode(
         [
             RouteTo(ENTRYPOINT),
@@ -79,9 +79,9 @@ def test_a_stream_means_the_same_in_any_chunks(places: list[int]) -> None:
     )
     peer = server_core()
     at = 0
-    for place in places:
-        peer.write(99, data[at : at + place])
-        at += place
+    for size in sizes:
+        peer.write(99, data[at : at + size])
+        at += size
     peer.write(99, data[at:], fin=True)
     peer.assert_alive()
     assert payloads(peer.core.take(ENTRYPOINT, 9, peer.now)) == [b"one", b"", b"three"]

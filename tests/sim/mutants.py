@@ -65,7 +65,7 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "a dropped datagram keeps its place in the window",
+        "a dropped datagram keeps its credit in the window",
         "protocol/sender.py",
         "                self._release(self.datagrams.forgo(number))\n",
         "                self.datagrams.forgo(number)\n",

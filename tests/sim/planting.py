@@ -10,6 +10,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import aqueduct
@@ -20,7 +21,7 @@ SEEDS = "0:1000"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A replacement in one file under ``src/aqueduct``; ``old`` must be there exactly once."""
+    """A replacement in one file under ``src/aqueduct``; ``old`` must occur exactly once."""
 
     name: str
     file: str
@@ -31,40 +32,40 @@ class Mutant:
 
 
 @cache
-def sources() -> tempfile.TemporaryDirectory[str]:
+def sources(beside: Path) -> tempfile.TemporaryDirectory[str]:
     """Copy the sources with their bytecode, which halves the time that a simulator takes to start.
 
     Compiled modules would hide the fault from the interpreter.
     """
-    place = tempfile.TemporaryDirectory(prefix="sources-")
-    copy = Path(place.name) / "aqueduct"
+    directory = tempfile.TemporaryDirectory(prefix="sources-", dir=beside)
+    copy = Path(directory.name) / "aqueduct"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
     assert compileall.compile_dir(copy, quiet=1)
-    return place
+    return directory
 
 
-def plant(mutant: Mutant, place: Path) -> Path:
-    """Link the sources into ``place``, with the fault in one of them."""
-    shutil.copytree(sources().name, place, copy_function=os.link, dirs_exist_ok=True)
-    file = place / "aqueduct" / mutant.file
+def plant(mutant: Mutant, directory: Path) -> Path:
+    """Link the sources into ``directory``, with the fault in one of them."""
+    shutil.copytree(
+        sources(directory.parent).name, directory, copy_function=os.link, dirs_exist_ok=True
+    )
+    file = directory / "aqueduct" / mutant.file
     text = file.read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1, f"{mutant.file} has changed: adapt {mutant.name!r}"
     file.unlink()
-    file.with_name("__pycache__").joinpath(
-        f"{file.stem}.{sys.implementation.cache_tag}.pyc"
-    ).unlink()
+    Path(cache_from_source(str(file))).unlink(missing_ok=True)
     file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    return place
+    return directory
 
 
-def assert_found(mutant: Mutant, place: Path, protocol: str) -> None:
+def assert_found(mutant: Mutant, directory: Path, protocol: str) -> None:
     """Fail unless the simulator finds a violation with the fault in the core."""
-    plant(mutant, place)
+    plant(mutant, directory)
     command = [sys.executable, "-m", "aqueduct.testing.simulate", "--protocol", protocol]
     run = subprocess.run(
         [*command, "--seeds", mutant.seeds, "--stop-at-first"],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(place)},
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(directory)},
         capture_output=True,
         text=True,
         timeout=600,

@@ -37,11 +37,11 @@ def test_the_hash_seed_of_the_process_does_not_change_the_transcript(
         "for seed in range(15):\n"
         f"    print(transcript_hash(transcript(PROTOCOLS[{protocol!r}](seed).record)))\n"
     )
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.split() == [hash_of(protocol, seed) for seed in range(15)]
+    assert result.stdout.split() == [hash_of(protocol, seed) for seed in range(15)]

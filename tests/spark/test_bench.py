@@ -36,7 +36,7 @@ def test_every_measurement_runs(
         driver = Driver(spark, make(spark, setting, info), tmp_path)
         for measure in SPARK_ALL:
             if measure.kind is Kind.DELAY:
-                place = driver.watch(ORDER)["place"]
-                assert driver.delay({**ORDER, "place": place})["p50"] > 0
+                directory = driver.watch(ORDER)["directory"]
+                assert driver.delay({**ORDER, "directory": directory})["p50"] > 0
             elif peer == "aqueduct" or not measure.ours_only:
                 assert getattr(driver, measure.kind.value)(ORDER)["rate"] > 0

@@ -27,7 +27,7 @@ Rows = list[tuple[int, int]]
 def origin(
     request: pytest.FixtureRequest, landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> Iterator[dict[str, str]]:
-    """The options that say where a landing is, with 100 rows in it; written to before."""
+    """Return the options that name a landing, after writing 100 rows to it."""
     landing.write("logs", 60)
     landing.write("logs", 40, roll=False, headers=[[("n", b"h")]] * 40)
     if request.param == "directory":
@@ -42,12 +42,12 @@ def everything(landing: Landing) -> Rows:
 
 
 def read(spark: SparkSession, **options: str) -> int:
-    """How many rows there are."""
+    """Return the number of rows."""
     return spark.read.format("aqueduct").options(subscribe="logs", **options).load().count()
 
 
 class Query:
-    """Runs a stream until there is nothing new, and keeps the rows of each batch."""
+    """Runs a stream over all available rows, and keeps the rows of each batch."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path, **options: str) -> None:
         self._spark = spark
@@ -60,7 +60,7 @@ class Query:
         self.batches.append(sorted((row.partition, row.offset) for row in rows))
 
     def run(self) -> list[Rows]:
-        """The batches of one run."""
+        """Run the query once; return its batches."""
         self.batches.clear()
         stream = self._spark.readStream.format("aqueduct").options(**self._options).load()
         query = (

@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 
 
 def cells(heading: str, column: int) -> list[str]:
-    """What is in a column of the table whose first row begins with this, row by row."""
+    """Return a column of the table whose first row begins with the heading."""
     lines = PAGE[PAGE.index(f"| {heading} |") :].splitlines()[2:]
     rows = lines[: next(at for at, line in enumerate(lines) if not line.startswith("|"))]
     return [row.split("|")[column] for row in rows]
@@ -32,7 +32,7 @@ def test_the_first_example_of_the_guide_to_spark_prints_the_sum() -> None:
 
 
 def test_the_table_of_the_source_has_exactly_all_options() -> None:
-    # A directory stands in the remark about servers, because Kafka has no such thing.
+    # The remark about servers mentions directories, because Kafka has none.
     assert code(cells("Kafka's source", 2)) | {"path"} == set(SOURCE_OPTIONS)
     assert "`path`" in cells("Kafka's source", 3)[0]
 
@@ -49,7 +49,7 @@ def test_the_table_of_trust_has_exactly_all_options() -> None:
 def test_the_table_of_columns_has_exactly_all_columns() -> None:
     rows = zip(cells("Kafka", 1), cells("Kafka", 2), strict=True)
     named = code([kafka if "the same" in here else here for kafka, here in rows])
-    # Those are what a header is made of.
+    # The table also names the fields of a header.
     assert named - {"name"} == set(row_schema(True).names)
 
 

@@ -40,7 +40,7 @@ SECONDS = 300
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_retry_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "RETRY_DELAYS", (0.0,))
 
 
@@ -73,7 +73,7 @@ class Source:
             yield {"servers": server.address, "trustCa": self._trust_ca}
 
     def run(self, start: dict[str, Any] | None, **more: str) -> tuple[dict[str, Any], Rows]:
-        """One batch of a query that begins at some offsets: where it ends, and its rows."""
+        """Run one batch of a query from some offsets; return its end offsets and its rows."""
         with self.options() as where:
             given = {"subscribe": "logs", "startingOffsets": "earliest", **where, **more}
             reader = StreamReader(given, ROWS)
@@ -82,7 +82,7 @@ class Source:
             return end, self.read(reader, begun, end)
 
     def again(self, start: dict[str, Any], end: dict[str, Any], **more: str) -> Rows:
-        """The rows of a batch that was planned before."""
+        """Return the rows of a batch that was planned before."""
         with self.options() as where:
             reader = StreamReader({"subscribe": "logs", **where, **more}, ROWS)
             return self.read(reader, start, end)
@@ -104,7 +104,7 @@ def source(
 
 
 def read_before(source: Source) -> tuple[dict[str, Any], dict[str, Any], Rows]:
-    """A query that has read 300 rows, of which the last 100 are not in the copy."""
+    """Run a query over 300 rows, of which the last 100 are not in the copy."""
     source.landing.write("logs", 200)
     source.copy()
     middle, first = source.run(None)
@@ -119,7 +119,7 @@ def test_a_stream_from_a_checkpoint_fails_without_on_topic_replaced(
 ) -> None:
     middle, end, rows = read_before(source)
     assert len(rows) == 300
-    source.landing.write("logs", 1)  # what goes on is the same topic, also after a restart
+    source.landing.write("logs", 1)  # it is the same topic, also after a restart
     assert len(source.run(end)[1]) == 1
     source.replace(restored, grown)
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_a_stream_from_a_checkpoint_fails_without_on_topic_replaced(
             source.run(end)
         with pytest.raises(SourceError, match=REPLACED):
             source.again(middle, end)
-    source.landing.write("logs", 700)  # a loop that starts the query again does not get past it
+    source.landing.write("logs", 700)  # restarting the query does not help
     with pytest.raises(SourceError, match=REPLACED):
         source.run(end)
     there = source.run(None)[1]
@@ -223,7 +223,7 @@ class Target:
         self._authority = authority
 
     def write(self, number: int, *values: str, **more: bool) -> Counter[bytes]:
-        """One batch of a query: what is stored then."""
+        """Write one batch of a query; return the stored values."""
         with self.landing.served(self._tls) as server:
             backend = Backend(server=server.address, trust=trust(self._authority.certificate))
             sink = Sink((backend,), ColumnNames("value"), "logs", is_dense=True, **more)

@@ -16,7 +16,7 @@ import pytest
 
 from aqueduct.testing.relay import Direction, Impairments, Relay, main, split_address
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
 class Echo(asyncio.DatagramProtocol):
@@ -61,7 +61,7 @@ async def scene(
             Client, remote_addr=split_address(relay.address)
         )
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 yield relay, echo, client, transport
         finally:
             transport.close()
@@ -269,7 +269,7 @@ async def test_the_command_prints_its_address_and_finally_its_counts() -> None:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             address = json.loads(await process.stdout.readline())["address"]
             transport, client = await loop.create_datagram_endpoint(
                 Client, remote_addr=split_address(address)

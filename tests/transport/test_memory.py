@@ -122,8 +122,8 @@ async def test_a_server_that_closes_notifies_its_clients() -> None:
 
 
 async def test_connecting_to_an_unused_name_is_an_error_that_names_it() -> None:
-    with pytest.raises(ConnectError, match="nothing listens at memory://nobody"):
-        await connect("memory://nobody")
+    with pytest.raises(ConnectError, match="nothing listens at memory://unused"):
+        await connect("memory://unused")
 
 
 async def test_a_name_is_free_again_after_close() -> None:

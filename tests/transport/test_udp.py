@@ -174,9 +174,9 @@ def test_an_interface_without_batching_gets_single_packets(pair: Three) -> None:
 
 
 def test_a_connected_socket_reports_an_unreachable_port() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = nobody.getsockname()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = unused.getsockname()
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.connect(address)
     udp = UdpSocket(sock)

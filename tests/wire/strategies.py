@@ -88,7 +88,7 @@ def sequences(draw: st.DrawFn) -> list[Frame]:
     return frames
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     """Return the same bytes in chunks, some of which may be empty."""
-    bounds = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    bounds = [0, *sorted(at % (len(data) + 1) for at in cuts), len(data)]
     return [data[start:stop] for start, stop in pairwise(bounds)]

@@ -134,23 +134,21 @@ def test_every_sequence_of_frames_round_trips(frames: list[Frame]) -> None:
 
 
 @given(sequences(), st.lists(st.integers(min_value=0)))
-def test_any_chunks_give_the_same_frames(frames: list[Frame], places: list[int]) -> None:
+def test_any_chunks_give_the_same_frames(frames: list[Frame], cuts: list[int]) -> None:
     data = b"".join(frame.encode() for frame in frames)
-    assert parse(cut(data, places)) == frames
+    assert parse(cut(data, cuts)) == frames
     assert parse(bytewise(data)) == frames
 
     parser = SequenceParser(LIMITS)
-    for chunk in cut(data, places):
+    for chunk in cut(data, cuts):
         parser.feed(chunk)
     assert parser.held == len(data)
     assert flatten(drain(parser)) == frames
 
 
 @given(sequences(), st.lists(st.integers(min_value=0)), st.integers(min_value=0))
-def test_queued_chunks_are_read_in_order(
-    frames: list[Frame], places: list[int], pause: int
-) -> None:
-    chunks = cut(b"".join(frame.encode() for frame in frames), places)
+def test_queued_chunks_are_read_in_order(frames: list[Frame], cuts: list[int], pause: int) -> None:
+    chunks = cut(b"".join(frame.encode() for frame in frames), cuts)
     parser = SequenceParser(LIMITS)
     found: list[Frame] = []
     for at, chunk in enumerate(chunks):
@@ -192,11 +190,9 @@ almost_frames = st.lists(
     st.lists(st.integers(min_value=0)),
 )
 @example(ROUTE + message_head(MAX_VARINT, 0) + b"\x04" + b"\x80" * 9 + b"\x02\x00\x00\x00", [])
-def test_arbitrary_bytes_have_the_same_outcome_in_any_chunks(
-    data: bytes, places: list[int]
-) -> None:
+def test_arbitrary_bytes_have_the_same_outcome_in_any_chunks(data: bytes, cuts: list[int]) -> None:
     """Only RemoteProtocolError is raised, and no more is held than the limits allow."""
-    assert outcome([data]) == outcome(cut(data, places)) == outcome(bytewise(data))
+    assert outcome([data]) == outcome(cut(data, cuts)) == outcome(bytewise(data))
 
 
 def test_consecutive_plain_messages_are_one_run() -> None:
@@ -209,11 +205,11 @@ def test_consecutive_plain_messages_are_one_run() -> None:
 
 def test_a_run_continues_after_a_message_in_two_chunks() -> None:
     data = b"".join(message_head(at, 3) + b"abc" for at in range(6))
-    for place in range(len(data)):
+    for middle in range(len(data)):
         parser = SequenceParser(LIMITS)
-        parser.feed(ROUTE + data[:place])
+        parser.feed(ROUTE + data[:middle])
         drain(parser)
-        parser.feed(data[place:])
+        parser.feed(data[middle:])
         assert len(drain(parser)) == 1
 
 

@@ -1,4 +1,4 @@
-"""JSON payloads, for peers that have no MessagePack and for people who read messages."""
+"""JSON payloads, for peers without MessagePack, and for messages that people read."""
 
 from __future__ import annotations
 

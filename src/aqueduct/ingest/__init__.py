@@ -60,7 +60,13 @@ def __getattr__(name: str) -> _Any:
     """Return a name of the server side, imported on first use."""
     if name not in _SERVER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(_SERVER[name]), name)
+    value = globals()[name] = getattr(_import_module(_SERVER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return all names, also those that were not used yet."""
+    return sorted({*globals(), *_SERVER})
 
 
 __all__ = [

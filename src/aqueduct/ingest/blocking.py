@@ -249,7 +249,7 @@ async def _next(
 
 
 def _leave(batches: AsyncGenerator[pa.RecordBatch, None], turn: asyncio.Lock) -> None:
-    """Close a reading, after a wait for its next batch that may just be cancelled."""
+    """Close a read in a task, once a pending `_next`, which may be cancelled, has ended."""
 
     async def leave() -> None:
         async with turn:

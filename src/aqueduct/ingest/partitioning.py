@@ -16,16 +16,16 @@ def partition_of(key: bytes | None, sequence: int, partitions: int) -> int:
     return crc32(key) % partitions
 
 
-def spread(places: range, sequence: int, partitions: int) -> dict[int, list[slice]]:
+def spread(indices: range, sequence: int, partitions: int) -> dict[int, list[slice]]:
     """Return, by partition, slices of the indices of many records without a key.
 
     ``sequence`` is the sequence number of the record at index 0.
     """
     runs: dict[int, list[slice]] = {}
-    at = places.start
-    while at < places.stop:
+    at = indices.start
+    while at < indices.stop:
         turn = (sequence + at) // RUN
-        end = min((turn + 1) * RUN - sequence, places.stop)
+        end = min((turn + 1) * RUN - sequence, indices.stop)
         runs.setdefault(turn % partitions, []).append(slice(at, end))
         at = end
     return runs

@@ -96,15 +96,15 @@ class RecordColumns(msgspec.Struct, array_like=True):
             size += sum(len(name) + len(value) for row in rows for name, value in row)
         return size
 
-    def partitions_at(self, places: Sequence[int], count: int) -> list[int]:
+    def partitions_at(self, indices: Sequence[int], count: int) -> list[int]:
         """Return the partition of the records at some indices, of ``count`` partitions."""
         if self.partition is not None:
-            return [self.partition] * len(places)
+            return [self.partition] * len(indices)
         if self.partitions is not None:
-            return [self.partitions[at] for at in places]
+            return [self.partitions[at] for at in indices]
         if self.keys is None:
-            return [partition_of(None, self.sequence + at, count) for at in places]
-        return [partition_of(self.keys[at], self.sequence + at, count) for at in places]
+            return [partition_of(None, self.sequence + at, count) for at in indices]
+        return [partition_of(self.keys[at], self.sequence + at, count) for at in indices]
 
     def pick_runs(self, runs: Sequence[slice]) -> RecordColumns:
         """Return the records in some slices, without their sequence numbers and partitions."""
@@ -114,12 +114,12 @@ class RecordColumns(msgspec.Struct, array_like=True):
             ids and b"".join([ids[run.start * ID_SIZE : run.stop * ID_SIZE] for run in runs]),
         )
 
-    def pick_places(self, places: Sequence[int]) -> RecordColumns:
+    def pick_indices(self, indices: Sequence[int]) -> RecordColumns:
         """Return the records at some indices, without their sequence numbers and partitions."""
         ids = self.ids
         return self._pick(
-            lambda column: [column[at] for at in places],
-            ids and b"".join([ids[at * ID_SIZE : (at + 1) * ID_SIZE] for at in places]),
+            lambda column: [column[at] for at in indices],
+            ids and b"".join([ids[at * ID_SIZE : (at + 1) * ID_SIZE] for at in indices]),
         )
 
     def _pick(self, pick: Callable[[list[Any]], list[Any]], ids: bytes | None) -> RecordColumns:

@@ -169,7 +169,7 @@ class IngestSettings:
     )
     low_water: int = field(
         default=256 * MIB,
-        metadata=whole("bytes", "Free disk space below which nothing is stored; reading goes on."),
+        metadata=whole("bytes", "Free disk space below which nothing is stored; reads continue."),
     )
     retention_age: float | None = field(
         default=None,

@@ -168,7 +168,7 @@ class Endpoint(Generic[T]):
         self._check_loop()
         closing = self._start_closing()
         if asyncio.current_task() not in self._tasks:
-            await asyncio.shield(closing)  # closing goes on even if the caller is cancelled
+            await asyncio.shield(closing)  # closing continues if the caller is cancelled
 
     def _start_closing(self) -> asyncio.Task[None]:
         """Start to close on behalf of the current task; return the task that closes."""
@@ -452,7 +452,7 @@ class Endpoint(Generic[T]):
             self._set_timer()
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """Record why a remote could not be reached; retries go on."""
+        """Record why a remote could not be reached; retries continue."""
         if self._is_open:
             self._exchange.handle_trouble(remote, why)
 

@@ -63,7 +63,7 @@ class ReceivingHalf(ReceiverStateMachine):
         self._ack_count = 0
         self._arrived = 0
         self._total = -1
-        """How many reliable messages there will ever be, once the peer has finished."""
+        """The total number of reliable messages, once the peer has finished; -1 before."""
         self._is_waiting = False
         """Whether CLOSE_RECEIVER waits until the application has taken the queue."""
         self._flush_at = NEVER
@@ -219,11 +219,11 @@ class ReceivingHalf(ReceiverStateMachine):
 
     @property
     def queued_objects(self) -> int:
-        """How many messages of the queue are kept as objects."""
+        """The number of queued messages that are kept as objects."""
         return self._queue.count if self._queue is not None else 0
 
     def settle(self) -> bool:
-        """Release an ended half if nothing needs it any more; return whether that is so."""
+        """Release an ended half that is no longer needed; return whether it was released."""
         if (
             self.state is not ReceiverState.DRAINING
             or self.owner == Ownership.UNCLAIMED

@@ -3,9 +3,9 @@
 Theory of operation. Senders that wait for the connection window are woken oldest first, and one
 whose message does not fit is passed over: the window may be full of messages that the peer's
 application never takes, and waiting would block every channel (head-of-line blocking). But where
-small messages always fit, a large one would starve. So time alternates for the oldest sender that
-was passed over: for one timeout the others go first, for the next they wait for it, and so on until
-it fits or gives up.
+small messages always fit, a large one would starve. So priority alternates between the oldest
+sender that was passed over and the others: for one timeout the others go first, for the next they
+wait for it, until its message fits or it gives up.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BlockedSenders:
         self.wake_at = NEVER
 
     def wait(self, channel: int, size: int, spare: int = 0) -> None:
-        """Add a sender with a message of this size, or change its size and keep its place."""
+        """Add a sender with a message of this size, or change its size and keep its position."""
         shared = size - spare
         self._smallest = min(self._smallest, shared) if self.sizes else shared
         self.sizes[channel] = size

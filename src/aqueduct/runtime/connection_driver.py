@@ -347,10 +347,10 @@ class ConnectionDriver:
             return ForkedConnectionError(FORKED_REASON, channel=channel)
         if ended is None:
             return ConnectionLost("the connection ended", channel=channel)
-        who = "the peer" if ended.by_peer else "this side"
+        closer = "the peer" if ended.by_peer else "this side"
         reason = f": {ended.reason}" if ended.reason else ""
         return ConnectionLost(
-            f"{who} closed the connection with code {ended.code:#x}{reason}",
+            f"{closer} closed the connection with code {ended.code:#x}{reason}",
             channel=channel,
             code=ended.code,
             reason=ended.reason,

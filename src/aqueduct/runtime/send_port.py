@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 TURN_BYTES = 256 * 1024
 """Bytes that one turn of the event loop may queue before senders yield to it."""
-_WEIGHTS = {Mode.ORDERED: 16, Mode.UNORDERED: 1_024, Mode.UNRELIABLE: 128}
-"""Bytes that a message counts for in a turn in addition to its payload, by its CPU time: 256
-unordered messages, each with its own stream, or 16,000 short ordered ones take milliseconds."""
+_LEAST = {Mode.ORDERED: 64, Mode.UNORDERED: 1_024, Mode.UNRELIABLE: 128}
+"""Bytes that a message counts for in a turn at least, by its CPU time: 256 unordered messages, each
+with its own stream, or 4,000 short ordered ones take some milliseconds."""
 MAX_UNSETTLED = 8_192
 """Unacknowledged unordered messages of one sender; each has its own stream. The receiver can end
 them all with one frame, and more of them would block the event loop for tens of milliseconds."""
@@ -45,10 +45,10 @@ class NetworkSendPort:
         "_forgone",
         "_is_raw",
         "_is_unordered",
+        "_least",
         "_refusal_raised",
         "_refused",
         "_send_plain",
-        "_weight",
         "cancelled",
         "channel",
         "codec",
@@ -83,8 +83,8 @@ class NetworkSendPort:
         """Messages queued while the channel was local, until there is credit for them."""
         self._send_plain: Callable[[bytes, float], int] | None = None
         """Fast path of the core for payloads only, set once a message was sent."""
-        self._weight = 0
-        """The mode's entry in `_WEIGHTS`, set once a message was sent."""
+        self._least = 0
+        """The mode's entry in `_LEAST`, set once a message was sent."""
         self._is_unordered = False
         """Whether the mode is UNORDERED, set once a message was sent."""
         self._ending = False
@@ -121,7 +121,8 @@ class NetworkSendPort:
         try:
             if send is not None and self._is_raw and type(value) is bytes:
                 send(value, driver.time)
-                driver.unflushed += len(value) + self._weight
+                size = len(value)
+                driver.unflushed += (size if size > self._least else self._least) + 8
             else:
                 self._send_any(value, (), None)
         except WouldBlock:
@@ -308,11 +309,11 @@ class NetworkSendPort:
                     self._send_plain = send
         except (MessageTooLarge, LocalProtocolError) as error:
             raise self.driver.limit_error(error) from None
-        if not self._weight:
+        if not self._least:
             mode = self.driver.core.mode_of(self.channel)
-            self._weight = _WEIGHTS[mode]
+            self._least = _LEAST[mode]
             self._is_unordered = mode is Mode.UNORDERED
-        self.driver.unflushed += len(payload) + self._weight
+        self.driver.unflushed += max(len(payload), self._least) + 8
         self.finished = self.finished or self.oneshot
 
     def _is_full(self) -> bool:

@@ -82,10 +82,10 @@ class FrameSent(RecordEntry):
 
     def describe(self) -> str:
         """Return the stream, the channel and the contents."""
-        place = f"d{-1 - self.stream}" if self.in_datagram else f"s{self.stream}"
+        location = f"d{-1 - self.stream}" if self.in_datagram else f"s{self.stream}"
         if self.channel != NO_CHANNEL:
-            place += f" {describe(self.channel)}"
-        return f"{place} {_format_frame(self.frame)}"
+            location += f" {describe(self.channel)}"
+        return f"{location} {_format_frame(self.frame)}"
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class ConnectionClosed(RecordEntry):
 
 @dataclass(slots=True)
 class ConnectionGone(RecordEntry):
-    """The transport told a core that the connection ended."""
+    """The transport reported the end of the connection to a core."""
 
     code: int
     reason: str

@@ -150,7 +150,7 @@ class RecordObserver:
             self._entries.extend(FrameArrived(now, self.side, sent) for sent in held)
 
     def rtt_measured(self, rtt: float) -> None:
-        """Note that the core was told the round-trip time."""
+        """Record that the core got the round-trip time."""
         self._entries.append(RttMeasured(self._clock.now, self.side, rtt))
 
     def connection_closed(self, code: int, reason: str) -> None:
@@ -158,7 +158,7 @@ class RecordObserver:
         self._entries.append(ConnectionClosed(self._clock.now, self.side, code, reason))
 
     def connection_lost(self, code: int, reason: str, by_peer: bool) -> None:
-        """Note that the core was told of the end of the connection."""
+        """Record that the core got the end of the connection."""
         self._entries.append(ConnectionGone(self._clock.now, self.side, code, reason, by_peer))
 
     # Frames

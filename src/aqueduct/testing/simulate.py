@@ -207,8 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if print_transcript(options.seed, options.grep, console, protocol) else 1
     summary = judge(options.seeds, options.jobs, options.stop_at_first, options.json, protocol)
     if options.json:
-        told = asdict(summary)
-        print(json.dumps(told | told.pop("counts")))
+        values = asdict(summary)
+        print(json.dumps(values | values.pop("counts")))
     else:
         report(summary, console, protocol)
     return 1 if summary.failed else 0

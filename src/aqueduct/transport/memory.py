@@ -68,7 +68,7 @@ class MemoryTransport:
         self._has_closed = False
         """Whether the close was handed to the other end."""
         self._has_ended = False
-        """Whether the core was told that the connection is lost."""
+        """Whether the core was notified that the connection is lost."""
         self._is_released = False
         self._read_due = self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None

@@ -45,7 +45,7 @@ async def send(producer: Producer, values: list[bytes], begin: int = 0) -> None:
 
 
 async def write(client: Client, values: list[bytes], number: int = 0, **other: Any) -> None:
-    """A whole part."""
+    """Write a whole part."""
     async with part(client, number, **other) as producer:
         assert not producer.is_done
         await send(producer, values)
@@ -66,7 +66,7 @@ async def test_producers_of_many_topics_share_a_connection(lab: Lab) -> None:
         await asyncio.gather(*(send_to(f"topic-{number % 3}") for number in range(30)))
         assert len(server._server.connections) == 1
         assert [len(await lab.rows(server, f"topic-{number}")) for number in range(3)] == [1000] * 3
-        await eventually(lambda: not server._sending, "all places are free")
+        await eventually(lambda: not server._sending, "no producer sends")
 
 
 async def test_a_lost_connection_is_reestablished_once_for_all_users(lab: Lab) -> None:

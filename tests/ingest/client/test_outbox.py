@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aqueduct.ingest.client.outbox import Batch, Stored
+from aqueduct.ingest.client.outbox import Batch, Outbox, Stored
 from aqueduct.ingest.partitioning import partition_of
 from aqueduct.ingest.records import RecordColumns
 
@@ -39,3 +39,17 @@ async def test_a_receipt_of_a_duplicate_has_no_offset() -> None:
         Stored(0, None),
         Stored(0, 7),
     ]
+
+
+async def test_the_end_of_a_part_without_rows_is_sent_again_after_a_reconnect() -> None:
+    outbox = Outbox(1_000_000)
+    outbox.begin(0)
+    batch = Batch(RecordColumns(0, [], [], is_last=True))
+    batch.completion = asyncio.get_running_loop().create_future()
+    outbox.append(batch)
+    assert (await outbox.next_batch()).is_last
+    outbox.resend(0, is_done=False)
+    assert not batch.completion.done()
+    assert (await outbox.next_batch()).is_last
+    outbox.resend(0, is_done=True)
+    assert batch.completion.done()

@@ -1,4 +1,4 @@
-"""Producers as users use them: what they send arrives, once, in order, and they know it."""
+"""Producers: records are stored once and in order, and acknowledged."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_send_and_wait_returns_the_partition_and_offset(lab: Lab) -> None:
         async with lab.producer(server) as producer:
             for number in range(20):
                 await producer.send(b"%d" % number, key=b"%d" % number)
-            told = await asyncio.gather(
+            receipts = await asyncio.gather(
                 *(
                     producer.send_and_wait(b"waited %d" % number, key=b"%d" % (number % 5))
                     for number in range(50)
@@ -77,7 +77,7 @@ async def test_send_and_wait_returns_the_partition_and_offset(lab: Lab) -> None:
                 producer.send_and_wait(b"waited 50", partition=3),
             )
         rows = {(row["partition"], row["offset"]): row for row in await lab.rows(server)}
-    for number, stored in enumerate(told):
+    for number, stored in enumerate(receipts):
         assert stored.offset is not None
         assert rows[stored.partition, stored.offset]["value"] == b"waited %d" % number
 
@@ -112,7 +112,7 @@ async def test_send_waits_while_the_buffer_is_full(lab: Lab, held: Any) -> None:
         held.release()
         await sending
         await producer.flush()
-        # What is larger than the whole room goes alone.
+        # A record larger than the whole buffer is sent alone.
         await producer.send(bytes(50_000))
         assert (await producer.send_and_wait(b"behind it")).offset is not None
 
@@ -140,7 +140,7 @@ async def test_a_new_producer_continues_after_the_last_stored_record(lab: Lab) -
                 await producer.send(b"%d" % number, sequence=number)
         async with lab.producer(server, producer_id="again") as producer:
             assert producer.committed == 10
-            for number in range(6, 21):  # the source is read again from the sixth on
+            for number in range(6, 21):  # the source is read again from the sixth record
                 await producer.send(b"%d" % number, sequence=number)
             with pytest.raises(ValueError, match="record 30 was sent, but the next one is 21"):
                 await producer.send(b"30", sequence=30)
@@ -161,7 +161,7 @@ async def test_records_survive_repeated_server_restarts(lab: Lab) -> None:
             sent += 1
             await producer.send(b"%d" % sent)
         await server.close(grace=0.0)
-        for _ in range(50):  # nobody is there
+        for _ in range(50):  # no server runs
             sent += 1
             await producer.send(b"%d" % sent)
         server = lab.serve(address)
@@ -267,7 +267,7 @@ async def test_pending_records_of_a_superseded_producer_are_not_attributed_to_it
         second = lab.producer(server, producer_id="twin")
         opening = asyncio.create_task(second.open())
         await asyncio.sleep(0.1)
-        assert not opening.done()  # what is stored of the first is not known before
+        assert not opening.done()  # before that, the stored records of the first are unknown
         held.release()
         await opening
         assert second.committed == 1
@@ -288,7 +288,7 @@ async def test_records_of_another_producer_with_the_same_id_are_not_acknowledged
     await first.open()
     await server.close(grace=0.0)
     await first.send(b"1 of the first")
-    # Nobody is there for the first one until the second one was.
+    # No server accepts the first one before the second one has sent.
     async with lab.serve() as elsewhere, lab.producer(elsewhere, producer_id="twin") as second:
         for number in range(3):
             await second.send(b"%d of the second" % number)
@@ -394,7 +394,7 @@ async def test_a_cancelled_producer_releases_its_stream(lab: Lab) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await eventually(lambda: not server._sending, "its place is free")
+        await eventually(lambda: not server._sending, "it no longer sends")
         async with lab.producer(server, producer_id="two") as producer:
             await producer.send(b"x")
 
@@ -479,15 +479,15 @@ async def test_records_for_alternating_partitions_share_a_batch(lab: Lab) -> Non
             for number in range(1_000):
                 chosen = number % 5 if number % 5 < 4 else None
                 await producer.send(b"%d" % number, partition=chosen, key=b"%d" % number)
-            told = await asyncio.gather(
+            receipts = await asyncio.gather(
                 *(producer.send_and_wait(b"%d" % each, partition=each) for each in range(4))
             )
             await producer.flush()
         assert server.metrics.commits < 20
         rows = await lab.rows(server)
-    assert [stored.partition for stored in told] == [0, 1, 2, 3]
+    assert [stored.partition for stored in receipts] == [0, 1, 2, 3]
     where = {(row["partition"], row["offset"]): row["value"] for row in rows}
-    for each, stored in enumerate(told):
+    for each, stored in enumerate(receipts):
         assert stored.offset is not None
         assert where[stored.partition, stored.offset] == b"%d" % each
     for row in rows:

@@ -20,7 +20,7 @@ from tests.ingest.lab import Lab, eventually
 
 
 async def fill(lab: Lab, server: IngestServer, count: int = 100, topic: str = "topic") -> None:
-    """Rows in partition 1 of two, each with its number."""
+    """Store rows in partition 1 of two, each with its number."""
     async with lab.producer(server, topic, partitions=2) as producer:
         for number in range(count):
             await producer.send(b"%d" % number, partition=1)
@@ -237,7 +237,7 @@ async def test_a_directory_is_read_while_a_server_writes_and_rolls_it(
             return sent
 
         producing = asyncio.create_task(produce())
-        await eventually(lambda: server.metrics.records > 100, "records are there")
+        await eventually(lambda: server.metrics.records > 100, "records are stored")
         directory = DirectoryReader(lab.directory)
 
         def look() -> int:

@@ -1,4 +1,4 @@
-"""Many records at once: checked by the column, cut into batches, and the same as one by one."""
+"""`send_many`: checks columns, splits them into batches, and stores the same rows as `send`."""
 
 from __future__ import annotations
 

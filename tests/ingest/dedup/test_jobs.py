@@ -48,7 +48,7 @@ def topic_of(store: Store) -> Topic:
 
 
 def begin(store: Store, scope: WriteScope) -> bool:
-    """Open a part as a server does; whether nothing is to be sent."""
+    """Open a part as a server does; return whether nothing is to be sent."""
     topic = topic_of(store)
     is_done, missing = store.begin(topic, scope)
     if missing is not None:
@@ -64,7 +64,7 @@ def commit(store: Store, *wanted: tuple[WriteScope, RecordColumns]) -> list[Subm
 
 
 def send(store: Store, scope: WriteScope, *values: bytes) -> Submission:
-    """Have stored rows, which has to succeed."""
+    """Store rows, which must succeed."""
     (submission,) = commit(store, (scope, records(values, ids_of(values))))
     assert submission.fault is None
     return submission
@@ -76,7 +76,7 @@ def complete(store: Store, scope: WriteScope) -> None:
 
 
 def write(store: Store, scope: WriteScope, *values: bytes) -> None:
-    """A whole part."""
+    """Write a whole part."""
     if not begin(store, scope):
         send(store, scope, *values)
         complete(store, scope)
@@ -222,7 +222,7 @@ def test_an_ended_step_accepts_no_rows(tmp_path: Path) -> None:
         assert values_of(store) == {b"x": 1}
 
 
-def test_only_those_who_write_a_step_may_end_it(tmp_path: Path) -> None:
+def test_only_the_current_run_of_a_step_may_end_it(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         begin(store, scope())
         begin(store, scope(run=1))
@@ -543,7 +543,7 @@ def test_a_unique_step_does_not_end_with_as_many_other_rows_or_none_at_all(tmp_p
         send(store, scope(unique=True), b"a", b"b")
         begin(store, scope(run=1, unique=True))
         send(store, scope(run=1, unique=True), b"b", b"c")
-    with opened(tmp_path) as store:  # what the run has not sent again is not known any more
+    with opened(tmp_path) as store:  # rows that the run has not sent again are no longer known
         with pytest.raises(StepConflict, match=r"has 3 stored rows, .* with 3 others: an earlier"):
             end(store, scope(run=1), b"b", b"b", b"c")
         end(store, scope(run=1), b"b", b"b", b"c", allow_extra=True)
@@ -601,7 +601,7 @@ def test_more_than_a_thousand_jobs_fit_in_a_topic(tmp_path: Path) -> None:
 
 @contextmanager
 def unsynced() -> Iterator[None]:
-    """Without waiting for the disk."""
+    """Disable syncs, so that tests do not wait for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
@@ -648,7 +648,7 @@ def test_steps_that_keep_rows_are_listed_first(tmp_path: Path) -> None:
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), SEEDS.map(random.Random))
 @settings(max_examples=15, deadline=None)
 def test_the_stored_rows_are_the_expected_rows(
-    tmp_path_factory: pytest.TempPathFactory, contents: list[int], chance: random.Random
+    tmp_path_factory: pytest.TempPathFactory, contents: list[int], rng: random.Random
 ) -> None:
     directory = tmp_path_factory.mktemp("data")
     wanted = [b"row %d" % each for each in contents]
@@ -659,34 +659,34 @@ def test_the_stored_rows_are_the_expected_rows(
     def share_out() -> None:
         nonlocal run, parts
         run += 1
-        count = chance.randint(1, 3)
-        parts = shared_out(wanted, [chance.randrange(count) for _ in wanted], count)
+        count = rng.randint(1, 3)
+        parts = shared_out(wanted, [rng.randrange(count) for _ in wanted], count)
 
     def attempt(part: int, dies: bool) -> None:
-        values = chance.sample(parts[part], len(parts[part]))
+        values = rng.sample(parts[part], len(parts[part]))
         who = scope(part, run=run)
         if begin(store, who):
             return
         if dies:
-            values = values[: chance.randint(0, len(values))]
+            values = values[: rng.randint(0, len(values))]
         ids = ids_of(values)
-        at = chance.randint(0, len(values))
+        at = rng.randint(0, len(values))
         commit(store, (who, records(values[:at], ids[:at])), (who, records(values[at:], ids[at:])))
         if not dies:
             complete(store, who)
 
     try:
         share_out()
-        for _ in range(chance.randint(1, 8)):
+        for _ in range(rng.randint(1, 8)):
             try:
-                attempt(chance.randrange(len(parts)), dies=chance.random() < 0.6)
+                attempt(rng.randrange(len(parts)), dies=rng.random() < 0.6)
             except RefusedRecords:
                 share_out()
-            if chance.random() < 0.2:
+            if rng.random() < 0.2:
                 share_out()
-            if chance.random() < 0.3:
+            if rng.random() < 0.3:
                 rolled(store)
-            if chance.random() < 0.3:
+            if rng.random() < 0.3:
                 store.close()
                 killed(directory)
                 store = open_store(directory)

@@ -25,13 +25,13 @@ def job(step: int) -> Job:
 
 
 def journal_in(directory: Path) -> Journal:
-    """The journal of an empty topic."""
+    """Return the journal of an empty topic."""
     create_topic(directory, 1, History(), None)
     return Journal(LocalTopicStorage(directory, read_only=True))
 
 
 class Jobs:
-    """Jobs that are written down one after the other."""
+    """Jobs that are journaled one after the other."""
 
     def __init__(self, directory: Path) -> None:
         self.journal = journal_in(directory)
@@ -81,7 +81,7 @@ def test_a_page_lost_in_a_crash_costs_only_the_last_change(
     jobs = Jobs(tmp_path)
     jobs.put(a=job(1), b=job(1))
     before = jobs.journal.path.stat().st_size
-    jobs.put(a=job(2), b=job(2), c=job(2))  # at once, and the page with the first did not make it
+    jobs.put(a=job(2), b=job(2), c=job(2))  # one write, of which a page is lost below
     jobs.journal.close()
     whole = jobs.journal.path.read_bytes()
     half = before + (len(whole) - before) // 2

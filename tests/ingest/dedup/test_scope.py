@@ -37,7 +37,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 class Model:
-    """A server with nothing but decisions: rows in a list, and a ledger that may be lost."""
+    """A model of a server: rows in a list, and a ledger that may be lost."""
 
     def __init__(self, unique: bool, directory: Path, max_recalled: int) -> None:
         self.unique = unique
@@ -48,7 +48,7 @@ class Model:
         self.ledger: Ledger | None = None
 
     def open(self, scope: WriteScope) -> bool:
-        """Whether something is to be sent."""
+        """Return whether rows are to be sent."""
         what = plan(self.job, scope)
         if what is Plan.NOTHING:
             return False
@@ -85,12 +85,12 @@ class Model:
             self.ledger = ledger
         self.ledger.adopt(asked, ledger)
 
-    def make_room(self, chance: random.Random) -> None:
-        """Free the ids of a part, though somebody may be sending it, or put all in a file."""
-        if self.ledger is not None and chance.random() < 0.1:
+    def make_room(self, rng: random.Random) -> None:
+        """Evict the ids of a part, even while it is being sent, or spill all ids to a file."""
+        if self.ledger is not None and rng.random() < 0.1:
             self.ledger.spill()
         if self.ledger is not None and self.ledger.is_by_part and self.ledger.parts():
-            self.ledger.forget(chance.choice(self.ledger.parts())[0])
+            self.ledger.forget(rng.choice(self.ledger.parts())[0])
 
     def send(self, scope: WriteScope, values: list[bytes], ids: list[bytes], fails: bool) -> None:
         if plan(self.job, scope) is Plan.NOTHING:
@@ -117,46 +117,46 @@ class Model:
 
 
 class Driver:
-    """Runs a step, and runs it again, with everything that goes wrong on the way."""
+    """Runs a step repeatedly, with random faults."""
 
     def __init__(
-        self, wanted: list[bytes], unique: bool, chance: random.Random, directory: Path
+        self, wanted: list[bytes], unique: bool, rng: random.Random, directory: Path
     ) -> None:
         self.wanted = wanted
         self.unique = unique
-        self.chance = chance
-        self.server = Model(unique, directory, chance.choice((1, PLENTY, PLENTY, PLENTY)))
+        self.rng = rng
+        self.server = Model(unique, directory, rng.choice((1, PLENTY, PLENTY, PLENTY)))
         self.left = iter(RUNS)
         self.zombies: list[tuple[WriteScope, list[bytes], list[bytes]]] = []
-        """Attempts that nobody waits for any more, and what they still have to send."""
+        """Abandoned attempts, and the rows that they still have to send."""
         self.begin_run()
 
     def begin_run(self) -> None:
         self.run = next(self.left)
-        count = self.chance.randint(1, 4)
-        rows = self.chance.sample(self.wanted, len(self.wanted))
-        choices = [self.chance.randrange(count) for _ in rows]
+        count = self.rng.randint(1, 4)
+        rows = self.rng.sample(self.wanted, len(self.wanted))
+        choices = [self.rng.randrange(count) for _ in rows]
         self.parts = shared_out(rows, choices, count)
 
     def attempt(self, part: int, dies: bool) -> bool:
-        """Send a part in any order, or some of it; whether it is complete."""
+        """Send a part in any order, or some of it; return whether it is complete."""
         scope = WriteScope("job", 1, self.run, part, self.unique)
-        values = self.chance.sample(self.parts[part], len(self.parts[part]))
+        values = self.rng.sample(self.parts[part], len(self.parts[part]))
         ids = unique_ids_of(values) if self.unique else ids_of(values)
         if not self.server.open(scope):
             return True
-        end = self.chance.randint(0, len(values)) if dies else len(values)
+        end = self.rng.randint(0, len(values)) if dies else len(values)
         at = 0
         while at < end:
-            size = self.chance.randint(1, 4)
-            fails = dies and self.chance.random() < 0.1
+            size = self.rng.randint(1, 4)
+            fails = dies and self.rng.random() < 0.1
             stop = min(at + size, end)
             self.server.send(scope, values[at:stop], ids[at:stop], fails)
             at = stop
-            if dies and self.chance.random() < 0.1:
+            if dies and self.rng.random() < 0.1:
                 self.server.ledger = None  # the server was restarted
-            if dies and self.chance.random() < 0.1:
-                self.server.make_room(self.chance)
+            if dies and self.rng.random() < 0.1:
+                self.server.make_room(self.rng)
         if dies:
             self.zombies.append((scope, values[end:], ids[end:]))
             return False
@@ -164,24 +164,24 @@ class Driver:
         return True
 
     def trouble(self) -> None:
-        """One thing that goes wrong."""
-        if self.chance.random() < 0.2:
+        """Cause one random fault."""
+        if self.rng.random() < 0.2:
             self.begin_run()
-        if self.chance.random() < 0.2:
+        if self.rng.random() < 0.2:
             self.server.ledger = None
-        if self.chance.random() < 0.3:
-            self.server.make_room(self.chance)
+        if self.rng.random() < 0.3:
+            self.server.make_room(self.rng)
         try:
-            if self.zombies and self.chance.random() < 0.3:
-                self.server.send(*self.chance.choice(self.zombies), fails=False)
-            part = self.chance.randrange(len(self.parts))
-            self.attempt(part, dies=self.chance.random() < 0.7)
+            if self.zombies and self.rng.random() < 0.3:
+                self.server.send(*self.rng.choice(self.zombies), fails=False)
+            part = self.rng.randrange(len(self.parts))
+            self.attempt(part, dies=self.rng.random() < 0.7)
         except ScopeFault:
-            if self.chance.random() < 0.5:
+            if self.rng.random() < 0.5:
                 self.begin_run()
 
     def finish(self) -> None:
-        """All parts of one run, and nothing goes wrong; then the run may end the step."""
+        """Send all parts of one run without faults, and end the step."""
         self.write_all()
         ids = unique_ids_of(self.wanted) if self.unique else ids_of(self.wanted)
         rows, scope = fingerprint_of(b"".join(ids)), WriteScope("job", 1, self.run, 0)
@@ -194,7 +194,7 @@ class Driver:
     def write_all(self) -> None:
         for _ in range(2):
             try:
-                for part in self.chance.sample(range(len(self.parts)), len(self.parts)):
+                for part in self.rng.sample(range(len(self.parts)), len(self.parts)):
                     assert self.attempt(part, dies=False)
                 return
             except ScopeFault:
@@ -208,13 +208,13 @@ def test_the_admitted_rows_are_the_expected_rows(
     tmp_path_factory: pytest.TempPathFactory,
     contents: list[int],
     unique: bool,
-    chance: random.Random,
+    rng: random.Random,
 ) -> None:
     if unique:
         contents = sorted(set(contents))
     wanted = [b"row %d" % each for each in contents]
-    driver = Driver(wanted, unique, chance, tmp_path_factory.getbasetemp() / "spilled")
-    for _ in range(chance.randint(0, 20)):
+    driver = Driver(wanted, unique, rng, tmp_path_factory.getbasetemp() / "spilled")
+    for _ in range(rng.randint(0, 20)):
         driver.trouble()
         assert driver.server.stored <= Counter(wanted)
     driver.finish()
@@ -308,12 +308,12 @@ def test_recalled_ids_spill_above_the_limit(tmp_path: Path) -> None:
 def test_a_fingerprint_does_not_depend_on_order_parts_and_occurrences(
     contents: list[bytes], cut: int, seed: int
 ) -> None:
-    chance = random.Random(seed)
-    ids = [each + chance.randbytes(4) for each in contents]
+    rng = random.Random(seed)
+    ids = [each + rng.randbytes(4) for each in contents]
     whole = fingerprint_of(b"".join(ids))
     total = sum(int.from_bytes(each, "little") for each in contents) % 2**128
     assert whole == Fingerprint(len(ids), total.to_bytes(16, "little"))
-    mixed = [each + chance.randbytes(4) for each in chance.sample(contents, len(contents))]
+    mixed = [each + rng.randbytes(4) for each in rng.sample(contents, len(contents))]
     parts = fingerprint_of(b"".join(mixed[:cut])) + fingerprint_of(b"".join(mixed[cut:]))
     assert parts == whole
 
@@ -325,7 +325,7 @@ def test_a_fingerprint_is_the_sum_of_all_content_hashes(count: int) -> None:
     assert fingerprint_of(joined) == Fingerprint(count, total.to_bytes(16, "little"))
 
 
-def test_a_fingerprint_tells_how_often_a_row_is_there() -> None:
+def test_a_fingerprint_tells_how_often_a_row_occurs() -> None:
     scope, twice, thrice = (fingerprint_of(count * bytes(range(20))) for count in (1, 2, 3))
     assert len({scope.digest, twice.digest, thrice.digest}) == 3
     many = fingerprint_of(10_001 * bytes(range(20)))

@@ -21,34 +21,34 @@ KEYS = [bytes([number]) * 20 for number in range(12)]
 @given(st.integers(0, 2**32).map(random.Random))
 @settings(max_examples=100, deadline=None)
 def test_spilled_ids_answer_as_ids_in_memory_do(
-    tmp_path_factory: pytest.TempPathFactory, chance: random.Random
+    tmp_path_factory: pytest.TempPathFactory, rng: random.Random
 ) -> None:
     directory = tmp_path_factory.getbasetemp() / "spilled"
     memory, copied = MemoryIds(), MemoryIds()
     spilled: Any = None
-    for number in range(chance.randint(1, 30)):
+    for number in range(rng.randint(1, 30)):
         if number == 5:
             spilled = SpilledIds(directory, copied)
-        keys = chance.choices(KEYS, k=chance.randint(0, 8))
-        place = chance.randrange(2)
+        keys = rng.choices(KEYS, k=rng.randint(0, 8))
+        bucket = rng.randrange(2)
         for ids in (memory, spilled or copied):
             memory_is_asked = ids is memory
-            state = chance.getstate()
-            kind = chance.randrange(4)
+            state = rng.getstate()
+            kind = rng.randrange(4)
             if kind == 0:
-                fresh, added = ids.add(place, keys)
+                fresh, added = ids.add(bucket, keys)
                 found: Any = set(fresh), added
             elif kind == 1:
                 found = ids.credit(keys)
             elif kind == 2:
                 found = ids.claim(keys)
-            elif chance.random() < 0.3:
-                found = ids.discard(place)
+            elif rng.random() < 0.3:
+                found = ids.discard(bucket)
             else:
-                found = sorted(each for some in ids.of(place) for each in some)
+                found = sorted(each for some in ids.of(bucket) for each in some)
             if memory_is_asked:
                 wanted = found
-                chance.setstate(state)
+                rng.setstate(state)
         assert found == wanted
 
 

@@ -20,7 +20,7 @@ JUMP = 2 * HOURS
 
 
 class Time:
-    """Time that passes when told; the wall clock may be off."""
+    """A clock that the test advances; the wall clock may be off."""
 
     def __init__(self) -> None:
         self.elapsed = 0.0
@@ -38,7 +38,7 @@ def test_a_reverted_jump_is_logged_once_in_each_direction(
 ) -> None:
     time = Time()
     clock = time.clock()
-    for _ in range(1_000):  # a clock that is kept in time drifts, and does not jump
+    for _ in range(1_000):  # a synchronised clock drifts, and does not jump
         time.elapsed += TOLERANCE
         time.off += TOLERANCE / 10
         assert clock.cautious() == clock.now() == time.wall()
@@ -72,7 +72,7 @@ def test_a_lasting_jump_is_accepted_after_the_hold(caplog: pytest.LogCaptureFixt
 
 
 def minutes(store: Store, time: Time, count: int) -> None:
-    """Store a record each minute, and have each be a segment."""
+    """Store a record each minute, each in its own segment."""
     for _ in range(count):
         time.elapsed += 60.0
         first = store.topics["t"].ends()[0] + 1 if "t" in store.topics else 1
@@ -81,7 +81,7 @@ def minutes(store: Store, time: Time, count: int) -> None:
 
 
 def ahead_then_back(store: Store, time: Time) -> None:
-    """Ten records by the right time, ten two hours ahead, and ten by the right time again."""
+    """Store ten records at the right time, ten two hours ahead, and ten at the right time again."""
     minutes(store, time, 10)
     time.off = JUMP
     minutes(store, time, 10)
@@ -98,7 +98,7 @@ def test_a_clock_that_was_ahead_does_not_stop_retention(tmp_path: Path, hold: fl
         part = store.topics["t"].partitions[0]
         store.limits = limits
         retain(store)
-        # Those of the last 15 minutes stay; what was stored ahead goes by what was stored next.
+        # The last 15 minutes stay; rows stored ahead expire with the row stored next.
         assert 10 <= part.first_offset <= 20
         time.elapsed += 10 * 60.0
         retain(store)
@@ -126,7 +126,7 @@ def test_new_rows_do_not_expire_if_the_clock(
 ) -> None:
     time = Time()
     with opened(tmp_path, replace(LIMITS, retention_age=HOURS), time.clock()) as store:
-        time.elapsed = 10 * HOURS  # nothing was wrong for longer than rows are kept
+        time.elapsed = 10 * HOURS  # the clock was right for longer than rows are kept
         retain(store)
         time.off = before
         minutes(store, time, 1)
@@ -161,7 +161,7 @@ def test_a_clock_that_was_ahead_does_not_stop_reading_by_time(tmp_path: Path, ro
         part = store.topics["t"].partitions[0]
         check(lambda when: part.offset_at(int(when * 1e6)))
     check(lambda when: DirectoryReader(tmp_path).offsets_at("t", when)[0])
-    with opened(tmp_path, LIMITS, time.clock()) as store:  # what is known is on disk
+    with opened(tmp_path, LIMITS, time.clock()) as store:  # the state is on disk
         part = store.topics["t"].partitions[0]
         check(lambda when: part.offset_at(int(when * 1e6)))
         times = [row["ingest_time"] for row in rows_of(part)]

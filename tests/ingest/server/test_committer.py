@@ -21,7 +21,7 @@ from tests.ingest.storing import open_store
 
 
 class Bench:
-    """A committer at work, and what it was given to store at once."""
+    """A running committer, and the groups that it stored."""
 
     def __init__(self, directory: Path, **limits: Any) -> None:
         self.store = open_store(directory, IngestSettings(**{"low_water": 0, **limits}))
@@ -101,7 +101,7 @@ async def test_a_cancelled_caller_does_not_delay_others(
     _, stays = await bench.submit("b", 1)
     left.cancel()
     await stays
-    assert bench.topic.producers["a"][0] == 1  # stored all the same
+    assert bench.topic.producers["a"][0] == 1  # stored nevertheless
 
 
 async def test_a_store_failure_fails_the_group_and_the_next_is_stored(
@@ -135,13 +135,13 @@ async def test_reservations_are_granted_in_order_within_the_limit(
     looking = asyncio.create_task(committer.wait_for_room())
     await asyncio.sleep(0)
     assert committer._held == 700
-    assert not any(task.done() for task in waiting)  # 300 would fit, and does not pass 600
+    assert not any(task.done() for task in waiting)  # 300 would fit, and does not overtake 600
     committer.free(first)
     rooms = [await waiting[0], await waiting[1]]
     assert committer._held == 900
     committer.resize(rooms[0], 100)
     assert committer._held == 400
-    assert not waiting[2].done()  # what is larger than all of it goes alone
+    assert not waiting[2].done()  # one larger than the limit is granted alone
     assert not looking.done()
     for room in rooms:
         committer.free(room)
@@ -167,7 +167,7 @@ async def test_a_cancelled_reservation_makes_room_for_the_next(
     late = asyncio.create_task(committer.reserve(500))
     await asyncio.sleep(0)
     committer.free(first)
-    late.cancel()  # granted, and cancelled before it could know
+    late.cancel()  # granted, and cancelled before it was woken
     await asyncio.wait((late, granted))
     committer.free(granted.result())
     assert committer._held == 0

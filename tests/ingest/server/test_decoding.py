@@ -1,4 +1,4 @@
-"""Messages of producers: what one decodes to is known, and bounded, before it is decoded."""
+"""Messages of producers: their decoded size is computed and bounded before decoding."""
 
 from __future__ import annotations
 

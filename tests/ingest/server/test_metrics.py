@@ -1,4 +1,4 @@
-"""What a server counts, and that Prometheus could read it."""
+"""The metrics of a server, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="[^"\\\n]*",?)*)\})? (\S+)')
 
 
 def parse(text: str) -> dict[str, dict[str, float]]:
-    """Samples by metric and labels; fails on what Prometheus would not take."""
+    """Return the samples by metric and labels; raise for what Prometheus would reject."""
     kinds: dict[str, str] = {}
     samples: dict[str, dict[str, float]] = {}
     assert text.endswith("\n")
@@ -54,7 +54,7 @@ def test_records_duplicates_and_refusals_are_counted_apart() -> None:
     refused.fault = RefusedRecords("no")
     metrics.committed(refused, 0.002)
     assert (metrics.records, metrics.duplicates, metrics.refused) == (3, 5, 7)
-    assert (metrics.bytes, metrics.commits) == (3, 2)  # not of those that had been stored
+    assert (metrics.bytes, metrics.commits) == (3, 2)  # without duplicates
 
 
 def test_the_text_can_be_parsed_and_buckets_add_up() -> None:

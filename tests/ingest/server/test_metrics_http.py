@@ -115,7 +115,7 @@ async def test_silent_connections_do_not_block_other_clients(page: Exposition, c
 
 
 async def test_a_burst_of_silent_connections_does_not_block_other_clients(page: Exposition) -> None:
-    """They come between a client's connection and its request."""
+    """They arrive between a client's connection and its request."""
     host, port = page.address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     silent = [await asyncio.open_connection(host, int(port)) for _ in range(100)]

@@ -65,7 +65,7 @@ async def test_a_producer_id_of_another_token_is_rejected_and_its_owner_unaffect
         with pytest.raises(NotAllowed, match="producer id 'p' belongs to another token; use"):
             await lab.producer(server, producer_id="p", token=THEIRS).open()
         await owner.send_and_wait(b"2")  # it was not superseded
-    async with serve(lab) as server:  # and that is known after a restart
+    async with serve(lab) as server:  # also after a restart
         with pytest.raises(NotAllowed, match="belongs to another token"):
             await lab.producer(server, producer_id="p", token=THEIRS).open()
         async with lab.producer(server, producer_id="p", token=mine) as again:
@@ -94,7 +94,7 @@ async def test_an_id_stored_without_a_token_belongs_to_the_first_token_that_uses
     lab: Lab,
 ) -> None:
     async with lab.serve(partitions=1) as server:
-        for number in range(2):  # whoever it is
+        for number in range(2):  # any client without a token
             async with lab.producer(server, producer_id="p") as producer:
                 assert producer.committed == number
                 await producer.send_and_wait(b"x")
@@ -146,7 +146,7 @@ async def test_a_named_reader_belongs_to_the_token_that_named_it(lab: Lab) -> No
         assert server.topics()[0].readers == {"r": {0: 0}}
         async with lab.reader(server, token=ADMIN) as reader:
             await reader.advance("r", "topic", {})
-        async with lab.reader(server, token=THEIRS) as reader:  # forgotten, so anybody's
+        async with lab.reader(server, token=THEIRS) as reader:  # forgotten, so it has no owner
             await reader.advance("r", "topic", {0: 1})
         assert server.topics()[0].readers == {"r": {0: 1}}
 
@@ -214,11 +214,11 @@ def test_parts_of_a_known_job_do_not_claim_it_again(
     monkeypatch.setattr(Owners, "claim", noted)
     with opened(tmp_path) as store:
         topic = store.topic_to_write("t", None)
-        for job, owner in (("mine", "n-me"), ("nobodys", "")):
+        for job, owner in (("mine", "n-me"), ("unowned", "")):
             for part in range(20):
                 store.begin(topic, WriteScope(job, 0, "0" * 32, part), owner=owner)
             store.end_step("t", job, 0, "0" * 32, owner=owner)
-        assert claims == ["mine", "nobodys"]
-        store.begin(topic, WriteScope("nobodys", 1, "0" * 32, 0), owner="n-me")
-        with pytest.raises(NotAllowed, match="'nobodys' belongs to another token"):
-            store.begin(topic, WriteScope("nobodys", 1, "0" * 32, 0), owner="n-others")
+        assert claims == ["mine", "unowned"]
+        store.begin(topic, WriteScope("unowned", 1, "0" * 32, 0), owner="n-me")
+        with pytest.raises(NotAllowed, match="'unowned' belongs to another token"):
+            store.begin(topic, WriteScope("unowned", 1, "0" * 32, 0), owner="n-others")

@@ -1,4 +1,4 @@
-"""Who may do what, by token; and that tokens are shown to nobody."""
+"""Permissions of tokens; no output shows a token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_unknown_token_is_rejected(value: str | None) -> None:
 def test_without_tokens_all_requests_are_permitted() -> None:
     assert Permissions().grant(headers(None)) is EVERYTHING
     with pytest.raises(Refuse):
-        Permissions({}).grant(headers(None))  # tokens are wanted, and there are none
+        Permissions({}).grant(headers(None))  # tokens are required, and none is defined
 
 
 def test_patterns_restrict_reading_and_writing() -> None:

@@ -1,4 +1,4 @@
-"""Producers with one id, one after the other: the next goes on behind all that the others sent."""
+"""Successive producers with one id: each continues after the records of its predecessors."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_producer_that_stops_waiting_passes_its_predecessors_to_the_next
 
 
 async def lose(server: IngestServer, producer: Producer) -> None:
-    """Have a producer lose its connection, and not find the server again."""
+    """Make a producer lose its connection and fail to reconnect."""
     producer._address = "127.0.0.1:1"
     stream = server._leases._leases[producer.topic, producer.producer_id].stream
     assert stream is not None
@@ -126,7 +126,7 @@ async def lose(server: IngestServer, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_reconnecting_producer_that_was_superseded_is_told_that_records_may_be_lost(
+async def test_a_reconnecting_producer_that_was_superseded_learns_that_records_may_be_lost(
     lab: Lab, restarted: bool
 ) -> None:
     server = lab.serve(partitions=1)

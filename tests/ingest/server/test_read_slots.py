@@ -1,4 +1,4 @@
-"""Slots for readers: shared out over connections, and given up by those who wait for a client."""
+"""Slots for readers: shared fairly over connections, and taken from readers with idle clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aqueduct.ingest.server.read_slots import Slots
 
 
 class Reader:
-    """Somebody who wants a slot."""
+    """A holder that waits for a slot."""
 
     def __init__(self, connection: str, size: int = 0) -> None:
         self.connection = connection
@@ -71,7 +71,7 @@ async def test_an_idle_reader_yields_its_slot_and_an_active_one_does_not() -> No
     await slots.acquire(dripping)
     await slots.acquire(at_work)
     slots.idle(dripping)
-    assert (dripping.has_slot, dripping.evictions) == (True, 0)  # nobody wants it
+    assert (dripping.has_slot, dripping.evictions) == (True, 0)  # no holder waits for it
     other = Reader("b")
     await slots.acquire(other)
     assert (dripping.has_slot, dripping.evictions) == (False, 1)
@@ -90,12 +90,12 @@ async def test_leaving_the_queue_releases_everything() -> None:
     first, gone, last = Reader("a"), Reader("b"), Reader("c")
     await slots.acquire(first)
     leaving, staying = await queued(slots, [gone, last])
-    slots.release(first)  # granted, and cancelled before it could know
+    slots.release(first)  # granted, and cancelled before it was woken
     leaving.cancel()
     await staying
     assert (gone.has_slot, last.has_slot) == (False, True)
     slots.release(last)
-    slots.release(last)  # again, which is nothing
+    slots.release(last)  # again: a no-op
     assert slots.free == 1
     assert not slots._held
     assert not slots._waiting
@@ -135,21 +135,21 @@ async def test_slots_are_neither_lost_nor_duplicated() -> None:
 
 
 async def test_resumed_readers_leave_slots_to_active_readers() -> None:
-    """Each resumption reads the rows again, for one piece that a slow client takes."""
+    """Each resumption reads the rows again, for one batch that a slow client takes."""
     slots = Slots(8, 4, 1_000)
     slow = [Reader(f"slow {number}") for number in range(64)]
     for reader in slow:
         await slots.acquire(reader)
         slots.idle(reader)
     assert sum(each.was_evicted for each in slow) == 56
-    tasks = await queued(slots, slow[:56])  # their clients take a piece, all at once
+    tasks = await queued(slots, slow[:56])  # all their clients take a batch at once
     assert [each.has_slot for each in slow[:56]] == [True] + [False] * 55
     for _ in range(20):
         prompt = Reader("prompt")
         async with asyncio.timeout(1):
-            await slots.acquire(prompt)  # without a turn of those who resume
+            await slots.acquire(prompt)  # before the resumed ones
         slots.release(prompt)
-    for reader in slow[:56]:  # and all of these come to their turn
+    for reader in slow[:56]:  # and all of these get a slot
         await settle()
         assert reader.has_slot
         slots.idle(reader)
@@ -173,7 +173,7 @@ async def test_a_resumed_reader_gets_its_turn_however_many_new_ones_come() -> No
 
 
 async def test_idle_readers_keep_a_bounded_number_of_bytes() -> None:
-    """Each that is idle may have a whole row group in memory, and nobody wants their slots."""
+    """Each idle reader may have a whole row group in memory while no other waits for its slot."""
     slots = Slots(64, 64, 1_000)
     readers = [Reader("a", 400) for _ in range(5)]
     for reader in readers:

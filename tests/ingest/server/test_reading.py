@@ -1,4 +1,4 @@
-"""Serving readers: who may know what, and who has to make room."""
+"""Serving readers: what errors reveal, and which readers are evicted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_the_error_for_an_unknown_topic_names_ten_readable_ones(lab: Lab) 
 
 
 class Client:
-    """A connection that fetches, and takes rows when it likes."""
+    """A connection that fetches, and takes rows when the test does."""
 
     def __init__(self, entrypoint: Sender[Request]) -> None:
         self._entrypoint = entrypoint
@@ -55,7 +55,7 @@ def counted(values: list[bytes]) -> int:
 async def test_idle_readers_yield_their_slots_to_a_small_read(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps are counted: the row is there after one read, while 32 others have theirs half read."""
+    """The test counts reads: the row arrives after one, while 32 other ranges are half read."""
     slots = 8
     async with lab.serve(max_fetches=slots, max_connection_fetches=slots, partitions=1) as server:
         async with lab.producer(server) as producer:
@@ -85,14 +85,14 @@ async def test_idle_readers_yield_their_slots_to_a_small_read(
                 assert counted([data async for data in rows]) == 16
                 assert await answer.receive() == Done()
 
-            await asyncio.gather(*(take(*each) for each in slow))  # none has lost anything
+            await asyncio.gather(*(take(*each) for each in slow))  # none has lost a row
         await eventually(lambda: server._reading._slots.free == slots, "all slots are free")
 
 
 async def test_memory_of_reread_rows_is_released_while_slow_readers_continue(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without waiting for upkeep: in half a second slow readers can read hundreds of megabytes."""
+    """Upkeep comes too late: in half a second slow readers can read hundreds of megabytes."""
     trims: list[None] = []
     monkeypatch.setattr(servers, "_UPKEEP", 60.0)
     monkeypatch.setattr(reading, "WORTH_IT", 4_000_000)

@@ -79,10 +79,10 @@ async def test_a_connection_leaves_most_of_the_budget_to_others() -> None:
     assert not waiting.done()
     assert decoded.used <= MAX_DECODED // SHARE
     others = [decoded.account() for _ in range(6)]
-    for other in others:  # they pass the one that waits
+    for other in others:  # they overtake the one that waits
         await decoded.reserve(other, LARGE)
     rooms.pop().free()
-    assert not waiting.done()  # a quarter of what the others leave is less now
+    assert not waiting.done()  # its share has shrunk to a quarter of what the others leave
     rooms.pop().free()
     await waiting
     waiting.result().free()
@@ -113,7 +113,7 @@ async def end_step(entrypoint: Sender[Any], job: str, positions: int) -> Receive
 async def test_large_requests_of_one_connection_wait_undecoded_and_delay_no_other(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests that are served are counted: before, all 256 of a connection were."""
+    """The test counts the requests that the server has begun to serve."""
     begun: list[str] = []
     end = IngestServer._end
 

@@ -1,4 +1,4 @@
-"""The server, also with clients that mean no good: bounded, clear, and there for others."""
+"""The server: bounded memory and clear errors, and hostile clients do not affect others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HUGE = 2**63
 
 
 async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
-    """Somebody who means well, with a topic of their own."""
+    """Write and read one record in another topic."""
     async with lab.producer(server, "other") as producer:
         offset = (await producer.send_and_wait(b"fine", partition=0)).offset
     assert offset is not None
@@ -103,7 +103,7 @@ async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
         ([1, [b"x"], ["today"]], "not a valid Records message"),
     ],
 )
-async def test_records_that_cannot_be_stored_are_refused_and_others_go_on(
+async def test_invalid_records_are_refused_and_other_producers_continue(
     lab: Lab, records: Any, sentence: str
 ) -> None:
     async with lab.serve(max_record=1_000) as server, lab.connect(server) as connection:
@@ -190,7 +190,7 @@ async def test_every_integer_of_a_request_is_bounded_where_it_enters(
             ):
                 await connection.entrypoint.send(request)
                 async with asyncio.timeout(10):
-                    await answer.receive()  # whatever it is, it is an answer
+                    await answer.receive()  # any answer will do
                 answer.close()
             taken.close()
             for records in sending:
@@ -201,7 +201,7 @@ async def test_every_integer_of_a_request_is_bounded_where_it_enters(
 
 
 async def open_anything(entrypoint: Sender[Any], producer_id: str) -> RawProducer:
-    """A producer that may send what are no records."""
+    """Open a producer that may send anything."""
     records, incoming = records_channel(Any)
     outgoing, answers = channel(Answer)
     request = Open("topic", producer_id, incoming, outgoing)
@@ -241,7 +241,7 @@ async def test_a_refusal_is_the_last_answer(lab: Lab) -> None:
     async with lab.serve() as server, lab.connect(server) as connection:
         raw = await RawProducer.open(connection.entrypoint)
         await raw.opened()
-        for sequence in (1, 3, 2):  # two is missing, and then comes too late
+        for sequence in (1, 3, 2):  # two is missing, and arrives too late
             await raw.records.send(RecordColumns(sequence, [b"%d" % sequence], [0]))
         assert isinstance(await raw.answers.receive(), Committed)
         assert "the records between were not sent" in (await raw.refused()).reason
@@ -300,7 +300,7 @@ async def test_vanished_producers_leave_nothing_behind(lab: Lab, held: Any) -> N
             for raw in raws:
                 raw.leave()
         held.release()
-        await eventually(lambda: not server._sending, "all places are free")
+        await eventually(lambda: not server._sending, "no producer sends")
         await eventually(lambda: not server._committer._held, "nothing waits")
         rows = await lab.rows(server)
         for raw_id in {row["producer_id"] for row in rows}:
@@ -385,7 +385,7 @@ async def fetch(
 
 
 async def fill(lab: Lab, server: IngestServer, megabytes: int) -> int:
-    """Rows in partition 0; returns how many."""
+    """Store rows in partition 0; return their number."""
     count = megabytes * 16
     async with lab.producer(server) as producer:
         for _ in range(count):
@@ -403,7 +403,7 @@ async def test_rows_that_a_client_does_not_take_do_not_block_others(lab: Lab) ->
             for rows, reply, _ in stalled:
                 rows.close()
                 reply.close()
-        await eventually(lambda: server._reading._slots.free == 3, "all places are free")
+        await eventually(lambda: server._reading._slots.free == 3, "all slots are free")
 
 
 async def test_an_idle_reader_yields_and_resumes_later(lab: Lab) -> None:
@@ -520,12 +520,12 @@ async def test_closing_ends_within_its_grace_and_loses_nothing_that_was_answered
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    told = {producer.producer_id: producer.committed for producer in producers}
+    committed = {producer.producer_id: producer.committed for producer in producers}
     for producer in producers:
         await producer.abandon()
     async with lab.serve(address) as again:
         rows = await lab.rows(again)
-    for name, least in told.items():
+    for name, least in committed.items():
         numbers = sorted(row["producer_sequence"] for row in rows if row["producer_id"] == name)
         assert numbers == list(range(1, len(numbers) + 1))
         assert len(numbers) >= least
@@ -552,7 +552,7 @@ async def test_closing_waits_for_threads_before_another_may_have_the_directory(
     server._others.submit(roll)
     await server.close(grace=0.0)
     assert events == ["rolled", "given up"]
-    await server.close()  # again, which is nothing
+    await server.close()  # again: a no-op
 
 
 async def test_a_directory_belongs_to_one_server(lab: Lab) -> None:
@@ -585,7 +585,7 @@ async def test_upkeep_continues_after_an_unexpected_error(
             await eventually(lambda: "ZeroDivisionError" in caplog.text, "it fails")
         async with lab.producer(server) as producer:
             await producer.send(b"x")
-        await eventually(lambda: server.metrics.segments, "it goes on")
+        await eventually(lambda: server.metrics.segments, "upkeep continues")
 
 
 async def test_a_server_whose_committer_has_ended_rejects_records(lab: Lab) -> None:
@@ -608,7 +608,7 @@ GUESS = "a-token-that-is-guessed"
 async def test_wrong_tokens_are_logged_without_them_counted_and_slowed_down(
     lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pauses are counted, not waited for."""
+    """The test counts the pauses instead of waiting."""
     pauses: list[float] = []
     pause = TokenThrottle.pause
 
@@ -625,7 +625,7 @@ async def test_wrong_tokens_are_logged_without_them_counted_and_slowed_down(
                 async with lab.reader(server, token=token) as reader:
                     await reader.topics()
         assert sum(bool(each) for each in pauses) == 2
-        async with lab.reader(server, token=TOKEN) as reader:  # a good one is let in all the same
+        async with lab.reader(server, token=TOKEN) as reader:  # a valid one is accepted
             assert await reader.topics() == []
         text = server.metrics_text()
     assert server.statistics().tokens_refused == FREE + 2
@@ -647,12 +647,12 @@ async def test_wrong_tokens_from_an_address_do_not_disconnect_a_valid_client(lab
         with contextlib.suppress(Refuse):
             while True:
                 server._throttle.pause("127.0.0.1")
-        async with lab.reader(server, token=TOKEN) as reader:  # it was good before
+        async with lab.reader(server, token=TOKEN) as reader:  # it was valid before
             assert await reader.topics() == []
         with pytest.raises(ConnectError, match="retry in 10 s") as caught:
             async with lab.reader(server, token=other) as reader:
                 await reader.topics()
-        assert not isinstance(caught.value, FATAL)  # a producer goes on trying
+        assert not isinstance(caught.value, FATAL)  # a producer retries
 
 
 async def test_a_client_that_disconnects_while_it_waits_is_not_logged_as_a_failure(
@@ -676,7 +676,7 @@ async def test_a_client_that_disconnects_while_it_waits_is_not_logged_as_a_failu
 async def test_requests_of_one_connection_do_not_starve_records(
     lab: Lab, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps are counted: of 100 requests that sync, one or two are ahead of another's record."""
+    """The test counts syncs: of 100 requests, one or two are ahead of another client's record."""
     done: list[str] = []
 
     def noted(name: str) -> None:
@@ -732,7 +732,7 @@ async def test_recalling_the_rows_of_steps_does_not_block_others(
             async with lab.producer(server, scope=WriteScope(job, 0, first, 0)) as producer:
                 await producer.send(b"x", id=bytes(20))
         entrypoint = connection.entrypoint
-        mine = [  # one connection has one of them read at a time
+        mine = [  # one at a time per connection
             await RawProducer.open(entrypoint, scope=WriteScope(job, 0, second, 0))
             for job in jobs[:3]
         ]

@@ -55,9 +55,9 @@ def test_an_unwritable_directory_is_named_in_the_error(
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    for place in (file, file / "below"):
-        with pytest.raises(IngestError, match=f"cannot store anything in {place}: .*; give a dir"):
-            open_store(place)
+    for path in (file, file / "below"):
+        with pytest.raises(IngestError, match=f"cannot store anything in {path}: .*; give a dir"):
+            open_store(path)
 
     def read_only(*_: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -139,9 +139,9 @@ def test_damage_to_one_topic_leaves_the_others_in_use(
             stored(store, spread(41, 20), topic)
             stored(store, spread(61, 20), topic)
             advance(store.topics[topic], "r", {0: 1})
-    place = tmp_path / "bad"
+    directory = tmp_path / "bad"
     wanted = {"log": "part=0/*.wal", "segment": "part=0/*.parquet"}.get(name, name)
-    (path,) = place.glob(wanted)
+    (path,) = directory.glob(wanted)
     data = path.read_bytes()
     fill(path, data[:20] + bytes((data[20] ^ 4,)) + data[21:])
     with opened(tmp_path) as store:

@@ -1,4 +1,4 @@
-"""What one producer may send at once, so that others are served meanwhile."""
+"""Limits on the messages of one producer, so that others are served meanwhile."""
 
 from __future__ import annotations
 

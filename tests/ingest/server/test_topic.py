@@ -153,7 +153,7 @@ def test_records_go_to_the_given_partition_or_that_of_their_key(tmp_path: Path) 
 
 
 def crash_in(number: int, what: str) -> Callable[[Partition], None]:
-    """A step of a partition that does not come about in one of them."""
+    """Make a step of one partition crash."""
     step = getattr(Partition, what)
 
     def stepping(part: Partition) -> None:
@@ -247,13 +247,13 @@ def test_a_group_that_is_complete_in_logs_and_segments_stays(tmp_path: Path) -> 
         assert sequences(store.topics["t"]) == list(range(1, 21))
 
 
-# What the disk does
+# Disk errors
 
 
 def failing(
     call: Callable[..., Any], code: int, first: int, count: int = 10**6
 ) -> Callable[..., Any]:
-    """A call of the system that fails some times, from one time on."""
+    """Return a system call that fails a number of times, from a given call on."""
     numbers = iter(range(10**6))
 
     def fails(*arguments: Any) -> Any:
@@ -523,7 +523,7 @@ def test_a_read_only_topic_can_leave_out_the_last_group(tmp_path: Path) -> None:
 def test_an_error_in_one_submission_fails_it_and_its_successors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guilty: int, where: str
 ) -> None:
-    """Whatever no check foresaw, and wherever it shows, the rest of the group is stored."""
+    """Wherever an unexpected error occurs, the rest of the group is stored."""
     names = ["a", "b", "a", "c"]
     firsts = [1, 1, 3, 1]
     poison = f"value {firsts[guilty]}".encode() + names[guilty].encode()

@@ -36,7 +36,7 @@ SECOND = 1_000_000
 
 
 class Backend(ABC):
-    """One place of data, and what can happen to the processes that use it."""
+    """One data set, and the faults of the processes that use it."""
 
     crash_points: Sequence[str]
     """Where in `TopicStorage.append` a process can die."""
@@ -63,7 +63,7 @@ class Backend(ABC):
 
 
 def group(clock: int, **partitions: list[str]) -> Group:
-    """A group with records of producer p: ``p0=["a", "b"]`` are two values for partition 0."""
+    """Return a group of producer p: ``p0=["a", "b"]`` are two values for partition 0."""
     return Group(
         {
             int(name[1:]): PartitionRecords([chunk(values)], {"p": len(values)}, {"p": "instance"})
@@ -80,7 +80,7 @@ def chunk(values: list[Any]) -> Chunk:
 
 
 def rows(part: PartitionStorage) -> list[dict[str, Any]]:
-    """All rows of a partition: their offsets are dense, their times do not decrease."""
+    """Return all rows of a partition; check dense offsets and non-decreasing times."""
     first, end = part.first_offset, part.next_offset
     part.check_range("t", first, end)
     batches = list(part.read(first, end))
@@ -92,12 +92,12 @@ def rows(part: PartitionStorage) -> list[dict[str, Any]]:
 
 
 def values(topic: TopicStorage) -> list[list[str]]:
-    """The values of each partition."""
+    """Return the values of each partition."""
     return [[row["value"].decode() for row in rows(part)] for part in topic.partitions]
 
 
 def roll(topic: TopicStorage) -> None:
-    """Have everything in its long-term form."""
+    """Roll everything into its long-term form."""
     topic.rotate(0, 0.0)
     for part in topic.partitions:
         topic.roll(part.number)
@@ -298,7 +298,7 @@ class StorageContract:
         topic.close()
         storage.close()
 
-    def test_records_that_cannot_be_encoded_are_told_apart(self, backend: Backend) -> None:
+    def test_records_that_cannot_be_encoded_are_distinguished(self, backend: Backend) -> None:
         storage = backend.open()
         topic = created(storage)
         bad = PartitionRecords([chunk([object()])], {"p": 1}, {})

@@ -227,7 +227,7 @@ class ReplicatedStorage:
 
 
 class ReplicatedBackend(Backend):
-    """A log whose servers stay while its clients come and go."""
+    """A log that outlives the clients that open it."""
 
     crash_points = ("before", "after")
 

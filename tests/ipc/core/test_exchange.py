@@ -192,11 +192,11 @@ class Anything:
                 self.hear(core.header(length, payload, message).encode())
             case ("data", bytes(message), int(sequence), bytes(payload)):
                 self.hear(core.data(sequence, payload, message).encode())
-            case ("header ack", int(place), int(code), bytes(payload)):
-                message = self.sent[place % len(self.sent)]
+            case ("header ack", int(index), int(code), bytes(payload)):
+                message = self.sent[index % len(self.sent)]
                 self.hear(HeaderAck(message, code, payload).encode())
-            case ("data ack", int(place), int(sequence), int(code), bytes(payload)):
-                message = self.sent[place % len(self.sent)]
+            case ("data ack", int(index), int(sequence), int(code), bytes(payload)):
+                message = self.sent[index % len(self.sent)]
                 self.hear(DataAck(message, sequence, code, payload).encode())
             case ("bytes", bytes(encoded)):
                 self.hear(encoded)
@@ -211,8 +211,8 @@ class Anything:
                 core.exchange.take(message)
             case ("refuse", bytes(message)):
                 core.exchange.refuse(message)
-            case ("cancel", int(place)):
-                core.exchange.cancel(self.sent[place % len(self.sent)], core.now)
+            case ("cancel", int(index)):
+                core.exchange.cancel(self.sent[index % len(self.sent)], core.now)
             case ("change owner",):
                 core.exchange.change_owner(core.now)
             case ("trouble",):

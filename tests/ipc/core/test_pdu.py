@@ -40,7 +40,7 @@ CASES: list[tuple[str, Pdu, str]] = [
     ("last data", Data(M, D, MAX_INT32), f"01 10 00000000 {MHEX} {DHEX} 7fffffff"),
     ("data ack", DataAck(M, 7), f"02 10 00000000 {MHEX} 00000007 0000"),
     ("refusal", DataAck(M, 258, 1), f"02 10 00000000 {MHEX} 00000102 0001"),
-    ("told", DataAck(M, 1, 2, D), f"02 10 00000000 {MHEX} 00000001 0002 {DHEX}"),
+    ("with payload", DataAck(M, 1, 2, D), f"02 10 00000000 {MHEX} 00000001 0002 {DHEX}"),
 ]
 IDS = [name for name, _, _ in CASES]
 HEADS = {Header: 42, Data: 42, HeaderAck: 24, DataAck: 28}
@@ -71,12 +71,12 @@ VIOLATIONS: list[tuple[str, str, str]] = [
 ids = st.binary(min_size=16, max_size=16).filter(any)
 numbers = st.integers(1, MAX_INT32)
 codes = st.integers(0, 0x7FFF)
-told = st.binary(max_size=64)
+payloads = st.binary(max_size=64)
 pdus: st.SearchStrategy[Pdu] = st.one_of(
     st.builds(Header, ids, ids, st.integers(0, MAX_INT32), st.binary()),
     st.builds(Data, ids, ids, numbers, st.binary()),
-    st.builds(HeaderAck, ids, codes, told),
-    st.builds(DataAck, ids, numbers, codes, told),
+    st.builds(HeaderAck, ids, codes, payloads),
+    st.builds(DataAck, ids, numbers, codes, payloads),
 )
 
 

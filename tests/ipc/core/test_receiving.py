@@ -170,8 +170,8 @@ def test_data_may_be_as_large_as_the_limit_at_the_header() -> None:
     assert core.hear(core.data(1, bytes(500))) == [DataAck(ID, 1)]
     too_large = DataAck(ID, 2, Code.PDU_TOO_LARGE, encode_size(500))
     assert core.hear(core.data(2, bytes(501))) == [too_large]
-    told = HeaderAck(OTHER, Code.PDU_TOO_LARGE, encode_size(470))
-    assert core.hear(core.header(2000, bytes(471), OTHER)) == [told]
+    refused = HeaderAck(OTHER, Code.PDU_TOO_LARGE, encode_size(470))
+    assert core.hear(core.header(2000, bytes(471), OTHER)) == [refused]
 
 
 # Aborts and ends

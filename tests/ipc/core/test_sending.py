@@ -18,7 +18,7 @@ SUCCESSOR = b"abcdefgh12345678"
 FULL = b"x" * DATA
 
 
-def told(message_id: bytes, owner: bytes) -> HeaderAck:
+def corrected(message_id: bytes, owner: bytes) -> HeaderAck:
     return HeaderAck(message_id, Code.INVALID_DESTINATION, owner)
 
 
@@ -138,7 +138,7 @@ def test_a_held_message_with_a_corrected_id_is_sent_in_full() -> None:
     """IPC-SEND-18, IPC-SEND-9."""
     core = familiar()
     message_id = held(core)
-    assert core.hear(told(message_id, RENEWED)) == [Header(message_id, RENEWED, 5, b"hello")]
+    assert core.hear(corrected(message_id, RENEWED)) == [Header(message_id, RENEWED, 5, b"hello")]
     assert set(core.wait(0.2)) == {Header(message_id, RENEWED, 5, b"hello")}
 
 
@@ -308,7 +308,7 @@ def test_a_header_ack_counts_only_for_a_header_that_is_pending() -> None:
     assert core.hear(HeaderAck(b"no such message.")) == []
     assert core.hear(HeaderAck(message_id), remote="elsewhere") == []
     assert len(core.hear(HeaderAck(message_id))) == 1
-    for late in (HeaderAck(message_id), HeaderAck(message_id, 1), told(message_id, SUCCESSOR)):
+    for late in (HeaderAck(message_id), HeaderAck(message_id, 1), corrected(message_id, SUCCESSOR)):
         assert core.hear(late) == []
     assert core.events() == []
     assert core.exchange.statistics.ignored == 5
@@ -358,7 +358,7 @@ def test_the_id_in_a_correction_is_used_at_once_and_later() -> None:
     core = Core()
     message_id = core.send(b"hello")
     core.said()
-    assert core.hear(told(message_id, OWNER)) == [Header(message_id, OWNER, 5, b"hello")]
+    assert core.hear(corrected(message_id, OWNER)) == [Header(message_id, OWNER, 5, b"hello")]
     later = core.send(b"world")
     assert core.said() == [Header(later, OWNER, 5, b"world")]
     core.hear(HeaderAck(message_id))
@@ -371,7 +371,7 @@ def test_a_correction_without_a_new_id_is_ignored() -> None:
     message_id = core.send(b"hello")
     core.said()
     for owner in (OWNER, b"", OWNER[:15], OWNER + b"x", bytes(16)):
-        assert core.hear(told(message_id, owner)) == []
+        assert core.hear(corrected(message_id, owner)) == []
     assert core.events() == []
     core.hear(HeaderAck(message_id))
     assert core.ended().code == Code.SUCCESS
@@ -382,7 +382,7 @@ def test_a_renewed_id_of_the_same_incarnation_is_followed() -> None:
     core = familiar()
     message_id = core.send(b"hello")
     core.said()
-    assert core.hear(told(message_id, RENEWED)) == [Header(message_id, RENEWED, 5, b"hello")]
+    assert core.hear(corrected(message_id, RENEWED)) == [Header(message_id, RENEWED, 5, b"hello")]
 
 
 def test_a_message_that_a_predecessor_may_have_taken_is_not_sent_to_its_successor() -> None:
@@ -390,12 +390,14 @@ def test_a_message_that_a_predecessor_may_have_taken_is_not_sent_to_its_successo
     core = familiar()
     message_id = core.send(b"hello")
     core.said()
-    assert core.hear(told(message_id, SUCCESSOR)) == []
+    assert core.hear(corrected(message_id, SUCCESSOR)) == []
     assert core.ended() == Ended(message_id, THEM, Code.PEER_RESTARTED, True)
     assert core.wait(10) == []
     message_id = core.send(b"again")
     core.said()
-    assert core.hear(told(message_id, SUCCESSOR)) == [Header(message_id, SUCCESSOR, 5, b"again")]
+    assert core.hear(corrected(message_id, SUCCESSOR)) == [
+        Header(message_id, SUCCESSOR, 5, b"again")
+    ]
 
 
 def test_an_unexposed_message_is_redirected_to_the_successor() -> None:
@@ -404,7 +406,7 @@ def test_an_unexposed_message_is_redirected_to_the_successor() -> None:
     message_id = core.send(FULL + b"y")
     core.said()
     expected = [Header(message_id, SUCCESSOR, DATA + 1, FULL)]
-    assert core.hear(told(message_id, SUCCESSOR)) == expected
+    assert core.hear(corrected(message_id, SUCCESSOR)) == expected
 
 
 def test_a_correction_after_the_deadline_is_not_followed() -> None:
@@ -414,7 +416,7 @@ def test_a_correction_after_the_deadline_is_not_followed() -> None:
     core.said()
     core.now += 5.0
     abort = [Header(message_id, OWNER, 5), Data(message_id, OWNER, 1)]
-    assert core.hear(told(message_id, RENEWED)) == abort
+    assert core.hear(corrected(message_id, RENEWED)) == abort
     assert core.ended().code == Code.SEND_TIMEOUT
 
 
@@ -492,7 +494,9 @@ def test_a_peer_that_always_corrects_costs_no_more_than_a_silent_one() -> None:
     while not (events := core.events()):
         for _ in range(3):
             number += 1
-            core.exchange.handle_pdu(told(message_id, number.to_bytes(16)).encode(), THEM, core.now)
+            core.exchange.handle_pdu(
+                corrected(message_id, number.to_bytes(16)).encode(), THEM, core.now
+            )
         said += len(core.said())
         core.now = core.exchange.next_timer()
         core.exchange.handle_timer(core.now)
@@ -590,9 +594,9 @@ def test_messages_that_do_not_fit_the_window_wait_in_order() -> None:
     sent = [core.send(FULL) for _ in range(fitting + 3)]
     said = core.said()
     assert [pdu.message_id for pdu in said] == sent[:fitting]
-    for place in range(3):
-        (header,) = core.hear(HeaderAck(sent[place]))
-        assert header.message_id == sent[fitting + place]
+    for index in range(3):
+        (header,) = core.hear(HeaderAck(sent[index]))
+        assert header.message_id == sent[fitting + index]
     assert core.exchange.leftovers()["bytes under way"] == fitting * size
 
 
@@ -705,7 +709,7 @@ def test_remotes_with_open_transfers_are_not_forgotten() -> None:
     sent = {number: core.send(b"hello", number) for number in range(100)}
     core.said()
     for remote, message_id in sent.items():
-        core.hear(told(message_id, OWNER), HeaderAck(message_id), remote=remote)
+        core.hear(corrected(message_id, OWNER), HeaderAck(message_id), remote=remote)
     assert {each.code for each in core.events() if isinstance(each, Ended)} == {Code.SUCCESS}
     assert core.exchange.leftovers() == {}
 

@@ -41,13 +41,13 @@ def test_the_example_prints_the_fate_of_each_message(recorded: Path) -> None:
 
 def test_every_column_is_documented_with_its_type() -> None:
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ([^|]+) \|", TEXT, re.M)
-    told: dict[str, str] = {}
+    documented: dict[str, str] = {}
     for names, types in rows:
         columns = re.findall(r"`([a-z_]+)`", names)
         kinds = types.split(", ") if len(columns) > 1 else [types]
-        told |= dict(zip(columns, kinds, strict=False))
+        documented |= dict(zip(columns, kinds, strict=False))
     for field in SCHEMA:
-        assert told[field.name] == TYPES[field.type], field.name
+        assert documented[field.name] == TYPES[field.type], field.name
 
 
 def test_every_kind_of_row_and_every_frame_with_columns_is_documented() -> None:

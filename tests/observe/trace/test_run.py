@@ -146,9 +146,9 @@ def test_the_limits_of_both_sides_are_recorded(rows: Rows) -> None:
 
 def test_a_connection_that_fails_is_recorded_and_leaves_no_writer(tmp_path: Path) -> None:
     async def fail() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
+            unused.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(aqueduct.ConnectError):
             await aqueduct.connect(address, trust=aqueduct.dev_trust(), trace=tmp_path)
 

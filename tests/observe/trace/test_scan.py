@@ -45,10 +45,10 @@ def expected(frames: list[Frame]) -> list[object]:
 
 
 @given(sequences(), st.lists(st.integers(0, 5_000), max_size=12))
-def test_the_scanner_finds_all_frames_in_any_chunks(frames: list[Frame], places: list[int]) -> None:
+def test_the_scanner_finds_all_frames_in_any_chunks(frames: list[Frame], cuts: list[int]) -> None:
     data = b"".join(frame.encode() for frame in frames)
     scanner = Scanner()
-    found = [one for piece in cut(data, places) for one in scanner.feed(piece)]
+    found = [one for piece in cut(data, cuts) for one in scanner.feed(piece)]
     assert flat(found) == expected(frames)
     assert scanner.held == 0
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[3]
 _MARK = "TESTS_FAMILY"
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds; an idle machine needs a tenth of that for the slowest step."""
 
 
@@ -78,7 +78,7 @@ class Script:
 
     async def event(self, *names: str) -> dict[str, Any]:
         """Wait for the next event with one of these names."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while event := await self._news.get():
                 if event["event"] in names:
                     return event
@@ -136,7 +136,7 @@ def family(marked: Mapping[str, str]) -> list[int]:
 async def until(condition: Callable[[], bool], what: str, pause: float = 0.01) -> None:
     """Wait until a condition holds."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not condition():  # noqa: ASYNC110 -- what others do on disk sets no event
                 await asyncio.sleep(pause)
     except TimeoutError:

@@ -22,20 +22,20 @@ PAUSE = 0.02
 
 
 async def main(address: str, topic: str, producer_id: str, authority: str) -> None:
-    # A killed server is missed at once: these tests kill many.
+    # Detect killed servers quickly, because these tests kill many.
     setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
-    chance = random.Random(producer_id)
+    rng = random.Random(producer_id)
     asked = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
     async with Producer(
         address, topic, producer_id=producer_id, trust=trust(authority), partitions=PARTITIONS
     ) as producer:
         number = producer.committed
         while not asked.done():
-            for _ in range(chance.randrange(1, 30)):
+            for _ in range(rng.randrange(1, 30)):
                 number += 1
                 sent = record(producer_id, number, PARTITIONS)
                 await producer.send(**sent, sequence=number)
-            if chance.random() < 0.3:
+            if rng.random() < 0.3:
                 await producer.flush()
                 say("flushed", sequence=number)
             await asyncio.sleep(PAUSE)

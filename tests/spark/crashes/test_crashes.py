@@ -17,11 +17,11 @@ from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.security import ServerTLS
 from tests.ingest.ledger import record
 from tests.spark.crashes.driving import EQUAL
-from tests.spark.crashes.lab import PATIENCE, Script, command, family, kill, parent, until
+from tests.spark.crashes.lab import TIMEOUT, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "8"))
-COPY_ROUNDS = max(ROUNDS // 6, 2)
+ROUNDS = max(8, int(os.environ.get("CRASH_ROUNDS", "8")))
+COPY_ROUNDS = max(ROUNDS // 6, 4)
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 DRIVERS = 0.2
 """The share of rounds that kill the driver: a new one takes ten times as long as all else."""
@@ -56,7 +56,7 @@ class Run:
         """With ``copies``, the stream writes to another topic instead of a table."""
         self._copies = copies
         self.moments = [each for each in MOMENTS if each != "written" or not copies]
-        self.chance = random.Random(SEED)
+        self.rng = random.Random(SEED)
         self.directory = directory
         self.data = directory / "data"
         self._authority = directory / "authority"
@@ -101,7 +101,7 @@ class Run:
         await self.server.event("ready")
 
     async def drive(self) -> None:
-        """A driver, which reads from elsewhere than the one before, and may retry or may not."""
+        """Start a driver; drivers alternate between sources, and between retrying and not."""
         lives = len(self.drivers)
         from_server = lives % 2 == 1
         master = "local[2,4]" if lives // 2 % 2 == 1 else "local[2]"
@@ -131,17 +131,17 @@ class Run:
 
     async def moment(self, name: str = "") -> str:
         """Wait for the moment of the next kill."""
-        name = name or self.chance.choice(self.moments)
+        name = name or self.rng.choice(self.moments)
         directory, most = MOMENTS[name]
-        delay = most * self.chance.random()
+        delay = most * self.rng.random()
         before = self.reached(directory)
         await until(lambda: self.reached(directory) > before, f"a batch is {name}", pause=0.001)
         await asyncio.sleep(delay)
         return f"{delay * 1_000:.0f} ms after a batch was {name}"
 
     async def kill_driver(self) -> str:
-        """With Java, which is what plans and commits; its workers have to see for themselves."""
-        when = await self.moment(self.moments[len(self.drivers) % len(self.moments)])
+        """Kill the driver and its JVM, which plans and commits; its workers must then exit."""
+        when = await self.moment(self.moments[(len(self.drivers) - 1) % len(self.moments)])
         self.orphans.update(family(self.driver.mark))
         kill(self.driver.last["began"]["java"])
         kill(self.driver.pid)
@@ -152,52 +152,52 @@ class Run:
         return f"the driver {when} ({planned=}, {written=}, {done=})"
 
     async def kill_worker(self) -> str:
-        who = self.chance.choice(list(WORKERS))
+        kind = self.rng.choice(list(WORKERS))
         when = await self.moment()
         java = self.driver.last["began"]["java"]
 
         def fitting() -> list[int]:
-            return [each for each in family(self.driver.mark) if WORKERS[who] in command(each)]
+            return [each for each in family(self.driver.mark) if WORKERS[kind] in command(each)]
 
-        await until(lambda: bool(fitting()), who)
+        await until(lambda: bool(fitting()), kind)
         found = fitting()
-        # Workers live on without their parent, and it is missed only when there are too few.
-        parents = [each for each in found if parent(each) == java] if "parent" in who else []
+        # Workers outlive their parent; Spark needs it again only to start more workers.
+        parents = [each for each in found if parent(each) == java] if "parent" in kind else []
         for each in (parents or found)[-1:]:
             kill(each)
         await self.progress()
-        return f"{who} {when}"
+        return f"{kind} {when}"
 
     async def kill_server(self) -> str:
-        """The stream is not waited for: what dies next may find it without a server."""
+        """Kill and restart the server; the next kill may come before the stream continues."""
         when = await self.moment()
         kill(self.server.last["ready"]["pid"])
         await self.server.event("ended")
-        await asyncio.sleep(self.chance.choice((0, 0.3, 1.0)))
+        await asyncio.sleep(self.rng.choice((0, 0.3, 1.0)))
         await self.serve()
         return f"the server {when}"
 
     def failures(self) -> list[str]:
         """Return why queries failed and were restarted."""
-        told = [each for driver in self.drivers for each in driver.said]
-        return [str(each["error"]) for each in told if each["event"] == "failed"]
+        events = [each for driver in self.drivers for each in driver.said]
+        return [str(each["error"]) for each in events if each["event"] == "failed"]
 
     async def rounds(self, count: int) -> None:
-        drivers = max(1, round(count * DRIVERS))
+        drivers = max(min(len(MOMENTS), count // 2), round(count * DRIVERS))
         workers = round((count - drivers) * 0.55)
         kinds = [self.kill_worker] * workers
         kinds += [self.kill_server] * (count - drivers - workers)
-        self.chance.shuffle(kinds)
+        self.rng.shuffle(kinds)
         step = -(-count // drivers)
         for number in range(drivers):
             kinds.insert((number + 1) * step - 1, self.kill_driver)
         await self.progress()
         for each in kinds:
-            async with asyncio.timeout(3 * PATIENCE):
+            async with asyncio.timeout(3 * TIMEOUT):
                 self.died.append(await each())
 
     async def finish(self) -> dict[str, int]:
-        """Let everything come to its end; how much each producer has flushed in all."""
+        """Stop all processes normally; return the last flushed record of each producer."""
         for producer in self.producers.values():
             producer.ask()
         sent = {
@@ -225,15 +225,15 @@ class Run:
         assert not [each for each, count in numbers.items() if count > 1]
         offsets: dict[int, list[int]] = {}
         for row in rows:
-            told = record(row["producer_id"], row["producer_sequence"], PARTITIONS)
-            assert row["value"] == told["value"]
-            assert row["key"] == told.get("key")
+            expected = record(row["producer_id"], row["producer_sequence"], PARTITIONS)
+            assert row["value"] == expected["value"]
+            assert row["key"] == expected.get("key")
             offsets.setdefault(row["partition"], []).append(row["offset"])
         for partition in offsets.values():
             assert sorted(partition) == list(range(len(partition)))
 
     async def judge_copy(self, sent: dict[str, int]) -> None:
-        """The other topic has a row for each that was flushed, equal ones as often as they are."""
+        """Check that the copy has each flushed record, equal ones as often as they occur."""
         wanted = Counter(
             f"{name} {number // EQUAL}".encode()
             for name in sent

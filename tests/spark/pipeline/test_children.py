@@ -82,7 +82,7 @@ async def test_records_of_devices_are_stored_once_and_losses_are_counted(tmp_pat
         devices.send(StartSending())
         await asyncio.sleep(2.0)
         await devices.close(Stop(), SECONDS)
-        told = devices.done.result()
+        counted = devices.done.result()
         gateway.send(WriteMarkers(event=None))
         marked = await gateway.expect(MarkersWritten)
         await gateway.close(Stop(), SECONDS)
@@ -90,11 +90,11 @@ async def test_records_of_devices_are_stored_once_and_losses_are_counted(tmp_pat
     rows = stored(data)
     counts = Counter(row["mode"] for row in rows)
     assert counts.pop("mark") == 4
-    assert counts == Counter(told.arrived)
+    assert counts == Counter(counted.arrived)
     for mode in ("ordered", "unordered"):
-        assert told.sent[mode] == told.arrived[mode]
-    assert told.sent["unreliable"] == told.arrived["unreliable"] + told.lost["unreliable"]
-    assert told.lost["unreliable"] > 0
+        assert counted.sent[mode] == counted.arrived[mode]
+    assert counted.sent["unreliable"] == counted.arrived["unreliable"] + counted.lost["unreliable"]
+    assert counted.lost["unreliable"] > 0
     names = [(row["device"], row["mode"], row["number"]) for row in rows if row["mode"] != "mark"]
     assert len(set(names)) == len(names)
     assert sum(offset + 2 for offset in marked.offsets["telemetry"].values()) == len(rows)

@@ -42,7 +42,7 @@ TIME = pa.timestamp("us", tz="UTC")
 
 
 def table(columns: str) -> StructType:
-    """Columns as ``name type, name type``; Spark's own words for it need a session."""
+    """Return a schema from ``name type, name type``; Spark's own parser needs a session."""
     pairs = [column.split() for column in columns.split(", ")]
     return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
 

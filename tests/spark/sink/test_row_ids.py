@@ -26,11 +26,9 @@ def ids(content: list[Row]) -> list[bytes]:
 
 
 @given(st.lists(rows, max_size=20), st.randoms(use_true_random=False))
-def test_the_same_rows_in_another_order_have_the_same_ids(
-    content: list[Row], chance: Random
-) -> None:
+def test_the_same_rows_in_another_order_have_the_same_ids(content: list[Row], rng: Random) -> None:
     shuffled = list(content)
-    chance.shuffle(shuffled)
+    rng.shuffle(shuffled)
     assert sorted(ids(content)) == sorted(ids(shuffled))
 
 
@@ -59,7 +57,7 @@ def test_an_empty_column_hashes_like_a_missing_one() -> None:
 
 
 def test_the_hashed_content_never_changes() -> None:
-    """A query that is stopped and goes on with a newer version knows its rows again."""
+    """A query that continues with a newer version must recognise its rows."""
     (made,) = ids([(b"value", b"key", [("name", b"text")], 1_700_000_000_000_000)])
     assert made.hex() == "8f17a9350a42a23a3ae240d8a738bb3c00000000"
     (own,) = user_ids([b"order-1"])

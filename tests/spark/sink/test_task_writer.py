@@ -108,7 +108,7 @@ def test_a_retried_part_adds_the_missing_rows(backend: Backend) -> None:
 
 
 def test_an_iterator_that_ends_early_does_not_complete_a_part(backend: Backend) -> None:
-    """Spark ends them so when a task fails for another reason than the writer."""
+    """Spark ends the iterator when a task fails for another reason than the writer."""
     sink, this = Sink((backend,), VALUE, "logs"), step()
     write_part(sink, this, 0, [batch("a", "b")])
     write_part(sink, this, 0, [batch("a", "b", "c"), batch("a")])

@@ -41,12 +41,12 @@ def backend(landing: Landing, tls: ServerTLS, authority: ServerTLS) -> Iterator[
 
 @pytest.fixture
 def there(backend: Backend, trust_ca: str) -> dict[str, str]:
-    """The options that say where a server is."""
+    """Return the options that name the server."""
     return {"servers": backend.server, "trustCa": trust_ca}
 
 
 def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
-    """Values of which each is there twice, in different tasks."""
+    """Return values that occur twice each, in different tasks."""
     return spark.range(0, 2 * count, 1, tasks).select((f.col("id") % count).cast("string"))
 
 
@@ -132,7 +132,7 @@ def test_an_empty_table_can_be_written(
 
 
 class Query:
-    """Copies a topic to another, as far as there is something."""
+    """Copies the available rows of a topic to another."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path, there: dict[str, str]) -> None:
         self._spark = spark
@@ -161,11 +161,11 @@ class Query:
             query.stop()
 
     def forget_commit(self) -> None:
-        """As if the driver had died before it wrote down that its last batch was done."""
+        """Remove the last commit, as if the driver had died before it wrote it."""
         self._forget("commits")
 
     def go_back(self, batches: int = 1) -> None:
-        """Restore the checkpoint of some batches before."""
+        """Set the checkpoint back by some batches."""
         for _ in range(batches):
             self._forget("commits")
             self._forget("offsets")
@@ -212,7 +212,7 @@ def test_a_stream_stores_each_row_once_over_restarts(
         wanted = content(backend, "logs")
         assert wanted.total() == 100
         assert content(backend, "copy") == wanted
-        # The step is over on the server, and Spark does not know: the batch is run again.
+        # The server has ended the step, but Spark has not committed it: the batch is replayed.
         query.forget_commit()
         query.run()
         assert content(backend, "copy") == wanted
@@ -247,7 +247,7 @@ def test_a_replayed_batch_with_other_rows_fails_and_stores_nothing(
         with pytest.raises(Exception, match=fault):
             blue.run()
         assert content(backend, "copy") == before
-        # Of two copies that go on in turn, the second has to have the rows of the first.
+        # If two copies continue in turn, the second must have the rows of the first.
         green.run()
         wanted = content(backend, "logs")
         assert content(backend, "copy") == wanted
@@ -489,7 +489,7 @@ def test_a_stream_is_committed_from_the_messages_of_its_tasks(there: dict[str, s
 
 
 class Context:
-    """A task, as far as it is asked which batch it is of."""
+    """A task context with the properties that name its batch."""
 
     def __init__(self, *found: str | None) -> None:
         names = ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")

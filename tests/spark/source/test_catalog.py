@@ -34,7 +34,7 @@ def catalog(first: int, end: int) -> Catalog:
 
 
 class Looks:
-    """What is found, one after the other; the last stays."""
+    """Results of successive listings; the last one is repeated."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *infos: TopicInfo | SourceError) -> None:
         self._infos = list(infos)
@@ -106,7 +106,7 @@ def test_a_server_is_not_asked_twice_for_missing_rows(monkeypatch: pytest.Monkey
 
 
 def test_a_restarting_server_does_not_fail_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = Looks(monkeypatch, Unreachable("nobody listens"), Unreachable("nobody"), logs(9))
+    looks = Looks(monkeypatch, Unreachable("refused"), Unreachable("refused"), logs(9))
     assert load_catalog_up_to(THERE, [BACKEND], {LOGS: 9}).next == {LOGS: 9}
     assert (looks.count, looks.waited) == (3, list(RETRY_DELAYS[:2]))
 
@@ -114,7 +114,7 @@ def test_a_restarting_server_does_not_fail_a_query(monkeypatch: pytest.MonkeyPat
 def test_an_unreachable_server_fails_a_query_after_all_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks = Looks(monkeypatch, Unreachable("nobody listens"))
+    looks = Looks(monkeypatch, Unreachable("refused"))
     with pytest.raises(Unreachable):
         load_catalog_up_to(THERE, [BACKEND], {LOGS: 9})
     assert looks.waited == list(RETRY_DELAYS)

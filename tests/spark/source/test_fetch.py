@@ -28,14 +28,14 @@ Step = list[int] | AqueductError
 
 @pytest.fixture(autouse=True)
 def retry_delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits between attempts, which are not waited for."""
+    """Record the delays between attempts instead of waiting."""
     waited: list[float] = []
     monkeypatch.setattr("aqueduct.spark.source.fetch.time.sleep", waited.append)
     return waited
 
 
 class Scripted(Backend):
-    """Gives the rows, and the errors, of a script: one list for each time it is asked."""
+    """Returns scripted rows and errors: one list for each read."""
 
     def __init__(
         self, *script: list[Step], held: tuple[int, int] = (0, 100), path: str = ""
@@ -188,7 +188,7 @@ def test_files_that_lag_behind_their_server_are_read_again(
 def backend(
     request: pytest.FixtureRequest, landing: Landing, tls: ServerTLS, trust_ca: str
 ) -> Iterator[Callable[[], Backend]]:
-    """Where a landing is, asked for once it is as it should be."""
+    """Return a function that makes the backend of a landing, once the test has filled it."""
     with ExitStack() as stack:
 
         def make() -> Backend:

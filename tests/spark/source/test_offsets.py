@@ -23,7 +23,7 @@ from aqueduct.spark.source.offsets import (
 
 
 def text(offsets: Offsets, identities: Identities | None = None) -> str:
-    """The document of a checkpoint, as Spark writes it."""
+    """Return the document of a checkpoint, as Spark writes it."""
     return json.dumps(to_json(offsets, identities))
 
 

@@ -41,10 +41,10 @@ def test_split_ranges_cover_exactly_the_rows_to_read(
 
 @given(OFFSETS, OFFSETS, st.integers(1, 30), st.randoms())
 def test_a_plan_depends_only_on_its_offsets(
-    start: Offsets, end: Offsets, limit: int, chance: object
+    start: Offsets, end: Offsets, limit: int, rng: object
 ) -> None:
     mixed = list(end.items())
-    chance.shuffle(mixed)  # type: ignore[attr-defined]
+    rng.shuffle(mixed)  # type: ignore[attr-defined]
     assert split(ranges_between(start, dict(mixed)), 7) == split(ranges_between(start, end), 7)
     assert list(limit_rows(start, dict(mixed), limit).items()) == list(
         limit_rows(start, end, limit).items()

@@ -27,7 +27,7 @@ ROWS = row_schema(include_headers=True)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_retry_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "RETRY_DELAYS", (0.0, 0.0))
 
 
@@ -42,7 +42,7 @@ def stream(landing: Landing, **more: str) -> StreamReader:
 
 
 def rows(reader: BatchReader | StreamReader, partitions: Any) -> list[tuple[str, int, int]]:
-    """What tasks read, each with what was sent to it alone."""
+    """Return the rows that tasks read, each with its own copy of the reader."""
     return [
         (row["topic"], row["partition"], row["offset"])
         for partition in pickle.loads(pickle.dumps(partitions))
@@ -162,7 +162,7 @@ def test_unknown_columns_are_rejected(landing: Landing) -> None:
 def run(
     reader: StreamReader, start: dict[str, Any], limit: ReadLimit | None = None
 ) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
-    """One batch: where it ends, and its rows."""
+    """Run one batch; return its end offsets and its rows."""
     end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
     return end, rows(reader, reader.partitions(start, end))
 

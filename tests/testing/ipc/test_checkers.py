@@ -240,7 +240,7 @@ def _a_pdu_is_too_large(record: IpcRecord) -> None:
     passes(record, farewell(record))[-1].pdu += bytes(600)
 
 
-@breaks("pdus as large as told")
+@breaks("pdus within the stated size")
 def _a_told_size_is_ignored(record: IpcRecord) -> None:
     sent = farewell(record)
     first = passes(record, sent)[0]
@@ -248,7 +248,7 @@ def _a_told_size_is_ignored(record: IpcRecord) -> None:
     after(record, first, PduArrived(first.time, sent.endpoint, sent.life, sent.remote, ack))
 
 
-@breaks("pdus as large as told")
+@breaks("pdus within the stated size")
 def _a_told_size_is_forgotten(record: IpcRecord) -> None:
     sent = farewell(record)
     one = b"1" * 16
@@ -287,8 +287,8 @@ def _a_receiver_that_has_the_message_is_asked_soon(record: IpcRecord) -> None:
     final = passes(record, sent)[-1]
     sequence = int.from_bytes(final.pdu[38:42], "big")
     notice = DataAck(sent.message, sequence + 1).encode()
-    told = PduArrived(final.time, sent.endpoint, sent.life, sent.remote, notice)
-    after(record, final, told, replace(final, time=final.time + 0.1))
+    arrived = PduArrived(final.time, sent.endpoint, sent.life, sent.remote, notice)
+    after(record, final, arrived, replace(final, time=final.time + 0.1))
 
 
 @breaks("ack timeout as configured")

@@ -13,8 +13,8 @@ def test_every_plan_satisfies_the_safety_conditions() -> None:
     for seed in range(200):
         configs = draw_plan(Random(seed)).configs
         assert 2 <= len(configs) <= 4
-        patience = max(config.ack_timeout for config in configs)
-        assert patience <= min(config.receive_timeout for config in configs)
+        longest_timeout = max(config.ack_timeout for config in configs)
+        assert longest_timeout <= min(config.receive_timeout for config in configs)
 
 
 def test_plans_vary() -> None:

@@ -186,12 +186,12 @@ async def test_an_unknown_version_is_answered_with_version_negotiation(
     with udp_client() as sock:
         packet = b"\xc0" + b"\x1a\x2a\x3a\x4a" + b"\x08ABCDEFGH" + b"\x03xyz" + bytes(1_200)
         sock.sendto(packet, (host, int(port)))
-        told = await answer(sock)
-    assert told[0] & 0x80
-    assert told[1:5] == bytes(4)
-    assert told[5:9] == b"\x03xyz"
-    assert told[9:18] == b"\x08ABCDEFGH"
-    assert VERSION_1 in [told[at : at + 4] for at in range(18, len(told), 4)]
+        reply = await answer(sock)
+    assert reply[0] & 0x80
+    assert reply[1:5] == bytes(4)
+    assert reply[5:9] == b"\x03xyz"
+    assert reply[9:18] == b"\x08ABCDEFGH"
+    assert VERSION_1 in [reply[at : at + 4] for at in range(18, len(reply), 4)]
     assert len(listener_of(server).transports) == 0
 
 
@@ -257,7 +257,7 @@ async def test_one_address_cannot_use_up_the_connections_of_a_server() -> None:
         with udp_client("127.0.0.2") as sock:
             for _ in range(2):
                 sock.sendto(first_packet(), endpoint.local_address)
-            await eventually(lambda: len(endpoint.transports) == 20, "another address gets in")
+            await eventually(lambda: len(endpoint.transports) == 20, "another address is admitted")
         task.cancel()
 
 
@@ -304,7 +304,7 @@ async def test_an_endpoint_ignores_packets_of_unknown_connections() -> None:
     sock.bind(("127.0.0.1", 0))
     endpoint = QuicEndpoint(sock, QuicSettings())
     with udp_client() as other:
-        other.sendto(b"\x40 nobody", endpoint.local_address)
+        other.sendto(b"\x40 unknown", endpoint.local_address)
         await asyncio.sleep(0.05)
         assert received(other) == []
     endpoint.close()

@@ -83,8 +83,8 @@ class Batch:
         """Resolve the receipts: the first ``skipped`` records had been stored before."""
         assert self.receipts is not None
         ends = dict(offsets)
-        places = range(len(self.columns.values))
-        for at, partition in enumerate(self.columns.partitions_at(places, partitions)):
+        indices = range(len(self.columns.values))
+        for at, partition in enumerate(self.columns.partitions_at(indices, partitions)):
             offset = ends.get(partition) if at >= skipped else None
             if offset is not None:
                 ends[partition] = offset + 1
@@ -163,6 +163,7 @@ class Outbox:
         if batch is not None:
             if batch.ids:
                 batch.columns.ids = b"".join(batch.ids)
+                batch.ids.clear()
             self._batches.append(batch)
             self._changed.set()
 
@@ -212,8 +213,12 @@ class Outbox:
     def resend(self, committed: int, *, is_done: bool) -> None:
         """Send again what a new connection has not stored; with ``is_done`` that is nothing."""
         self._sent = 0
-        while self._batches and (is_done or self._batches[0].end - 1 <= committed):
+        while self._batches and (is_done or self._is_stored(self._batches[0], committed)):
             self._settle(self._batches.popleft(), {}, 0)
+
+    def _is_stored(self, batch: Batch, committed: int) -> bool:
+        """Return whether all of a batch is stored; a batch that completes a part never is."""
+        return not batch.columns.is_last and batch.end - 1 <= committed
 
     async def next_batch(self) -> RecordColumns:
         """Wait for the next batch to send over this connection."""

@@ -301,7 +301,7 @@ class Producer:
     async def complete(self) -> None:
         """Wait until every record that was sent is stored and the part is known to be complete.
 
-        From then on every other attempt of the part is told that it `is_done`.
+        Every attempt of the part that is opened later finds `is_done`.
         """
         if self.scope is None:
             raise IngestError("only a producer with scope=… has a part to complete")

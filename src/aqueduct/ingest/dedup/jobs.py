@@ -320,9 +320,9 @@ class Jobs:
                 raise ScopeFault(must_resend(scope))
             self._used[scope.job] = now
             self._admitted.add(scope.job)
-            places = ledger.admit(scope.part, ids, attempt)
+            indices = ledger.admit(scope.part, ids, attempt)
             ledger.use(scope.part, now)
-            return places
+            return indices
         except ScopeFault as fault:
             raise RefusedRecords(str(fault)) from None
         except SpillFault as fault:

@@ -16,14 +16,14 @@ class Ids(Protocol):
     def size(self) -> int:
         """The number of ids and hashes in memory."""
 
-    def add(self, place: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
+    def add(self, bucket: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
         """Add ids; return the new ones and their number, without duplicates."""
 
-    def of(self, place: int) -> Iterator[Sequence[bytes]]:
-        """Yield the ids of a place in batches."""
+    def of(self, bucket: int) -> Iterator[Sequence[bytes]]:
+        """Yield the ids of a bucket in batches."""
 
-    def discard(self, place: int) -> None:
-        """Remove all ids of a place."""
+    def discard(self, bucket: int) -> None:
+        """Remove all ids of a bucket."""
 
     def credit(self, keys: Iterable[bytes]) -> None:
         """Count stored rows that this run has not sent."""
@@ -36,7 +36,8 @@ class MemoryIds:
     """Row ids in sets: fast, at about 100 bytes each."""
 
     def __init__(self) -> None:
-        self.places: dict[int, set[bytes]] = {}
+        self.buckets: dict[int, set[bytes]] = {}
+        """The ids by part, or all in one bucket if they are unique in the step."""
         self.credits: dict[bytes, int] = {}
         self._size = 0
 
@@ -45,9 +46,9 @@ class MemoryIds:
         """The number of ids and hashes in memory."""
         return self._size + len(self.credits)
 
-    def add(self, place: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
+    def add(self, bucket: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
         """Add ids; return the new ones and their number, without duplicates."""
-        known = self.places.setdefault(place, set())
+        known = self.buckets.setdefault(bucket, set())
         # Fast path: usually all ids are new.
         fresh = ids if known.isdisjoint(ids) else list(set(ids) - known)
         before = len(known)
@@ -56,18 +57,18 @@ class MemoryIds:
         self._size += added
         return fresh, added
 
-    def of(self, place: int) -> Iterator[Sequence[bytes]]:
-        """Yield the ids of a place in batches."""
-        if place in self.places:
-            yield list(self.places[place])
+    def of(self, bucket: int) -> Iterator[Sequence[bytes]]:
+        """Yield the ids of a bucket in batches."""
+        if bucket in self.buckets:
+            yield list(self.buckets[bucket])
 
-    def discard(self, place: int) -> None:
-        """Remove all ids of a place."""
-        self._size -= len(self.places.pop(place, ()))
+    def discard(self, bucket: int) -> None:
+        """Remove all ids of a bucket."""
+        self._size -= len(self.buckets.pop(bucket, ()))
 
     def clear(self) -> None:
         """Remove everything."""
-        self.places.clear()
+        self.buckets.clear()
         self.credits.clear()
         self._size = 0
 
@@ -163,7 +164,7 @@ class Ledger:
     def spill(self) -> None:
         """Move the ids from memory to a file."""
         if isinstance(self._ids, MemoryIds) and self._spill is not None:
-            for part in self._only.keys() & self._ids.places.keys() - self._awaited:
+            for part in self._only.keys() & self._ids.buckets.keys() - self._awaited:
                 self.forget(part)
             self._ids = self._spill(self._ids)
             self._used.clear()
@@ -199,7 +200,7 @@ class Ledger:
         only = self._only.get(part)
         if only is None or only.is_open or not isinstance(self._ids, MemoryIds):
             return False
-        return not self._ids.places.get(part)
+        return not self._ids.buckets.get(part)
 
     def _is_only(self, part: int, attempt: Attempt | None) -> bool:
         return attempt is not None and self._only.get(part) is attempt
@@ -208,12 +209,12 @@ class Ledger:
         """Return the parts in memory, each with its last use and its number of ids."""
         if not isinstance(self._ids, MemoryIds):
             return []
-        places = self._ids.places
-        return [(part, self._used.get(part, 0), len(ids)) for part, ids in places.items()]
+        buckets = self._ids.buckets
+        return [(part, self._used.get(part, 0), len(ids)) for part, ids in buckets.items()]
 
     def use(self, part: int, now: int) -> None:
         """Record a use of a part: less recently used parts are evicted first."""
-        if isinstance(self._ids, MemoryIds) and part in self._ids.places:
+        if isinstance(self._ids, MemoryIds) and part in self._ids.buckets:
             self._used[part] = now
 
     def forget(self, part: int) -> None:
@@ -247,7 +248,7 @@ class Ledger:
             assert self.left is not None
             self.left += len(ids)
         elif ids:
-            self._ids.add(self._place(part), ids)
+            self._ids.add(self._bucket(part), ids)
         if self._max_recalled is not None and self.size > self._max_recalled:
             self.spill()
 
@@ -264,16 +265,16 @@ class Ledger:
                 return self._admit_unseen(part, ids)
         if self.is_by_part:
             self._opened.add(part)
-        fresh, added = self._ids.add(self._place(part), ids)
-        places: Sequence[int]
-        places = range(len(ids)) if added == len(ids) else _first_places(ids, fresh)
+        fresh, added = self._ids.add(self._bucket(part), ids)
+        indices: Sequence[int]
+        indices = range(len(ids)) if added == len(ids) else _first_indices(ids, fresh)
         if self._counts and self.left:
-            places = self._not_accounted_for(ids, places)
-        if len(places) == len(ids):
+            indices = self._not_accounted_for(ids, indices)
+        if len(indices) == len(ids):
             self.count(ids)
-        elif places:
-            self.count([ids[place] for place in places])
-        return places
+        elif indices:
+            self.count([ids[index] for index in indices])
+        return indices
 
     def _admit_unseen(self, part: int, ids: Sequence[bytes]) -> Sequence[int]:
         """Admit rows of the only attempt of a part without looking them up, or keeping their ids.
@@ -282,18 +283,18 @@ class Ledger:
         """
         if part not in self._forgotten:
             self.forget(part)
-        places = range(len(ids))
+        indices = range(len(ids))
         self.count(ids)
-        return places
+        return indices
 
-    def _not_accounted_for(self, ids: Sequence[bytes], places: Sequence[int]) -> Sequence[int]:
+    def _not_accounted_for(self, ids: Sequence[bytes], indices: Sequence[int]) -> Sequence[int]:
         """Return the rows, of those new to this run, that no earlier run has stored."""
-        claimed = self._ids.claim([self._key(ids[place]) for place in places])
+        claimed = self._ids.claim([self._key(ids[index]) for index in indices])
         assert self.left is not None
         self.left -= sum(claimed)
         if not any(claimed):
-            return places
-        return [place for place, is_stored in zip(places, claimed, strict=True) if not is_stored]
+            return indices
+        return [index for index, is_stored in zip(indices, claimed, strict=True) if not is_stored]
 
     def complete(self, part: int) -> None:
         """Drop the ids of a completed part: they are not needed again."""
@@ -304,7 +305,7 @@ class Ledger:
             self._only.pop(part, None)
             self._awaited.discard(part)
 
-    def _place(self, part: int) -> int:
+    def _bucket(self, part: int) -> int:
         return 0 if self._unique else part
 
     def _key(self, row_id: bytes) -> bytes:
@@ -312,15 +313,15 @@ class Ledger:
         return row_id if self._unique else row_id[:HASH_SIZE]
 
 
-def _first_places(ids: Sequence[bytes], wanted: Iterable[bytes]) -> list[int]:
+def _first_indices(ids: Sequence[bytes], wanted: Iterable[bytes]) -> list[int]:
     """Return the index of the first occurrence of each wanted id."""
     waiting = set(wanted)
-    places = []
-    for place, each in enumerate(ids):
+    indices = []
+    for index, each in enumerate(ids):
         if each in waiting:
             waiting.remove(each)
-            places.append(place)
-    return places
+            indices.append(index)
+    return indices
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ _ASKED = 900
 _READ = 4_096
 
 _TABLES = """
-    CREATE TABLE sent (place INTEGER, id BLOB, call INTEGER, PRIMARY KEY (place, id)) WITHOUT ROWID;
+    CREATE TABLE sent (bucket INTEGER, id BLOB, call INTEGER, PRIMARY KEY (bucket, id))
+        WITHOUT ROWID;
     CREATE TABLE credits (key BLOB PRIMARY KEY, rows INTEGER) WITHOUT ROWID;
 """
 
@@ -43,7 +44,7 @@ class SpilledIds:
     """
 
     def __init__(self, directory: Path, ids: MemoryIds | None = None) -> None:
-        """Create the file, and move the given ids into it: each place is freed once it is there."""
+        """Create the file, and move the given ids into it; free each bucket once it is written."""
         with _faults():
             directory.mkdir(mode=0o700, exist_ok=True)
             handle, name = tempfile.mkstemp(prefix="ids-", dir=directory)
@@ -67,9 +68,9 @@ class SpilledIds:
         self._database = database
         self._calls = 0
         if ids is not None:
-            while ids.places:
-                place, known = ids.places.popitem()
-                self._insert(place, sorted(known))
+            while ids.buckets:
+                bucket, known = ids.buckets.popitem()
+                self._insert(bucket, sorted(known))
                 del known
             credits = ids.credits
             with _faults():
@@ -83,27 +84,27 @@ class SpilledIds:
         """The number of ids and hashes in memory: always 0."""
         return 0
 
-    def add(self, place: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
+    def add(self, bucket: int, ids: Sequence[bytes]) -> tuple[Iterable[bytes], int]:
         """Add ids; return the new ones and their number, without duplicates."""
         # Sorted, so that neighbours are in the same pages.
         wanted = sorted(set(ids))
-        added = self._insert(place, wanted)
+        added = self._insert(bucket, wanted)
         if added == len(wanted):
             return wanted, added
-        query = "SELECT id FROM sent WHERE place = ? AND call = ? AND id IN"
-        return [row_id for (row_id,) in self._found(query, wanted, place, self._calls)], added
+        query = "SELECT id FROM sent WHERE bucket = ? AND call = ? AND id IN"
+        return [row_id for (row_id,) in self._found(query, wanted, bucket, self._calls)], added
 
-    def of(self, place: int) -> Iterator[Sequence[bytes]]:
-        """Yield the ids of a place in batches."""
+    def of(self, bucket: int) -> Iterator[Sequence[bytes]]:
+        """Yield the ids of a bucket in batches."""
         with _faults():
-            rows = self._database.execute("SELECT id FROM sent WHERE place = ?", (place,))
+            rows = self._database.execute("SELECT id FROM sent WHERE bucket = ?", (bucket,))
             while ids := [row_id for (row_id,) in rows.fetchmany(_READ)]:
                 yield ids
 
-    def discard(self, place: int) -> None:
-        """Remove all ids of a place."""
+    def discard(self, bucket: int) -> None:
+        """Remove all ids of a bucket."""
         with _faults():
-            self._database.execute("DELETE FROM sent WHERE place = ?", (place,))
+            self._database.execute("DELETE FROM sent WHERE bucket = ?", (bucket,))
 
     def credit(self, keys: Iterable[bytes]) -> None:
         """Count stored rows that this run has not sent."""
@@ -135,11 +136,11 @@ class SpilledIds:
             )
         return claimed
 
-    def _insert(self, place: int, ids: Iterable[bytes]) -> int:
+    def _insert(self, bucket: int, ids: Iterable[bytes]) -> int:
         """Insert the new ids, marked with the number of the call; return their number."""
         self._calls += 1
         with _faults():
-            rows = ((place, each, self._calls) for each in ids)
+            rows = ((bucket, each, self._calls) for each in ids)
             return self._database.executemany(_INSERT, rows).rowcount
 
     def _found(self, query: str, wanted: Sequence[bytes], *first: object) -> list[tuple[Any, ...]]:

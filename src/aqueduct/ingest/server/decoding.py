@@ -73,7 +73,7 @@ class Undecoded:
 
 
 def _no_records(error: Exception) -> RefusedRecords:
-    return RefusedRecords(f"the message is not a valid Records message: {error}")
+    return RefusedRecords(f"the message is not a valid message of records: {error}")
 
 
 def _is_none(column: msgspec.Raw) -> bool:

@@ -3,7 +3,7 @@
 A slot is the right to have a range of rows open, which takes memory. A holder that waits for its
 client, not for the disk, is idle: it loses its slot when another holder needs one. To resume, it
 has to read its rows again. Resumed holders therefore read only a few at a time, or slow clients
-would use all the threads and the disk for reads that are repeated for each piece that they take.
+would occupy all threads and the disk with reads that are repeated for each batch they take.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _Queue = OrderedDict[Hashable, deque[tuple[asyncio.Future[None], Holder]]]
 class Slots:
     """A pool of slots with a limit per connection and a queue of waiting holders."""
 
-    def __init__(self, count: int, each: int, idle_bytes: int) -> None:
-        """``each``: slots per connection; ``idle_bytes``: memory of all idle holders together."""
+    def __init__(self, count: int, per_connection: int, idle_bytes: int) -> None:
+        """``per_connection``: the limit of each; ``idle_bytes``: memory of all idle holders."""
         self.free = count
-        self._each = each
+        self._per_connection = per_connection
         self._idle_bytes = idle_bytes
         self._held: dict[Hashable, int] = {}
         """By connection, the number of slots that it holds; no entry for 0."""
@@ -59,10 +59,10 @@ class Slots:
 
     def is_wanted(self, holder: Holder) -> bool:
         """Return whether a waiting holder may take this holder's slot."""
-        if self._held.get(holder.connection, 0) > self._each:
+        if self._held.get(holder.connection, 0) > self._per_connection:
             return True
         return any(
-            connection == holder.connection or self._held.get(connection, 0) < self._each
+            connection == holder.connection or self._held.get(connection, 0) < self._per_connection
             for connection in chain(self._waiting, self._resuming)
         )
 
@@ -146,7 +146,7 @@ class Slots:
 
     def _make_room(self, connection: Hashable) -> bool:
         """Return whether there is a slot for a connection; evict an idle holder if necessary."""
-        is_full = self._held.get(connection, 0) >= self._each
+        is_full = self._held.get(connection, 0) >= self._per_connection
         if self.free and not is_full:
             return True
         idle = [

@@ -362,13 +362,15 @@ class Store:
     def roll(self) -> int:
         """Turn the logs that are finished now into segments; return how many were made."""
         rolled = 0
-        for topic in list(self.topics.values()):
-            for partition in range(len(topic.partitions)):
-                rolled += topic.storage.roll(partition)
-                self._retain(topic, partition)  # rolling all partitions first may take long
-        if rolled:
-            # Once, not per segment: other threads page the memory in again.
-            give_back()
+        try:
+            for topic in list(self.topics.values()):
+                for partition in range(len(topic.partitions)):
+                    rolled += topic.storage.roll(partition)
+                    self._retain(topic, partition)  # rolling all partitions first may take long
+        finally:
+            if rolled:
+                # Once, not per segment: other threads page the memory in again.
+                give_back()
         return rolled
 
     def _retain(self, topic: Topic, partition: int) -> int:

@@ -410,9 +410,9 @@ def split(
                 theirs = joined([sequences[run] for run in slices])
                 yield number, Chunk(producer, records.pick_runs(slices), theirs)
             return
-    places: dict[int, list[int]] = {}
+    indices: dict[int, list[int]] = {}
     for at, number in zip(wanted, records.partitions_at(wanted, partitions), strict=True):
-        places.setdefault(number, []).append(at)
-    for number, picked in places.items():
-        columns = records.pick_places(picked)
+        indices.setdefault(number, []).append(at)
+    for number, picked in indices.items():
+        columns = records.pick_indices(picked)
         yield number, Chunk(producer, columns, [sequences[at] for at in picked])

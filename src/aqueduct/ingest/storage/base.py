@@ -216,7 +216,7 @@ class TopicStorage(Protocol):
         """Remove producers; they may reappear after a crash."""
 
     def append(self, group: Group) -> Appended:
-        """Store a group durably: after a crash all of it is there, or nothing.
+        """Store a group durably: after a crash all of it is stored, or nothing.
 
         Offsets are dense: a row has the next offset of its partition. Raises `NothingStored`,
         `OutcomeUnknown` or `Fenced`; after the last two the topic has a `fault`.

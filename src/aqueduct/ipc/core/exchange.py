@@ -129,7 +129,7 @@ class Exchange:
             sleeper.handle_timer(now)
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """Record why the transport could not reach a remote; retries go on."""
+        """Record why the transport could not reach a remote; retries continue."""
         self._sender.handle_trouble(remote, why)
 
     def handle_unreachable(self, remote: Hashable, why: str, now: float) -> None:

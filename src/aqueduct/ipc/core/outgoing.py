@@ -195,7 +195,7 @@ class OutgoingTransfer:
         """Continue with smaller PDUs; return False if the receiver might misread them.
 
         IPC-SEND-10: an ack does not say which HEADER it answers. The receiver may have accepted the
-        larger one before it changed its limit, and would then put what follows in the wrong place.
+        larger one before it changed its limit, and would then put what follows at the wrong offset.
         So the message continues under another id, unless a receiver may have all of it: then it
         keeps its id, to prevent a second delivery, and is split only once.
         """

@@ -149,15 +149,15 @@ class TransferReceiver:
             return
         if header.destination != self.owner:  # IPC-RECV-6
             self._statistics.misdirected += 1
-            code, told = Code.INVALID_DESTINATION, self.owner
+            code, payload = Code.INVALID_DESTINATION, self.owner
         elif header.length > self._config.max_message:  # IPC-RECV-4
-            code, told = Code.MESSAGE_TOO_LARGE, b""
+            code, payload = Code.MESSAGE_TOO_LARGE, b""
         elif len(header.payload) > self.max_data:  # IPC-RECV-5
-            code, told = Code.PDU_TOO_LARGE, encode_size(self.max_data)
+            code, payload = Code.PDU_TOO_LARGE, encode_size(self.max_data)
         else:
             self._begin(header, remote, now)
             return
-        self._answer(remote, HeaderAck(message_id, code, told).encode())
+        self._answer(remote, HeaderAck(message_id, code, payload).encode())
 
     def _begin(self, header: Header, remote: Hashable, now: float) -> None:
         config = self._config
@@ -195,7 +195,7 @@ class TransferReceiver:
         if transfer is None:  # IPC-RECV-11
             self._statistics.ignored += 1
             return
-        code, told = Code.SUCCESS, b""
+        code, payload = Code.SUCCESS, b""
         transfer.remote = remote
         ahead = transfer.expected - sequence
         if ahead == 1 and data.payload and transfer.state is IncomingState.WHOLE:
@@ -205,20 +205,20 @@ class TransferReceiver:
             self._statistics.ignored += 1  # IPC-RECV-12
         elif data.destination != transfer.owner:  # IPC-RECV-9
             self._statistics.misdirected += 1
-            code, told = Code.INVALID_DESTINATION, transfer.owner
+            code, payload = Code.INVALID_DESTINATION, transfer.owner
         elif not data.payload:
             self._abort(transfer)
         elif ahead:
             self._statistics.duplicates += 1
             self._answer(remote, transfer.last_ack())  # IPC-RECV-12
         elif len(data.payload) > transfer.max_data:  # IPC-RECV-10
-            code, told = Code.PDU_TOO_LARGE, encode_size(transfer.max_data)
+            code, payload = Code.PDU_TOO_LARGE, encode_size(transfer.max_data)
         elif not self._budget.add(transfer, min(len(data.payload), transfer.missing), now):
             self._statistics.crowded_out += 1  # IPC-FLOW-2
         else:
             self._add(transfer, data.payload, now)
         if code:
-            self._answer(remote, DataAck(message_id, sequence, code, told).encode())
+            self._answer(remote, DataAck(message_id, sequence, code, payload).encode())
 
     def _add(self, transfer: IncomingTransfer, data: bytes, now: float) -> None:
         if transfer.add(data):

@@ -187,7 +187,7 @@ class TransferSender:
             self._schedule(transfer, now)
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """Record why the transport could not reach a remote; retries go on."""
+        """Record why the transport could not reach a remote; retries continue."""
         known = self._remotes.get(remote)
         if known is not None:
             known.error = why

@@ -50,7 +50,7 @@ class PduListener(Protocol):
         """Process that PDUs of these transfers were sent, or could not be."""
 
     def handle_trouble(self, remote: Hashable, why: str) -> None:
-        """Record why a remote could not be reached, or was lost; retries go on."""
+        """Record why a remote could not be reached, or was lost; retries continue."""
 
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
         """Fail the transfers to a remote that no retry can reach."""

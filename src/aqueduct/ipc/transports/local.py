@@ -35,10 +35,10 @@ class LocalTransport:
 
     async def locate(self, address: str) -> Hashable:
         """Return the name in an address."""
-        place = parse(address)
-        if place.scheme != "local":
+        target = parse(address)
+        if target.scheme != "local":
             raise ConnectError(f"an endpoint at {self.address} cannot send to {address}")
-        return place.host
+        return target.host
 
     def name(self, remote: Hashable) -> str:
         """Return the address of a name."""

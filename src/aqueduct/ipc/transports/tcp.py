@@ -46,7 +46,7 @@ _MAX_UNSENT = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class TcpLimits:
-    """What bounds the connections of one transport (IPC-TCP-6)."""
+    """The limits on the connections of one transport (IPC-TCP-6)."""
 
     idle_timeout: float = field(
         default=60.0,
@@ -54,7 +54,7 @@ class TcpLimits:
     )
     handshake_timeout: float = field(
         default=5.0,
-        metadata=seconds("For a connection to come up, TCP and TLS together.", above=0),
+        metadata=seconds("How long TCP and TLS together may take to connect.", above=0),
     )
     max_connections: int = field(
         default=1_024,
@@ -149,7 +149,7 @@ class TlsTransport:
         # All with a socket; those that this side is opening; those that it has accepted, with the
         # timer that bounds the handshake; those that carry PDUs.
         self._alive: dict[TlsConnection, None] = {}
-        self._rising: dict[TlsConnection, asyncio.Future[None]] = {}
+        self._connecting: dict[TlsConnection, asyncio.Future[None]] = {}
         self._accepted: dict[TlsConnection, asyncio.TimerHandle] = {}
         self._per_address: dict[str, int] = {}
         self._partial = 0
@@ -189,8 +189,8 @@ class TlsTransport:
             raise ConnectError(f"not an address to send to: {address!r}; write {SCHEME}host:port")
         if host in _ALL_ADDRESSES:
             raise ConnectError(
-                f"{address} says where an endpoint listens, at all addresses of its host; send to "
-                "one of them, by a name that its certificate holds"
+                f"{address} stands for all addresses of a host; send to one of them, by a name "
+                "that its certificate contains"
             )
         if not hash_sign:
             return ("tls", host, port)
@@ -309,7 +309,7 @@ class TlsTransport:
         except TimeoutError:
             trouble = f"{name} did not answer within {self._limits.handshake_timeout:g} s"
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
-            trouble = f"{name} closed the connection before it was up"
+            trouble = f"{name} closed the connection during the handshake"
         except (ssl.SSLError, TLSError) as problem:
             error = refusal(name, problem)
         except socket.gaierror as problem:
@@ -334,7 +334,7 @@ class TlsTransport:
         _, host, port = route.remote
         session = TlsSession(self._client, host, self._pinned)
         connection = TlsConnection(self, session, self._largest, route.remote)
-        up = self._rising[connection] = self._loop.create_future()
+        up = self._connecting[connection] = self._loop.create_future()
         try:
             async with asyncio.timeout(self._limits.handshake_timeout):
                 await self._loop.create_connection(lambda: connection, host, port)
@@ -343,7 +343,7 @@ class TlsTransport:
             connection.abort()
             raise
         finally:
-            self._rising.pop(connection, None)
+            self._connecting.pop(connection, None)
 
     def _make_room(self) -> bool:
         """Make room for one more opened connection; close the one idle for longest if needed."""
@@ -371,11 +371,11 @@ class TlsTransport:
         assert self._server_context is not None, "only a listening socket accepts"
         return TlsConnection(self, TlsSession(self._server_context), self._largest, None)
 
-    def _give_way(self, host: str) -> bool:
-        """Close the least useful accepted connection for a new one, unless all are in use.
+    def _replace_accepted(self, host: str) -> bool:
+        """Replace the least useful accepted connection; return False if all are in use.
 
-        First one that never advanced a message, then one of the address with the most: of these the
-        one that was useful least recently (IPC-TCP-6).
+        The order: connections that never advanced a message, then those of the address with the
+        most, then the one that was useful least recently (IPC-TCP-6).
         """
         counts = self._per_address
         least = min(
@@ -400,8 +400,8 @@ class TlsTransport:
         """Process that TCP is connected; return False if there are too many connections."""
         if self._closing:
             return False
-        if connection not in self._rising:
-            if len(self._accepted) >= self._limits.max_connections and not self._give_way(
+        if connection not in self._connecting:
+            if len(self._accepted) >= self._limits.max_connections and not self._replace_accepted(
                 connection.peer[0]
             ):
                 return False
@@ -425,7 +425,7 @@ class TlsTransport:
         route = self._routes[connection.remote]
         route.connection = connection
         route.task = None
-        up = self._rising[connection]
+        up = self._connecting[connection]
         if not up.done():
             up.set_result(None)
         self.send(
@@ -466,7 +466,7 @@ class TlsTransport:
         """Process the end of a connection."""
         self._alive.pop(connection, None)
         self._leave(connection)
-        up = self._rising.get(connection)
+        up = self._connecting.get(connection)
         if up is not None and not up.done():
             up.set_exception(error or ConnectionResetError())
         if self._up.get(connection.remote) is connection:

@@ -60,17 +60,17 @@ class UdpTransport:
         """Return the IP address and port of an address."""
         found, until = self._located.get(address, (None, 0.0))
         if found is None or self._loop.time() >= until:
-            place = parse(address)
-            if place.scheme != "udp" or not place.host or not place.port:
+            target = parse(address)
+            if target.scheme != "udp" or not target.host or not target.port:
                 raise ConnectError(
                     f"an endpoint at {self.address} cannot send to {address}; "
                     "it sends to udp://host:port"
                 )
-            found, fixed = await _resolve(place.host, place.port, self._socket.socket.family)
+            found, fixed = await _resolve(target.host, target.port, self._socket.socket.family)
             if ipaddress.ip_address(found[0]).is_unspecified:
                 raise ConnectError(
-                    f"{address} says where an endpoint listens, at all addresses of its host; "
-                    "send to one of them, such as 127.0.0.1"
+                    f"{address} stands for all addresses of a host; send to one of them, such as "
+                    "127.0.0.1"
                 )
             if len(self._located) >= _MAX_LOCATED:
                 self._located.clear()
@@ -150,11 +150,11 @@ class UdpTransport:
 
 async def open_udp(address: str, listener: PduListener) -> UdpTransport:
     """Bind a socket, by default to loopback; warn about other addresses (IPC-UDP-2)."""
-    place = parse(address)
+    target = parse(address)
     loop = asyncio.get_running_loop()
-    host = place.host or "127.0.0.1"
+    host = target.host or "127.0.0.1"
     try:
-        found = await loop.getaddrinfo(host, place.port, type=socket.SOCK_DGRAM)
+        found = await loop.getaddrinfo(host, target.port, type=socket.SOCK_DGRAM)
     except socket.gaierror as error:
         raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
     family, kind, protocol, _, where = found[0]

@@ -283,15 +283,15 @@ def _draw_sequence(arrows: Sequence[Arrow]) -> str:
         return '<p class="note">No frames were recorded.</p>'
     moments = sorted({t for one in arrows for t in (one.sent, one.received) if t is not None})
     # Vertical positions show the order of events, not durations.
-    places = {moment: 40 + 26 * at for at, moment in enumerate(moments)}
+    heights = {moment: 40 + 26 * at for at, moment in enumerate(moments)}
     taken: Counter[Any] = Counter()
     lines = []
     for one in arrows:
         start_x, stop_x = (150, 810) if one.side == "client" else (810, 150)
         first = one.sent if one.sent is not None else one.received
-        start_y: float = places[first] + 3 * taken[first]
+        start_y: float = heights[first] + 3 * taken[first]
         taken[first] += 1
-        stop_y: float = places[one.received] if one.received is not None else start_y
+        stop_y: float = heights[one.received] if one.received is not None else start_y
         if one.sent is None:
             start_x = 480
         elif one.received is None:
@@ -307,9 +307,9 @@ def _draw_sequence(arrows: Sequence[Arrow]) -> str:
             f"{escape(one.label)}{end}</text>"
         )
     height = 40 + 26 * len(moments) + 20
-    for moment, place in places.items():
+    for moment, height in heights.items():
         offset = (moment - moments[0]).total_seconds() * 1000
-        lines.append(f'<text x="140" y="{place + 4}" text-anchor="end">{offset:.2f} ms</text>')
+        lines.append(f'<text x="140" y="{height + 4}" text-anchor="end">{offset:.2f} ms</text>')
     return (
         f'<svg viewBox="0 0 960 {height}" role="img"><defs><marker id="tip" viewBox="0 0 8 8" '
         'refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'

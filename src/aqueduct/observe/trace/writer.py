@@ -1,7 +1,7 @@
 """A trace: observers add rows, and a thread writes them to Parquet files in a directory.
 
-Recording never waits for the disk. Rows are kept in memory up to a bound; past it, or when the disk
-refuses them, rows are dropped and counted; the loss is logged once and recorded in a row.
+Recording never waits for the disk. Rows are kept in memory up to a bound; past it, or when a
+write fails, rows are dropped and counted; the loss is logged once and recorded in a row.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class TraceWriter:
                 self._file = TraceFile(self.directory / name)
             self._file.write(table)
         except Exception as error:  # noqa: BLE001 -- the connections must not fail with it
-            self._give_up_file(error, batch)
+            self._discard_file(error, batch)
         else:
             self._sequence += batch.rows
             self._file.reported += batch.reported
@@ -192,12 +192,12 @@ class TraceWriter:
         try:
             file.complete()
         except Exception as error:  # noqa: BLE001 -- as above
-            self._give_up_file(error)
+            self._discard_file(error)
         else:
             self.rows_written += file.rows
             self._file = None
 
-    def _give_up_file(self, error: Exception, batch: RowBatch | None = None) -> None:
+    def _discard_file(self, error: Exception, batch: RowBatch | None = None) -> None:
         """Drop the rows of the file and the batch; what they reported is reported again."""
         file, self._file = self._file, None
         rows, reported = (0, 0) if batch is None else (batch.rows, batch.reported)
@@ -225,9 +225,9 @@ class TraceWriter:
 class Trace:
     """A directory that records connections; pass it as ``trace=`` to `connect` and `serve`.
 
-    Connections of any thread may share a trace. ``interval`` is the most seconds that a row
-    waits before it is in a complete file, and so what a crash can lose; ``max_rows`` bounds what
-    waits in memory.
+    Connections of any thread may share a trace. ``interval`` is the longest time, in seconds,
+    before a row is in a complete file, and so what a crash can lose; ``max_rows`` bounds the rows
+    in memory.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Trace:
         rows_per_file: int = ROWS_PER_FILE,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        _need_arrow()
+        _require_arrow()
         self.directory = Path(directory)
         self._writer = TraceWriter(
             self.directory, interval, rows_per_group, rows_per_file, max_rows
@@ -278,7 +278,7 @@ class Trace:
         return f"<Trace {self._writer.recorder} to {str(self.directory)!r}>"
 
 
-def _need_arrow() -> None:
+def _require_arrow() -> None:
     """Import Arrow, which only traces need; raise ImportError with a hint if it is missing."""
     try:
         from aqueduct.observe.trace import (

@@ -1,4 +1,4 @@
-"""The writers that Spark calls: created on the driver, pickled for tasks, and told to commit.
+"""The writers that Spark calls: created on the driver, pickled for tasks, and committed by it.
 
 Spark creates the writer of a stream for each batch, and again for its commit. The writer is
 therefore stateless, and reads the ids of the query, the run and the batch from the task context.

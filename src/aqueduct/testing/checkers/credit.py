@@ -294,7 +294,7 @@ def _judge_wait(
     room = None if refused.attached else ledger.room(refused, now)
     if room:
         del waiting[channel]
-        yield Violation(f"waits without being told of room: {room}", now, refused.side, channel)
+        yield Violation(f"waits although there is room: {room}", now, refused.side, channel)
 
 
 @checker

@@ -111,9 +111,9 @@ class RunFacts:
 
     def rtt(self, side: Side, time: float) -> tuple[float, float]:
         """Return the minimum and maximum round-trip time that the side may have used at a time."""
-        told = self.rtts[side]
-        at = bisect_left(told, (time, 0.0))
-        possible = [told[max(at - 1, 0)][1], *(rtt for when, rtt in told[at:] if when <= time)]
+        rtts = self.rtts[side]
+        at = bisect_left(rtts, (time, 0.0))
+        possible = [rtts[max(at - 1, 0)][1], *(rtt for when, rtt in rtts[at:] if when <= time)]
         return min(possible), max(possible)
 
     # One entry

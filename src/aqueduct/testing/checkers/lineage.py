@@ -102,7 +102,7 @@ def lost_is_forgotten(facts: RunFacts) -> Iterator[Violation]:
             continue
         due = max(known, _heard_of(channel)) + EPSILON
         if channel.forget_written > due and facts.alive(channel.creator, due):
-            yield _about(channel, "is lost, but the peer was not told", due)
+            yield _about(channel, "is lost, but the peer was not notified", due)
 
 
 def _heard_of(channel: ChannelFacts) -> float:

@@ -113,15 +113,15 @@ def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
         if not channel.unreliable:
             continue
         latest = 0.0
-        for number, told in enumerate(_announcements(channel)):
+        for number, announced in enumerate(_announcements(channel)):
             message = channel.unreliable.get(number)
             if message is None:
                 break
-            shortest, longest = facts.rtt(channel.receiver, told)
+            shortest, longest = facts.rtt(channel.receiver, announced)
             # Deadlines are monotonic.
-            latest = max(latest, told + _wait(longest) + slack)
+            latest = max(latest, announced + _wait(longest) + slack)
             problem = None
-            if message.nacked < told + _wait(shortest) - EPSILON:
+            if message.nacked < announced + _wait(shortest) - EPSILON:
                 if not _closed_early(channel, message.nacked):
                     problem = "nacked too early"
             elif min(message.acked, message.nacked, channel.receiver_gone) > latest:
@@ -129,7 +129,7 @@ def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
                     problem = "not decided in time"
             if problem:
                 yield Violation(
-                    f"was announced at {told:.6f} and {problem}",
+                    f"was announced at {announced:.6f} and {problem}",
                     min(message.nacked, latest),
                     channel.receiver,
                     channel.channel,

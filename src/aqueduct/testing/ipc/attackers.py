@@ -218,10 +218,10 @@ class Hoarder:
             return
         peer, name, owner, number = known
         if not number and isinstance(ack, HeaderAck) and ack.code == Code.INVALID_DESTINATION:
-            told = decode_owner(ack.payload)
-            if told is not None and told != owner:
-                self._messages[ack.message_id] = peer, name, told, 0
-                header = Header(ack.message_id, told, peer.config.max_message, b"x")
+            stated = decode_owner(ack.payload)
+            if stated is not None and stated != owner:
+                self._messages[ack.message_id] = peer, name, stated, 0
+                header = Header(ack.message_id, stated, peer.config.max_message, b"x")
                 self._network.carry(name, source, header.encode())
         elif ack.code != Code.SUCCESS:
             del self._messages[ack.message_id]

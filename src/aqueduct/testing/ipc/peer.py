@@ -44,7 +44,7 @@ class Peer:
     def __init__(
         self,
         seed: int,
-        place: int,
+        index: int,
         name: str,
         plan: IpcPlan,
         clock: VirtualClock,
@@ -60,10 +60,10 @@ class Peer:
         """Messages that the application has neither taken nor refused."""
         self.on_drop: Callable[[str, str], None] = lambda source, name: None
         """Called when a datagram arrives while no endpoint runs."""
-        self.config: IpcSettings = plan.configs[place]
+        self.config: IpcSettings = plan.configs[index]
         self._seed = seed
         self._plan = plan
-        self._reports_sent = plan.reports_sent[place]
+        self._reports_sent = plan.reports_sent[index]
         self._clock = clock
         self._network = network
         self._record = record.entries

@@ -41,8 +41,8 @@ class IpcSimulation:
         self.network = DatagramNetwork(self.clock, seeded(seed, "ipc network"), faults)
         self.network.deaf = self.plan.deaf
         self.peers = [
-            Peer(seed, place, name, self.plan, self.clock, self.network, self.record)
-            for place, name in enumerate(NAMES[: len(self.plan.configs)])
+            Peer(seed, index, name, self.plan, self.clock, self.network, self.record)
+            for index, name in enumerate(NAMES[: len(self.plan.configs)])
         ]
         self.stranger = Stranger(
             self.plan.garbage,

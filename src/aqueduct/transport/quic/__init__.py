@@ -1,4 +1,4 @@
-"""Aqueduct over QUIC: the only place that knows qh3 and sockets."""
+"""Aqueduct over QUIC: the only package that uses qh3."""
 
 IMPLEMENTATION = "qh3"
 """The package that implements QUIC, for diagnostics."""

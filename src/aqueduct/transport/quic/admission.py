@@ -88,8 +88,8 @@ class HalfOpen(Generic[T]):
             return None
         most = max(self._by_address.values(), key=_load)
         oldest, since = next(iter(most.items()))
-        is_loady = len(most) > self.count(newcomer) + 1
-        return oldest if is_loady or now - since >= min_age else None
+        is_crowded = len(most) > self.count(newcomer) + 1
+        return oldest if is_crowded or now - since >= min_age else None
 
 
 def _load(connections: OrderedDict[T, float]) -> tuple[int, float]:

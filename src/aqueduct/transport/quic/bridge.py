@@ -90,7 +90,7 @@ class Bridge:
         self.retired_ids: list[bytes] = []
         self.observer: Observer | None = None
         self.before_end: Callable[[], None] | None = None
-        """Called before the core is told that the connection is lost."""
+        """Called before the core is notified that the connection is lost."""
         self.when_connected: Callable[[], None] | None = None
         """Called when the handshake is complete."""
         self._queue = WriteQueue()
@@ -109,7 +109,7 @@ class Bridge:
         self._needs_poll = True
         """Whether QUIC may have packets to send besides those for new writes."""
         self._was_polled_in_full = True
-        """Whether the last poll went on until QUIC had nothing to send."""
+        """Whether the last poll continued until QUIC had nothing to send."""
         self._full_poll_at = 0.0
         self.paced_until = 0.0
         """When QUIC's pacer allows the data that it holds back; 0 if it holds back nothing."""

@@ -1,7 +1,7 @@
 """The server side of QUIC: one socket that accepts connections.
 
 An Initial packet of an unknown connection is answered with version negotiation, with a Retry when
-the server is under load, or with a new connection. `admission` decides which clients get in.
+the server is under load, or with a new connection. `admission` decides which clients are admitted.
 """
 
 from __future__ import annotations

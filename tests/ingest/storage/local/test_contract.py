@@ -20,7 +20,7 @@ from tests.ingest.storing import Crash, crash
 
 
 def nth(call: Callable[..., Any], number: int, instead: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that does something else the nth time."""
+    """Return a function that behaves differently at its nth call."""
     calls = iter(range(1, 1_000))
     return lambda *arguments: (instead if next(calls) == number else call)(*arguments)
 
@@ -54,7 +54,7 @@ class LocalBackend(Backend):
     def kill(self, storage: Storage, topic: TopicStorage) -> None:
         assert isinstance(topic, LocalTopicStorage)
         storage.close()
-        for part in topic.partitions:  # whose files the system closes
+        for part in topic.partitions:  # the system closes their files
             part.close()
 
     def die_in_append(self, topic: TopicStorage, group: Group, point: str) -> None:

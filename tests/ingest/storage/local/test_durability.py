@@ -26,7 +26,7 @@ from tests.ingest.storing import (
 
 
 def six_groups(directory: Path, *, late: bool = False, roll: int | None = None) -> Path:
-    """Groups in both partitions, perhaps one more in partition 1; returns the log of 0."""
+    """Store groups in both partitions, optionally one more in 1; return the log of 0."""
     with opened(directory) as store:
         for group in range(6):
             topic = store.topic_to_write("t", 2)
@@ -61,7 +61,7 @@ def everything(directory: Path) -> dict[Path, bytes]:
 
 
 def check_refused(directory: Path, log: Path) -> None:
-    """The topic is out of use, the log is named, and nothing was changed."""
+    """Check that the topic is out of use, the log is named, and nothing was changed."""
     before = everything(directory / "t")
     with opened(directory) as store:
         topic = store.topics["t"]

@@ -25,7 +25,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def modes(directory: Path) -> dict[str, int]:
-    """The modes of everything in a directory."""
+    """Return the modes of everything in a directory."""
     return {
         path.relative_to(directory).as_posix(): stat.S_IMODE(path.stat().st_mode)
         for path in directory.rglob("*")
@@ -33,7 +33,7 @@ def modes(directory: Path) -> dict[str, int]:
 
 
 def fill(directory: Path) -> None:
-    """Have a file of every kind made."""
+    """Create a file of every kind."""
     with opened(directory) as store:
         stored(store, records(1, 3, partition=0))
         rolled(store)
@@ -76,10 +76,10 @@ def test_modes_of_an_older_version_are_tightened_and_logged_once(
         pass
     assert not any(mode & 0o007 for name, mode in modes(tmp_path).items() if name != beside.name)
     assert beside.stat().st_mode & 0o777 == 0o755
-    told = (
+    warning = (
         f"changed the permissions of {len(everything)} files and directories to those of mode 750"
     )
-    assert caplog.text.count(told) == 1
+    assert caplog.text.count(warning) == 1
     caplog.clear()
     with opened(tmp_path) as store:
         stored(store, records(7, 3))
@@ -100,7 +100,7 @@ def test_mode_755_makes_topics_world_readable_and_not_writable(tmp_path: Path) -
 
 @pytest.mark.parametrize("mode", [0o700, 0o755])
 async def test_topics_are_reachable_with_the_configured_mode(lab: Lab, mode: int) -> None:
-    for _ in range(2):  # a new directory, and one that is there
+    for _ in range(2):  # a new directory, and an existing one
         async with lab.serve(directory_mode=mode) as server, lab.producer(server) as producer:
             await producer.send_and_wait(b"x")
         for path in (lab.directory, lab.directory / "topic", lab.directory / "topic" / "part=0"):

@@ -19,7 +19,7 @@ from tests.ingest.storing import Crash, chunk_of, crash, fill, rows_of
 
 
 def settled(directory: Path, number: int, *, read_only: bool = False) -> Partition:
-    """A partition, recovered as if it was all there is of its topic."""
+    """Return a partition, recovered as the only one of its topic."""
     part = Partition(directory, number, read_only=read_only)
     if not part.fault:
         part.settle()
@@ -27,7 +27,7 @@ def settled(directory: Path, number: int, *, read_only: bool = False) -> Partiti
 
 
 def append(part: Partition, count: int = 3, group: int = 0, time: int = 1_000) -> None:
-    """Store rows whose values tell their offsets."""
+    """Store rows with their offsets as values."""
     first = part.next_offset
     offsets = range(first, first + count)
     metadata = BlockMetadata(
@@ -41,7 +41,7 @@ def append(part: Partition, count: int = 3, group: int = 0, time: int = 1_000) -
 
 
 def check_whole(part: Partition, count: int) -> None:
-    """So many rows are there, each once and in order."""
+    """Check that all rows are stored, once and in order."""
     assert part.fault == ""
     rows = rows_of(part)
     assert [row["producer_sequence"] for row in rows] == list(range(1, count + 1))
@@ -51,7 +51,7 @@ def check_whole(part: Partition, count: int) -> None:
 
 
 def made(directory: Path, blocks: int = 3) -> Path:
-    """A partition with a log of some blocks, and the log."""
+    """Return a partition with a log of some blocks, and the log."""
     directory.mkdir(exist_ok=True)
     part = settled(directory, 0)
     for _ in range(blocks):

@@ -1,4 +1,4 @@
-"""Logs: blocks are read as written; torn tails and damage are told apart."""
+"""Logs: blocks are read as written; torn tails are distinguished from damage."""
 
 import os
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def make(chunk: Chunk, first: int, group: int = 1) -> list[bytes | pa.Buffer]:
 
 
 def data_of(chunks: Sequence[Chunk] = CHUNKS) -> list[bytes]:
-    """The bytes of a block for each chunk."""
+    """Return the bytes of a block for each chunk."""
     made = []
     first = 0
     for number, chunk in enumerate(chunks, 1):
@@ -187,7 +187,7 @@ def test_rows_that_change_after_the_scan_are_damage(tmp_path: Path) -> None:
 
 
 def rewritten(meta: bytes, body: bytes, count: int) -> bytes:
-    """A block with good checksums over anything."""
+    """Return a block with valid checksums over any content."""
     checksum = crc32(body, crc32(meta))
     fields = wal._FIELDS.pack(MAGIC, len(meta), len(body), 0, count, checksum)
     return fields + wal._CHECKSUM.pack(crc32(fields)) + meta + body

@@ -97,17 +97,17 @@ def statistics_are_right(facts: IpcFacts) -> Iterator[Violation]:
     for (endpoint, number), life in facts.lives.items():
         if life.stopped is None:
             continue
-        told = life.stopped.statistics
+        statistics = life.stopped.statistics
         # Closing refuses the messages that the application neither took nor refused.
         closed = life.stopped.how == "closed"
-        refused = max(told.refused, life.refused) if closed else life.refused
+        refused = max(statistics.refused, life.refused) if closed else life.refused
         for name, count, seen in (
-            ("sent", told.sent, life.sent),
-            ("failed", told.failed, life.failed),
-            ("received", told.received, life.taken),
-            ("pdus_sent", told.pdus_sent, life.pdus_sent),
-            ("pdus_received", told.pdus_received, life.pdus_received),
-            ("refused", told.refused, refused),
+            ("sent", statistics.sent, life.sent),
+            ("failed", statistics.failed, life.failed),
+            ("received", statistics.received, life.taken),
+            ("pdus_sent", statistics.pdus_sent, life.pdus_sent),
+            ("pdus_received", statistics.pdus_received, life.pdus_received),
+            ("refused", statistics.refused, refused),
         ):
             if count != seen:
                 text = f"{endpoint}/{number} counted {count} {name}, and there were {seen}"

@@ -25,9 +25,9 @@ def pdus_within_the_limit(facts: IpcFacts) -> Iterator[Violation]:
 
 
 @checker
-def pdus_as_large_as_told(facts: IpcFacts) -> Iterator[Violation]:
+def pdus_within_the_stated_size(facts: IpcFacts) -> Iterator[Violation]:
     """After a receiver stated its maximum PDU size, no larger PDU is sent to it."""
-    told: dict[tuple[Life, str], tuple[float, int]] = {}
+    stated: dict[tuple[Life, str], tuple[float, int]] = {}
     for message in facts.messages.values():
         sent = message.sent
         given_up: set[bytes] = set()
@@ -40,8 +40,8 @@ def pdus_as_large_as_told(facts: IpcFacts) -> Iterator[Violation]:
             if message.end is not None and message.end.time <= answer.time:
                 continue
             key = ((sent.endpoint, sent.life), sent.remote)
-            if answer.time < told.get(key, (NEVER, 0))[0]:
-                told[key] = (answer.time, size)
+            if answer.time < stated.get(key, (NEVER, 0))[0]:
+                stated[key] = (answer.time, size)
             following = message.passes[answer.passes :]
             if not following or following[0].wire_id != answer.wire_id:
                 given_up.add(answer.wire_id)
@@ -51,7 +51,7 @@ def pdus_as_large_as_told(facts: IpcFacts) -> Iterator[Violation]:
     for message in facts.messages.values():
         sent = message.sent
         life = facts.life_of(message)
-        since, size = told.get(((sent.endpoint, sent.life), sent.remote), (NEVER, 0))
+        since, size = stated.get(((sent.endpoint, sent.life), sent.remote), (NEVER, 0))
         # An endpoint that remembers few remotes may have dropped the size.
         if life is None or life.config.max_remotes == 1 or not message.passes:
             continue

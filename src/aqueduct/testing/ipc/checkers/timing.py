@@ -47,9 +47,9 @@ def retries_in_time(facts: IpcFacts) -> Iterator[Violation]:
         notices = _notices(message)
         rarely = most + life.config.held_backoff - life.config.max_backoff
         for earlier, later in pairwise(times):
-            told = [time for time in notices if time <= later]
-            since = max(earlier, told[-1]) if told else earlier
-            if later - since > (max(most, rarely) if told else most):
+            known = [time for time in notices if time <= later]
+            since = max(earlier, known[-1]) if known else earlier
+            if later - since > (max(most, rarely) if known else most):
                 text = f"was not retransmitted for {later - earlier:.6f} s"
                 yield about(message, text, later)
 
