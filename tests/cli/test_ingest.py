@@ -239,7 +239,9 @@ def test_a_silent_address_is_reported_soon(start: Start) -> None:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         producer = start("produce", "logs", "-s", address)
         assert producer.stderr is not None
-        assert producer.stderr.readline().startswith(f"aqueduct: {address} does not answer; trying")
+        assert producer.stderr.readline().startswith(
+            f"aqueduct: {address} does not answer; retrying"
+        )
         assert interrupt(producer)[0] == 130
 
 
