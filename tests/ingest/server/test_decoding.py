@@ -86,7 +86,7 @@ def test_a_message_with_too_many_headers_is_rejected_before_decoding() -> None:
     ],
 )
 def test_malformed_records_are_rejected_and_raise_nothing_else(garbage: bytes) -> None:
-    with pytest.raises(RefusedRecords, match="not a valid Records message"):
+    with pytest.raises(RefusedRecords, match="not a valid message of records"):
         Undecoded(garbage).records()
 
 

@@ -99,8 +99,8 @@ async def check_that_others_are_served(lab: Lab, server: IngestServer) -> None:
         ),
         (RecordColumns(1, [b"x"], [0], [bytes(1000)]), r"record 1 has 1,001 bytes"),
         (RecordColumns(1, [b"x"], [0], None, [[("n", bytes(999))]]), r"record 1 has 1,001 bytes"),
-        ("no records", "not a valid Records message"),
-        ([1, [b"x"], ["today"]], "not a valid Records message"),
+        ("no records", "not a valid message of records"),
+        ([1, [b"x"], ["today"]], "not a valid message of records"),
     ],
 )
 async def test_invalid_records_are_refused_and_other_producers_continue(
