@@ -98,7 +98,7 @@ def hang_chain(client: ConnectionCore, length: int) -> None:
 
 def benchmarks() -> list[Benchmark]:
     return [
-        Benchmark("channels", "channel born, used once, ended, both sides", "channels/s", lives),
+        Benchmark("channels", "channel created, used once, ended, both sides", "channels/s", lives),
         Benchmark("calls", "question with a oneshot for its answer", "calls/s", calls),
         *(
             Benchmark(

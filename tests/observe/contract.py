@@ -54,7 +54,7 @@ KINDS = frozenset(
         "stream_finish_received",
         "stream_reset",
         "stream_reset_received",
-        "channel_born",
+        "channel_created",
         "channel_ended",
         "message_taken",
         "message_delivered",
@@ -91,7 +91,7 @@ class CallLog:
     def reset_read(self, stream: int, code: int) -> None:
         self.calls.append(("reset_read", stream, code))
 
-    def channels_born(
+    def channels_created(
         self,
         carrier: int,
         number: int,
@@ -100,7 +100,7 @@ class CallLog:
         modes: Sequence[str],
     ) -> None:
         assert len(channels) == len(modes)
-        self.calls.append(("channels_born", carrier, number, reliable, tuple(channels)))
+        self.calls.append(("channels_created", carrier, number, reliable, tuple(channels)))
 
     def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         self.calls.append(("messages_taken", channel, list(batch)))
@@ -146,11 +146,11 @@ def frame_fact(kind: str, stream: int | None, channel: int | None, frame: Frame)
 
 
 def taken_facts(channel: int, batch: Sequence[MessageFrame | MessageRun]) -> Iterator[Fact]:
-    """Yield the facts that messages were taken, and the channels in them born."""
+    """Yield the facts that messages were taken, and the channels in them created."""
     for item in batch:
         for message in item.messages() if isinstance(item, MessageRun) else (item,):
             for attachment in message.attachments:
-                yield "channel_born", attachment.channel, channel, message.number
+                yield "channel_created", attachment.channel, channel, message.number
             yield "message_taken", channel, message.number
 
 
@@ -184,10 +184,10 @@ def facts_of(calls: Sequence[Call]) -> Iterator[Fact]:
         elif name in ("reset_written", "reset_read"):
             kind = "stream_reset" if name == "reset_written" else "stream_reset_received"
             yield kind, *arguments
-        elif name == "channels_born":
+        elif name == "channels_created":
             carrier, number, _, channels = arguments
             for made in channels:
-                yield "channel_born", made, carrier, number
+                yield "channel_created", made, carrier, number
         elif name == "messages_taken":
             yield from taken_facts(*arguments)
         elif name == "receiver_closed":
@@ -203,7 +203,7 @@ def assert_order(client: CallLog, server: CallLog) -> None:
     """Check that a connection called the observers of its sides as `Observer` documents."""
     for log, peer in ((client, server), (server, client)):
         _assert_streams_are_whole(log.calls, peer.calls)
-        _assert_births_come_first(log.calls)
+        _assert_creations_come_first(log.calls)
         _assert_taken_after_read(log.calls)
         _assert_events_have_causes(log.calls)
         _assert_the_end_is_last(log.calls)
@@ -251,19 +251,19 @@ def _frames(calls: Sequence[Call], stream: str, datagram: str) -> Iterator[tuple
                 yield at, channel, frame
 
 
-def _assert_births_come_first(calls: Sequence[Call]) -> None:
+def _assert_creations_come_first(calls: Sequence[Call]) -> None:
     """Rule 2."""
-    born: set[int] = {ENTRYPOINT}
+    created: set[int] = {ENTRYPOINT}
     when = dict[int, list[Frame]]()
     for at, _, frame in _frames(calls, "stream_written", "datagram_written"):
         when.setdefault(at, []).append(frame)
     for at, (name, *arguments) in enumerate(calls):
-        if name == "channels_born":
-            assert not born & set(arguments[3])
-            born.update(arguments[3])
+        if name == "channels_created":
+            assert not created & set(arguments[3])
+            created.update(arguments[3])
         for frame in when.get(at, ()):
             if isinstance(frame, MessageFrame):
-                assert {each.channel for each in frame.attachments} <= born
+                assert {each.channel for each in frame.attachments} <= created
 
 
 def _assert_taken_after_read(calls: Sequence[Call]) -> None:
@@ -309,7 +309,7 @@ def _assert_the_end_is_last(calls: Sequence[Call]) -> None:
     ]
     assert len(ends) == 1
     late = {call[0] for call in calls[ends[0] + 1 :]}
-    assert not late & {"event_raised", "channels_born", "messages_rescued"}
+    assert not late & {"event_raised", "channels_created", "messages_rescued"}
 
 
 # -- implementations ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ class SilentObserver:
     def reset_written(self, stream: int, code: int) -> None: ...
     def reset_read(self, stream: int, code: int) -> None: ...
 
-    def channels_born(
+    def channels_created(
         self,
         carrier: int,
         number: int,

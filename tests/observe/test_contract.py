@@ -74,7 +74,7 @@ class TraceCandidate:
             yield kind, stream
         elif kind in ("stream_reset", "stream_reset_received"):
             yield kind, stream, row["code"]
-        elif kind == "channel_born" and row["carrier"] is not None:
+        elif kind == "channel_created" and row["carrier"] is not None:
             yield kind, channel, row["carrier"], row["carrier_message"]
         elif kind == "channel_ended":
             yield kind, channel, row["how"]
@@ -113,7 +113,7 @@ class RecordCandidate:
                 yield "stream_reset", stream, entry.reset
         elif isinstance(entry, MessageSent):
             for attached in entry.attached:
-                yield "channel_born", attached.channel, entry.channel, entry.number
+                yield "channel_created", attached.channel, entry.channel, entry.number
         elif isinstance(entry, MessageTaken):
             yield from taken_facts(entry.channel, [entry.message])
         elif isinstance(entry, EventRaised):
@@ -163,4 +163,4 @@ def test_a_connection_calls_observers_in_the_documented_order(
     asyncio.run(Conversation(tmp_path / "client", tmp_path / "server", address).play())
     assert_order(logs[Side.CLIENT], logs[Side.SERVER])
     names = {call[0] for side in Side for call in logs[side].calls}
-    assert names >= {"stream_written", "datagram_read", "reset_written", "channels_born"}
+    assert names >= {"stream_written", "datagram_read", "reset_written", "channels_created"}

@@ -25,8 +25,8 @@ class Observer(Protocol):
     1. A write is reported when the transport accepts it, a read just before the core handles it.
        Each stream is reported in order and without gaps, in pieces that may be cut anywhere in a
        frame. ``fin`` or a reset ends it.
-    2. ``channels_born`` comes before the write of the message that carries the channels. At the
-       peer, ``messages_taken`` with that message is the birth of the other halves.
+    2. ``channels_created`` comes before the write of the message that carries the channels. At the
+       peer, ``messages_taken`` with that message creates the other halves.
     3. ``messages_taken`` comes after the read that completed the messages.
     4. ``events_raised`` passes the events of the core in the order in which the core raised them.
        An event follows the read that caused it. The ``…Ended`` event of a half is its last one.
@@ -56,7 +56,7 @@ class Observer(Protocol):
     def reset_read(self, stream: int, code: int) -> None:
         """The peer reset a stream that it writes."""
 
-    def channels_born(
+    def channels_created(
         self,
         carrier: int,
         number: int,

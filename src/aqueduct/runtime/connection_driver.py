@@ -227,7 +227,9 @@ class ConnectionDriver:
         sent = self.core.send_message(channel, payload, self.time, headers=headers, attach=attach)
         if self.observer is not None:
             modes = [one.mode.value for one in attach]
-            self.observer.channels_born(channel, sent.number, sent.reliable, sent.channels, modes)
+            self.observer.channels_created(
+                channel, sent.number, sent.reliable, sent.channels, modes
+            )
         for half, made in zip(moving, sent.channels, strict=True):
             half._move(self, made)
         return sent

@@ -119,7 +119,7 @@ class SimulatedEndpoint:
         if attach:
             modes = [each.mode.value for each in attach]
             for observer in self._observers:
-                observer.channels_born(channel, sent.number, sent.reliable, sent.channels, modes)
+                observer.channels_created(channel, sent.number, sent.reliable, sent.channels, modes)
         attached = tuple(
             AttachedChannel(
                 made, each.headers, each.mode.name if each.give is Give.RECEIVER else ""

@@ -114,7 +114,7 @@ class RecordObserver:
             # A core drops what it holds of a stream that is then reset.
             self._held = [sent for sent in self._held if sent.stream != stream >> 2]
 
-    def channels_born(
+    def channels_created(
         self,
         carrier: int,
         number: int,

@@ -326,7 +326,7 @@ async def test_closing_sends_buffered_data(start: Start) -> None:
 
 async def test_closing_waits_at_most_a_second(start: Start) -> None:
     server, client = await start(HERE), await start()
-    unborn = await client.transport.locate("tls://127.0.0.1:9")
+    unreachable = await client.transport.locate("tls://127.0.0.1:9")
     await client.send(server.address, b"first")
     (accepted,) = server.transport._up.values()
     assert accepted._transport is not None
@@ -334,7 +334,7 @@ async def test_closing_waits_at_most_a_second(start: Start) -> None:
     remote = await client.transport.locate(server.address)
     for _ in range(100):
         client.start(remote, bytes(200_000))
-    client.start(unborn, b"x")
+    client.start(unreachable, b"x")
     begun = asyncio.get_running_loop().time()
     await client.close()
     assert asyncio.get_running_loop().time() - begun < 2

@@ -66,13 +66,13 @@ def plain(first: int, count: int, size: int = 10) -> bytes:
 
 
 def test_a_connection_begins_with_its_entrypoint(bench: Bench) -> None:
-    opened, born = bench.rows()
+    opened, created = bench.rows()
     assert (opened["kind"], opened["connection"], opened["side"]) == (
         "connection_opened",
         "c0ffee",
         "client",
     )
-    assert (born["kind"], born["channel_name"]) == ("channel_born", "entrypoint")
+    assert (created["kind"], created["channel_name"]) == ("channel_created", "entrypoint")
 
 
 def test_frames_are_recorded_with_their_stream_and_its_end(bench: Bench) -> None:
@@ -157,19 +157,24 @@ def test_every_message_of_a_finished_sender_has_one_fate(bench: Bench) -> None:
 
 
 def test_messages_of_a_lost_channel_are_lost_with_their_ancestors(bench: Bench) -> None:
-    bench.observer.channels_born(0, 7, True, [8], ["ordered"])
+    bench.observer.channels_created(0, 7, True, [8], ["ordered"])
     bench.observer.stream_written(2, RouteTo(8).encode() + plain(0, 2), False)
     bench.saw(SenderEnded(8, End.LOST, (0,)), sent=2)
     rows = bench.rows("message_lost")
     assert [row["message"] for row in rows] == [0, 1]
     assert [row["lineage"] for row in rows] == [[0], [0]]
-    (born,) = (row for row in bench.rows("channel_born") if row["channel"] == 8)
-    carrier = born["carrier"], born["carrier_message"], born["carrier_reliable"], born["mode"]
+    (created,) = (row for row in bench.rows("channel_created") if row["channel"] == 8)
+    carrier = (
+        created["carrier"],
+        created["carrier_message"],
+        created["carrier_reliable"],
+        created["mode"],
+    )
     assert carrier == (0, 7, True, "ordered")
 
 
 def test_a_message_that_never_left_has_a_fate_too(bench: Bench) -> None:
-    bench.observer.channels_born(0, 0, True, [8], ["unreliable"])
+    bench.observer.channels_created(0, 0, True, [8], ["unreliable"])
     bench.observer.stream_written(2, RouteTo(0).encode() + plain(0, 1), False)
     bench.saw(SenderEnded(0, End.CONNECTION), sent=3)
     bench.saw(SenderEnded(8, End.LOST, (0,)), sent=1)
@@ -208,13 +213,13 @@ def test_taken_messages_have_their_number_space(tmp_path: Path) -> None:
     ]
 
 
-def test_halves_are_born_when_their_message_is_taken(tmp_path: Path) -> None:
+def test_halves_are_created_when_their_message_is_taken(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Side.SERVER)
     message = MessageFrame(0, (), (Attachment(8, ()), Attachment(2, ())), b"x")
     bench.observer.stream_read(2, RouteTo(0).encode() + message.encode(), False)
     bench.observer.messages_taken(0, [message])
-    born = [row for row in bench.rows("channel_born") if row["carrier"] is not None]
-    assert [(row["channel_name"], row["role"]) for row in born] == [
+    created = [row for row in bench.rows("channel_created") if row["carrier"] is not None]
+    assert [(row["channel_name"], row["role"]) for row in created] == [
         ("client#1>", "receiver"),
         ("client#0<", "sender"),
     ]

@@ -66,8 +66,8 @@ def test_another_schema_is_an_error_that_says_so(
 
 def test_a_cycle_of_carriers_does_not_hang() -> None:
     rows = [
-        {"connection": "c", "kind": "channel_born", "channel": 8, "carrier": 16},
-        {"connection": "c", "kind": "channel_born", "channel": 16, "carrier": 8},
+        {"connection": "c", "kind": "channel_created", "channel": 8, "carrier": 16},
+        {"connection": "c", "kind": "channel_created", "channel": 16, "carrier": 8},
     ]
     columns = {
         name: pa.array([row.get(name) for row in rows], SCHEMA.field(name).type)

@@ -108,10 +108,10 @@ def test_taken_messages_are_those_that_the_application_received(
 
 
 def test_every_half_ended_once(rows: Rows) -> None:
-    born = Counter((r["side"], r["channel"]) for r in rows if r["kind"] == "channel_born")
+    created = Counter((r["side"], r["channel"]) for r in rows if r["kind"] == "channel_created")
     ended = Counter((r["side"], r["channel"]) for r in rows if r["kind"] == "channel_ended")
-    assert born == ended
-    assert set(born.values()) == {1}
+    assert created == ended
+    assert set(created.values()) == {1}
 
 
 def test_a_lost_message_names_its_ancestor(rows: Rows) -> None:

@@ -57,7 +57,7 @@ def test_runs_of_one_row_are_not_expanded() -> None:
 
 def test_rare_columns_are_in_their_rows() -> None:
     batch = RowBatch()
-    batch.add(0, CLIENT, Kind.CHANNEL_BORN, 8, rare={"carrier": 0, "mode": "ordered"})
+    batch.add(0, CLIENT, Kind.CHANNEL_CREATED, 8, rare={"carrier": 0, "mode": "ordered"})
     batch.add(0, CLIENT, Kind.MESSAGE_LOST | space(True), 8, 0, 2, rare={"lineage": [16, 0]})
     batch.add(0, CLIENT, frame_code(Kind.FRAME_SENT, AckReliable), 2, rare={"ranges": [0, 9]})
     found = rows(batch)

@@ -39,5 +39,5 @@ def test_every_row_is_a_line(recorded: Path) -> None:
     assert ">> s2 VERSION" in text
     assert "CONNECTION_HEADERS headers token, aqueduct-limits fin" in text
     assert "datagram client#3> MESSAGE ~0 (12 B)" in text
-    assert "channel born in 0 of entrypoint ordered" in text
+    assert "channel created in 0 of entrypoint ordered" in text
     assert "message lost 0 lost in transit under" in text

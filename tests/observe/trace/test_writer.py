@@ -49,7 +49,7 @@ def test_a_file_has_the_schema_and_its_version(tmp_path: Path) -> None:
         add(trace)
     table = rows(tmp_path)
     assert table.schema.equals(SCHEMA)
-    assert table.schema.metadata[VERSION_KEY] == b"1"
+    assert table.schema.metadata[VERSION_KEY] == b"2"
 
 
 def test_flush_makes_recorded_rows_readable(tmp_path: Path) -> None:

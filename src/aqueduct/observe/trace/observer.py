@@ -169,7 +169,7 @@ class TraceObserver:
         with self._writer.lock:
             now = self._clock()
             self._add(now, Kind.CONNECTION_OPENED)
-            self._add(now, Kind.CHANNEL_BORN, ENTRYPOINT)
+            self._add(now, Kind.CHANNEL_CREATED, ENTRYPOINT)
 
     # -- the bytes --------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class TraceObserver:
     # -- the application --------------------------------------------------------------------------
 
     @harmless
-    def channels_born(
+    def channels_created(
         self,
         carrier: int,
         number: int,
@@ -223,7 +223,7 @@ class TraceObserver:
                     rare["mode"] = mode
                     sending = self._sending[channel] = Sending()
                     sending.unreliable = mode == "unreliable"
-                self._add(now, Kind.CHANNEL_BORN, channel, rare=rare)
+                self._add(now, Kind.CHANNEL_CREATED, channel, rare=rare)
             self._writer.check()
 
     @harmless
@@ -298,14 +298,14 @@ class TraceObserver:
         )
 
     def _take(self, now: int, channel: int, entry: MessageFrame | MessageRun) -> list[NumberRange]:
-        """Record the births of channels in a queue entry, and return the numbers it holds."""
+        """Record the channels that a queue entry carries, and return the numbers it holds."""
         receiving = self._receiving.get(channel) or Receiving()
         if isinstance(entry, MessageRun):
             return receiving.take(entry.first, len(entry.payloads))
         ranges = receiving.take(entry.number, 1)
         rare = _carried(channel, entry.number, ranges[0][0])
         for attachment in entry.attachments:
-            self._add(now, Kind.CHANNEL_BORN, attachment.channel, rare=rare)
+            self._add(now, Kind.CHANNEL_CREATED, attachment.channel, rare=rare)
         return ranges
 
     def _pass(

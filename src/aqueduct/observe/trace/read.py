@@ -122,7 +122,7 @@ class ChannelHistory:
 
 def channels(table: pa.Table) -> list[ChannelHistory]:
     """Return the channels of a trace, each after the channel that carried it."""
-    wanted = pc.is_in(table["kind"], pa.array(["channel_born", "channel_ended"]))
+    wanted = pc.is_in(table["kind"], pa.array(["channel_created", "channel_ended"]))
     histories: dict[tuple[str, int], ChannelHistory] = {}
     for row in table.filter(wanted).to_pylist():
         key = row["connection"], row["channel"]
@@ -139,7 +139,7 @@ def channels(table: pa.Table) -> list[ChannelHistory]:
 
 
 def _in_order(histories: dict[tuple[str, int], ChannelHistory]) -> list[ChannelHistory]:
-    """Sort channels behind their carriers: by clocks that differ, a birth may seem earlier."""
+    """Sort channels behind their carriers: clocks may disagree."""
     ordered: dict[tuple[str, int], ChannelHistory] = {}
     for key, history in histories.items():
         path = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
-"""Incremented when a column is removed or changes its meaning, not when one is added."""
+SCHEMA_VERSION = 2
+"""Incremented when a column is removed, or a column or kind is renamed or redefined."""
 
 VERSION_KEY = b"aqueduct.trace.schema"
 
