@@ -19,7 +19,7 @@ PARTITIONS = 3
 
 
 async def main(address: str, topic: str, producer_id: str, trusted: Trust, life: str) -> None:
-    setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    setattr(clients, "CLIENT_QUIC_SETTINGS", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
     rng = random.Random(life)
     async with Producer(
         address,

@@ -30,7 +30,9 @@ OUTSIDE = "from outside"
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Detect killed servers quickly, because these tests kill hundreds."""
-    monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.25, keep_alive=0.08))
+    monkeypatch.setattr(
+        clients, "CLIENT_QUIC_SETTINGS", QuicSettings(idle_timeout=0.25, keep_alive=0.08)
+    )
     monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
 

@@ -25,7 +25,9 @@ VALUES = [b"%d" % (number % 900) for number in range(3_000)]
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Detect killed servers quickly."""
-    monkeypatch.setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.4, keep_alive=0.1))
+    monkeypatch.setattr(
+        clients, "CLIENT_QUIC_SETTINGS", QuicSettings(idle_timeout=0.4, keep_alive=0.1)
+    )
     monkeypatch.setattr(clients, "MAX_PAUSE", 0.1)
 
 

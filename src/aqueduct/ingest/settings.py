@@ -11,7 +11,7 @@ from aqueduct.transport.quic.endpoint import QuicSettings
 MAX_WAITING = 64 * MIB
 """The upper bound of `max_waiting`: all waiting records may become one block of a log."""
 
-ATTENTIVE = QuicSettings(idle_timeout=6.0, keep_alive=2.0)
+CLIENT_QUIC_SETTINGS = QuicSettings(idle_timeout=6.0, keep_alive=2.0)
 """QUIC settings of clients: a killed server cannot close its connections, so they detect it by an
 idle timeout of 6 s."""
 

@@ -203,14 +203,14 @@ class ReceivingHalf(ReceiverStateMachine):
             # AQ-FINISH-5
             if self._arrived != self._total or (datagrams is not None and not datagrams.settled()):
                 return False
-            if self._must_wait_for_taking():
+            if self._defers_close():
                 return False
             self._end = End.FINISHED
         elif self.state is ReceiverState.CLOSING:
             # AQ-CLOSE-3: the application may have seen what arrived; wait until it can be acked.
             if datagrams is not None and datagrams.overtaken() and not self.all_announced:
                 return False
-            if self._must_wait_for_taking():
+            if self._defers_close():
                 return False
         else:
             return False
@@ -392,7 +392,7 @@ class ReceivingHalf(ReceiverStateMachine):
         if at < NEVER and self.state in _AWAKE:
             self._context.timers.wake(self, at)
 
-    def _must_wait_for_taking(self) -> bool:
+    def _defers_close(self) -> bool:
         """Bound what the peer no longer counts (AQ-FLOW-7, AQ-LIMIT-4)."""
         context = self._context
         would_linger = self._queue is not None or (

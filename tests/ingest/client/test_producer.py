@@ -14,7 +14,7 @@ from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.errors import IngestError, NotAllowed, RefusedRecords
 from aqueduct.ingest.partitioning import partition_of
 from aqueduct.ingest.server.permissions import Grant, Permissions
-from aqueduct.ingest.settings import ATTENTIVE
+from aqueduct.ingest.settings import CLIENT_QUIC_SETTINGS
 from aqueduct.security import make_authority, trust
 from aqueduct.transport.quic.endpoint import QuicSettings
 from tests.ingest.lab import Lab, eventually
@@ -327,9 +327,9 @@ async def test_a_producer_gives_up_on_an_unreachable_server(lab: Lab) -> None:
 async def test_a_server_that_stops_answering_is_detected(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ATTENTIVE.idle_timeout < 10
+    assert CLIENT_QUIC_SETTINGS.idle_timeout < 10
     options = QuicSettings(idle_timeout=0.3, keep_alive=0.1)
-    monkeypatch.setattr(clients, "ATTENTIVE", options)
+    monkeypatch.setattr(clients, "CLIENT_QUIC_SETTINGS", options)
     async with lab.serve() as server, lab.producer(server) as producer:
         await producer.send(b"1")
         await producer.flush()

@@ -23,7 +23,7 @@ PAUSE = 0.02
 
 async def main(address: str, topic: str, producer_id: str, authority: str) -> None:
     # Detect killed servers quickly, because these tests kill many.
-    setattr(clients, "ATTENTIVE", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
+    setattr(clients, "CLIENT_QUIC_SETTINGS", QuicSettings(idle_timeout=0.5, keep_alive=0.15))  # noqa: B010
     rng = random.Random(producer_id)
     asked = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
     async with Producer(

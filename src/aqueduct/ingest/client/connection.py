@@ -23,7 +23,7 @@ from aqueduct.ingest.errors import IngestError, refusal_error
 from aqueduct.ingest.identity import MAX_POSITIONS, TopicPosition
 from aqueduct.ingest.protocol import EndStep, Refusal, Request
 from aqueduct.ingest.server.permissions import HEADER
-from aqueduct.ingest.settings import ATTENTIVE
+from aqueduct.ingest.settings import CLIENT_QUIC_SETTINGS
 from aqueduct.security import Trust
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def connect_to(
         trust=trust or Trust(),
         headers={HEADER: f"Bearer {token}"} if token else None,
         timeout=timeout,
-        options=ATTENTIVE,
+        options=CLIENT_QUIC_SETTINGS,
     )
 
 

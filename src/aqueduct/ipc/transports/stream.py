@@ -36,7 +36,7 @@ class ConnectionOwner(Protocol):
     def buffers(self) -> tuple[memoryview, memoryview]:
         """Return the buffers for ciphertext and plaintext, valid until the caller returns."""
 
-    def handle_made(self, connection: TlsConnection) -> bool:
+    def handle_connected(self, connection: TlsConnection) -> bool:
         """Process that TCP is connected; return False to reject the connection."""
 
     def handle_up(self, connection: TlsConnection) -> None:
@@ -182,7 +182,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         if name:  # the peer may have closed it already
             self.peer = name[:2]
         self.used_at = self._loop.time()
-        if not self._owner.handle_made(self):
+        if not self._owner.handle_connected(self):
             stream.abort()
             return
         _tune(stream.get_extra_info("socket"))

@@ -396,7 +396,7 @@ class TlsTransport:
         """Return the buffers for ciphertext and plaintext."""
         return self._buffers
 
-    def handle_made(self, connection: TlsConnection) -> bool:
+    def handle_connected(self, connection: TlsConnection) -> bool:
         """Process that TCP is connected; return False if there are too many connections."""
         if self._closing:
             return False
