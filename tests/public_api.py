@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import aqueduct
-from aqueduct import blocking, codec, ingest, ipc, spark
+from aqueduct import blocking, codec, ingest, ipc, observe, spark
 
-MODULES = (aqueduct, blocking, codec, ingest, ingest.blocking, ipc, ipc.blocking, spark)
+MODULES = (aqueduct, blocking, codec, ingest, ingest.blocking, ipc, ipc.blocking, observe, spark)
 REVIEWED = Path(__file__).with_suffix(".txt")
 
 

@@ -57,5 +57,11 @@ def test_the_first_example_of_the_ipc_guide_runs() -> None:
     assert run(examples_of("docs/ipc.md")[0]) == "b'hello' True\n"
 
 
+def test_the_examples_of_the_page_on_observing_run() -> None:
+    metrics, spans = examples_of("docs/observing.md")
+    assert run(metrics) == 'aqueduct_messages_received_total{side="server"} 1\n'
+    assert run(spans) == "span aqueduct client\naqueduct.close_code 0\nspan ended\n"
+
+
 def test_the_first_example_of_the_ingest_guide_runs() -> None:
     assert run(examples_of("docs/ingest.md")[0]) == "Stored(partition=0, offset=0)\n[b'21.5']\n"

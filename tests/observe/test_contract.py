@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from aqueduct.observe.base import Observer
+from aqueduct.observe.base import ObservedConnection, Observer
+from aqueduct.observe.fanout import FanOut
 from aqueduct.observe.trace import Trace
 from aqueduct.observe.trace.observer import TraceObserver
 from aqueduct.testing.quic import stream_id
@@ -40,6 +41,10 @@ from tests.observe.contract import (
 from tests.observe.trace.recorded import Conversation
 
 
+def observed(side: Side) -> ObservedConnection:
+    return ObservedConnection("c0de", side.name.lower(), ("127.0.0.1", 4433))
+
+
 class TraceCandidate:
     """The trace: its facts are the rows of its files."""
 
@@ -50,7 +55,7 @@ class TraceCandidate:
         self._trace = Trace(directory)
 
     def observers(self) -> tuple[Sequence[Observer], Sequence[Observer]]:
-        client, server = (TraceObserver(self._trace, b"contract", side) for side in Side)
+        client, server = (TraceObserver(self._trace, observed(side)) for side in Side)
         return (client,), (server,)
 
     def facts(self, side: Side, record: Record) -> list[Fact]:
@@ -126,6 +131,15 @@ def test_the_trace_records_everything_in_order(tmp_path: Path) -> None:
     assert_observes_everything(TraceCandidate(tmp_path))
 
 
+def test_a_fan_out_passes_everything_on_in_order(tmp_path: Path) -> None:
+    class Candidate(TraceCandidate):
+        def observers(self) -> tuple[Sequence[Observer], Sequence[Observer]]:
+            client, server = super().observers()
+            return (FanOut([CallLog(), *client]),), (FanOut([CallLog(), *server]),)
+
+    assert_observes_everything(Candidate(tmp_path))
+
+
 def test_the_record_of_the_simulator_has_everything_in_order() -> None:
     assert_observes_everything(RecordCandidate())
 
@@ -137,7 +151,7 @@ def test_an_observer_that_misses_a_call_fails_the_contract(tmp_path: Path) -> No
 
     class Candidate(TraceCandidate):
         def observers(self) -> tuple[Sequence[Observer], Sequence[Observer]]:
-            client, server = (Forgetful(self._trace, b"contract", side) for side in Side)
+            client, server = (Forgetful(self._trace, observed(side)) for side in Side)
             return (client,), (server,)
 
     with pytest.raises(AssertionError):
@@ -152,15 +166,14 @@ def test_the_simulator_calls_observers_in_the_documented_order() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "memory://"])
 def test_a_connection_calls_observers_in_the_documented_order(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    address: str,
 ) -> None:
     logs = {side: CallLog() for side in Side}
 
-    def log(trace: Trace, connection: bytes, side: Side) -> CallLog:
-        return logs[side]
+    def observe(connection: ObservedConnection) -> CallLog:
+        return logs[Side[connection.side.upper()]]
 
-    monkeypatch.setattr("aqueduct.observe.trace.observer.TraceObserver", log)
-    asyncio.run(Conversation(tmp_path / "client", tmp_path / "server", address).play())
+    asyncio.run(Conversation(None, None, address, observers=[observe]).play())
     assert_order(logs[Side.CLIENT], logs[Side.SERVER])
     names = {call[0] for side in Side for call in logs[side].calls}
     assert names >= {"stream_written", "datagram_read", "reset_written", "channels_created"}

@@ -21,6 +21,7 @@ import pytest
 
 import aqueduct
 from aqueduct.errors import AqueductError, CloseCode, ConnectError, WouldBlock
+from aqueduct.observe import NullObserver
 from aqueduct.protocol.budget import AddressAccount
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
@@ -38,7 +39,6 @@ from aqueduct.transport.base import Listener, Transport
 from aqueduct.transport.schemes import QuicSettings, connector_for, listen
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageFrame
-from tests.observe.silent import SilentObserver
 from tests.processes.peers import TIMEOUT, eventually
 
 STATISTICS = {
@@ -60,7 +60,7 @@ E = TypeVar("E")
 
 
 @dataclass
-class Bytes(SilentObserver):
+class Bytes(NullObserver):
     """An observer that keeps the bytes that it is passed."""
 
     written: dict[int, bytes] = field(default_factory=dict)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.connection import Connection, Opening, open_trace
+from aqueduct.api.connection import (
+    Connection,
+    Opening,
+    close_trace,
+    open_trace,
+    with_trace,
+)
 from aqueduct.api.handles import Sender
 from aqueduct.codec import codec_for
 from aqueduct.errors import (
@@ -15,9 +22,9 @@ from aqueduct.errors import (
     HandshakeFailed,
     HostUnreachable,
 )
+from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import ConnectionCore
-from aqueduct.runtime.connection_driver import close_trace
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
 from aqueduct.transport.address import Route
@@ -56,6 +63,7 @@ class ConnectOptions(TypedDict, total=False):
     options: QuicSettings | None
     timeout: float
     trace: TraceLike | None
+    observers: Sequence[ObserverFactory]
     early_data: bool
 
 
@@ -75,12 +83,14 @@ def connect(
     options: QuicSettings | None = None,
     timeout: float = CONNECT_TIMEOUT,
     trace: TraceLike | None = None,
+    observers: Sequence[ObserverFactory] = (),
     early_data: bool = False,
 ) -> Connecting[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type.
 
     ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
-    `Trace`, or a directory for its Parquet files.
+    `Trace`, or a directory for its Parquet files. Each of ``observers`` makes an
+    `aqueduct.observe.Observer` of the connection: see docs/observing.md.
 
     With ``early_data``, a client that was connected to this server before does not wait for the
     handshake, if the server allows it: messages leave with the first packets, and answers arrive a
@@ -108,7 +118,9 @@ def connect(
             route = routes.pop(0)
             try:
                 async with asyncio.timeout(share):
-                    connection = await _connect_to(connector, route, kind, pairs, limits, trace)
+                    connection = await _connect_to(
+                        connector, route, kind, pairs, limits, trace, observers
+                    )
             except TimeoutError:
                 error = error or silence
             except HostUnreachable as problem:
@@ -135,6 +147,7 @@ async def _connect_to(
     headers: Any,
     limits: Limits | None,
     trace: TraceLike | None,
+    observers: Sequence[ObserverFactory],
 ) -> ClientConnection[Any]:
     """Return a connection that is ready, or one that may send early data before it is."""
     core = ConnectionCore(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
@@ -142,8 +155,9 @@ async def _connect_to(
     recorder: Trace | None = None
     try:
         recorder = open_trace(trace)
-        connection: ClientConnection[Any] = ClientConnection(transport, kind, recorder)
-        connection._driver.owns_trace = recorder is not None
+        factories = with_trace(observers, recorder)
+        connection: ClientConnection[Any] = ClientConnection(transport, kind, factories)
+        connection._driver.when_closed = lambda: close_trace(recorder)
         transport.start()
         if not transport.may_send_early:
             await connection.wait_ready()

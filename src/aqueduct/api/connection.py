@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar
 
@@ -20,6 +20,7 @@ from aqueduct.errors import (
     Unauthenticated,
     VersionMismatch,
 )
+from aqueduct.observe.base import ObservedConnection, Observer, ObserverFactory
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import TRUST_HINT
@@ -43,8 +44,10 @@ class Connection(Generic[T]):
     entrypoint: Any
     """A `Sender` at the client and a `Receiver` at the server."""
 
-    def __init__(self, transport: Transport, kind: Any, trace: Trace | None = None) -> None:
-        self._driver = ConnectionDriver(transport, kind, handle_for, connect_error, trace)
+    def __init__(
+        self, transport: Transport, kind: Any, observers: Sequence[ObserverFactory] = ()
+    ) -> None:
+        self._driver = ConnectionDriver(transport, kind, handle_for, connect_error, observers)
         self.entrypoint = self._driver.entrypoint
 
     @property
@@ -231,3 +234,25 @@ def open_trace(trace: TraceLike | None) -> Trace | None:
         return acquire(trace)
     except OSError as error:
         raise type(error)(f"cannot record in {trace}: {error.strerror or error}") from None
+
+
+async def close_trace(trace: Trace | None) -> None:
+    """Release a recorder that `open_trace` returned."""
+    if trace is not None:
+        from aqueduct.observe.trace.writer import release
+
+        await asyncio.get_running_loop().run_in_executor(None, release, trace)
+
+
+def with_trace(
+    observers: Sequence[ObserverFactory], trace: Trace | None
+) -> tuple[ObserverFactory, ...]:
+    """Return the factories of observers, and one that records in the trace, if any."""
+    if trace is None:
+        return tuple(observers)
+    from aqueduct.observe.trace.observer import TraceObserver
+
+    def record(connection: ObservedConnection) -> Observer:
+        return TraceObserver(trace, connection)
+
+    return (*observers, record)

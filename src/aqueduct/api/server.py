@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, Self, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.connection import Connection, Opening, open_trace
+from aqueduct.api.connection import (
+    Connection,
+    Opening,
+    close_trace,
+    open_trace,
+    with_trace,
+)
 from aqueduct.api.handles import Receiver
 from aqueduct.codec import codec_for
 from aqueduct.errors import AqueductError, CloseCode, ConnectionLost
+from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import ConnectionCore
-from aqueduct.runtime.connection_driver import close_trace
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.security import ServerTLS
@@ -74,9 +80,11 @@ class Server(Generic[T]):
         kind: Any,
         accept: AcceptCallback | None,
         trace: Trace | None = None,
+        observers: Sequence[ObserverFactory] = (),
     ) -> None:
         self._listener = listener
         self._trace = trace
+        self._observers = with_trace(observers, trace)
         self._kind = kind
         self._accept = accept
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,7 +160,7 @@ class Server(Generic[T]):
 
     def _handle_transport(self, transport: Transport) -> None:
         """Wait for the headers of a new client, in a task."""
-        connection: ServerConnection[T] = ServerConnection(transport, self._kind, self._trace)
+        connection: ServerConnection[T] = ServerConnection(transport, self._kind, self._observers)
         task = asyncio.get_running_loop().create_task(self._decide(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -281,6 +289,7 @@ class ServeOptions(TypedDict, total=False):
     limits: Limits | None
     options: QuicSettings | None
     trace: TraceLike | None
+    observers: Sequence[ObserverFactory]
     early_data: bool
 
 
@@ -299,12 +308,14 @@ def serve(
     limits: Limits | None = None,
     options: QuicSettings | None = None,
     trace: TraceLike | None = None,
+    observers: Sequence[ObserverFactory] = (),
     early_data: bool = False,
 ) -> Serving[Any]:
     """Serve on ``host:port``; each connection's entrypoint receives messages of the given type.
 
     ``memory://name`` serves clients in the same process, without a socket. ``trace`` is a `Trace`,
-    or a directory for its Parquet files.
+    or a directory for its Parquet files. Each of ``observers`` makes an `aqueduct.observe.Observer`
+    of each connection: see docs/observing.md.
 
     With ``early_data``, clients that were connected before may send their first messages without
     waiting for the handshake. Such messages cannot be replayed, but an attacker can delay them, and
@@ -332,7 +343,7 @@ def serve(
         except BaseException:
             listener.close()
             raise
-        server = Server(listener, kind, accept, recorder)
+        server = Server(listener, kind, accept, recorder, observers)
         return server
 
     return Serving(open_)

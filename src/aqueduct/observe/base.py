@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from aqueduct.protocol.events import Event
@@ -34,8 +35,9 @@ class Observer(Protocol):
        reads that the core ignores, and ``messages_taken`` for messages that were rescued.
 
     Streams have QUIC's ids, which are the same at both sides: bit 0 is set if the server opened
-    the stream, and bit 1 always. An observer must neither raise nor block, because the connection
-    waits for it, and must not keep ``data``, which includes payloads and the values of headers.
+    the stream, and bit 1 always. An observer must not block, because the connection waits for it,
+    and must not keep ``data``, which includes payloads and the values of headers. An observer that
+    raises is detached; the connection and its other observers continue.
     """
 
     def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
@@ -84,3 +86,63 @@ class Observer(Protocol):
 
     def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
         """The core raised events; ``ports`` has the open halves by channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedConnection:
+    """What an observer is told of its connection when the connection begins."""
+
+    id: str
+    """The same at both sides."""
+    side: str
+    """``client`` or ``server``: the side that is observed."""
+    peer: tuple[str, int]
+    """The address of the other side."""
+
+
+ObserverFactory = Callable[[ObservedConnection], Observer | None]
+"""Makes the observer of one connection, or returns None to leave the connection unobserved."""
+
+
+class NullObserver:
+    """An observer that ignores everything: a base class for those that need a few calls."""
+
+    def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
+        """Ignore it."""
+
+    def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
+        """Ignore it."""
+
+    def datagram_written(self, data: bytes) -> None:
+        """Ignore it."""
+
+    def datagram_read(self, data: bytes) -> None:
+        """Ignore it."""
+
+    def reset_written(self, stream: int, code: int) -> None:
+        """Ignore it."""
+
+    def reset_read(self, stream: int, code: int) -> None:
+        """Ignore it."""
+
+    def channels_created(
+        self,
+        carrier: int,
+        number: int,
+        reliable: bool,
+        channels: Sequence[int],
+        modes: Sequence[str],
+    ) -> None:
+        """Ignore it."""
+
+    def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
+        """Ignore it."""
+
+    def messages_rescued(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
+        """Ignore it."""
+
+    def receiver_closed(self, channel: int) -> None:
+        """Ignore it."""
+
+    def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
+        """Ignore it."""

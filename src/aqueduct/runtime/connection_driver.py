@@ -11,8 +11,8 @@ import contextlib
 import copy
 import os
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, cast
 
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
@@ -23,7 +23,8 @@ from aqueduct.errors import (
     ForkedConnectionError,
     WouldBlock,
 )
-from aqueduct.observe.base import Observer
+from aqueduct.observe.base import ObservedConnection, Observer, ObserverFactory
+from aqueduct.observe.fanout import observe
 from aqueduct.protocol.connection import Attach, ConnectionCore, SentMessage
 from aqueduct.protocol.events import (
     ConnectionEnded,
@@ -44,9 +45,6 @@ from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
 from aqueduct.wire.chanid import ENTRYPOINT, sender_of
 from aqueduct.wire.frames import Attachment, MessageFrame
 from aqueduct.wire.primitives import HeaderPairs
-
-if TYPE_CHECKING:
-    from aqueduct.observe.trace import Trace
 
 Port = NetworkSendPort | NetworkReceivePort
 
@@ -86,7 +84,7 @@ class ConnectionDriver:
         kind: Any,
         make_handle: MakeHandle,
         make_error: MakeError,
-        trace: Trace | None = None,
+        observers: Sequence[ObserverFactory] = (),
     ) -> None:
         """``kind`` is the type of the messages on the entrypoint."""
         self.transport = transport
@@ -104,9 +102,9 @@ class ConnectionDriver:
         self.is_forked = False
         self.peer_headers: HeaderPairs | None = None
         self.observer: Observer | None = None
-        """The observer of this connection, if any."""
-        self.owns_trace = False
-        """Whether the trace is closed with the connection."""
+        """The observers of this connection, if any."""
+        self.when_closed: Callable[[], Awaitable[None]] | None = None
+        """Called once, at the end of `close`."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
         """What the application gets to hold of a half: itself, or its blocking twin."""
         self._ready = self.loop.create_future()
@@ -125,18 +123,19 @@ class ConnectionDriver:
         """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
         """Bytes that the application had not received when the connection ended."""
-        self._trace = trace
-        if trace is not None:
-            self._record(trace)
+        if observers:
+            self._attach(observers)
         transport.attach(self)
         self.entrypoint: ChannelHalf | None = make_handle(self.open_port(ENTRYPOINT, kind), ())
         _live.add(self)
 
-    def _record(self, trace: Trace) -> None:
-        from aqueduct.observe.trace.observer import TraceObserver
-
-        self.observer = TraceObserver(trace, self.transport.trace_id, self.core.side)
-        self.transport.observe(self.observer)
+    def _attach(self, factories: Sequence[ObserverFactory]) -> None:
+        transport = self.transport
+        side = self.core.side.name.lower()
+        observed = ObservedConnection(transport.trace_id.hex(), side, transport.peer)
+        self.observer = observe(observed, factories)
+        if self.observer is not None:
+            transport.observe(self.observer)
 
     # -- the start --------------------------------------------------------------------------------
 
@@ -403,9 +402,9 @@ class ConnectionDriver:
                 self.core.close_connection(code, reason, self.transport.now())
                 self.transport.flush()
             self.transport.close()
-            if self.owns_trace:
-                self.owns_trace = False
-                await close_trace(self._trace)
+            when_closed, self.when_closed = self.when_closed, None
+            if when_closed is not None:
+                await when_closed()
 
     async def leave(self) -> None:
         """Close at the end of a block that went well.
@@ -488,14 +487,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-async def close_trace(trace: Trace | None) -> None:
-    """Release a recorder that `aqueduct.api.connection.open_trace` returned."""
-    if trace is not None:
-        from aqueduct.observe.trace.writer import release
-
-        await asyncio.get_running_loop().run_in_executor(None, release, trace)
 
 
 def is_behind(port: NetworkSendPort) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 import aqueduct
 from aqueduct import Mode, Receiver, Sender
+from aqueduct.observe import ObserverFactory
 from aqueduct.observe.trace import Trace
 
 
@@ -25,10 +26,15 @@ class Conversation:
     """One client and one server; `play` returns when both are closed."""
 
     def __init__(
-        self, client: Path | Trace, server: Path | Trace, address: str = "127.0.0.1:0"
+        self,
+        client: Path | Trace | None,
+        server: Path | Trace | None,
+        address: str = "127.0.0.1:0",
+        observers: Sequence[ObserverFactory] = (),
     ) -> None:
         self.traces = client, server
         self.address = address
+        self.observers = observers
         self.taken: list[bytes] = []
         self.may_close = asyncio.Event()
         self.closed = asyncio.Event()
@@ -39,7 +45,11 @@ class Conversation:
         async with (
             asyncio.timeout(120),
             aqueduct.serve(
-                self.address, Errand, tls=aqueduct.dev_tls(), trace=self.traces[1]
+                self.address,
+                Errand,
+                tls=aqueduct.dev_tls(),
+                trace=self.traces[1],
+                observers=self.observers,
             ) as server,
         ):
             serving = asyncio.create_task(server.run(self.handle))
@@ -49,6 +59,7 @@ class Conversation:
                 trust=aqueduct.dev_trust(),
                 headers={"token": "hush-header"},
                 trace=self.traces[0],
+                observers=self.observers,
             ) as connection:
                 await self.talk(connection)
             serving.cancel()

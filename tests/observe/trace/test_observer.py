@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from aqueduct.observe.base import ObservedConnection
+from aqueduct.observe.fanout import FanOut
 from aqueduct.observe.trace import Trace
 from aqueduct.observe.trace.observer import Receiving, TraceObserver
 from aqueduct.protocol.events import (
@@ -31,13 +33,17 @@ from aqueduct.wire.frames import (
 )
 
 
+def observed(side: Side) -> ObservedConnection:
+    return ObservedConnection("c0ffee", side.name.lower(), ("127.0.0.1", 4433))
+
+
 class Bench:
     """An observer and what it wrote."""
 
     def __init__(self, directory: Path, side: Side = Side.CLIENT) -> None:
         self.directory = directory
         self.trace = Trace(directory)
-        self.observer = TraceObserver(self.trace, b"\xc0\xff\xee", side)
+        self.observer = TraceObserver(self.trace, observed(side))
 
     def saw(self, *events: Event, sent: int = 0) -> None:
         class Port:
@@ -244,11 +250,12 @@ def test_the_reason_of_an_end_is_not_recorded_but_its_rule_is(bench: Bench) -> N
 def test_an_error_in_the_observer_does_not_reach_the_connection(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
+    attached = FanOut([bench.observer])
     with caplog.at_level(logging.ERROR):
-        bench.observer.events_raised([Delivered(0, True, ((1, 2, 3),))], {})  # type: ignore[arg-type]
-        bench.observer.stream_written(2, RouteTo(0).encode(), False)
+        attached.events_raised([Delivered(0, True, ((1, 2, 3),))], {})  # type: ignore[arg-type]
+        attached.stream_written(2, RouteTo(0).encode(), False)
     assert bench.rows("frame_sent") == []
-    assert "the trace of a connection stops" in caplog.text
+    assert "no longer observes its connection" in caplog.text
 
 
 def test_arrivals_that_the_core_ignored_are_skipped() -> None:

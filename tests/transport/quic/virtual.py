@@ -15,6 +15,7 @@ from typing import cast
 from unittest.mock import patch
 
 from aqueduct.errors import CloseCode
+from aqueduct.observe import NullObserver
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.config import Config
@@ -38,7 +39,6 @@ from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
-from tests.observe.silent import SilentObserver
 
 NAME = "parity.test"
 ADDRESSES = (("127.0.0.1", 1111), ("127.0.0.1", 2222))
@@ -130,7 +130,7 @@ class TappedCore:
         self._core.close_connection(code, reason, now)
 
 
-class StreamNumbers(SilentObserver):
+class StreamNumbers(NullObserver):
     """Maps the stream ids of QUIC to the stream numbers of the core."""
 
     def __init__(self, bridge: Bridge, numbers: dict[int, int]) -> None:

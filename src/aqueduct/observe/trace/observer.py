@@ -12,15 +12,14 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from aqueduct.errors import RemoteProtocolError
-from aqueduct.observe.base import PortCounters
+from aqueduct.observe.base import ObservedConnection, PortCounters
 from aqueduct.observe.trace.batch import ConnectionKey, frame_code, signed
 from aqueduct.observe.trace.kinds import FIN, FRAME_CODES, FRAME_SHIFT, NULL, Kind, space
 from aqueduct.observe.trace.scan import PlainMessages, RichMessage, ScannedFrame, Scanner
-from aqueduct.observe.trace.writer import Trace, logger
+from aqueduct.observe.trace.writer import Trace
 from aqueduct.protocol.config import INITIAL_LIMITS
 from aqueduct.protocol.events import (
     ConnectionEnded,
@@ -33,7 +32,7 @@ from aqueduct.protocol.events import (
     Undelivered,
 )
 from aqueduct.protocol.greeting import split_limits
-from aqueduct.wire.chanid import ENTRYPOINT, Side
+from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
     AckNackUnreliable,
     AckReliable,
@@ -46,8 +45,6 @@ from aqueduct.wire.frames import (
     SentUnreliable,
 )
 from aqueduct.wire.ranges import RangeSet
-
-P = ParamSpec("P")
 
 MAX_NAMES = 32
 """Header names recorded per frame."""
@@ -124,38 +121,18 @@ class Receiving:
         return taken
 
 
-def harmless(
-    method: Callable[Concatenate[TraceObserver, P], None],
-) -> Callable[Concatenate[TraceObserver, P], None]:
-    """Stop recording a connection when the observer raises; the connection continues."""
-
-    @wraps(method)
-    def call(observer: TraceObserver, /, *arguments: P.args, **named: P.kwargs) -> None:
-        if observer.broken:
-            return
-        try:
-            method(observer, *arguments, **named)
-        except Exception:  # noqa: BLE001 -- the connection must not fail with its trace
-            observer.broken = True
-            logger.exception("the trace of a connection stops: its observer raised")
-
-    return call
-
-
 class TraceObserver:
     """Records one side of one connection in a `Trace`; implements `Observer`."""
 
     def __init__(
         self,
         trace: Trace,
-        connection: bytes,
-        side: Side,
+        connection: ObservedConnection,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._writer = trace._writer
-        self.broken = False
         self._clock = clock
-        self._connection: ConnectionKey = (connection.hex(), side.name.lower())
+        self._connection: ConnectionKey = (connection.id, connection.side)
         self._written: dict[int, Scanner] = {}
         self._read: dict[int, Scanner] = {}
         self._held = 0
@@ -173,39 +150,32 @@ class TraceObserver:
 
     # -- the bytes --------------------------------------------------------------------------------
 
-    @harmless
     def stream_written(self, stream: int, data: bytes, fin: bool) -> None:
         """Record the frames in what the core wrote to a stream."""
         self._pass(self._written, Kind.FRAME_SENT, stream, data, fin)
 
-    @harmless
     def stream_read(self, stream: int, data: bytes, fin: bool) -> None:
         """Record the frames in what arrived on a stream."""
         self._pass(self._read, Kind.FRAME_RECEIVED, stream, data, fin)
 
-    @harmless
     def datagram_written(self, data: bytes) -> None:
         """Record the frames in a datagram that the core sent."""
         self._pass({}, Kind.FRAME_SENT, NULL, data, False)
 
-    @harmless
     def datagram_read(self, data: bytes) -> None:
         """Record the frames in a datagram that arrived."""
         self._pass({}, Kind.FRAME_RECEIVED, NULL, data, False)
 
-    @harmless
     def reset_written(self, stream: int, code: int) -> None:
         """Record that the core reset a stream."""
         self._reset(self._written, Kind.STREAM_RESET, stream, code)
 
-    @harmless
     def reset_read(self, stream: int, code: int) -> None:
         """Record that the peer reset a stream."""
         self._reset(self._read, Kind.STREAM_RESET_RECEIVED, stream, code)
 
     # -- the application --------------------------------------------------------------------------
 
-    @harmless
     def channels_created(
         self,
         carrier: int,
@@ -226,7 +196,6 @@ class TraceObserver:
                 self._add(now, Kind.CHANNEL_CREATED, channel, rare=rare)
             self._writer.check()
 
-    @harmless
     def messages_taken(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         """Record that the application took messages, and the channels in them."""
         with self._writer.lock:
@@ -240,7 +209,6 @@ class TraceObserver:
                     )
             self._writer.check()
 
-    @harmless
     def messages_rescued(self, channel: int, batch: Sequence[MessageFrame | MessageRun]) -> None:
         """Record the channels in messages that a port keeps beyond the end of the connection."""
         with self._writer.lock:
@@ -249,7 +217,6 @@ class TraceObserver:
             kept.extend(self._take(now, channel, entry) for entry in batch)
             self._writer.check()
 
-    @harmless
     def receiver_closed(self, channel: int) -> None:
         """Record that the application closed a receiver."""
         if channel in self._closed or self._ended:
@@ -260,7 +227,6 @@ class TraceObserver:
             self._add(self._clock(), Kind.CHANNEL_ENDED, channel, rare={"how": "closed"})
             self._writer.check()
 
-    @harmless
     def events_raised(self, events: Sequence[Event], ports: Mapping[int, PortCounters]) -> None:
         """Record the fates of messages and the ends of channels and of the connection."""
         with self._writer.lock:
