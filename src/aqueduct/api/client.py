@@ -14,7 +14,8 @@ from aqueduct.api.connection import (
     with_trace,
 )
 from aqueduct.api.handles import Sender
-from aqueduct.codec import codec_for
+from aqueduct.codec import CodecClass, codec_for
+from aqueduct.codec.registry import choose
 from aqueduct.errors import (
     AqueductError,
     CloseCode,
@@ -64,6 +65,7 @@ class ConnectOptions(TypedDict, total=False):
     timeout: float
     trace: TraceLike | None
     observers: Sequence[ObserverFactory]
+    codec: CodecClass | None
     early_data: bool
 
 
@@ -84,13 +86,15 @@ def connect(
     timeout: float = CONNECT_TIMEOUT,
     trace: TraceLike | None = None,
     observers: Sequence[ObserverFactory] = (),
+    codec: CodecClass | None = None,
     early_data: bool = False,
 ) -> Connecting[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type.
 
     ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
     `Trace`, or a directory for its Parquet files. Each of ``observers`` makes an
-    `aqueduct.observe.Observer` of the connection: see docs/observing.md.
+    `aqueduct.observe.Observer` of the connection: see docs/observing.md. ``codec`` is the format of
+    the messages, such as `aqueduct.codec.JsonCodec`; MessagePack by default.
 
     With ``early_data``, a client that was connected to this server before does not wait for the
     handshake, if the server allows it: messages leave with the first packets, and answers arrive a
@@ -100,10 +104,10 @@ def connect(
     Raises `ConnectError` or one of its subclasses.
     """
     codec_for(kind)  # raise here for a type that cannot be one
+    chosen, pairs = choose(kind, codec, to_pairs(headers))
 
     async def open_() -> ClientConnection[Any]:
         connector = connector_for(address, trust=trust, options=options, early_data=early_data)
-        pairs = to_pairs(headers)
         error: AqueductError | None = None
         silence = ConnectTimeout(
             f"no answer from {address} within {timeout:g} s; "
@@ -119,7 +123,7 @@ def connect(
             try:
                 async with asyncio.timeout(share):
                     connection = await _connect_to(
-                        connector, route, kind, pairs, limits, trace, observers
+                        connector, route, kind, pairs, limits, trace, observers, chosen
                     )
             except TimeoutError:
                 error = error or silence
@@ -148,6 +152,7 @@ async def _connect_to(
     limits: Limits | None,
     trace: TraceLike | None,
     observers: Sequence[ObserverFactory],
+    codec: CodecClass | None,
 ) -> ClientConnection[Any]:
     """Return a connection that is ready, or one that may send early data before it is."""
     core = ConnectionCore(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
@@ -156,7 +161,7 @@ async def _connect_to(
     try:
         recorder = open_trace(trace)
         factories = with_trace(observers, recorder)
-        connection: ClientConnection[Any] = ClientConnection(transport, kind, factories)
+        connection: ClientConnection[Any] = ClientConnection(transport, kind, factories, codec)
         connection._driver.when_closed = lambda: close_trace(recorder)
         transport.start()
         if not transport.may_send_early:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from aqueduct.api.handles import handle_for
+from aqueduct.codec import CodecClass
 from aqueduct.errors import (
     AqueductError,
     CloseCode,
@@ -45,9 +46,15 @@ class Connection(Generic[T]):
     """A `Sender` at the client and a `Receiver` at the server."""
 
     def __init__(
-        self, transport: Transport, kind: Any, observers: Sequence[ObserverFactory] = ()
+        self,
+        transport: Transport,
+        kind: Any,
+        observers: Sequence[ObserverFactory] = (),
+        codec: CodecClass | None = None,
     ) -> None:
-        self._driver = ConnectionDriver(transport, kind, handle_for, connect_error, observers)
+        self._driver = ConnectionDriver(
+            transport, kind, handle_for, connect_error, observers, codec
+        )
         self.entrypoint = self._driver.entrypoint
 
     @property

@@ -25,7 +25,8 @@ from typing import (
     overload,
 )
 
-from aqueduct.codec import ChannelHalf
+from aqueduct.codec import ChannelHalf, CodecClass
+from aqueduct.codec.registry import choose, for_reply
 from aqueduct.errors import (
     ChannelClosed,
     ChannelError,
@@ -55,10 +56,13 @@ DEFAULT_CAPACITY = 64
 class Origin:
     """What both halves of a channel made in this process share."""
 
-    __slots__ = ("channel", "headers", "kind", "mode", "receiver", "sender")
+    __slots__ = ("channel", "codec", "headers", "kind", "mode", "receiver", "sender")
 
-    def __init__(self, kind: Any, mode: Mode, headers: HeaderPairs) -> None:
+    def __init__(
+        self, kind: Any, mode: Mode, headers: HeaderPairs, codec: CodecClass | None
+    ) -> None:
         self.kind = kind
+        self.codec = codec
         self.mode = mode
         self.headers = headers
         self.channel: int | None = None
@@ -230,7 +234,7 @@ class Sender(Handle, Generic[T]):
         there is not exactly one unfilled `Sender` field.
         """
         name, answer_type = reply_field(kind, fields)
-        reply, answer = oneshot(answer_type)
+        reply, answer = oneshot(answer_type, codec=self._codec_for_reply(answer_type))
         fields[name] = reply
         async with asyncio.timeout(timeout), answer:
             try:
@@ -239,6 +243,15 @@ class Sender(Handle, Generic[T]):
                 reply.cancel()
                 raise
             return await answer.receive()
+
+    def _codec_for_reply(self, kind: Any) -> CodecClass | None:
+        """Return the codec of the reply to a request on this channel: the same one."""
+        if kind is bytes:
+            return None
+        port, origin = self._port, self._origin
+        if isinstance(port, NetworkSendPort):
+            return for_reply(port.codec)
+        return None if origin is None else origin.codec
 
     async def __aenter__(self) -> Sender[T]:
         return self
@@ -262,7 +275,7 @@ class Sender(Handle, Generic[T]):
         assert origin is not None
         origin.channel = channel
         local = port.channel
-        network = driver.open_port(channel, origin.kind)
+        network = driver.open_port(channel, origin.kind, origin.codec)
         assert isinstance(network, NetworkReceivePort)
         network.leftover = local.hand_over()
         receiver = origin.receiver() if origin.receiver is not None else None
@@ -369,7 +382,7 @@ class Receiver(Handle, Generic[T]):
         assert origin is not None
         origin.channel = channel
         local = port.channel
-        network = driver.open_port(channel, origin.kind)
+        network = driver.open_port(channel, origin.kind, origin.codec)
         assert isinstance(network, NetworkSendPort)
         sender = origin.sender() if origin.sender is not None else None
         if sender is not None:
@@ -435,6 +448,7 @@ class OneshotOptions(TypedDict, total=False):
     """Keyword arguments of `oneshot`."""
 
     headers: HeadersLike | None
+    codec: CodecClass | None
 
 
 class ChannelOptions(OneshotOptions, total=False):
@@ -456,19 +470,22 @@ def channel(
     mode: Mode = Mode.ORDERED,
     capacity: int = DEFAULT_CAPACITY,
     headers: HeadersLike | None = None,
+    codec: CodecClass | None = None,
 ) -> Channel[Any]:
     """Make a channel for messages of a type.
 
     The channel is local until one of its halves is sent in a message. ``mode`` is how its sender
     sends over a network; a local channel is always ordered and reliable. ``capacity`` is the number
     of messages that a local channel holds before `Sender.send` waits. The peer finds ``headers`` at
-    the half that it receives.
+    the half that it receives. ``codec`` is the format of messages that cross a network, such as
+    `aqueduct.codec.JsonCodec`; MessagePack by default. The peer learns it from the channel's header
+    ``content-type``, which may be given instead.
 
-    Raises `TypeError` if ``mode`` is not a `Mode`.
+    Raises `TypeError` if ``mode`` is not a `Mode`, or ``codec`` not a codec for the type.
     """
     if not isinstance(mode, Mode):
         raise TypeError(f"mode is a Mode such as Mode.UNRELIABLE, not {mode!r}")
-    return _make(kind, mode, capacity, to_pairs(headers), oneshot=False)
+    return _make(kind, mode, capacity, to_pairs(headers), codec, oneshot=False)
 
 
 @overload
@@ -477,16 +494,26 @@ def oneshot(**options: Unpack[OneshotOptions]) -> Channel[bytes]: ...
 def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
 @overload
 def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
-def oneshot(kind: Any = bytes, *, headers: HeadersLike | None = None) -> Channel[Any]:
+def oneshot(
+    kind: Any = bytes, *, headers: HeadersLike | None = None, codec: CodecClass | None = None
+) -> Channel[Any]:
     """Make a channel for one message, such as the reply to a request."""
-    return _make(kind, Mode.ORDERED, 1, to_pairs(headers), oneshot=True)
+    return _make(kind, Mode.ORDERED, 1, to_pairs(headers), codec, oneshot=True)
 
 
 def _make(
-    kind: Any, mode: Mode, capacity: int, headers: HeaderPairs, *, oneshot: bool
+    kind: Any,
+    mode: Mode,
+    capacity: int,
+    headers: HeaderPairs,
+    codec: CodecClass | None,
+    *,
+    oneshot: bool,
 ) -> Channel[Any]:
+    if codec is not None or headers:
+        codec, headers = choose(kind, codec, headers)
     local = LocalChannel(capacity, oneshot=oneshot)
-    origin = Origin(kind, mode, headers)
+    origin = Origin(kind, mode, headers, codec)
     sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)
     receiver: Receiver[Any] = Receiver._from_port(LocalReceivePort(local), headers, origin)
     origin.sender = weakref.ref(sender)

@@ -17,7 +17,8 @@ from aqueduct.api.connection import (
     with_trace,
 )
 from aqueduct.api.handles import Receiver
-from aqueduct.codec import codec_for
+from aqueduct.codec import CodecClass, codec_for
+from aqueduct.codec.registry import choose, codec_of_peer, reason_to_refuse
 from aqueduct.errors import AqueductError, CloseCode, ConnectionLost
 from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.budget import Budget
@@ -81,7 +82,9 @@ class Server(Generic[T]):
         accept: AcceptCallback | None,
         trace: Trace | None = None,
         observers: Sequence[ObserverFactory] = (),
+        codec: CodecClass | None = None,
     ) -> None:
+        self._codec = codec
         self._listener = listener
         self._trace = trace
         self._observers = with_trace(observers, trace)
@@ -177,6 +180,13 @@ class Server(Generic[T]):
         except TimeoutError:
             driver.close_soon(CloseCode.IDLE, "no connection headers came")
             return
+        if self._kind is not bytes:
+            headers = driver.peer_headers or ()
+            problem = reason_to_refuse(headers, self._codec)
+            if problem:
+                driver.refuse(CloseCode.REFUSED, problem)
+                return
+            driver.set_entrypoint_type(self._kind, codec_of_peer(headers))
         try:
             answer = self._accept(connection.headers, connection.peer) if self._accept else None
             if inspect.isawaitable(answer):
@@ -290,6 +300,7 @@ class ServeOptions(TypedDict, total=False):
     options: QuicSettings | None
     trace: TraceLike | None
     observers: Sequence[ObserverFactory]
+    codec: CodecClass | None
     early_data: bool
 
 
@@ -309,19 +320,22 @@ def serve(
     options: QuicSettings | None = None,
     trace: TraceLike | None = None,
     observers: Sequence[ObserverFactory] = (),
+    codec: CodecClass | None = None,
     early_data: bool = False,
 ) -> Serving[Any]:
     """Serve on ``host:port``; each connection's entrypoint receives messages of the given type.
 
     ``memory://name`` serves clients in the same process, without a socket. ``trace`` is a `Trace`,
     or a directory for its Parquet files. Each of ``observers`` makes an `aqueduct.observe.Observer`
-    of each connection: see docs/observing.md.
+    of each connection: see docs/observing.md. ``codec`` is the one format that the server reads,
+    such as `aqueduct.codec.JsonCodec`; by default each client chooses one that the server knows.
 
     With ``early_data``, clients that were connected before may send their first messages without
     waiting for the handshake. Such messages cannot be replayed, but an attacker can delay them, and
     the address in ``peer`` is not validated when they arrive: see docs/early-data.md.
     """
     codec_for(kind)  # raise here for a type that cannot be one
+    choose(kind, codec, ())
 
     async def open_() -> Server[Any]:
         config = Config(limits=limits or Limits())
@@ -343,7 +357,7 @@ def serve(
         except BaseException:
             listener.close()
             raise
-        server = Server(listener, kind, accept, recorder, observers)
+        server = Server(listener, kind, accept, recorder, observers, codec)
         return server
 
     return Serving(open_)

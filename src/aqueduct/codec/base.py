@@ -60,6 +60,17 @@ class Codec(Protocol[T]):
         """
 
 
+class CodecClass(Protocol):
+    """What makes the codecs of one format: a class that is called with the type of messages."""
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the payloads, which tells the peer how to decode them."""
+
+    def __call__(self, kind: Any, /) -> Codec[Any]:
+        """Return the codec of a type; raise `TypeError` if the format does not support it."""
+
+
 def no_channels(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
     """Raise `ValueError`: the `Claim` of a message without attachments."""
     raise ValueError(f"attachment {index} was not sent")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from aqueduct.codec.base import Codec
+from aqueduct.codec.base import Codec, CodecClass
 from aqueduct.codec.raw import RAW
 from aqueduct.codec.structured import StructuredCodec
 
@@ -31,22 +31,29 @@ class _ThreadCodecs(threading.local):
     """The codecs of one thread. To create one costs as much as hundreds of messages."""
 
     def __init__(self) -> None:
-        self.get: Callable[[Any], MessagePackCodec[Any]] = lru_cache(maxsize=256)(MessagePackCodec)
+        self.get: Callable[..., Codec[Any]] = lru_cache(maxsize=256)(_make)
+
+
+def _make(chosen: CodecClass, kind: Any) -> Codec[Any]:
+    return chosen(kind)
 
 
 _codecs = _ThreadCodecs()
 
 
-def codec_for(kind: Any) -> Codec[Any]:
-    """Return the default codec of a type, for use by the calling thread only.
+def codec_for(kind: Any, chosen: CodecClass | None = None) -> Codec[Any]:
+    """Return the codec of a type, for use by the calling thread only.
 
-    Raises `TypeError` if the type cannot be the type of a message.
+    ``chosen`` is the format, MessagePack by default; a channel of `bytes` has none. Raises
+    `TypeError` if the type cannot be the type of a message.
     """
     if kind is bytes:
         return RAW
+    if chosen is None:
+        chosen = MessagePackCodec
     try:
         hash(kind)
     except TypeError:
         # Annotated with a dict has no hash, and yet is an instance of Hashable.
-        return MessagePackCodec(kind)
-    return _codecs.get(kind)
+        return chosen(kind)
+    return _codecs.get(chosen, kind)

@@ -14,7 +14,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 
-from aqueduct.codec import ChannelHalf
+from aqueduct.codec import ChannelHalf, CodecClass
+from aqueduct.codec.registry import codec_of_peer
 from aqueduct.errors import (
     AqueductError,
     CloseCode,
@@ -85,8 +86,9 @@ class ConnectionDriver:
         make_handle: MakeHandle,
         make_error: MakeError,
         observers: Sequence[ObserverFactory] = (),
+        codec: CodecClass | None = None,
     ) -> None:
-        """``kind`` is the type of the messages on the entrypoint."""
+        """``kind`` and ``codec`` are those of the messages on the entrypoint."""
         self.transport = transport
         self.loop = transport.loop
         self._make_handle = make_handle
@@ -126,7 +128,9 @@ class ConnectionDriver:
         if observers:
             self._attach(observers)
         transport.attach(self)
-        self.entrypoint: ChannelHalf | None = make_handle(self.open_port(ENTRYPOINT, kind), ())
+        self.entrypoint: ChannelHalf | None = make_handle(
+            self.open_port(ENTRYPOINT, kind, codec), ()
+        )
         _live.add(self)
 
     def _attach(self, factories: Sequence[ObserverFactory]) -> None:
@@ -247,15 +251,21 @@ class ConnectionDriver:
             channel = attachment.channel
             self._unclaimed[channel] = self.open_port(channel, bytes)
 
-    def open_port(self, channel: int, kind: Any) -> Port:
+    def open_port(self, channel: int, kind: Any, codec: CodecClass | None = None) -> Port:
         """Open a port for a half that this side holds."""
         port: Port
         if sender_of(channel) == self.core.side:
-            port = NetworkSendPort(self, channel, kind)
+            port = NetworkSendPort(self, channel, kind, codec)
         else:
-            port = NetworkReceivePort(self, channel, kind)
+            port = NetworkReceivePort(self, channel, kind, codec)
         self.ports[channel] = port
         return port
+
+    def set_entrypoint_type(self, kind: Any, codec: CodecClass | None) -> None:
+        """Set the codec that the client chose, before the application receives messages."""
+        port = self.ports.get(ENTRYPOINT)
+        if port is not None:
+            port.set_type(kind, codec)
 
     def forget_port(self, port: Port) -> None:
         """Remove a port that gets no more events."""
@@ -271,7 +281,7 @@ class ConnectionDriver:
         if half is not None and half._sends is not isinstance(port, NetworkSendPort):
             raise ValueError(f"the attachment is no {half.__name__}, but the other half")
         del self._unclaimed[attachment.channel]
-        port.set_type(kind)
+        port.set_type(kind, codec_of_peer(attachment.headers))
         handle = self._make_handle(port, attachment.headers)
         try:
             return self.present(handle, half)

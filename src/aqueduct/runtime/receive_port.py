@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from aqueduct.codec import ChannelHalf, Codec, codec_for
+from aqueduct.codec import ChannelHalf, Codec, CodecClass, codec_for
 from aqueduct.errors import (
     AqueductError,
     ChannelCancelled,
@@ -64,12 +64,18 @@ class NetworkReceivePort:
         "ready",
     )
 
-    def __init__(self, driver: ConnectionDriver, channel: int, kind: Any) -> None:
+    def __init__(
+        self,
+        driver: ConnectionDriver,
+        channel: int,
+        kind: Any,
+        codec: CodecClass | None = None,
+    ) -> None:
         self.driver = driver
         self.core: ConnectionCore | ForkedCore = driver.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
-        self.codec: Codec[Any] = codec_for(kind)
+        self.codec: Codec[Any] = codec_for(kind, codec)
         self.ended: ReceiverEnded | None = None
         self.closed = False
         self.arrived = Waiters()
@@ -96,9 +102,9 @@ class NetworkReceivePort:
         """Return how many messages the application has received."""
         return self._passed - len(self.ready)
 
-    def set_type(self, kind: Any) -> None:
-        """Set the type of the messages, known once the half is claimed."""
-        self.codec = codec_for(kind)
+    def set_type(self, kind: Any, codec: CodecClass | None = None) -> None:
+        """Set the type and codec of the messages, known once the half is claimed."""
+        self.codec = codec_for(kind, codec)
 
     def fork(self) -> None:
         """Make every call in this child process raise instead of waiting."""

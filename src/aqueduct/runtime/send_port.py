@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aqueduct.codec import Codec, codec_for
+from aqueduct.codec import Codec, CodecClass, codec_for
 from aqueduct.errors import (
     AqueductError,
     ChannelClosed,
@@ -66,12 +66,18 @@ class NetworkSendPort:
         "waiting",
     )
 
-    def __init__(self, driver: ConnectionDriver, channel: int, kind: Any) -> None:
+    def __init__(
+        self,
+        driver: ConnectionDriver,
+        channel: int,
+        kind: Any,
+        codec: CodecClass | None = None,
+    ) -> None:
         self.driver = driver
         self.core: ConnectionCore | ForkedCore = driver.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
-        self.codec: Codec[Any] = codec_for(kind)
+        self.codec: Codec[Any] = codec_for(kind, codec)
         self._is_raw = self.codec.is_identity
         self.ended: SenderEnded | None = None
         self.finished = False
@@ -99,9 +105,9 @@ class NetworkSendPort:
         self.settled = Waiters()
         self.receipts: dict[tuple[bool, int], Receipt] = {}
 
-    def set_type(self, kind: Any) -> None:
-        """Set the type of the messages, known once the half is claimed."""
-        self.codec = codec_for(kind)
+    def set_type(self, kind: Any, codec: CodecClass | None = None) -> None:
+        """Set the type and codec of the messages, known once the half is claimed."""
+        self.codec = codec_for(kind, codec)
         self._is_raw = self.codec.is_identity
 
     def fork(self) -> None:
