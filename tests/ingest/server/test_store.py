@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aqueduct.ingest.errors import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
-from aqueduct.ingest.server.store import Store, group_by_topic
+from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission
 from aqueduct.ingest.storage.base import Fenced
 from aqueduct.ingest.storage.local import files, partition, segments
@@ -432,14 +432,6 @@ def test_a_crash_in_retention_leaves_nothing_behind(
 
 
 # Many at once
-
-
-def test_submissions_are_grouped_by_topic_in_order(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        one, other = store.topic_to_write("a", 1), store.topic_to_write("b", 1)
-        made = [Submission("p", records(each)) for each in (1, 2, 3)]
-        groups = group_by_topic([(one, made[0]), (other, made[1]), (one, made[2])])
-        assert groups == {one: [made[0], made[2]], other: [made[1]]}
 
 
 def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_path: Path) -> None:
