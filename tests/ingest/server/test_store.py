@@ -517,14 +517,14 @@ def test_retention_continues_when_one_partition_fails(
 ) -> None:
     with opened(tmp_path, replace(LIMITS, retention_size=1)) as store:
         stored(store, spread(1, 20))
-        drop = partition.Partition.drop
+        drop = partition.Partition.drop_before
 
-        def failing(part: partition.Partition, count: int) -> int:
+        def failing(part: partition.Partition, offset: int) -> int:
             if part.number == 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return drop(part, count)
+            return drop(part, offset)
 
-        monkeypatch.setattr(partition.Partition, "drop", failing)
+        monkeypatch.setattr(partition.Partition, "drop_before", failing)
         assert rolled(store) == 2
         topic = store.topics["t"]
         assert [len(part.manifest.segments) for part in parts_of(topic)] == [1, 0]
