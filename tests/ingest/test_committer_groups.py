@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from aqueduct.ingest.records import RecordColumns
-from aqueduct.ingest.server.committer import Committer, size_of
+from aqueduct.ingest.server.committer import Committer
 from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.store import Store
@@ -54,8 +54,8 @@ async def running(store: RecordingStore) -> AsyncIterator[Committer]:
 async def submit(committer: Committer, sequence: int, size: int) -> asyncio.Future[Any]:
     """Submit one record of a given size."""
     records = RecordColumns(sequence, [bytes(size - RECORD_OVERHEAD)], [0])
-    assert size_of(records) == size
-    return await committer.submit(TOPIC, Submission("producer", records))
+    room = await committer.reserve(size)
+    return committer.submit(TOPIC, Submission("producer", records), room)
 
 
 async def test_records_within_the_linger_share_a_group() -> None:

@@ -43,7 +43,8 @@ class Landing:
     def drop(self, topic: str, partition: int, segments: int = 1) -> None:
         """Remove the oldest segments of a partition, as retention does."""
         with self.opened() as store:
-            parts_of(store.topics[topic])[partition].drop(segments)
+            part = parts_of(store.topics[topic])[partition]
+            part.drop_before(part.manifest.segments[segments - 1].last + 1)
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return the offset after the last row, by partition."""

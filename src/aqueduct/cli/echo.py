@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from aqueduct.api.connection import Connection
 from aqueduct.api.handles import Receiver, Sender
@@ -22,15 +20,7 @@ from aqueduct.security import ServerTLS
 
 
 def echo(
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen",
-            "-l",
-            metavar="HOST:PORT",
-            help="Address to bind; port 0 selects a free port.",
-        ),
-    ] = "127.0.0.1:4433",
+    listen: options.Listen = "127.0.0.1:4433",
     cert: options.Certificate = None,
     key: options.Key = None,
     grace: options.Grace = 2.0,

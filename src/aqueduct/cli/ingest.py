@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,25 +14,16 @@ import typer
 
 from aqueduct.cli import options, running
 from aqueduct.errors import SettingError
-from aqueduct.security import ServerTLS
 
 if TYPE_CHECKING:
-    from aqueduct.ingest import IngestServer, IngestSettings
+    from aqueduct.ingest import IngestServer
 
 
 def ingest(
     directory: Annotated[
         Path, typer.Option("--dir", "-d", metavar="DIR", help="Directory of all topics.")
     ],
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen",
-            "-l",
-            metavar="HOST:PORT",
-            help="Address to bind; port 0 selects a free port.",
-        ),
-    ] = options.INGEST_ADDRESS,
+    listen: options.Listen = options.INGEST_ADDRESS,
     partitions: Annotated[
         int, typer.Option("--partitions", min=1, help="Default partitions of a new topic.")
     ] = 4,
@@ -101,7 +93,7 @@ def ingest(
     --tokens tokens.json --metrics 127.0.0.1:9464 --keep-days 7
     """
     options.require_pyarrow()
-    from aqueduct.ingest import IngestSettings
+    from aqueduct.ingest import IngestServer, IngestSettings
     from aqueduct.ingest.storage.local.file_modes import check_mode
 
     defaults = IngestSettings()
@@ -122,8 +114,8 @@ def ingest(
     except ValueError as error:
         running.fail(str(error))
     certificate = options.server_tls(cert, key)
-    run = _ServerRun(listen, directory, certificate, limits, tokens, metrics, grace, as_json, mode)
-    running.run(run.run())
+    make = partial(IngestServer, listen, directory, tls=certificate, limits=limits)
+    running.run(_serve(partial(make, directory_mode=mode), tokens, metrics, grace, as_json))
 
 
 def _octal(text: str) -> int:
@@ -133,76 +125,60 @@ def _octal(text: str) -> int:
         raise ValueError(f"--dir-mode {text!r} is not an octal mode; use 700, 750 or 755") from None
 
 
-@dataclass
-class _ServerRun:
-    """A server, its settings, and its output."""
+async def _serve(
+    make: Callable[..., IngestServer],
+    tokens: Path | None,
+    metrics: str | None,
+    grace: float,
+    as_json: bool,
+) -> None:
+    from aqueduct.ingest import read_permissions
+    from aqueduct.ingest.server.metrics_http import Exposition
 
-    listen: str
-    directory: Path
-    tls: ServerTLS
-    limits: IngestSettings
-    tokens: Path | None
-    metrics: str | None
-    grace: float
-    as_json: bool
-    mode: int | None = None
+    server = make(permissions=None if tokens is None else read_permissions(tokens))
+    start = time.perf_counter()
+    async with running.interrupts() as stop, contextlib.AsyncExitStack() as stack:
+        await server.open()
+        stack.push_async_callback(server.close, grace)
+        page = None
+        if metrics is not None:
+            exposition = Exposition(metrics, server.metrics_text)
+            page = (await stack.enter_async_context(exposition)).address
+        _print_addresses(server, page, as_json)
+        await running.until(stop, server.wait_closed())
+    _print_totals(server, time.perf_counter() - start, as_json)
 
-    async def run(self) -> None:
-        from aqueduct.ingest import IngestServer, read_permissions
-        from aqueduct.ingest.server.metrics_http import Exposition
 
-        permissions = None if self.tokens is None else read_permissions(self.tokens)
-        server = IngestServer(
-            self.listen,
-            self.directory,
-            tls=self.tls,
-            limits=self.limits,
-            permissions=permissions,
-            directory_mode=self.mode,
+def _print_addresses(server: IngestServer, page: str | None, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"listening": server.address, "metrics": page}), flush=True)
+        return
+    running.notes.print(f"listening on {server.address}", markup=False)
+    if page is not None:
+        running.notes.print(f"metrics at http://{page}/metrics", markup=False)
+    for topic in server.topics():
+        if topic.fault:
+            continue  # the log has the fault
+        records = sum(part.next_offset - part.first_offset for part in topic.partitions)
+        running.notes.print(f"{topic.topic}: {options.pluralize(records, 'record')}", markup=False)
+
+
+def _print_totals(server: IngestServer, took: float, as_json: bool) -> None:
+    counts = server.statistics()
+    if as_json:
+        names = ("records", "bytes", "duplicates", "refused", "segments", "rows_read")
+        found = {name: getattr(counts, name) for name in names}
+        print(json.dumps({**found, "seconds": round(took, 6)}))
+        return
+    more = "".join(
+        f", {count:,} {what}"
+        for count, what in (
+            (counts.duplicates, "had been stored before"),
+            (counts.refused, "refused"),
+            (counts.rows_read, "read"),
         )
-        start = time.perf_counter()
-        async with running.interrupts() as stop, contextlib.AsyncExitStack() as stack:
-            await server.open()
-            stack.push_async_callback(server.close, self.grace)
-            page = None
-            if self.metrics is not None:
-                exposition = Exposition(self.metrics, server.metrics_text)
-                page = (await stack.enter_async_context(exposition)).address
-            self._print_addresses(server, page)
-            await running.until(stop, server.wait_closed())
-        self._print_totals(server, time.perf_counter() - start)
-
-    def _print_addresses(self, server: IngestServer, page: str | None) -> None:
-        if self.as_json:
-            print(json.dumps({"listening": server.address, "metrics": page}), flush=True)
-            return
-        running.notes.print(f"listening on {server.address}", markup=False)
-        if page is not None:
-            running.notes.print(f"metrics at http://{page}/metrics", markup=False)
-        for topic in server.topics():
-            if topic.fault:
-                continue  # the log has the fault
-            records = sum(part.next_offset - part.first_offset for part in topic.partitions)
-            running.notes.print(
-                f"{topic.topic}: {options.pluralize(records, 'record')}", markup=False
-            )
-
-    def _print_totals(self, server: IngestServer, took: float) -> None:
-        counts = server.statistics()
-        if self.as_json:
-            names = ("records", "bytes", "duplicates", "refused", "segments", "rows_read")
-            found = {name: getattr(counts, name) for name in names}
-            print(json.dumps({**found, "seconds": round(took, 6)}))
-            return
-        more = "".join(
-            f", {count:,} {what}"
-            for count, what in (
-                (counts.duplicates, "had been stored before"),
-                (counts.refused, "refused"),
-                (counts.rows_read, "read"),
-            )
-            if count
-        )
-        running.notes.print(
-            f"{options.pluralize(counts.records, 'record')} stored{more} in {took:.0f} s"
-        )
+        if count
+    )
+    running.notes.print(
+        f"{options.pluralize(counts.records, 'record')} stored{more} in {took:.0f} s"
+    )

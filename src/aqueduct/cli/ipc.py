@@ -49,12 +49,7 @@ def send(
     address: Annotated[
         str, typer.Argument(metavar="ADDRESS", help="udp://HOST:PORT or tls://HOST:PORT.")
     ],
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT", help="One message per argument (default: lines of standard input)."
-        ),
-    ] = None,
+    texts: options.Texts = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
@@ -66,9 +61,7 @@ def send(
             help="Send a file as one message; repeatable.",
         ),
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Send all of standard input as one message.")
-    ] = False,
+    whole: options.Whole = False,
     parallel: Annotated[
         int,
         typer.Option("--parallel", "-p", min=1, max=16_384, help="The most messages in flight."),
@@ -130,15 +123,8 @@ def listen(
             help="udp://HOST:PORT or tls://HOST:PORT; port 0 selects a free port.",
         ),
     ] = "udp://127.0.0.1:0",
-    count: Annotated[
-        int,
-        typer.Option(
-            "--count", "-n", min=0, help="Exit after this many messages; 0 runs until Ctrl-C."
-        ),
-    ] = 0,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print payloads unescaped, one per line.")
-    ] = False,
+    count: options.Count = 0,
+    raw: options.Raw = False,
     max_message: Annotated[
         int,
         typer.Option(
@@ -172,57 +158,19 @@ def listen(
         tls = options.server_tls(cert, key)
     elif cert is not None or key is not None:
         raise typer.BadParameter("--cert and --key are for tls:// addresses")
-    printer: IpcPrinter = IpcJsonPrinter() if as_json else IpcRawPrinter() if raw else IpcPrinter()
     config = IpcSettings(
         max_message=max_message, max_received=max(_DEFAULTS.max_received, 2 * max_message)
     )
-    running.run(IpcListenRun(printer, count).serve(address, tls, config))
-
-
-class IpcPrinter:
-    """Prints messages for people, with control characters escaped."""
-
-    def listening(self, address: str) -> None:
-        """Print the address of the endpoint."""
-        running.notes.print(f"listening on {address}", markup=False, soft_wrap=True)
-
-    def message(self, message: ReceivedMessage[bytes]) -> None:
-        """Print a message."""
-        running.write_line(f"{message.source}: {readable(message.payload)}")
-
-
-class IpcRawPrinter(IpcPrinter):
-    """Prints payloads unescaped."""
-
-    def message(self, message: ReceivedMessage[bytes]) -> None:
-        """Print the payload and a line end."""
-        running.write(message.payload + b"\n")
-
-
-class IpcJsonPrinter(IpcPrinter):
-    """Prints one JSON object per line."""
-
-    def listening(self, address: str) -> None:
-        """Print the address of the endpoint."""
-        running.write_object(address=address)
-
-    def message(self, message: ReceivedMessage[bytes]) -> None:
-        """Print the payload in base64, because it may be binary."""
-        shown = {
-            "from": message.source,
-            "id": str(message.id),
-            "size": len(message.payload),
-            "payload_base64": base64.b64encode(message.payload).decode(),
-        }
-        running.write_object(**shown)
+    running.run(IpcListenRun(count, raw, as_json).serve(address, tls, config))
 
 
 @dataclass
 class IpcListenRun:
-    """Receives the messages of one command, and passes them to a printer."""
+    """Receives the messages of one command, and prints them."""
 
-    printer: IpcPrinter
     count: int
+    raw: bool
+    as_json: bool
     taken: int = 0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     failure: OSError | None = None
@@ -231,7 +179,11 @@ class IpcListenRun:
         """Print until Ctrl-C, until ``count`` messages, or until the output is closed."""
         endpoint = Endpoint(address, on_message=self.take, tls=tls, config=config)
         async with running.interrupts() as self.stop, _opened(endpoint):
-            self.printer.listening(endpoint.address)
+            if self.as_json:
+                running.write_object(address=endpoint.address)
+            else:
+                address = f"listening on {endpoint.address}"
+                running.notes.print(address, markup=False, soft_wrap=True)
             await self.stop.wait()
         if self.failure is not None:
             raise self.failure
@@ -240,7 +192,7 @@ class IpcListenRun:
         """Print a message; it is acknowledged after this returns, so that none is lost."""
         if not self.stop.is_set():
             try:
-                self.printer.message(message)
+                self._print(message)
             except OSError as error:
                 self.failure = error
                 self.stop.set()
@@ -250,6 +202,20 @@ class IpcListenRun:
                     self.stop.set()
                 return None
         return asyncio.get_running_loop().create_future()  # not printed: never acknowledge it
+
+    def _print(self, message: ReceivedMessage[bytes]) -> None:
+        if self.as_json:
+            shown = {
+                "from": message.source,
+                "id": str(message.id),
+                "size": len(message.payload),
+                "payload_base64": base64.b64encode(message.payload).decode(),
+            }
+            running.write_object(**shown)
+        elif self.raw:
+            running.write(message.payload + b"\n")
+        else:
+            running.write_line(f"{message.source}: {readable(message.payload)}")
 
 
 class OutgoingMessage(NamedTuple):

@@ -34,15 +34,8 @@ def listen(
         Path | None,
         typer.Option("--out", "-o", file_okay=False, help="Directory for received files."),
     ] = None,
-    count: Annotated[
-        int,
-        typer.Option(
-            "--count", "-n", min=0, help="Exit after this many messages; 0 runs until Ctrl-C."
-        ),
-    ] = 0,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print payloads unescaped, one per line.")
-    ] = False,
+    count: options.Count = 0,
+    raw: options.Raw = False,
     cert: options.Certificate = None,
     key: options.Key = None,
     grace: options.Grace = 5.0,

@@ -56,6 +56,30 @@ Grace = Annotated[
     ),
 ]
 
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        "-l",
+        metavar="HOST:PORT",
+        help="Address to bind; port 0 selects a free port.",
+    ),
+]
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TEXT", help="One message per argument (default: lines of standard input)."
+    ),
+]
+Whole = Annotated[bool, typer.Option("--whole", help="Send all of standard input as one message.")]
+Count = Annotated[
+    int,
+    typer.Option(
+        "--count", "-n", min=0, help="Exit after this many messages; 0 runs until Ctrl-C."
+    ),
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Print payloads unescaped, one per line.")]
+
 INGEST_ADDRESS = "127.0.0.1:4434"
 """The default address of an ingest server."""
 _TOKEN = "AQUEDUCT_TOKEN"

@@ -43,12 +43,7 @@ class File(msgspec.Struct):
 
 def send(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT")],
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT", help="One message per argument (default: lines of standard input)."
-        ),
-    ] = None,
+    texts: options.Texts = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
@@ -60,9 +55,7 @@ def send(
             help="Send a file; repeatable.",
         ),
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Send all of standard input as one message.")
-    ] = False,
+    whole: options.Whole = False,
     header: Annotated[
         list[str] | None,
         typer.Option(

@@ -12,8 +12,8 @@ import pytest
 
 from aqueduct.ingest.errors import IngestError
 from aqueduct.ingest.records import RecordColumns
-from aqueduct.ingest.server.committer import Committer, size_of
-from aqueduct.ingest.server.decoding import HEADER_OVERHEAD
+from aqueduct.ingest.server.committer import Committer
+from aqueduct.ingest.server.decoding import RECORD_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.topic import Submission
 from aqueduct.ingest.settings import IngestSettings
@@ -41,7 +41,8 @@ class Bench:
 
     async def submit(self, producer: str, sequence: int, value: bytes = b"x") -> Any:
         submission = Submission(producer, RecordColumns(sequence, [value], [0]))
-        return submission, await self.committer.submit(self.topic, submission)
+        room = await self.committer.reserve(len(value) + RECORD_OVERHEAD)
+        return submission, self.committer.submit(self.topic, submission, room)
 
     async def close(self) -> None:
         self.running.cancel()
@@ -183,11 +184,25 @@ async def test_records_are_freed_once_stored_even_if_the_answer_is_not_read(
     assert submission.records.values == []
 
 
-def test_keys_and_headers_count_for_the_size_of_records() -> None:
-    plain = RecordColumns(1, [b"12345"], [0])
-    full = RecordColumns(1, [b"12345"], [0], [b"123"], [[("12", b"1")]])
-    assert size_of(full) - size_of(plain) == 6 + HEADER_OVERHEAD
-    assert size_of(RecordColumns(1, [b"12345"], [0], [None])) == size_of(plain)
+async def test_submissions_are_grouped_by_topic_in_order(
+    tmp_path: Path, benches: list[Bench]
+) -> None:
+    benches.append(bench := Bench(tmp_path, linger=0.1))
+    commit, seen = bench.store.commit, []
+
+    def note(groups: Any) -> None:
+        seen.append({topic.name: list(each) for topic, each in groups.items()})
+        commit(groups)
+
+    bench.store.commit = note  # type: ignore[method-assign]
+    other = bench.store.topic_to_write("other", 1)
+    made = []
+    for number, topic in enumerate((bench.topic, other, bench.topic)):
+        submission = Submission(f"p{number}", RecordColumns(1, [b"x"], [0]))
+        room = await bench.committer.reserve(1)
+        made.append((submission, bench.committer.submit(topic, submission, room)))
+    await asyncio.gather(*(done for _, done in made))
+    assert seen == [{"topic": [made[0][0], made[2][0]], "other": [made[1][0]]}]
 
 
 async def test_a_failure_after_the_commit_does_not_fail_stored_records(

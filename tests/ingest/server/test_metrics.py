@@ -65,7 +65,7 @@ def test_the_text_can_be_parsed_and_buckets_add_up() -> None:
         TopicInfo("a.b-c_d", [PartitionInfo(0, 0, 12, size=34), PartitionInfo(1, 0, 0)]),
         TopicInfo("other", [PartitionInfo(0, 5, 6)]),
     ]
-    samples = parse(metrics.text(topics))
+    samples = parse(metrics.text(topics, Now(0, 0, 0, 0.0)))
     buckets = samples["aqueduct_ingest_commit_seconds_bucket"]
     bounds = [float(label.split('"')[1]) for label in buckets]
     assert bounds == [*BUCKETS, math.inf]
@@ -111,7 +111,8 @@ async def test_metrics_report_the_current_state(lab: Lab) -> None:
 def test_topics_out_of_use_are_counted_once() -> None:
     parts = [PartitionInfo(0, 0, 0, fault="bad"), PartitionInfo(1, 0, 0, fault="bad")]
     topics = [TopicInfo("a", parts), TopicInfo("b", [], fault="bad"), TopicInfo("c", [])]
-    assert parse(Metrics().text(topics))["aqueduct_ingest_topics_out_of_use"] == {"": 2}
+    samples = parse(Metrics().text(topics, Now(0, 0, 0, 0.0)))
+    assert samples["aqueduct_ingest_topics_out_of_use"] == {"": 2}
 
 
 def test_unfinished_steps_are_shown_with_the_rows_they_keep() -> None:

@@ -54,13 +54,14 @@ async def test_a_cancelled_producer_leaves_its_pending_records(lab: Lab, held: A
         (lease,) = server._leases._leases.values()
         held.hold(server)
         await raw.records.send(RecordColumns(1, [b"x"], [0]))
-        await eventually(lambda: not lease.is_clear, "it is under way")
+        await eventually(lambda: lease.stream and not lease.stream.is_settled, "it is under way")
         await asyncio.sleep(0.05)
         for task in asyncio.all_tasks():
             if task.get_coro().__qualname__ == "IngestServer._serve":  # type: ignore[union-attr]
                 task.cancel()
                 await asyncio.wait((task,))
-        assert not lease.is_clear
+        assert lease.stream
+        assert not lease.stream.is_settled
         held.release()
         await eventually(lambda: not len(server._leases), "it is stored, and nothing is left")
         assert server.metrics.records == 1

@@ -18,6 +18,7 @@ from aqueduct.ingest.server.requests import (
     MAX_DECODED,
     MAX_REQUEST,
     SHARE,
+    Account,
     Decoded,
     decoded_size,
 )
@@ -59,9 +60,9 @@ async def started(*waits: Any) -> list[asyncio.Task[Any]]:
 async def test_an_allowance_is_available_when_the_budget_is_exhausted() -> None:
     decoded = Decoded()
     for _ in range(8):
-        await decoded.reserve(decoded.account(), LARGE + ALLOWANCE)
+        await decoded.reserve(Account(decoded), LARGE + ALLOWANCE)
     assert decoded.used == MAX_DECODED
-    other = decoded.account()
+    other = Account(decoded)
     for _ in range(ALLOWANCE // SMALL):
         await decoded.reserve(other, SMALL)
     (waiting,) = await started(decoded.reserve(other, SMALL))
@@ -73,12 +74,12 @@ async def test_an_allowance_is_available_when_the_budget_is_exhausted() -> None:
 
 async def test_a_connection_leaves_most_of_the_budget_to_others() -> None:
     decoded = Decoded()
-    greedy = decoded.account()
+    greedy = Account(decoded)
     rooms = [await decoded.reserve(greedy, LARGE), await decoded.reserve(greedy, LARGE)]
     (waiting,) = await started(decoded.reserve(greedy, LARGE))
     assert not waiting.done()
     assert decoded.used <= MAX_DECODED // SHARE
-    others = [decoded.account() for _ in range(6)]
+    others = [Account(decoded) for _ in range(6)]
     for other in others:  # they overtake the one that waits
         await decoded.reserve(other, LARGE)
     rooms.pop().free()
@@ -93,7 +94,7 @@ async def test_a_connection_leaves_most_of_the_budget_to_others() -> None:
 
 async def test_a_connection_closed_while_it_waits_holds_no_memory() -> None:
     decoded = Decoded()
-    first, second = decoded.account(), decoded.account()
+    first, second = Account(decoded), Account(decoded)
     room = await decoded.reserve(first, MAX_DECODED)
     (waiting,) = await started(decoded.reserve(second, MAX_DECODED))
     assert not waiting.done()

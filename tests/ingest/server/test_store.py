@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aqueduct.ingest.errors import CorruptFile, DiskLow, IngestError, RefusedRecords, UnknownTopic
-from aqueduct.ingest.server.store import Store, group_by_topic
+from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission
 from aqueduct.ingest.storage.base import Fenced
 from aqueduct.ingest.storage.local import files, partition, segments
@@ -434,14 +434,6 @@ def test_a_crash_in_retention_leaves_nothing_behind(
 # Many at once
 
 
-def test_submissions_are_grouped_by_topic_in_order(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        one, other = store.topic_to_write("a", 1), store.topic_to_write("b", 1)
-        made = [Submission("p", records(each)) for each in (1, 2, 3)]
-        groups = group_by_topic([(one, made[0]), (other, made[1]), (one, made[2])])
-        assert groups == {one: [made[0], made[2]], other: [made[1]]}
-
-
 def test_readers_see_all_rows_while_groups_are_stored_rolled_and_removed(tmp_path: Path) -> None:
     limits = replace(LIMITS, roll_size=4_000, retention_size=20_000)
     with opened(tmp_path, limits) as store:
@@ -525,14 +517,14 @@ def test_retention_continues_when_one_partition_fails(
 ) -> None:
     with opened(tmp_path, replace(LIMITS, retention_size=1)) as store:
         stored(store, spread(1, 20))
-        drop = partition.Partition.drop
+        drop = partition.Partition.drop_before
 
-        def failing(part: partition.Partition, count: int) -> int:
+        def failing(part: partition.Partition, offset: int) -> int:
             if part.number == 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return drop(part, count)
+            return drop(part, offset)
 
-        monkeypatch.setattr(partition.Partition, "drop", failing)
+        monkeypatch.setattr(partition.Partition, "drop_before", failing)
         assert rolled(store) == 2
         topic = store.topics["t"]
         assert [len(part.manifest.segments) for part in parts_of(topic)] == [1, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aqueduct.spark.pipeline.progress import QueryProgress, read_batch
+from aqueduct.spark.pipeline.progress import QueryProgress
 from aqueduct.spark.source.offsets import TopicPartition
 
 FIRST, SECOND = TopicPartition("telemetry", 0), TopicPartition("telemetry", 1)
@@ -29,22 +29,27 @@ def progress(number: int, ends: tuple[int, int], rows: int = 3, **more: Any) -> 
 
 
 def test_a_batch_is_committed_when_its_trigger_ends() -> None:
-    batch = read_batch(progress(1, (10, 20)))
-    assert batch is not None
-    assert batch.committed == 1_767_323_041.75
-    assert batch.latency_p50 == 1.75
-    assert batch.ends == {FIRST: 10, SECOND: 20}
+    history = QueryProgress()
+    history.add(progress(1, (10, 20)))
+    found = {each: (list(ends), list(times)) for each, (ends, times) in history.commits().items()}
+    assert found == {
+        FIRST: ([10], [1_767_323_041.75]),
+        SECOND: ([20], [1_767_323_041.75]),
+    }
+    assert history.latency_p50 == 1.75
 
 
 def test_a_trigger_without_new_rows_is_not_a_batch() -> None:
-    assert read_batch(progress(1, (1, 1), durationMs={"triggerExecution": 1})) is None
+    history = QueryProgress()
+    history.add(progress(1, (1, 1), durationMs={"triggerExecution": 1}))
+    assert history == QueryProgress()
 
 
 def test_a_batch_of_markers_has_no_latency() -> None:
-    batch = read_batch(progress(1, (1, 1), observedMetrics={"sent": {"rows": 0, "middle": None}}))
-    assert batch is not None
-    assert (batch.rows, batch.latency_p50) == (0, None)
-    assert read_batch(progress(1, (1, 1), observedMetrics=None)) is not None
+    history = QueryProgress()
+    history.add(progress(1, (1, 1), observedMetrics={"sent": {"rows": 0, "middle": None}}))
+    history.add(progress(2, (2, 2), observedMetrics=None))
+    assert (history.batches, history.rows, history.latency_p50) == (2, 0, None)
 
 
 def test_each_batch_is_counted_once() -> None:

@@ -213,12 +213,12 @@ class Outbox:
     def resend(self, committed: int, *, is_done: bool) -> None:
         """Send again what a new connection has not stored; with ``is_done`` that is nothing."""
         self._sent = 0
-        while self._batches and (is_done or self._is_stored(self._batches[0], committed)):
+        while self._batches:
+            batch = self._batches[0]
+            # A batch that completes a part is never known to be stored.
+            if not is_done and (batch.columns.is_last or batch.end - 1 > committed):
+                break
             self._settle(self._batches.popleft(), {}, 0)
-
-    def _is_stored(self, batch: Batch, committed: int) -> bool:
-        """Return whether all of a batch is stored; a batch that completes a part never is."""
-        return not batch.columns.is_last and batch.end - 1 <= committed
 
     async def next_batch(self) -> RecordColumns:
         """Wait for the next batch to send over this connection."""
@@ -246,8 +246,8 @@ class Outbox:
         self.buffered -= batch.size
         if batch.receipts is not None:
             batch.settle(offsets, skipped, self.partitions)
-        if batch.completion is not None and not batch.completion.done():
-            batch.completion.set_result(None)
+        if batch.completion is not None:
+            _resolve(batch.completion)
         while self._flushes and self._flushes[0][0] <= self.committed:
             _resolve(self._flushes.popleft()[1])
         while self._room:

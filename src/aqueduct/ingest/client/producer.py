@@ -225,7 +225,11 @@ class Producer:
         producer with ``scope``, is 20 bytes that identify the record within its part.
         """
         outbox = self._outbox
-        if sequence is not None and not self._is_next(sequence):
+        if sequence is not None and sequence != outbox.next_sequence:
+            if sequence > outbox.next_sequence:
+                raise ValueError(
+                    f"record {sequence} was sent, but the next one is {outbox.next_sequence}"
+                )
             return
         if self._opened is None or outbox.error is not None:
             self._check_usable()
@@ -314,12 +318,6 @@ class Producer:
         self._outbox.append(batch)
         await batch.completion
         self.is_done = True
-
-    def _is_next(self, sequence: int) -> bool:
-        expected = self._outbox.next_sequence
-        if sequence > expected:
-            raise ValueError(f"record {sequence} was sent, but the next one is {expected}")
-        return sequence == expected
 
     def _check_usable(self) -> None:
         if self._opened is None:

@@ -9,12 +9,12 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from aqueduct.ingest.errors import IngestError
 from aqueduct.ingest.records import RecordColumns
-from aqueduct.ingest.server.decoding import HEADER_OVERHEAD, RECORD_OVERHEAD
 from aqueduct.ingest.server.metrics import Metrics
-from aqueduct.ingest.server.store import Store, group_by_topic
+from aqueduct.ingest.server.store import Store
 from aqueduct.ingest.server.topic import Submission, Topic
 
 _log = logging.getLogger("aqueduct.ingest")
@@ -28,36 +28,22 @@ _CLOSING = "the server is closing and stores no more records"
 _NO_RECORDS = RecordColumns(0, [], [])
 
 
-def size_of(records: RecordColumns) -> int:
-    """Return the bytes that records reserve while they wait."""
-    size = records.size() + RECORD_OVERHEAD * len(records.values)
-    if records.headers is not None:
-        size += HEADER_OVERHEAD * sum(map(len, records.headers))
-    return size
-
-
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A submission, and the future of its caller."""
 
-    __slots__ = ("done", "since", "size", "submission", "topic")
-
-    def __init__(
-        self, topic: Topic, submission: Submission, size: int, done: asyncio.Future[None]
-    ) -> None:
-        self.topic = topic
-        self.submission = submission
-        self.size = size
-        self.done = done
-        self.since = time.perf_counter()
+    topic: Topic
+    submission: Submission
+    size: int
+    done: asyncio.Future[None]
+    since: float = field(default_factory=time.perf_counter)
 
 
+@dataclass(slots=True, eq=False)
 class Room:
     """Reserved bytes of memory, released when the records that use them are stored or fail."""
 
-    __slots__ = ("size",)
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+    size: int
 
 
 class Committer:
@@ -144,28 +130,18 @@ class Committer:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def submit(
-        self, topic: Topic, submission: Submission, room: Room | None = None
-    ) -> asyncio.Future[None]:
-        """Submit records; return a future that is done when they are stored or have failed.
-
-        Waits for room if none was reserved.
-        """
-        limits = self._store.limits
-        if room is None:
-            room = await self.reserve(size_of(submission.records))
-        elif self._is_over:
+    def submit(self, topic: Topic, submission: Submission, room: Room) -> asyncio.Future[None]:
+        """Submit records; return a future that is done when they are stored or have failed."""
+        if self._is_over:
             self.free(room)
             raise IngestError(_CLOSING)
-        size = room.size
         done = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(topic, submission, size, done)
-        self._waiting.append(waiting)
-        self._size += size
+        self._waiting.append(_Waiting(topic, submission, room.size, done))
+        self._size += room.size
         self._something.set()
-        if self._size >= limits.group_size:
+        if self._size >= self._store.limits.group_size:
             self._enough.set()
-        return waiting.done
+        return done
 
     async def run(self) -> None:
         """Store groups until cancelled."""
@@ -228,14 +204,14 @@ class Committer:
                 await self._enough.wait()
 
     def _commit(self, group: list[_Waiting]) -> None:
-        submissions = ((waiting.topic, waiting.submission) for waiting in group)
+        by_topic: dict[Topic, list[Submission]] = {}
+        for waiting in group:
+            by_topic.setdefault(waiting.topic, []).append(waiting.submission)
         try:
-            self._store.commit(group_by_topic(submissions))
+            self._store.commit(by_topic)
         except Exception as error:  # noqa: BLE001 -- every submission needs an outcome
-            fault = IngestError(f"could not be stored: {error!r}")
-            for waiting in group:
-                if not waiting.submission.is_done:
-                    waiting.submission.fault = waiting.submission.fault or fault
+            unstored = [each for each in group if not each.submission.is_done]
+            self._fail(unstored, IngestError(f"could not be stored: {error!r}"))
 
     def _answer(self, group: Collection[_Waiting]) -> None:
         now = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.ingest.server.topic import Submission
@@ -22,7 +23,7 @@ class Now:
     logs: int
     """Bytes in logs."""
     streams: int
-    time: float = 0.0
+    time: float
     """Seconds since 1970."""
 
 
@@ -63,19 +64,12 @@ class Metrics:
         self.commit_seconds += seconds
         self.commit_buckets[bisect_left(BUCKETS, seconds)] += 1
 
-    def text(self, topics: Sequence[TopicInfo], now: Now | None = None) -> str:
+    def text(self, topics: Sequence[TopicInfo], now: Now) -> str:
         """Return all metrics in the text format of Prometheus."""
-        lines: list[str] = []
         faulty = sum(
             bool(topic.fault) or any(part.fault for part in topic.partitions) for topic in topics
         )
-        gauges = [("topics_out_of_use", "gauge", "Topics that cannot be written.", faulty)]
-        if now is not None:
-            gauges += [
-                ("free_bytes", "gauge", "Bytes left on the disk.", now.free),
-                ("log_bytes", "gauge", "Bytes in logs, which are no segments yet.", now.logs),
-                ("streams", "gauge", "Producers that send.", now.streams),
-            ]
+        lines: list[str] = []
         for name, kind, what, value in (
             ("records_total", "counter", "Records stored.", self.records),
             ("duplicates_total", "counter", "Records that had been stored.", self.duplicates),
@@ -90,56 +84,64 @@ class Metrics:
                 "Tokens rejected unchecked, after many wrong ones from the same address.",
                 self.tokens_turned_away,
             ),
-            *gauges,
+            ("topics_out_of_use", "gauge", "Topics that cannot be written.", faulty),
+            ("free_bytes", "gauge", "Bytes left on the disk.", now.free),
+            ("log_bytes", "gauge", "Bytes in logs, which are no segments yet.", now.logs),
+            ("streams", "gauge", "Producers that send.", now.streams),
         ):
-            lines += _about(name, kind, what)
-            lines.append(f"aqueduct_ingest_{name} {value}")
-        lines += _about("commit_seconds", "histogram", "From a record's arrival to its answer.")
-        total = 0
-        for bound, count in zip((*BUCKETS, "+Inf"), self.commit_buckets, strict=True):
-            total += count
-            lines.append(f'aqueduct_ingest_commit_seconds_bucket{{le="{bound}"}} {total}')
-        lines.append(f"aqueduct_ingest_commit_seconds_sum {self.commit_seconds}")
-        lines.append(f"aqueduct_ingest_commit_seconds_count {self.commits}")
+            lines += _metric(name, kind, what, [("", value)])
+        buckets = zip((*BUCKETS, "+Inf"), accumulate(self.commit_buckets), strict=True)
+        samples: list[_Sample] = [(f'_bucket{{le="{bound}"}}', count) for bound, count in buckets]
+        samples += [("_sum", self.commit_seconds), ("_count", self.commits)]
+        about = "From a record's arrival to its answer."
+        lines += _metric("commit_seconds", "histogram", about, samples)
         lines += _partitions(topics)
-        lines += _lags(topics)
-        lines += _steps(topics, 0.0 if now is None else now.time)
+        lines += _steps(topics, now.time)
         return "\n".join(lines) + "\n"
 
 
+_Sample = tuple[str, float | str]
+"""The suffix and labels of a sample, and its value."""
+
+
+def _metric(name: str, kind: str, what: str, samples: Iterable[_Sample]) -> list[str]:
+    name = f"aqueduct_ingest_{name}"
+    head = [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
+    return head + [f"{name}{labels} {value}" for labels, value in samples]
+
+
 def _partitions(topics: Iterable[TopicInfo]) -> list[str]:
-    sizes = _about("partition_bytes", "gauge", "Bytes of a partition on disk.")
-    ends = _about("next_offset", "gauge", "Offset of the next record of a partition.")
+    sizes: list[_Sample] = []
+    ends: list[_Sample] = []
+    lags: list[_Sample] = []
     for topic in topics:
         for part in topic.partitions:
-            labels = f'{{topic="{topic.topic}",partition="{part.partition}"}}'
-            sizes.append(f"aqueduct_ingest_partition_bytes{labels} {part.size}")
-            ends.append(f"aqueduct_ingest_next_offset{labels} {part.next_offset}")
-    return sizes + ends
-
-
-def _lags(topics: Iterable[TopicInfo]) -> list[str]:
-    lines = _about("reader_lag", "gauge", "Records that a named reader has not read.")
-    for topic in topics:
+            where = f'topic="{topic.topic}",partition="{part.partition}"'
+            sizes.append((f"{{{where}}}", part.size))
+            ends.append((f"{{{where}}}", part.next_offset))
         for reader, offsets in topic.readers.items():
             for part in topic.partitions:
+                where = f'topic="{topic.topic}",partition="{part.partition}",reader="{reader}"'
                 lag = part.next_offset - max(offsets.get(part.partition, 0), part.first_offset)
-                labels = f'topic="{topic.topic}",partition="{part.partition}",reader="{reader}"'
-                lines.append(f"aqueduct_ingest_reader_lag{{{labels}}} {max(lag, 0)}")
-    return lines
+                lags.append((f"{{{where}}}", max(lag, 0)))
+    return [
+        *_metric("partition_bytes", "gauge", "Bytes of a partition on disk.", sizes),
+        *_metric("next_offset", "gauge", "Offset of the next record of a partition.", ends),
+        *_metric("reader_lag", "gauge", "Records that a named reader has not read.", lags),
+    ]
 
 
 def _steps(topics: Iterable[TopicInfo], now: float) -> list[str]:
     """Return the metrics of unfinished steps and the rows that they keep from retention."""
-    counts = _about("unfinished_steps", "gauge", "Unfinished steps of jobs.")
-    idle = _about("unfinished_step_idle_seconds", "gauge", "Idle time of the longest idle one.")
-    kept = _about("unfinished_step_rows", "gauge", "Records that they keep from retention.")
+    counts: list[_Sample] = []
+    idle: list[_Sample] = []
+    kept: list[_Sample] = []
     for topic in topics:
         labels = f'{{topic="{topic.topic}"}}'
-        counts.append(f"aqueduct_ingest_unfinished_steps{labels} {topic.unfinished_steps}")
+        counts.append((labels, topic.unfinished_steps))
         used = min((step.last_used for step in topic.steps), default=None)
         seconds = 0.0 if used is None else max(now - used / 1e6, 0.0)
-        idle.append(f"aqueduct_ingest_unfinished_step_idle_seconds{labels} {seconds:.0f}")
+        idle.append((labels, f"{seconds:.0f}"))
         keeping = [
             step for step in topic.steps if step.kept_until is None or step.kept_until / 1e6 > now
         ]
@@ -147,10 +149,10 @@ def _steps(topics: Iterable[TopicInfo], now: float) -> list[str]:
             pinned = [step.offsets.get(part.partition, 0) for step in keeping]
             first = max(min(pinned, default=part.next_offset), part.first_offset)
             labels = f'{{topic="{topic.topic}",partition="{part.partition}"}}'
-            rows = max(part.next_offset - first, 0)
-            kept.append(f"aqueduct_ingest_unfinished_step_rows{labels} {rows}")
-    return counts + idle + kept
-
-
-def _about(name: str, kind: str, what: str) -> list[str]:
-    return [f"# HELP aqueduct_ingest_{name} {what}", f"# TYPE aqueduct_ingest_{name} {kind}"]
+            kept.append((labels, max(part.next_offset - first, 0)))
+    about = "Idle time of the longest idle one."
+    return [
+        *_metric("unfinished_steps", "gauge", "Unfinished steps of jobs.", counts),
+        *_metric("unfinished_step_idle_seconds", "gauge", about, idle),
+        *_metric("unfinished_step_rows", "gauge", "Records that they keep from retention.", kept),
+    ]

@@ -29,11 +29,6 @@ def owner_of_token(digest: bytes, key: bytes) -> str:
     return "k-" + hmac.new(key, digest, hashlib.sha256).hexdigest()[:_DIGITS]
 
 
-def owner_of_name(name: str) -> str:
-    """Return the owner string of a token with a name."""
-    return f"n-{name}"
-
-
 def tagged(owner: str, instance: str) -> str:
     """Return a producer's instance prefixed with the owner of its id, as stored."""
     return f"{owner}:{instance}" if owner else instance

@@ -15,7 +15,7 @@ import msgspec
 
 from aqueduct.api.server import Refuse
 from aqueduct.ingest.errors import IngestError, NotAllowed
-from aqueduct.ingest.server.owners import owner_of_name, owner_of_token
+from aqueduct.ingest.server.owners import owner_of_token
 from aqueduct.runtime.headers import Headers
 
 _log = logging.getLogger("aqueduct.ingest")
@@ -61,7 +61,8 @@ class Permissions:
     def __init__(self, tokens: Mapping[str, Grant] | None = None) -> None:
         # Only digests are kept, so that no dump of this object reveals a token.
         self._grants = {_digest(token): grant for token, grant in (tokens or {}).items()}
-        self._open = tokens is None
+        self.is_open = tokens is None
+        """Whether clients need no token."""
         for grant in self._grants.values():
             if grant.name and not _NAME.fullmatch(grant.name):
                 raise IngestError(
@@ -71,7 +72,7 @@ class Permissions:
 
     def grant(self, headers: Headers) -> Grant:
         """Return the grant of a connection with these headers; raise `Refuse` for a wrong token."""
-        if self._open:
+        if self.is_open:
             return EVERYTHING
         found = self._find(digest_of(headers))
         if found is not None:
@@ -83,17 +84,10 @@ class Permissions:
 
     def owner(self, headers: Headers, key: bytes) -> str:
         """Return the owner for a connection with these headers; empty without tokens."""
-        if self._open:
+        if self.is_open:
             return ""
-        grant = self.grant(headers)
-        if grant.name:
-            return owner_of_name(grant.name)
-        return owner_of_token(digest_of(headers), key)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether clients need no token."""
-        return self._open
+        name = self.grant(headers).name
+        return f"n-{name}" if name else owner_of_token(digest_of(headers), key)
 
     def _find(self, digest: bytes) -> Grant | None:
         """Return the grant of a token; compare with all tokens, so that the time is constant."""

@@ -19,11 +19,6 @@ class ProducerLease:
         """The current or last stream; it may have ended while its records still wait."""
         self.users = 0
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether all received records are stored or rejected."""
-        return self.stream is None or self.stream.is_settled
-
     async def clear(self) -> None:
         """Stop the current stream, and wait until its records are stored or rejected."""
         if self.stream is not None:
@@ -55,7 +50,7 @@ class ProducerLeases:
     def _leave(self, key: tuple[str, str], lease: ProducerLease) -> None:
         if lease.users or self._leases.get(key) is not lease:
             return
-        if lease.stream is None or lease.is_clear:
+        if lease.stream is None or lease.stream.is_settled:
             del self._leases[key]
         else:
             lease.stream.when_settled(lambda: self._leave(key, lease))

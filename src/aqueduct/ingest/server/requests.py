@@ -42,10 +42,6 @@ class Decoded:
         self._waiting: dict[Account, tuple[int, asyncio.Future[Reservation]]] = {}
         """In order of arrival; a request that fits may overtake larger ones."""
 
-    def account(self) -> Account:
-        """Return the account of a new connection."""
-        return Account(self)
-
     async def reserve(self, account: Account, size: int) -> Reservation:
         """Wait for room for a request; a connection waits for one at a time."""
         if account.fits(size):

@@ -136,7 +136,7 @@ class IngestServer:
         try:
             self._store = await loop.run_in_executor(
                 self._writer,
-                partial(_open_store, self._directory, self.limits, self._directory_mode),
+                self._open_store,
             )
             # Closed last: the directory stays locked while a thread may write to it.
             self._stack.callback(self._store.close)
@@ -165,6 +165,10 @@ class IngestServer:
             asyncio.create_task(work)
             for work in (self._committer.run(), self._keep_up(), self._server.run(self._handle))
         ]
+
+    def _open_store(self) -> Store:
+        storage = LocalStorage(self._directory, mode=self._directory_mode)
+        return Store(storage, self.limits, scratch=self._directory)
 
     async def _stop_threads(self) -> None:
         pools = (self._writer, self._others, self._recallers, self._readers, self._upkeep)
@@ -287,7 +291,7 @@ class IngestServer:
     async def _handle(self, connection: ServerConnection[Request]) -> None:
         headers = connection.headers
         owner = self._permissions.owner(headers, self._owners_key)
-        client = _Client(self._permissions.grant(headers), owner, self._decoded.account())
+        client = _Client(self._permissions.grant(headers), owner, Account(self._decoded))
         async with asyncio.TaskGroup() as group:
             while True:
                 await client.requests.acquire()
@@ -522,10 +526,6 @@ class _Client:
     def checked_owner(self) -> str:
         """The owner to check; empty for an admin, which may use every name."""
         return "" if self.grant.admin else self.owner
-
-
-def _open_store(directory: Path, limits: IngestSettings, mode: int | None) -> Store:
-    return Store(LocalStorage(directory, mode=mode), limits, scratch=directory)
 
 
 def _lower_priority() -> None:

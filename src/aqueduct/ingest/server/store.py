@@ -132,26 +132,22 @@ class Store:
 
         Idle producers may be forgotten to make room, except those in ``keep``.
         """
-        known = self._remembered(topic, producer_id, keep)
-        topic.own(producer_id, instance)
-        return known
-
-    def _remembered(self, topic: Topic, producer_id: str, keep: Collection[str]) -> int:
         check_name(producer_id, "producer")
         topic.jobs.check_free(producer_id)
-        known = topic.producers.get(producer_id)
-        if known is not None:
-            return known[0]
+        if producer_id not in topic.producers:
+            self._make_room_for_producer(topic, keep)
+            topic.producers[producer_id] = (0, self._now())
+        topic.owners[producer_id] = instance
+        return topic.producers[producer_id][0]
+
+    def _make_room_for_producer(self, topic: Topic, keep: Collection[str]) -> None:
         if len(topic.producers) >= self.limits.max_producers:
             topic.forget_producers(self._now() - int(self.limits.producer_memory * 1e6), keep)
-            topic.forget_idle_producers(keep)
             if len(topic.producers) >= self.limits.max_producers:
                 raise RefusedRecords(
                     f"topic {topic.name} remembers {len(topic.producers)} producers already "
                     "(max_producers); use an id again, or raise the limit"
                 )
-        topic.producers[producer_id] = (0, self._now())
-        return 0
 
     def begin(
         self,
@@ -418,13 +414,3 @@ class Store:
             there = ", ".join(names[:_NAMED]) + more if names else "there are none"
             raise UnknownTopic(f"there is no topic {name[:120]!r}; topics: {there}")
         return topic
-
-
-def group_by_topic(
-    submissions: Iterable[tuple[Topic, Submission]],
-) -> dict[Topic, list[Submission]]:
-    """Group submissions by topic, in order."""
-    groups: dict[Topic, list[Submission]] = {}
-    for topic, submission in submissions:
-        groups.setdefault(topic, []).append(submission)
-    return groups

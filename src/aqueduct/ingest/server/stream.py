@@ -141,7 +141,7 @@ class Stream:
             self._committer.free(room)
             raise
         submission = Submission(self._producer_id, message, scope=self._scope, attempt=self.attempt)
-        self._last = await self._committer.submit(self._topic, submission, room)
+        self._last = self._committer.submit(self._topic, submission, room)
         self._queue.put_nowait((message.sequence, len(message.values), submission, self._last))
 
     async def _answer(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -287,10 +287,6 @@ class Topic:
         """Return the next offset of each partition."""
         return {part.number: part.next_offset for part in self.partitions}
 
-    def own(self, producer_id: str, instance: str) -> None:
-        """Give an id to an instance; no record of another instance may be pending."""
-        self.owners[producer_id] = instance
-
     def check_owner(self, producer_id: str, instance: str, committed: int) -> None:
         """Raise `RefusedRecords` if another instance has taken the id of a reconnecting producer.
 
@@ -311,21 +307,12 @@ class Topic:
         return tag_of(self.instances.get(producer_id, "") if known is None else known)
 
     def forget_producers(self, horizon: int, keep: Collection[str] = ()) -> None:
-        """Forget the producers that stored nothing since a time, except those in ``keep``."""
-        self._forget(
+        """Forget producers that stored nothing since a time, or never, except those in ``keep``."""
+        forgotten = [
             name
-            for name, (_, time) in self.producers.items()
-            if time < horizon and name not in keep
-        )
-
-    def forget_idle_producers(self, keep: Collection[str] = ()) -> None:
-        """Forget the producers that have never stored a record: they lose nothing."""
-        self._forget(
-            name for name, known in self.producers.items() if not known[0] and name not in keep
-        )
-
-    def _forget(self, producers: Iterable[str]) -> None:
-        forgotten = list(producers)
+            for name, (sequence, time) in self.producers.items()
+            if (time < horizon or not sequence) and name not in keep
+        ]
         for producer in forgotten:
             del self.producers[producer]
             self.instances.pop(producer, None)

@@ -57,11 +57,13 @@ class ChildProcess:
             start_new_session=True,
         )
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._collect())]
-        self._write(plan)
+        self.send(plan)
 
-    def send(self, command: Command) -> None:
-        """Send a command."""
-        self._write(command)
+    def send(self, message: Any) -> None:
+        """Send a command, or the plan."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(message) + b"\n")
 
     async def expect(self, kind: type[R]) -> R:
         """Wait for the next report; raise `PipelineError` if it is of another kind."""
@@ -77,7 +79,7 @@ class ChildProcess:
             return
         # If the process has exited, the event loops raise different errors.
         with suppress(OSError, RuntimeError):
-            self._write(command)
+            self.send(command)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), grace)
         await self.kill()
@@ -92,11 +94,6 @@ class ChildProcess:
         await self._process.wait()
         for task in self._tasks:
             task.cancel()
-
-    def _write(self, message: Any) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(message) + b"\n")
 
     async def _listen(self) -> None:
         assert self._process is not None

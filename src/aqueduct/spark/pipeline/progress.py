@@ -16,38 +16,6 @@ SENT = "sent"
 """The name of the observed metrics with the send times of records."""
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """A committed micro-batch."""
-
-    number: int
-    committed: float
-    """Seconds since 1970."""
-    rows: int
-    ends: Offsets
-    """The offset after the last row, by partition."""
-    latency_p50: float | None = None
-    """The median of the seconds from send to commit."""
-
-
-def read_batch(progress: Mapping[str, Any]) -> MicroBatch | None:
-    """Parse a progress report of Spark; return None if the trigger had no batch."""
-    duration = progress["durationMs"]
-    if "addBatch" not in duration:
-        return None
-    start = datetime.fromisoformat(progress["timestamp"])
-    committed = start.timestamp() + duration["triggerExecution"] / 1_000
-    observed = (progress.get("observedMetrics") or {}).get(SENT) or {}
-    middle = observed.get("middle")
-    return MicroBatch(
-        number=progress["batchId"],
-        committed=committed,
-        rows=observed.get("rows") or 0,
-        ends=from_json(progress["sources"][0]["endOffset"]),
-        latency_p50=None if middle is None else max(committed - middle / 1e6, 0.0),
-    )
-
-
 @dataclass
 class QueryProgress:
     """The batches of a query so far; compact, because a run may take weeks."""
@@ -57,27 +25,28 @@ class QueryProgress:
     last: int = -1
     """The number of the last batch."""
     latency_p50: float | None = None
-    """The value of the last batch with rows."""
+    """The median of the seconds from send to commit, of the last batch with rows."""
     _ends: dict[TopicPartition, array[int]] = field(default_factory=dict)
     _times: dict[TopicPartition, array[float]] = field(default_factory=dict)
 
     def add(self, progress: Mapping[str, Any]) -> None:
-        """Add a progress report, unless its batch is known."""
-        if progress["batchId"] <= self.last:
+        """Add a progress report of Spark, unless its trigger had no batch or it is known."""
+        duration = progress["durationMs"]
+        if progress["batchId"] <= self.last or "addBatch" not in duration:
             return
-        batch = read_batch(progress)
-        if batch is None:
-            return
+        start = datetime.fromisoformat(progress["timestamp"])
+        committed = start.timestamp() + duration["triggerExecution"] / 1_000
+        observed = (progress.get("observedMetrics") or {}).get(SENT) or {}
         self.batches += 1
-        self.rows += batch.rows
-        self.last = batch.number
-        if batch.latency_p50 is not None:
-            self.latency_p50 = batch.latency_p50
-        for partition, end in batch.ends.items():
+        self.rows += observed.get("rows") or 0
+        self.last = progress["batchId"]
+        if (middle := observed.get("middle")) is not None:
+            self.latency_p50 = max(committed - middle / 1e6, 0.0)
+        for partition, end in from_json(progress["sources"][0]["endOffset"]).items():
             ends = self._ends.setdefault(partition, array("q"))
             if not ends or end > ends[-1]:
                 ends.append(end)
-                self._times.setdefault(partition, array("d")).append(batch.committed)
+                self._times.setdefault(partition, array("d")).append(committed)
 
     def misses(self, progress: Mapping[str, Any]) -> bool:
         """Return whether batches before this progress report were not added."""

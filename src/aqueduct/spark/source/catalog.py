@@ -162,7 +162,7 @@ def require_topics(options: SourceOptions, backends: Sequence[Backend], catalog:
 def start_offsets(options: SourceOptions, catalog: Catalog) -> dict[TopicPartition, int]:
     """Return the offsets to start from; raise `WrongOption` for one after the end."""
     if options.start_time is None:
-        start = _resolve("startingOffsets", options.start, catalog)
+        start = resolve("startingOffsets", options.start, catalog)
         if options.fail_on_data_loss:
             _check_reached(start, catalog)
         return start
@@ -179,11 +179,6 @@ def start_offsets(options: SourceOptions, catalog: Catalog) -> dict[TopicPartiti
     return {partition: offsets.get(partition, end) for partition, end in catalog.next.items()}
 
 
-def end_offsets(options: SourceOptions, catalog: Catalog) -> dict[TopicPartition, int]:
-    """Return the offsets at which a batch ends."""
-    return _resolve("endingOffsets", options.end, catalog)
-
-
 def _check_reached(start: Offsets, catalog: Catalog) -> None:
     """Raise for a start after the end, which would read no rows without any notice."""
     for partition, offset in start.items():
@@ -194,7 +189,8 @@ def _check_reached(start: Offsets, catalog: Catalog) -> None:
             )
 
 
-def _resolve(option: str, position: Position, catalog: Catalog) -> dict[TopicPartition, int]:
+def resolve(option: str, position: Position, catalog: Catalog) -> dict[TopicPartition, int]:
+    """Return the offset of each partition that an option selects; raise `WrongOption`."""
     chosen = position.offsets or dict.fromkeys(catalog.partitions, position.everywhere or 0)
     unknown = [str(partition) for partition in chosen if partition not in catalog.partitions]
     if unknown:

@@ -26,10 +26,10 @@ from aqueduct.spark.options import CONTINUE, ERROR, SourceOptions, source_option
 from aqueduct.spark.source.catalog import (
     Catalog,
     clip_ranges,
-    end_offsets,
     load_catalog,
     load_catalog_up_to,
     require_topics,
+    resolve,
     start_offsets,
 )
 from aqueduct.spark.source.fetch import data_loss, fetch, warn_skipped
@@ -117,7 +117,8 @@ class BatchReader(DataSourceReader):
         backends = source_backends(options)
         catalog = load_catalog(options, backends)
         require_topics(options, backends, catalog)
-        start, end = start_offsets(options, catalog), end_offsets(options, catalog)
+        start = start_offsets(options, catalog)
+        end = resolve("endingOffsets", options.end, catalog)
         stored = {partition: min(at, catalog.next[partition]) for partition, at in end.items()}
         ranges = ranges_between(start, end)
         return _input_partitions(options, catalog, ranges, catalog.identities(stored))

@@ -327,7 +327,7 @@ def test_any_range_over_segments_and_logs_can_be_read(tmp_path: Path) -> None:
 
 def test_a_missing_range_is_rejected_with_the_existing_one(tmp_path: Path) -> None:
     part = rolled(tmp_path)
-    part.drop(1)
+    part.drop_before(3)
     part.check_range("t", 3, 6)
     for start, end in ((2, 4), (3, 7), (5, 4), (-1, 3)):
         with pytest.raises(UnknownTopic, match=r"t partition 0 has offsets from 3 up to 6, not"):
@@ -507,7 +507,7 @@ def test_a_partition_tracks_the_size_of_its_segments(tmp_path: Path) -> None:
         assert each.segments_size == sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
     list(part.read(0, part.next_offset))
     assert len(part._sound) == 3
-    part.drop(2)
+    part.drop_before(6)
     assert part.segments_size == sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
     assert len(part._sound) == 1
 

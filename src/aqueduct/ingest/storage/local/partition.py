@@ -335,12 +335,8 @@ class Partition:
 
     def drop_before(self, offset: int) -> int:
         """Remove the segments that end before an offset; return the bytes freed."""
-        segments = self.manifest.segments
-        return self.drop(bisect_left(segments, offset, key=lambda segment: segment.last))
-
-    def drop(self, count: int) -> int:
-        """Remove the ``count`` oldest segments; return the bytes freed."""
         manifest = self.manifest
+        count = bisect_left(manifest.segments, offset, key=lambda segment: segment.last)
         gone, kept = manifest.segments[:count], manifest.segments[count:]
         if not gone:
             return 0

@@ -53,24 +53,20 @@ class PartitionFiles:
     """Files whose contents are also elsewhere, or do not count."""
 
 
-def read_files(directory: Path, number: int) -> PartitionFiles:
-    """Read the files of a partition; raise `CorruptFile` for damage that no crash can cause."""
-    return _read(directory, number, is_exclusive=True)
-
-
 def read_shared_files(directory: Path, number: int) -> PartitionFiles:
     """Read the files of a partition that another process may change at the same time."""
     for _ in range(_ATTEMPTS):
         before = read_manifest(directory)
         try:
-            return _read(directory, number, is_exclusive=False)
+            return read_files(directory, number, is_exclusive=False)
         except (CorruptFile, FileNotFoundError):
             if read_manifest(directory) == before:
                 break
-    return _read(directory, number, is_exclusive=False)
+    return read_files(directory, number, is_exclusive=False)
 
 
-def _read(directory: Path, number: int, is_exclusive: bool) -> PartitionFiles:
+def read_files(directory: Path, number: int, *, is_exclusive: bool = True) -> PartitionFiles:
+    """Read the files of a partition; raise `CorruptFile` for damage that no crash can cause."""
     found = PartitionFiles(read_manifest(directory))
     if is_exclusive:
         found.spare = [*_unlisted(directory, found.manifest), *leftovers(directory)]
