@@ -20,8 +20,9 @@ from tests.spark.crashes.driving import EQUAL
 from tests.spark.crashes.lab import TIMEOUT, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
 
-ROUNDS = max(8, int(os.environ.get("CRASH_ROUNDS", "8")))
-COPY_ROUNDS = max(ROUNDS // 6, 4)
+ROUNDS = max(4, int(os.environ.get("CRASH_ROUNDS", "4")))
+"""At least two drivers, a worker and the server are killed; `make soak` runs 100 rounds."""
+COPY_ROUNDS = max(ROUNDS // 6, 3)
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 DRIVERS = 0.2
 """The share of rounds that kill the driver: a new one takes ten times as long as all else."""
