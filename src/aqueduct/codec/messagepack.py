@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class MessagePackCodec(StructuredCodec[T]):
-    """Encodes values of one type as MessagePack."""
+    """Encodes values of one type as MessagePack (AQ-TYPE-1)."""
 
     __slots__ = ()
 

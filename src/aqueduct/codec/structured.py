@@ -17,7 +17,7 @@ EXPECTED = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, Recursio
 
 
 class StructuredCodec(Generic[T]):
-    """Encodes values of one type with msgspec; a channel half becomes an attachment's index.
+    """Encodes values of one type with msgspec; a half becomes an attachment's index (AQ-TYPE-2).
 
     A subclass passes the encoder and decoder of its format. Raises `TypeError` if msgspec does not
     support the type.

@@ -7,6 +7,7 @@ back pressure.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -14,6 +15,11 @@ import msgspec
 from aqueduct.api.handles import Receiver, Sender
 from aqueduct.ingest.dedup.scope import Fingerprint, WriteScope
 from aqueduct.ingest.identity import MAX_OFFSETS, MAX_POSITIONS, History, TopicPosition
+
+AUTHORIZATION = "authorization"
+"""The connection header with a client's token."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""The names of topics, owners and named readers, which any storage can use."""
 
 FIRST_TIME = -62_135_596_800_000_000
 LAST_TIME = 253_402_300_799_999_999

@@ -274,7 +274,10 @@ class ConnectionDriver:
     def claim(
         self, attachment: Attachment, half: type[ChannelHalf] | None, kind: Any
     ) -> ChannelHalf:
-        """Return the handle for a half in a message; raise `ValueError` if its type is another."""
+        """Return the handle for a half in a message.
+
+        Raises `ValueError` if the half is of the other direction, or was claimed (AQ-TYPE-3).
+        """
         port = self._unclaimed.get(attachment.channel)
         if port is None:
             raise ValueError("one attachment cannot be two channels")

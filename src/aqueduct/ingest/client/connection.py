@@ -21,8 +21,7 @@ from aqueduct.errors import (
 from aqueduct.ingest.dedup.scope import Fingerprint
 from aqueduct.ingest.errors import IngestError, refusal_error
 from aqueduct.ingest.identity import MAX_POSITIONS, TopicPosition
-from aqueduct.ingest.protocol import EndStep, Refusal, Request
-from aqueduct.ingest.server.permissions import HEADER
+from aqueduct.ingest.protocol import AUTHORIZATION, EndStep, Refusal, Request
 from aqueduct.ingest.settings import CLIENT_QUIC_SETTINGS
 from aqueduct.security import Trust
 
@@ -46,7 +45,7 @@ def connect_to(
         address,
         Request,
         trust=trust or Trust(),
-        headers={HEADER: f"Bearer {token}"} if token else None,
+        headers={AUTHORIZATION: f"Bearer {token}"} if token else None,
         timeout=timeout,
         options=CLIENT_QUIC_SETTINGS,
     )

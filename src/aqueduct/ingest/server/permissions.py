@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import re
 import stat
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -15,12 +14,11 @@ import msgspec
 
 from aqueduct.api.server import Refuse
 from aqueduct.ingest.errors import IngestError, NotAllowed
+from aqueduct.ingest.protocol import AUTHORIZATION, NAME
 from aqueduct.ingest.server.owners import owner_of_token
 from aqueduct.runtime.headers import Headers
 
 _log = logging.getLogger("aqueduct.ingest")
-HEADER = "authorization"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +62,7 @@ class Permissions:
         self.is_open = tokens is None
         """Whether clients need no token."""
         for grant in self._grants.values():
-            if grant.name and not _NAME.fullmatch(grant.name):
+            if grant.name and not NAME.fullmatch(grant.name):
                 raise IngestError(
                     f"invalid token name {grant.name[:120]!r}: use up to 100 letters, "
                     "digits, dots, dashes and underscores"
@@ -100,7 +98,7 @@ class Permissions:
 
 def digest_of(headers: Headers) -> bytes:
     """Return the digest of the token of a connection."""
-    return _digest((headers.text(HEADER) or "").removeprefix("Bearer "))
+    return _digest((headers.text(AUTHORIZATION) or "").removeprefix("Bearer "))
 
 
 def _digest(token: str) -> bytes:

@@ -24,6 +24,7 @@ from aqueduct.ingest.dedup.recollection import Recollection
 from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import IngestError, RefusedRecords, refusal_of
 from aqueduct.ingest.protocol import (
+    AUTHORIZATION,
     MAX_SEQUENCE,
     Advance,
     Answer,
@@ -41,7 +42,7 @@ from aqueduct.ingest.protocol import (
 from aqueduct.ingest.server.committer import Committer
 from aqueduct.ingest.server.metrics import Metrics, Now
 from aqueduct.ingest.server.owners import check_owner, read_key, tagged
-from aqueduct.ingest.server.permissions import HEADER, Grant, Permissions, digest_of
+from aqueduct.ingest.server.permissions import Grant, Permissions, digest_of
 from aqueduct.ingest.server.producer_leases import ProducerLeases
 from aqueduct.ingest.server.reader_offsets import Progress
 from aqueduct.ingest.server.reading import Reading
@@ -188,7 +189,7 @@ class IngestServer:
             try:
                 self._permissions.grant(headers)  # raises for an unknown token
             except Refuse:
-                self._throttle.fail(host, has_token=bool(headers.text(HEADER)))
+                self._throttle.fail(host, has_token=bool(headers.text(AUTHORIZATION)))
                 raise
             self._throttle.welcome(host, digest)
         finally:

@@ -17,7 +17,6 @@ Threads: one thread calls everything that appends or changes a topic. Another on
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -26,15 +25,13 @@ import pyarrow as pa
 
 from aqueduct.ingest.errors import IngestError, RefusedRecords
 from aqueduct.ingest.identity import History
-from aqueduct.ingest.protocol import PartitionInfo
+from aqueduct.ingest.protocol import NAME, PartitionInfo
 from aqueduct.ingest.records import Chunk
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def check_name(name: str, what: str = "topic") -> None:
     """Raise `RefusedRecords` unless every storage can use a name, also as that of a directory."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise RefusedRecords(
             f"{name[:120]!r} cannot be the name of a {what}; take up to 100 letters, digits, "
             "dots, dashes and underscores, beginning with a letter or digit"
