@@ -35,9 +35,9 @@ def choose(kind: Any, codec: CodecClass | None, headers: Pairs) -> tuple[CodecCl
     ``headers`` may name the codec instead of ``codec``. Raises `TypeError` if the codec is none, is
     not known, cannot encode the type, or is another than the headers name.
     """
-    if codec is None and (kind is bytes or named(headers) is None):
-        return None, headers
     name = named(headers)
+    if codec is None and (kind is bytes or name is None):
+        return None, headers
     if codec is None:
         codec = _known.get(name or "")
         if codec is None:
@@ -76,7 +76,7 @@ def codec_of_peer(headers: Pairs) -> CodecClass | None:
     name = named(headers)
     if name is None:
         return None
-    return _known.get(name) or UnknownCodec.of(name)
+    return _known.get(name, UnknownCodec)
 
 
 def reason_to_refuse(headers: Pairs, codec: CodecClass | None) -> str:
@@ -92,40 +92,32 @@ def reason_to_refuse(headers: Pairs, codec: CodecClass | None) -> str:
 
 
 class UnknownCodec:
-    """Stands for a codec that this process does not know: every message is an error."""
+    """Stands for a codec that this process does not know: every message is an error.
+
+    One class serves all content types, so that a peer cannot fill the codecs of a thread.
+    """
 
     content_type: ClassVar[str] = ""
     is_identity: ClassVar[bool] = False
 
-    def __init__(self, name: str) -> None:
-        self._problem = f"the peer chose content type {name!r} for this channel; {_ADVICE}"
-
-    @staticmethod
-    def of(name: str) -> CodecClass:
-        """Return the class of codecs for a content type that is not known."""
-
-        class Unknown(UnknownCodec):
-            content_type: ClassVar[str] = name
-
-            def __init__(self, kind: Any) -> None:
-                super().__init__(name)
-
-        return Unknown
+    def __init__(self, kind: Any) -> None:
+        """Take the type of messages, as codecs do."""
 
     def encode(self, value: object) -> tuple[bytes, list[ChannelHalf]]:
         """Raise `EncodeError`."""
-        raise EncodeError(self._problem)
+        raise EncodeError(_UNKNOWN)
 
     def decode(self, payload: bytes, claim: Claim) -> Any:
         """Raise `DecodeError`."""
-        raise DecodeError(self._problem)
+        raise DecodeError(_UNKNOWN)
 
     def decode_many(self, payloads: list[bytes]) -> tuple[list[Any], DecodeError | None]:
         """Return the error, and no values."""
-        return [], DecodeError(self._problem)
+        return [], DecodeError(_UNKNOWN)
 
 
 _ADVICE = "make its codec known with aqueduct.codec.register(TheCodec)"
+_UNKNOWN = f"the header content-type of this channel names an unknown codec; {_ADVICE}"
 
 
 def for_reply(codec: Codec[Any]) -> CodecClass | None:
