@@ -64,6 +64,10 @@ async def channels() -> None:
     assert_type(aqueduct.oneshot(str).receiver, Receiver[str])
     assert_type(aqueduct.oneshot(), Channel[bytes])
     aqueduct.channel(int, mode="ordered")  # type: ignore[call-overload]
+    aqueduct.oneshot(int, priority="high")  # type: ignore[call-overload]
+    assert_type(aqueduct.channel(int, priority=0).sender.priority, int)
+    assert_type(blocking.channel(int, priority=0).sender.priority, int)
+    tx.priority = "high"  # type: ignore[assignment]
     aqueduct.channel(int, headers={"name": "value"})
     aqueduct.channel(int, headers=[("name", b"value")])
 

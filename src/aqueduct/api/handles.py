@@ -36,6 +36,7 @@ from aqueduct.errors import (
     WouldBlock,
 )
 from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.priorities import DEFAULT_PRIORITY
 from aqueduct.runtime.headers import Headers, HeadersLike, to_pairs
 from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, LocalSendPort
 from aqueduct.runtime.ports import MOVED, NOTHING, Message, Receipt, ReceivePort, SendPort
@@ -119,7 +120,8 @@ class Handle(ChannelHalf):
             raise ChannelClosed(
                 "this half was finished, cancelled or closed; send one that is open"
             )
-        return Attach(self._give, port.oneshot, origin.headers, origin.mode)
+        priority = port.channel.priority
+        return Attach(self._give, port.oneshot, origin.headers, origin.mode, priority)
 
     def __repr__(self) -> str:
         port = getattr(self, "_port", None)
@@ -153,6 +155,19 @@ class Sender(Handle, Generic[T]):
     _give = Give.SENDER
     _ended_by = "finish() or cancel()"
     _port: SendPort
+
+    @property
+    def priority(self) -> int:
+        """The priority class, from 0 to 7: the messages of class 0 leave first.
+
+        It orders the messages that wait on one connection, and is not known to the peer. It can be
+        set at any time, also while messages wait.
+        """
+        return self._port.priority
+
+    @priority.setter
+    def priority(self, priority: int) -> None:
+        self._port.set_priority(priority)
 
     async def send(
         self, value: T, *, headers: HeadersLike | None = None, receipt: bool = False
@@ -449,6 +464,7 @@ class OneshotOptions(TypedDict, total=False):
 
     headers: HeadersLike | None
     codec: CodecClass | None
+    priority: int
 
 
 class ChannelOptions(OneshotOptions, total=False):
@@ -471,6 +487,7 @@ def channel(
     capacity: int = DEFAULT_CAPACITY,
     headers: HeadersLike | None = None,
     codec: CodecClass | None = None,
+    priority: int = DEFAULT_PRIORITY,
 ) -> Channel[Any]:
     """Make a channel for messages of a type.
 
@@ -479,13 +496,16 @@ def channel(
     of messages that a local channel holds before `Sender.send` waits. The peer finds ``headers`` at
     the half that it receives. ``codec`` is the format of messages that cross a network, such as
     `aqueduct.codec.JsonCodec`; MessagePack by default. The peer learns it from the channel's header
-    ``content-type``, which may be given instead.
+    ``content-type``, which may be given instead. ``priority`` is that of the sender if it stays
+    here, see `Sender.priority`.
 
-    Raises `TypeError` if ``mode`` is not a `Mode`, or ``codec`` not a codec for the type.
+    Raises `TypeError` if ``mode`` is not a `Mode`, or ``codec`` not a codec for the type, and
+    `ValueError` if ``priority`` is not from 0 to 7.
     """
     if not isinstance(mode, Mode):
         raise TypeError(f"mode is a Mode such as Mode.UNRELIABLE, not {mode!r}")
-    return _make(kind, mode, capacity, to_pairs(headers), codec, oneshot=False)
+    local = LocalChannel(capacity, oneshot=False, priority=priority)
+    return _make(kind, mode, local, to_pairs(headers), codec)
 
 
 @overload
@@ -495,24 +515,26 @@ def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
 @overload
 def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
 def oneshot(
-    kind: Any = bytes, *, headers: HeadersLike | None = None, codec: CodecClass | None = None
+    kind: Any = bytes,
+    *,
+    headers: HeadersLike | None = None,
+    codec: CodecClass | None = None,
+    priority: int = DEFAULT_PRIORITY,
 ) -> Channel[Any]:
-    """Make a channel for one message, such as the reply to a request."""
-    return _make(kind, Mode.ORDERED, 1, to_pairs(headers), codec, oneshot=True)
+    """Make a channel for one message, such as the reply to a request; see `channel`."""
+    local = LocalChannel(1, oneshot=True, priority=priority)
+    return _make(kind, Mode.ORDERED, local, to_pairs(headers), codec)
 
 
 def _make(
     kind: Any,
     mode: Mode,
-    capacity: int,
+    local: LocalChannel,
     headers: HeaderPairs,
     codec: CodecClass | None,
-    *,
-    oneshot: bool,
 ) -> Channel[Any]:
     if codec is not None or headers:
         codec, headers = choose(kind, codec, headers)
-    local = LocalChannel(capacity, oneshot=oneshot)
     origin = Origin(kind, mode, headers, codec)
     sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)
     receiver: Receiver[Any] = Receiver._from_port(LocalReceivePort(local), headers, origin)

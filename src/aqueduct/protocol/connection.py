@@ -26,6 +26,7 @@ from aqueduct.protocol.half import Context
 from aqueduct.protocol.incoming import Incoming, dispatch, wrong_side
 from aqueduct.protocol.lineage import message_key
 from aqueduct.protocol.outgoing import OutgoingStream
+from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
 from aqueduct.protocol.receiver import ReceivingHalf
 from aqueduct.protocol.sender import Mode, SendingHalf
 from aqueduct.wire.chanid import Side, describe
@@ -55,12 +56,13 @@ class Give(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A new channel to be sent in a message; ``mode`` applies if we keep the sender."""
+    """A new channel to be sent in a message; mode and priority apply if we keep the sender."""
 
     give: Give
     oneshot: bool = False
     headers: HeaderPairs = ()
     mode: Mode = Mode.ORDERED
+    priority: int = DEFAULT_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,8 @@ class ConnectionCore:
                 for attachment, one in zip(attachments, attach, strict=True)
             ]
             half.node.attach(message_key(reliable, number), nodes)
+            for attachment, one in zip(attachments, attach, strict=True):
+                self.set_priority(attachment.channel, one.priority)
         return SentMessage(number, reliable, tuple(a.channel for a in attachments))
 
     def set_mode(self, channel: int, mode: Mode) -> None:
@@ -273,6 +277,17 @@ class ConnectionCore:
         if half.next_reliable or half.datagrams is not None:
             raise LocalProtocolError(f"messages were sent on {describe(channel)} already")
         half.mode = mode
+
+    def priority_of(self, channel: int) -> int:
+        """Return the priority class of a sender; the default for one that is gone."""
+        half = self._channels.halves.get(channel)
+        return half.priority if isinstance(half, SendingHalf) else DEFAULT_PRIORITY
+
+    def set_priority(self, channel: int, priority: int) -> None:
+        """Choose the priority class of a sender, at any time; a no-op for one that is gone."""
+        half = self._channels.halves.get(channel)
+        if isinstance(half, SendingHalf):
+            half.priority = check_priority(priority)
 
     def finish(self, channel: int, now: float) -> None:
         """Finish a channel: nothing more is sent on it."""

@@ -11,6 +11,7 @@ from aqueduct.protocol.flow import check_message
 from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node
 from aqueduct.protocol.outgoing import OutgoingStream, remove_range
+from aqueduct.protocol.priorities import DEFAULT_PRIORITY
 from aqueduct.protocol.sender_states import SenderInput, SenderState, SenderStateMachine
 from aqueduct.protocol.timers import NEVER
 from aqueduct.protocol.unreliable import SentDatagrams
@@ -56,6 +57,7 @@ class SendingHalf(SenderStateMachine):
         "node",
         "oneshot",
         "outstanding",
+        "priority",
         "stream",
         "wanted",
     )
@@ -67,6 +69,7 @@ class SendingHalf(SenderStateMachine):
         self.state = _OPEN
         self.node = node
         self.mode = mode
+        self.priority = DEFAULT_PRIORITY
         self.oneshot = is_oneshot(channel)
         self.next_reliable = 0
         self.outstanding = 0

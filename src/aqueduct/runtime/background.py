@@ -243,8 +243,15 @@ class Attribute(Generic[T]):
         value: T = getattr(twin._inner, self._name)
         return value
 
-    def __set__(self, twin: object, value: object) -> None:
+    def __set__(self, twin: BlockingTwin[Any], value: Any) -> None:
         raise AttributeError(f"{self._name} is read-only")
+
+
+class Settable(Attribute[T]):
+    """An attribute of a twin that can be set, on the loop of the asynchronous object."""
+
+    def __set__(self, twin: BlockingTwin[Any], value: T) -> None:
+        twin._background.call(lambda: setattr(twin._inner, self._name, value))
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -12,6 +12,7 @@ from aqueduct.errors import (
     ReceiverClosed,
     WouldBlock,
 )
+from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import NOTHING, Description, Message, Outcome, Parcel, Receipt
 from aqueduct.runtime.waiters import Waiters
@@ -21,11 +22,13 @@ from aqueduct.wire.primitives import HeaderPairs
 class LocalChannel:
     """A bounded queue of messages that ends the way a networked channel does."""
 
-    def __init__(self, capacity: int, *, oneshot: bool) -> None:
+    def __init__(self, capacity: int, *, oneshot: bool, priority: int = DEFAULT_PRIORITY) -> None:
         if capacity < 1:
             raise ValueError("a channel has room for at least one message")
         self.capacity = capacity
         self.oneshot = oneshot
+        self.priority = check_priority(priority)
+        """The priority that the sender has once it is networked."""
         self.queue: deque[Parcel] = deque()
         self.finished = False
         self.cancelled = False
@@ -60,6 +63,13 @@ class LocalSendPort:
     def __init__(self, channel: LocalChannel) -> None:
         self.channel = channel
         self.oneshot = channel.oneshot
+
+    @property
+    def priority(self) -> int:
+        return self.channel.priority
+
+    def set_priority(self, priority: int) -> None:
+        self.channel.priority = check_priority(priority)
 
     def offer(self, value: Any) -> bool:
         try:

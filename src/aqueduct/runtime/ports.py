@@ -86,6 +86,13 @@ class SendPort(Protocol):
 
     oneshot: bool
 
+    @property
+    def priority(self) -> int:
+        """The priority class of the messages."""
+
+    def set_priority(self, priority: int) -> None:
+        """Change it for what has not left; raise `TypeError` or `ValueError` if it is none."""
+
     def offer(self, value: Any) -> bool:
         """Queue a message without headers; return False if the caller has to wait or to yield.
 
@@ -175,7 +182,8 @@ class MovedPort:
     def _moved(self, *_: Any) -> Any:
         raise ChannelMoved("this half was sent away in a message; the peer holds it now")
 
-    offer = send = pop = pop_message = pop_many = next_size = _moved
+    priority = property(_moved)
+    set_priority = offer = send = pop = pop_message = pop_many = next_size = _moved
 
     async def wait(self) -> None:
         """Raise `ChannelMoved`."""
@@ -219,6 +227,9 @@ class ForkedCore:
         """Do nothing: the parent ends its channels."""
 
     cancel = close = finish
+
+    def set_priority(self, channel: int, priority: int) -> None:
+        """Do nothing: nothing is sent here."""
 
     def give_up(self, channel: int) -> bool:
         """Return False: nothing waits for credit here."""

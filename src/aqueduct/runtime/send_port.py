@@ -18,6 +18,7 @@ from aqueduct.errors import (
 )
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
+from aqueduct.protocol.priorities import check_priority
 from aqueduct.protocol.sender import Mode
 from aqueduct.runtime.ports import FORKED, Description, ForkedCore, Outcome, Parcel, Receipt
 from aqueduct.runtime.waiters import Waiters
@@ -58,6 +59,7 @@ class NetworkSendPort:
         "ended",
         "finished",
         "oneshot",
+        "priority",
         "receipts",
         "room",
         "sent",
@@ -77,6 +79,7 @@ class NetworkSendPort:
         self.core: ConnectionCore | ForkedCore = driver.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
+        self.priority = driver.core.priority_of(channel)
         self.codec: Codec[Any] = codec_for(kind, codec)
         self._is_raw = self.codec.is_identity
         self.ended: SenderEnded | None = None
@@ -118,6 +121,10 @@ class NetworkSendPort:
         self._send_plain = None
 
     # -- for the handle ---------------------------------------------------------------------------
+
+    def set_priority(self, priority: int) -> None:
+        self.priority = check_priority(priority)
+        self.core.set_priority(self.channel, priority)
 
     def offer(self, value: Any) -> bool:
         driver = self.driver

@@ -17,6 +17,7 @@ from aqueduct.runtime.background import (
     Attribute,
     Background,
     BlockingTwin,
+    Settable,
     background,
     blocking,
     on_loop,
@@ -89,6 +90,8 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
     __slots__ = ()
 
     _sends = True
+
+    priority = Settable[int]("The priority class; see `aqueduct.Sender.priority`.")
 
     finish = on_loop(handles.Sender.finish)
     cancel = on_loop(handles.Sender.cancel)
