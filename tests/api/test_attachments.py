@@ -10,6 +10,7 @@ import pytest
 
 import aqueduct
 from aqueduct import Connection, Message, Receiver, Sender
+from tests.api.joined import joined
 
 SECONDS = 60
 
@@ -132,3 +133,117 @@ async def test_a_sender_whose_receiver_was_closed_before_it_arrived_can_be_claim
                 await connection.wait_closed()
         serving.cancel()
     assert len(seen) == 1
+
+
+async def test_a_sender_of_bytes_attaches_halves_to_a_message() -> None:
+    async with joined() as (client, server):
+        asked, theirs = aqueduct.channel(str)
+        their_reply, reply = aqueduct.channel()
+        await client.entrypoint.send(b"halves", attach=[theirs, their_reply], headers={"a": "b"})
+        client.entrypoint.send_nowait(b"none", attach=[])
+        message = await server.entrypoint.receive_message()
+        receiver, sender = message.attachments
+        assert (message.payload, message.headers.text("a")) == (b"halves", "b")
+        assert await server.entrypoint.receive() == b"none"
+        await asked.send("a typed half decides its own type")
+        assert msgspec.msgpack.decode(await receiver.receive()).startswith("a typed half")
+        async with sender, reply, receiver:
+            await sender.send(b"back")
+            assert await reply.receive() == b"back"
+
+
+async def test_a_message_queued_in_a_local_channel_keeps_its_halves_on_both_paths() -> None:
+    outer, local = aqueduct.channel()
+    kept, given = aqueduct.channel()
+    await outer.send(b"local", attach=[given])
+    message = await local.receive_message()
+    assert message.attachments == (given,)
+    async with joined() as (client, server):
+        await outer.send(b"moves", attach=[given])
+        await client.entrypoint.send(b"first", attach=[local])
+        (theirs,) = (await server.entrypoint.receive_message()).attachments
+        (far,) = (await theirs.receive_message()).attachments
+        async with outer, kept, theirs, far:
+            await kept.send(b"through two channels")
+            assert await far.receive() == b"through two channels"
+
+
+async def test_halves_that_stay_behind_as_queued_messages_can_be_claimed() -> None:
+    async with joined() as (client, server):
+        sender, receiver = aqueduct.channel()
+        kept, given = aqueduct.channel()
+        await sender.send(b"before", attach=[given])
+        await client.entrypoint.send(b"", attach=[sender])
+        (theirs,) = (await server.entrypoint.receive_message()).attachments
+        async with receiver, theirs, kept:
+            message = await receiver.receive_message()
+            assert message.attachments == (given,)
+            given.close()
+
+
+async def test_receiving_only_the_payload_of_a_local_message_ends_its_halves() -> None:
+    outer, local = aqueduct.channel()
+    kept, given = aqueduct.channel()
+    to_cancel, listening = aqueduct.channel()
+    await outer.send(b"x", attach=[given, to_cancel])
+    assert await local.receive() == b"x"
+    with pytest.raises(aqueduct.ReceiverClosed):
+        await kept.send(b"")
+    with pytest.raises(aqueduct.ChannelCancelled):
+        await listening.receive()
+    outer.finish()
+
+
+async def refused(sender: Sender[Any], value: Any, halves: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        await sender.send(value, attach=halves)
+    with pytest.raises(kind):
+        sender.send_nowait(value, attach=halves)
+
+
+@pytest.mark.parametrize("networked", [False, True])
+async def test_what_cannot_be_attached_is_an_error_of_the_call(networked: bool) -> None:
+    async with joined() as (client, server):
+        typed, numbers = aqueduct.channel(int)
+        plain, payloads = aqueduct.channel()
+        moved, stays = aqueduct.channel()
+        await client.entrypoint.send(b"", attach=[moved])
+        if networked:
+            await client.entrypoint.send(b"", attach=[numbers, payloads])
+        tx, rx = aqueduct.channel()
+        async with tx, rx, typed, plain, stays:
+            await refused(typed, 1, [tx], TypeError)
+            await refused(plain, b"", [b"no half"], TypeError)
+            await refused(plain, b"", [moved], aqueduct.ChannelMoved)
+            await refused(plain, b"", [tx, rx], aqueduct.EncodeError)
+            await refused(plain, b"", [tx, tx], aqueduct.EncodeError)
+            await tx.send(b"the halves are still here")
+            assert await rx.receive()
+        if networked:
+            async with asyncio.timeout(SECONDS):
+                for wanted in (1, 2):
+                    message = await server.entrypoint.receive_message()
+                    assert len(message.attachments) == wanted
+                    for half in message.attachments:
+                        half.cancel() if isinstance(half, Sender) else half.close()
+        else:
+            numbers.close()
+            payloads.close()
+
+
+def test_threads_attach_halves_too() -> None:
+    with (
+        aqueduct.blocking.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+        aqueduct.blocking.connect(server.address, trust=aqueduct.dev_trust()) as client,
+        server.accept() as accepted,
+    ):
+        tx, theirs = aqueduct.blocking.channel()
+        other, given = aqueduct.blocking.channel()
+        client.entrypoint.send(b"one", attach=[theirs])
+        client.entrypoint.send_nowait(b"two", attach=[given])
+        (receiver,) = accepted.entrypoint.receive_message().attachments
+        (taken,) = accepted.entrypoint.receive_message().attachments
+        assert isinstance(receiver, aqueduct.blocking.Receiver)
+        with tx, receiver, other, taken:
+            tx.send(b"from a thread")
+            assert receiver.receive() == b"from a thread"

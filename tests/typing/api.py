@@ -72,6 +72,12 @@ async def channels() -> None:
     aqueduct.channel(int, headers=[("name", b"value")])
 
 
+async def attachments(tx: Sender[bytes], given: Receiver[int]) -> None:
+    await tx.send(b"payload", attach=[given])
+    tx.send_nowait(b"payload", attach=(given, tx))
+    await tx.send(b"payload", attach=given)  # type: ignore[arg-type]
+
+
 async def unions_and_lists() -> None:
     """The messages of a union have the type `Any`."""
     either = aqueduct.channel(Sum | Ask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import (
@@ -39,7 +39,15 @@ from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY
 from aqueduct.runtime.headers import Headers, HeadersLike, to_pairs
 from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, LocalSendPort
-from aqueduct.runtime.ports import MOVED, NOTHING, Message, Receipt, ReceivePort, SendPort
+from aqueduct.runtime.ports import (
+    HALF_TWICE,
+    MOVED,
+    NOTHING,
+    Message,
+    Receipt,
+    ReceivePort,
+    SendPort,
+)
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.wire.chanid import describe
@@ -170,24 +178,32 @@ class Sender(Handle, Generic[T]):
         self._port.set_priority(priority)
 
     async def send(
-        self, value: T, *, headers: HeadersLike | None = None, receipt: bool = False
+        self,
+        value: T,
+        *,
+        headers: HeadersLike | None = None,
+        receipt: bool = False,
+        attach: Sequence[ChannelHalf] = (),
     ) -> Receipt | None:
         """Send a message, waiting for credit; if the task is cancelled, nothing was sent.
 
-        With ``receipt`` this returns a future with the `Outcome` of the message. Raises a
-        `ChannelError` whose ``payload`` is the value if the channel has ended, and a `MessageError`
-        if this message cannot be sent.
+        With ``receipt`` this returns a future with the `Outcome` of the message. ``attach`` are
+        halves that go along with a message of `bytes`, which the receiver finds in
+        `Message.attachments`; a typed message has them in its fields. Raises a `ChannelError` whose
+        ``payload`` is the value if the channel has ended, and a `MessageError` if this message
+        cannot be sent.
         """
         try:
-            if headers is None and not receipt and self._port.offer(value):
+            if headers is None and not receipt and not attach and self._port.offer(value):
                 return None
             if self._port.is_pressed():
                 await asyncio.sleep(0)
             pairs = to_pairs(headers)
+            halves = self._check_attach(attach) if attach else ()
             future: Receipt | None = asyncio.get_running_loop().create_future() if receipt else None
             while True:
                 try:
-                    self._port.send(value, pairs, future)
+                    self._port.send(value, pairs, future, halves)
                 except WouldBlock:
                     await self._port.wait()
                 else:
@@ -196,10 +212,17 @@ class Sender(Handle, Generic[T]):
             error.payload = value
             raise
 
-    def send_nowait(self, value: T, *, headers: HeadersLike | None = None) -> None:
+    def send_nowait(
+        self,
+        value: T,
+        *,
+        headers: HeadersLike | None = None,
+        attach: Sequence[ChannelHalf] = (),
+    ) -> None:
         """Send a message without waiting; raises `WouldBlock` without credit."""
         try:
-            self._port.send(value, to_pairs(headers), None)
+            halves = self._check_attach(attach) if attach else ()
+            self._port.send(value, to_pairs(headers), None, halves)
         except WouldBlock:
             self._port.give_up()
             raise
@@ -258,6 +281,32 @@ class Sender(Handle, Generic[T]):
                 reply.cancel()
                 raise
             return await answer.receive()
+
+    def _check_attach(self, attach: Sequence[ChannelHalf]) -> tuple[ChannelHalf, ...]:
+        """Return the halves to attach to a message; raise if this channel cannot carry them."""
+        port, origin = self._port, self._origin
+        if isinstance(port, NetworkSendPort):
+            is_raw = port.codec.is_identity
+        else:
+            is_raw = port is MOVED or (origin is not None and origin.kind is bytes)
+        if not is_raw:
+            raise TypeError(
+                "attach is for channels of bytes; a typed message has its halves in its fields"
+            )
+        halves = tuple(attach)
+        origins = []
+        for half in halves:
+            if not isinstance(half, ChannelHalf):
+                raise TypeError(f"attach takes senders and receivers, not {half!r}")
+            inner = half._to_attach()
+            assert isinstance(inner, Handle)
+            if inner._port is MOVED:
+                raise ChannelMoved("this half was sent away already; a half can be sent once")
+            if inner._origin is not None:
+                origins.append(inner._origin)
+        if len(set(origins)) < len(origins):
+            raise EncodeError(HALF_TWICE)
+        return halves
 
     def _codec_for_reply(self, kind: Any) -> CodecClass | None:
         """Return the codec of the reply to a request on this channel: the same one."""

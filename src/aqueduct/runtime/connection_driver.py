@@ -38,7 +38,7 @@ from aqueduct.protocol.events import (
     Undelivered,
     Writable,
 )
-from aqueduct.runtime.ports import FORKED_REASON
+from aqueduct.runtime.ports import FORKED_REASON, HALF_TWICE
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
@@ -226,7 +226,7 @@ class ConnectionDriver:
         moving = cast("list[MovableHalf]", halves)
         attach = [half._prepare_to_move() for half in moving]
         if len({half._origin for half in moving}) < len(moving):
-            raise EncodeError("a message cannot hold a half twice, nor both halves of a channel")
+            raise EncodeError(HALF_TWICE)
         sent = self.core.send_message(channel, payload, self.time, headers=headers, attach=attach)
         if self.observer is not None:
             modes = [one.mode.value for one in attach]

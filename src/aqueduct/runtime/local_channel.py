@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
     ChannelCancelled,
     ChannelClosed,
@@ -13,8 +14,7 @@ from aqueduct.errors import (
     WouldBlock,
 )
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
-from aqueduct.runtime.headers import Headers
-from aqueduct.runtime.ports import NOTHING, Description, Message, Outcome, Parcel, Receipt
+from aqueduct.runtime.ports import NOTHING, Description, Outcome, Parcel, Receipt
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.primitives import HeaderPairs
 
@@ -78,7 +78,13 @@ class LocalSendPort:
             return False
         return True
 
-    def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
+    def send(
+        self,
+        value: Any,
+        headers: HeaderPairs,
+        receipt: Receipt | None,
+        attach: tuple[ChannelHalf, ...] = (),
+    ) -> None:
         channel = self.channel
         if channel.finished or channel.cancelled:
             raise ChannelClosed("this sender was finished or cancelled")
@@ -86,7 +92,7 @@ class LocalSendPort:
             raise ReceiverClosed("the receiver was closed")
         if len(channel.queue) >= channel.capacity:
             raise WouldBlock(f"{channel.capacity} messages wait to be received")
-        channel.queue.append(Parcel(value, headers, receipt))
+        channel.queue.append(Parcel(value, headers, receipt, attach))
         channel.sent += 1
         channel.finished = channel.oneshot
         channel.arrived.wake()
@@ -150,23 +156,21 @@ class LocalReceivePort:
 
     def pop(self) -> Any:
         parcel = self._take()
-        return NOTHING if parcel is None else parcel.value
+        return NOTHING if parcel is None else parcel.take()
 
     def pop_message(self) -> Any:
         parcel = self._take()
-        if parcel is None:
-            return NOTHING
-        return Message(parcel.value, Headers(parcel.headers), self.channel.taken - 1)
+        return NOTHING if parcel is None else parcel.message(self.channel.taken - 1)
 
     def pop_many(self, limit: int) -> list[Any]:
         first = self._take()
         if first is None:
             return []
-        values = [first.value]
+        values = [first.take()]
         while len(values) < limit and self.channel.queue:
             parcel = self._take()
             assert parcel is not None
-            values.append(parcel.value)
+            values.append(parcel.take())
         return values
 
     def next_size(self) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from aqueduct.codec import ChannelHalf
 from aqueduct.errors import ChannelMoved, ForkedConnectionError
 from aqueduct.protocol.sender import Mode
 from aqueduct.runtime.headers import Headers
@@ -54,6 +55,25 @@ class Attached(Protocol):
         """Return their handles, the same ones each time."""
 
 
+class Held:
+    """The halves attached to a message that never left this process."""
+
+    __slots__ = ("_halves",)
+
+    def __init__(self, halves: tuple[ChannelHalf, ...]) -> None:
+        self._halves = halves
+
+    def halves(self) -> tuple[ChannelHalf, ...]:
+        """Return their handles."""
+        return self._halves
+
+
+def end_half(half: ChannelHalf) -> None:
+    """Cancel a sender or close a receiver on behalf of an application that does not use it."""
+    port: SendPort | ReceivePort = half._to_attach()._port  # type: ignore[attr-defined]
+    port.abandon()
+
+
 @dataclass(slots=True)
 class Parcel:
     """A message that is queued in a port."""
@@ -61,12 +81,27 @@ class Parcel:
     value: Any
     headers: HeaderPairs
     receipt: Receipt | None
+    attach: tuple[ChannelHalf, ...] = ()
+    """The halves that a message of `bytes` carries."""
+
+    def message(self, number: int) -> Message[Any]:
+        """Return it as a received message."""
+        held = Held(self.attach) if self.attach else None
+        return Message(self.value, Headers(self.headers), number, held)
+
+    def take(self) -> Any:
+        """Return the value alone; end the halves that came with it (AQ-CLOSE-4)."""
+        for half in self.attach:
+            end_half(half)
+        return self.value
 
     def settle(self, outcome: Outcome) -> None:
         """Set the receipt, if the sender asked for one."""
         if self.receipt is not None and not self.receipt.done():
             self.receipt.set_result(outcome)
 
+
+HALF_TWICE = "a message cannot hold a half twice, nor both halves of a channel"
 
 NOTHING = object()
 """Returned by `pop` if no message is available."""
@@ -99,7 +134,13 @@ class SendPort(Protocol):
         This is the hot path.
         """
 
-    def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
+    def send(
+        self,
+        value: Any,
+        headers: HeaderPairs,
+        receipt: Receipt | None,
+        attach: tuple[ChannelHalf, ...] = (),
+    ) -> None:
         """Queue a message; raise `WouldBlock` without credit."""
 
     async def wait(self) -> None:

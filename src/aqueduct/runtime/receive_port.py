@@ -222,7 +222,7 @@ class NetworkReceivePort:
             parcel = self.leftover.popleft()
             parcel.settle(Outcome.DELIVERED)
             self._passed += 1
-            return self._present(parcel.value, parcel.headers, self._passed - 1, whole)
+            return parcel.message(self._passed - 1) if whole else parcel.take()
         while not self.ready:
             if self._failed is not None:
                 error, self._failed = self._failed, None

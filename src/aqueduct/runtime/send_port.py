@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aqueduct.codec import Codec, CodecClass, codec_for
+from aqueduct.codec import ChannelHalf, Codec, CodecClass, codec_for
 from aqueduct.errors import (
     AqueductError,
     ChannelClosed,
@@ -149,12 +149,18 @@ class NetworkSendPort:
             driver.touch()
         return True
 
-    def send(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
+    def send(
+        self,
+        value: Any,
+        headers: HeaderPairs,
+        receipt: Receipt | None,
+        attach: tuple[ChannelHalf, ...] = (),
+    ) -> None:
         if self.waiting:
             if self.finished:
                 raise self._closed()
             raise WouldBlock("messages queued before the channel was sent away go first")
-        self._send_any(value, headers, receipt)
+        self._send_any(value, headers, receipt, attach)
         self.sent += 1
         self.driver.touch()
 
@@ -243,7 +249,7 @@ class NetworkSendPort:
         while self.waiting:
             parcel = self.waiting[0]
             try:
-                self._send_any(parcel.value, parcel.headers, parcel.receipt)
+                self._send_any(parcel.value, parcel.headers, parcel.receipt, parcel.attach)
             except WouldBlock:
                 return
             except AqueductError as error:
@@ -299,7 +305,13 @@ class NetworkSendPort:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _send_any(self, value: Any, headers: HeaderPairs, receipt: Receipt | None) -> None:
+    def _send_any(
+        self,
+        value: Any,
+        headers: HeaderPairs,
+        receipt: Receipt | None,
+        attach: tuple[ChannelHalf, ...] = (),
+    ) -> None:
         if self._refused is not None:
             raise self._refusal(self._refused)
         if self.ended is not None:
@@ -307,6 +319,8 @@ class NetworkSendPort:
         if self._is_full():
             raise WouldBlock(f"{MAX_UNSETTLED} unordered messages have not been acknowledged")
         payload, halves = self.codec.encode(value)
+        if attach:
+            halves = [half._to_attach() for half in attach]
         try:
             if halves or headers or receipt is not None:
                 sent = self.driver.send(self.channel, payload, headers, halves)

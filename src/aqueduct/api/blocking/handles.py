@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
@@ -104,16 +104,25 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
         *,
         headers: HeadersLike | None = None,
         receipt: bool = False,
+        attach: Sequence[ChannelHalf] = (),
         timeout: float | None = None,
     ) -> Receipt | None:
         """Send a message, waiting for credit; if it raises `TimeoutError`, nothing was sent."""
-        work = self._inner.send(value, headers=headers, receipt=receipt)
+        work = self._inner.send(value, headers=headers, receipt=receipt, attach=attach)
         future = self._background.run(work, timeout)
         return None if future is None else Receipt(self._background, future)
 
-    def send_nowait(self, value: T, *, headers: HeadersLike | None = None) -> None:
+    def send_nowait(
+        self,
+        value: T,
+        *,
+        headers: HeadersLike | None = None,
+        attach: Sequence[ChannelHalf] = (),
+    ) -> None:
         """Send a message without waiting; raises `WouldBlock` without credit."""
-        self._background.call(lambda: self._inner.send_nowait(value, headers=headers))
+        self._background.call(
+            lambda: self._inner.send_nowait(value, headers=headers, attach=attach)
+        )
 
     def send_many(self, values: Iterable[T], *, timeout: float | None = None) -> int:
         """Send messages in batches of 1,024 per call to the loop, and return how many.
