@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Hashable, Sequence
-from functools import lru_cache
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -18,13 +17,10 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
     overload,
 )
 
+from aqueduct.api.calls import reply_field
 from aqueduct.codec import ChannelHalf, CodecClass
 from aqueduct.codec.registry import choose, for_reply
 from aqueduct.errors import (
@@ -459,41 +455,6 @@ class Receiver(Handle, Generic[T]):
         local.wake_all()
 
 
-async def wait_readable(receiver: Receiver[Any]) -> None:
-    """Wait until `receive_nowait` is worth a retry, after it has raised `WouldBlock`.
-
-    For a server that receives a message only when it has the memory for it.
-    """
-    await receiver._port.wait()
-
-
-async def wait_for_next(receiver: Receiver[Any]) -> int:
-    """Wait for a message, and return its size without decoding it; 0 for the end of the channel.
-
-    For a server that decodes a message only when it has the memory for it.
-    """
-    while (size := receiver._port.next_size()) is None:
-        await receiver._port.wait()
-    return size
-
-
-def try_send(sender: Sender[T], value: T) -> bool:
-    """Send without waiting; return False without credit, then `wait_writable` waits for it."""
-    try:
-        sender._port.send(value, (), None)
-    except WouldBlock:
-        return False
-    return True
-
-
-async def wait_writable(sender: Sender[Any]) -> None:
-    """Wait until `try_send` is worth a retry, without holding a message.
-
-    For a server that frees the memory of messages that a slow client does not receive.
-    """
-    await sender._port.wait()
-
-
 def handle_for(port: Port, headers: HeaderPairs) -> Sender[Any] | Receiver[Any]:
     """Return the handle of a half whose other half is at the peer."""
     if isinstance(port, NetworkSendPort):
@@ -601,26 +562,3 @@ def _abandon(half: Handle, port: Any) -> None:
     elif not driver.loop.is_closed():
         driver.loop.call_soon_threadsafe(port.abandon)
     warnings.warn(text, ResourceWarning, stacklevel=3, source=half)
-
-
-def reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
-    """Return the name and message type of the one `Sender` field that ``fields`` leaves out."""
-    open_fields = [field for field in sender_fields(cast(Hashable, kind)) if field[0] not in fields]
-    if len(open_fields) != 1:
-        raise TypeError(
-            f"call() needs a type with exactly one unfilled Sender field; "
-            f"{kind.__name__} has {len(open_fields)}"
-        )
-    return open_fields[0]
-
-
-@lru_cache(maxsize=1024)
-def sender_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the names and message types of the `Sender` fields of a message type."""
-    found = []
-    for name, hint in get_type_hints(kind).items():
-        half = get_origin(hint) or hint
-        if isinstance(half, type) and issubclass(half, ChannelHalf) and half._sends:
-            arguments = get_args(hint)
-            found.append((name, arguments[0] if arguments else bytes))
-    return tuple(found)

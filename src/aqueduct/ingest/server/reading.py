@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from aqueduct.api.handles import Sender, try_send, wait_writable
+from aqueduct.api.handles import Sender
+from aqueduct.api.waiting import try_send, wait_writable
 from aqueduct.errors import MessageTooLarge
 from aqueduct.ingest.errors import IngestError, UnknownTopic, refusal_of
 from aqueduct.ingest.identity import History

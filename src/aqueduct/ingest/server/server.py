@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from aqueduct.api.handles import Sender, wait_for_next
+from aqueduct.api.handles import Sender
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
+from aqueduct.api.waiting import wait_for_next
 from aqueduct.errors import ChannelError, CloseCode, EndOfChannel, MessageError
 from aqueduct.ingest.dedup.jobs import RECALLERS
 from aqueduct.ingest.dedup.recollection import Recollection

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from aqueduct.api.handles import Receiver, Sender, wait_readable
+from aqueduct.api.handles import Receiver, Sender
+from aqueduct.api.waiting import wait_readable
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError, WouldBlock
 from aqueduct.ingest.dedup.scope import ID_SIZE, Attempt, WriteScope
 from aqueduct.ingest.errors import IngestError, RefusedRecords
