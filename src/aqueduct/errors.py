@@ -225,7 +225,7 @@ class EndOfChannel(AqueductError):
 
 
 class WouldBlock(AqueductError):
-    """There is no room for the message now; wait for credit and try again."""
+    """Flow control has no credit for the message now; wait for credit, then retry."""
 
 
 class MessageError(AqueductError):
@@ -316,7 +316,7 @@ class HostUnreachable(ConnectError):
 
 
 class ProtocolError(AqueductError):
-    """A rule of the protocol was broken; the subclass says by whom."""
+    """A violation of the protocol; the subclass says which side committed it."""
 
 
 class LocalProtocolError(ProtocolError):

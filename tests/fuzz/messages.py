@@ -278,7 +278,7 @@ SIMPLE: dict[Op, Callable[[World, Side, int], None]] = {
     Op.REFUSE: refuse,
     Op.CANCEL: cancel,
     Op.CHANGE_OWNER: lambda world, side, _: side.exchange.change_owner(world.now),
-    Op.TROUBLE: lambda _, side, __: side.exchange.handle_trouble(1 - side.index, "trouble"),
+    Op.TROUBLE: lambda _, side, __: side.exchange.handle_transient_error(1 - side.index, "trouble"),
     Op.REPORT_SENT: report_sent,
     Op.RESIZE: lambda _, side, byte: side.exchange.resize(512 + 4 * byte),
 }

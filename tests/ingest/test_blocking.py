@@ -70,7 +70,7 @@ def test_threads_send_through_one_producer_and_a_reader_reads_it_all(
         producer.send_many(str(n).encode() for n in range(500, 10_000))
         producer.flush(timeout=SECONDS)
         assert (producer.committed, producer.reconnects) == (10_000, 0)
-        assert (producer.is_connected, producer.trouble) == (True, "")
+        assert (producer.is_connected, producer.disconnect_reason) == (True, "")
         stored = producer.send_and_wait(b"last", partition=2)
     with blocking.Reader(server.address, trust=TRUST) as reader:
         found = values_in(reader, "logs")
@@ -123,7 +123,7 @@ def test_blocking_twins_have_the_members_of_the_originals() -> None:
     originals: dict[type, tuple[type, set[str]]] = {
         ingest.Producer: (
             blocking.Producer,
-            fields | {"trouble", "scope", "is_done", "fingerprint"},
+            fields | {"disconnect_reason", "scope", "is_done", "fingerprint"},
         ),
         ingest.Client: (blocking.Client, {"address"}),
         ingest.Reader: (blocking.Reader, set()),

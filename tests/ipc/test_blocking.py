@@ -186,7 +186,7 @@ def test_the_blocking_endpoint_has_the_methods_of_the_async_one() -> None:
     assert public(ipc.Endpoint) - public(blocking.Endpoint) == {
         "handle_pdus",
         "handle_sent",
-        "handle_trouble",
+        "handle_transient_error",
         "handle_unreachable",
     }
     shared = {"address", "type", "on_message", "tls", "trust", "config"}

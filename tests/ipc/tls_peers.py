@@ -11,7 +11,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
-from aqueduct.ipc.core.events import Arrived, Ended, Heard
+from aqueduct.ipc.core.events import Arrived, BatchResult, Ended
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.settings import IpcSettings
@@ -33,7 +33,7 @@ class Peer:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.arrived: asyncio.Queue[Arrived] = asyncio.Queue()
-        self.troubles: list[tuple[Hashable, str]] = []
+        self.transient_errors: list[tuple[Hashable, str]] = []
         self.errors: list[tuple[Hashable, Exception]] = []
         self.calls: list[int] = []
         """The number of PDUs in each batch."""
@@ -130,13 +130,13 @@ class Peer:
 
     # Listener
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> BatchResult:
         self.calls.append(len(pdus))
         if remote not in self.remotes:
             self.remotes.append(remote)
-        heard = self.exchange.handle_pdus(pdus, remote, self.loop.time())
+        result = self.exchange.handle_pdus(pdus, remote, self.loop.time())
         self.pump()
-        return heard
+        return result
 
     def handle_sent(self, sendings: Sequence[OutgoingTransfer]) -> None:
         now = self.loop.time()
@@ -144,9 +144,9 @@ class Peer:
             self.exchange.handle_sent(sending, now)
         self.arm()
 
-    def handle_trouble(self, remote: Hashable, why: str) -> None:
-        self.troubles.append((remote, why))
-        self.exchange.handle_trouble(remote, why)
+    def handle_transient_error(self, remote: Hashable, why: str) -> None:
+        self.transient_errors.append((remote, why))
+        self.exchange.handle_transient_error(remote, why)
 
     def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
         self.errors.append((remote, error))

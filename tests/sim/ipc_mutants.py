@@ -271,7 +271,7 @@ IPC_MUTANTS = [
         "        if known.owner:",
     ),
     Mutant(
-        "an owner id is trusted although the remote is in trouble",
+        "an owner id is trusted although the remote has failed",
         "ipc/core/sending.py",
         "            known.trusted_until = 0.0  # the next",
         "            pass  # the next",

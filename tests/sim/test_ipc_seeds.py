@@ -31,5 +31,5 @@ def test_the_seeds_reach_the_failure_modes() -> None:
         "IpcRefused",
         "IpcWithdrawn",
         "Resized",
-        "Troubled",
+        "RemoteFailed",
     }

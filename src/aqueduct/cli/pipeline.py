@@ -169,7 +169,7 @@ async def _run(settings: PipelineSettings, as_json: bool) -> int:
 
 @contextmanager
 def _redirect_stderr(log: Path) -> Iterator[None]:
-    """Redirect the output of Java to a file; standard error is for people."""
+    """Redirect the output of Java to a file; standard error shows the progress."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         log.touch()

@@ -161,17 +161,19 @@ class _ProduceRun:
 
     async def _watch(self, show: Any) -> None:
         """Show the count, and print a message while the server does not answer."""
-        said, since = False, time.monotonic()
+        notified, since = False, time.monotonic()
         while True:
             show(self._stored)
             now = time.monotonic()
             if self.producer.is_connected:
-                if said:
+                if notified:
                     running.notes.print(f"connected to {self.server}", markup=False)
-                said, since = False, now
-            elif not said and now - since >= _SILENCE:
-                said = True
-                why = running.printable(self.producer.trouble or f"{self.server} does not answer")
+                notified, since = False, now
+            elif not notified and now - since >= _SILENCE:
+                notified = True
+                why = running.printable(
+                    self.producer.disconnect_reason or f"{self.server} does not answer"
+                )
                 text = f"aqueduct: {why}; retrying for up to {self.wait:g} s; Ctrl-C ends that"
                 running.notes.print(text, markup=False, soft_wrap=True)
             await asyncio.sleep(_POLL_INTERVAL)

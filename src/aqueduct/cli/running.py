@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 _HINTS = {
     TRUST_HINT: (
-        "check the server's certificate and its name, and say whom to trust: --ca FILE, "
+        "check the server's certificate and its name, and set the trust: --ca FILE, "
         "--pin SHA256 or --system; the default is the development certificate of this user"
     ),
 }
@@ -33,7 +33,7 @@ _HINTS = {
 _TOKEN_HINT = "give the token as --token or, where others cannot see it, as $AQUEDUCT_TOKEN"
 
 notes = Console(stderr=True, highlight=False)
-"""Messages for people, on standard error; output for programs goes to standard output."""
+"""Diagnostics for the user, on standard error; output for programs goes to standard output."""
 
 
 def run(work: Coroutine[Any, Any, int | None]) -> NoReturn:

@@ -102,9 +102,11 @@ class Producer(BlockingTwin[producers.Producer]):
         "The acknowledged position, for the next producer; None before this one is open."
     )
     max_record = Attribute[int]("The size of the largest record that the server accepts, in bytes.")
-    reconnects = Attribute[int]("How often the producer has reconnected.")
+    reconnects = Attribute[int]("The number of reconnects.")
     is_connected = Attribute[bool]("Whether the producer is connected to a server.")
-    trouble = Attribute[str]("Why the producer is not connected, as far as it is known.")
+    disconnect_reason = Attribute[str](
+        "Why the producer is disconnected; empty if it is connected or the reason is unknown."
+    )
     scope = Attribute[WriteScope | None]("The part of a job whose rows it sends, if rows have ids.")
     is_done = Attribute[bool](
         "With ``scope``: whether nothing is to be sent, because the part is complete or the step "

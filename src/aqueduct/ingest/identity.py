@@ -74,18 +74,18 @@ class History(msgspec.Struct, tag=True, frozen=True):
                 break
         return TopicPosition(self.topic_id, newest, dict(offsets))
 
-    def kept(self, epoch: str, partition: int) -> int | None:
+    def end_of_epoch(self, epoch: str, partition: int) -> int | None:
         """Return the end of the rows up to an epoch that this topic has; None for all of them.
 
         For an epoch that the history lacks, that is the start of its oldest epoch: a position that
         old names an epoch that the history has dropped, or none.
         """
-        limits = self._kept(epoch)
+        limits = self._ends_of_epoch(epoch)
         if limits is None:
             return None
         return limits[partition] if 0 <= partition < len(limits) else 0
 
-    def _kept(self, epoch: str) -> list[int] | None:
+    def _ends_of_epoch(self, epoch: str) -> list[int] | None:
         """Return the same of each partition: all at once, since there may be many epochs."""
         later = []
         for each in reversed(self.epochs):
@@ -110,7 +110,7 @@ class History(msgspec.Struct, tag=True, frozen=True):
                 f"it was recreated: its id is {self.topic_id or 'unknown'}, but the offsets belong "
                 f"to {position.topic_id}"
             )
-        limits = self._kept(position.epoch)
+        limits = self._ends_of_epoch(position.epoch)
         for number, offset in sorted(position.offsets.items()):
             limit = offset if ends is None else ends.get(number, 0)
             if limits is not None:
@@ -132,8 +132,8 @@ class History(msgspec.Struct, tag=True, frozen=True):
         if position.topic_id == self.topic_id and self.knows(position):
             for number, first in firsts.items():
                 offset = position.offsets.get(number, first)
-                kept = self.kept(position.epoch, number)
-                found[number] = offset if kept is None else min(offset, kept)
+                end = self.end_of_epoch(position.epoch, number)
+                found[number] = offset if end is None else min(offset, end)
         return found
 
     def begun(self, ends: Mapping[int, int], max_epochs: int) -> History:

@@ -86,7 +86,7 @@ class Open(msgspec.Struct, tag=True):
     """Partitions of the topic if it is new; None for the server's setting."""
     instance: str = ""
     """A random id of this producer, among all that have used the same ``producer_id``."""
-    again: int | None = None
+    resume_after: int | None = msgspec.field(default=None, name="again")
     """For a producer that reconnects, the last sequence number that it knows to be stored. The
     server rejects it if another producer has taken its id, or if its job is unknown."""
     scope: WriteScope | None = msgspec.field(default=None, name="once")

@@ -162,7 +162,7 @@ def make_batch(chunks: Sequence[Chunk], first_offset: int, ingest_time: int) -> 
 
 
 def in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of a good size: join small ones, split large ones."""
+    """Yield the same rows in batches of about `PIECE_BYTES`: join small ones, split large ones."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

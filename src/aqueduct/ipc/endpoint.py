@@ -22,7 +22,7 @@ from aqueduct.errors import (
 )
 from aqueduct.ipc import system
 from aqueduct.ipc.address import parse
-from aqueduct.ipc.core.events import Arrived, Ended, Heard, Statistics
+from aqueduct.ipc.core.events import Arrived, BatchResult, Ended, Statistics
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import Code
@@ -435,13 +435,13 @@ class Endpoint(Generic[T]):
 
     # Calls of the transport
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> BatchResult:
         """Handle PDUs from a remote; return whether they were useful."""
         if not self._is_open:
-            return Heard.USELESS
-        heard = self._exchange.handle_pdus(pdus, remote, system.now())
+            return BatchResult.USELESS
+        result = self._exchange.handle_pdus(pdus, remote, system.now())
         self._turn()
-        return heard
+        return result
 
     def handle_sent(self, transfers: Sequence[OutgoingTransfer]) -> None:
         """Process that PDUs of these transfers were sent, or could not be."""
@@ -451,10 +451,10 @@ class Endpoint(Generic[T]):
                 self._exchange.handle_sent(transfer, now)
             self._set_timer()
 
-    def handle_trouble(self, remote: Hashable, why: str) -> None:
+    def handle_transient_error(self, remote: Hashable, why: str) -> None:
         """Record why a remote could not be reached; retries continue."""
         if self._is_open:
-            self._exchange.handle_trouble(remote, why)
+            self._exchange.handle_transient_error(remote, why)
 
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:
         """Fail the transfers to a remote that no retry can reach."""

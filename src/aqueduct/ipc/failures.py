@@ -18,7 +18,7 @@ from aqueduct.ipc.core.pdu import Code
 
 
 def delivery_error(ended: Ended, to: str) -> AqueductError:
-    """Return the exception for a message that was not delivered, or not for certain."""
+    """Return the exception for a message that was not delivered, or whose outcome is unknown."""
     why = f": {ended.reason}" if ended.reason else ""
     maybe = ended.exposed
     match ended.code:

@@ -90,7 +90,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ObservedConnection:
-    """What an observer is told of its connection when the connection begins."""
+    """The connection to observe, as passed to an `ObserverFactory` when it begins."""
 
     id: str
     """The same at both sides."""

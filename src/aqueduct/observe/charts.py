@@ -278,6 +278,6 @@ def _rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
-def _text(x: float, y: float, words: str, anchor: str, colour: str = "") -> str:
+def _text(x: float, y: float, text: str, anchor: str, colour: str = "") -> str:
     style = f' style="fill:{colour}"' if colour else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(text)}</text>'

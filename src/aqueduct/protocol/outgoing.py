@@ -196,10 +196,10 @@ class Outgoing:
 
     def drop_oldest_datagram(self, channel: int) -> tuple[int, int] | None:
         """Drop the channel's oldest unsent datagram; return the range of its numbers."""
-        mine = self._by_channel.get(channel)
-        if not mine:
+        datagrams = self._by_channel.get(channel)
+        if not datagrams:
             return None
-        datagram = mine.popleft()
+        datagram = datagrams.popleft()
         datagram.dead = True
         return datagram.first, datagram.stop
 

@@ -126,7 +126,7 @@ class SendingHalf(SenderStateMachine):
             or size > self._credit.peer_limits.max_message
         ):
             return self.send_message(payload, (), (), now)[0]
-        if self._is_crowded():
+        if self._owes_too_many_acks():
             self._block(size)
         if self.mode is _UNRELIABLE:
             frame = message_head(self._next_number(), size) + payload
@@ -148,7 +148,7 @@ class SendingHalf(SenderStateMachine):
         message = MessageFrame(self._next_number(), headers, attachments, payload)
         size = message.size
         check_message(message, size, self._credit.peer_limits)
-        if self._is_crowded():
+        if self._owes_too_many_acks():
             self._block(size)
         if self.mode is _UNRELIABLE:
             frame = message.encode()
@@ -393,9 +393,9 @@ class SendingHalf(SenderStateMachine):
         return self.next_reliable
 
     def _fits_channel(self, size: int) -> bool:
-        return not self._is_crowded() and self._credit.fits_channel(self.outstanding, size)
+        return not self._owes_too_many_acks() and self._credit.fits_channel(self.outstanding, size)
 
-    def _is_crowded(self) -> bool:
+    def _owes_too_many_acks(self) -> bool:
         """Return whether the peer owes more acks than this side may remember (AQ-LIMIT-6)."""
         limit = self._context.config.max_ranges
         return (

@@ -11,7 +11,7 @@ _FEW = 1_024
 
 
 class Sleeper(Protocol):
-    """An object with one pending wake-up: the earliest time that it asked for."""
+    """An object with one pending wake-up: the earliest time that it requested."""
 
     wake_at: float
 
@@ -30,7 +30,7 @@ class Timers:
         self._most = _FEW
 
     def wake(self, sleeper: Sleeper, at: float) -> None:
-        """Wake the sleeper at the given time, or earlier if it asked for that before."""
+        """Wake the sleeper at the given time, or at an earlier time that it requested before."""
         if at < sleeper.wake_at:
             sleeper.wake_at = at
             self._count += 1

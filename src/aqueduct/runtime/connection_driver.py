@@ -108,7 +108,7 @@ class ConnectionDriver:
         self.when_closed: Callable[[], Awaitable[None]] | None = None
         """Called once, at the end of `close`."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
-        """What the application gets to hold of a half: itself, or its blocking twin."""
+        """Makes the application's handle of a half: the half itself, or its blocking twin."""
         self._ready = self.loop.create_future()
         self.over = self.loop.create_future()
         """Done when the connection has ended."""
@@ -400,7 +400,7 @@ class ConnectionDriver:
             if code not in IMMEDIATE_CLOSE_CODES:
                 with contextlib.suppress(TimeoutError, AqueductError):
                     async with asyncio.timeout_at(deadline):
-                        # A server that hears of the end first does not hand the connection to the
+                        # A server that learns of the end first does not hand the connection to the
                         # application.
                         await self.wait_ready()
                         await self._wait_sent()

@@ -277,13 +277,13 @@ class OptionValues:
             raise WrongOption(f"option {name} is true or false, not {value!r}")
         return value.strip().lower() == "true"
 
-    def choice(self, name: str, words: Sequence[str], default: str) -> str:
-        """Return the value of an option that must be one of ``words``."""
+    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+        """Return the value of an option that must be one of ``choices``."""
         value = self.text(name)
-        word = default if value is None else value.strip().lower()
-        if word not in words:
-            raise WrongOption(f"option {name} must be one of {', '.join(words)}, not {value!r}")
-        return word
+        lowered = default if value is None else value.strip().lower()
+        if lowered not in choices:
+            raise WrongOption(f"option {name} must be one of {', '.join(choices)}, not {value!r}")
+        return lowered
 
     def number(
         self, name: str, least: int, most: int = _MAX_NUMBER, *, unit: str = ""
@@ -355,10 +355,10 @@ def _position(values: OptionValues, name: str, default: int) -> Position:
     value = values.text(name)
     if value is None:
         return Position(default)
-    word = value.strip().lower()
-    if word in ("earliest", "latest"):
-        return Position(EARLIEST if word == "earliest" else LATEST)
-    if not word.startswith("{"):
+    lowered = value.strip().lower()
+    if lowered in ("earliest", "latest"):
+        return Position(EARLIEST if lowered == "earliest" else LATEST)
+    if not lowered.startswith("{"):
         raise WrongOption(
             f"option {name} is earliest, latest, or an offset for each partition as "
             f'{{"topic": {{"0": 12}}}}, not {value!r}'

@@ -337,7 +337,9 @@ async def test_a_server_that_stops_answering_is_detected(
         endpoint.loop.remove_reader(endpoint.udp.socket)
         await producer.send(b"2")
         await eventually(lambda: producer.reconnects, "the silence is noticed")
-        assert producer.trouble.startswith(f"the connection to {server.address} was lost: nothing")
+        assert producer.disconnect_reason.startswith(
+            f"the connection to {server.address} was lost: nothing"
+        )
         endpoint.loop.add_reader(endpoint.udp.socket, endpoint._readable)
         await producer.flush()
         assert len(await lab.rows(server)) == 2

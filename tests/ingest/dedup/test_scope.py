@@ -50,17 +50,17 @@ class Model:
     def open(self, scope: WriteScope) -> bool:
         """Return whether rows are to be sent."""
         what = plan(self.job, scope)
-        if what is Plan.NOTHING:
+        if what is Plan.NOTHING_TO_SEND:
             return False
         if what is Plan.NEW_STEP:
             self.job = Job(scope.step, [scope.run], scope.unique, {}, 0)
         elif what is Plan.NEW_RUN:
             assert self.job is not None
             self.job = Job(scope.step, [*self.job.runs, scope.run], scope.unique, {}, 0)
-        if what is not Plan.GO_ON:
+        if what is not Plan.CONTINUE:
             self.ledger = None
         if self.ledger is None or not self.ledger.knows(scope.part):
-            self.remember(scope.part, is_new=what is not Plan.GO_ON)
+            self.remember(scope.part, is_new=what is not Plan.CONTINUE)
         return True
 
     def remember(self, asked: int, is_new: bool) -> None:
@@ -73,7 +73,7 @@ class Model:
             max_recalled=self.max_recalled,
             spill=lambda ids: SpilledIds(self.directory, ids),
         )
-        if not is_new and not ledger.can_be_made_again:
+        if not is_new and not ledger.is_rebuildable:
             raise ScopeFault("a new run is needed")
         for part, row_id, _ in self.rows:
             if ledger.is_by_part and part != asked:
@@ -93,7 +93,7 @@ class Model:
             self.ledger.forget(rng.choice(self.ledger.parts())[0])
 
     def send(self, scope: WriteScope, values: list[bytes], ids: list[bytes], fails: bool) -> None:
-        if plan(self.job, scope) is Plan.NOTHING:
+        if plan(self.job, scope) is Plan.NOTHING_TO_SEND:
             return
         if self.ledger is None or not self.ledger.knows(scope.part):
             raise ScopeFault("open it again")
@@ -234,12 +234,12 @@ SCOPE = WriteScope("job", 5, RUNS[1], 3)
         (Job(4, [RUNS[0]], False, {}, 0), Plan.NEW_STEP),
         (Job(4, [RUNS[0]], False, {}, 0, is_over=True), Plan.NEW_STEP),
         (Job(5, [RUNS[0]], False, {}, 0), Plan.NEW_RUN),
-        (Job(5, [RUNS[0], RUNS[1]], False, {}, 0), Plan.GO_ON),
-        (Job(5, [RUNS[1]], False, {}, 0, [2, 4]), Plan.GO_ON),
-        (Job(5, [RUNS[1]], False, {}, 0, [2, 3]), Plan.NOTHING),
+        (Job(5, [RUNS[0], RUNS[1]], False, {}, 0), Plan.CONTINUE),
+        (Job(5, [RUNS[1]], False, {}, 0, [2, 4]), Plan.CONTINUE),
+        (Job(5, [RUNS[1]], False, {}, 0, [2, 3]), Plan.NOTHING_TO_SEND),
         (Job(5, [RUNS[0]], False, {}, 0, [3]), Plan.NEW_RUN),
-        (Job(5, [RUNS[0]], False, {}, 0, is_over=True), Plan.NOTHING),
-        (Job(5, [RUNS[1], RUNS[0]], True, {}, 0, is_over=True), Plan.NOTHING),
+        (Job(5, [RUNS[0]], False, {}, 0, is_over=True), Plan.NOTHING_TO_SEND),
+        (Job(5, [RUNS[1], RUNS[0]], True, {}, 0, is_over=True), Plan.NOTHING_TO_SEND),
     ],
 )
 def test_the_plan_follows_from_the_journaled_state(job: Job | None, what: Plan) -> None:
@@ -346,8 +346,8 @@ def test_fingerprints_of_the_last_ended_steps_are_kept() -> None:
     assert list(known) == list(range(200 - MAX_ENDED, 200))
     assert (known[198], known[199]) == (None, Fingerprint(199))
     job = Job(200, [RUNS[0]], False, {}, 0, ended=ended)
-    assert plan(job, WriteScope("job", 151, RUNS[5], 0)) is Plan.NOTHING
-    assert plan(job, WriteScope("job", 200, RUNS[0], 0)) is Plan.GO_ON
+    assert plan(job, WriteScope("job", 151, RUNS[5], 0)) is Plan.NOTHING_TO_SEND
+    assert plan(job, WriteScope("job", 200, RUNS[0], 0)) is Plan.CONTINUE
     for step in (10, 150):  # forgotten, and ended without a fingerprint: neither can be compared
         with pytest.raises(ScopeFault, match=f"step {step} of job 'job' came after its step 200"):
             plan(job, WriteScope("job", step, RUNS[5], 0))

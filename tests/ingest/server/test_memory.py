@@ -20,6 +20,6 @@ def test_free_memory_is_returned_to_the_system() -> None:
     kept = blocks[::100]
     full = resident(os.getpid())
     del blocks
-    memory.give_back()
+    memory.release_free_memory()
     assert full - resident(os.getpid()) > 50 * MEGABYTE
     assert len(kept) == 10

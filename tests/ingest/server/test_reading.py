@@ -95,8 +95,8 @@ async def test_memory_of_reread_rows_is_released_while_slow_readers_continue(
     """Upkeep comes too late: in half a second slow readers can read hundreds of megabytes."""
     trims: list[None] = []
     monkeypatch.setattr(servers, "_UPKEEP", 60.0)
-    monkeypatch.setattr(reading, "WORTH_IT", 4_000_000)
-    monkeypatch.setattr(reading, "give_back", lambda: trims.append(None))
+    monkeypatch.setattr(reading, "MIN_READ", 4_000_000)
+    monkeypatch.setattr(reading, "release_free_memory", lambda: trims.append(None))
     async with lab.serve(max_fetches=1, max_connection_fetches=1, partitions=1) as server:
         async with lab.producer(server) as producer:
             for _ in range(40):

@@ -179,7 +179,7 @@ async def test_every_integer_of_a_request_is_bounded_where_it_enters(
             rows, taken = channel(bytes)
             for request, answer in (
                 opened(partitions=number),
-                opened(again=number),
+                opened(resume_after=number),
                 opened(scope=WriteScope("job", number, "0" * 32, 0)),
                 opened(scope=WriteScope("job", 0, "0" * 32, number)),
                 asked(Offsets, "topic", number),
@@ -643,7 +643,7 @@ async def test_wrong_tokens_from_an_address_do_not_disconnect_a_valid_client(lab
         async with lab.reader(server, token=TOKEN) as reader:
             assert await reader.topics() == []
         for _ in range(FREE + 10):
-            server._throttle.fail("127.0.0.1", has_token=True)
+            server._throttle.record_invalid("127.0.0.1", has_token=True)
         with contextlib.suppress(Refuse):
             while True:
                 server._throttle.pause("127.0.0.1")

@@ -68,7 +68,7 @@ def test_one_remote_holds_at_most_half_of_the_messages() -> None:
     for name in ("one", "two"):
         core.hear(core.header(0, b"", name.encode().ljust(16)), remote=name)
     assert core.exchange.leftovers()["incoming"] == 6
-    assert core.exchange.statistics.crowded_out == 3
+    assert core.exchange.statistics.over_limit == 3
 
 
 def test_one_remote_holds_at_most_half_of_the_bytes() -> None:

@@ -216,7 +216,7 @@ class Anything:
             case ("change owner",):
                 core.exchange.change_owner(core.now)
             case ("trouble",):
-                core.exchange.handle_trouble(THEM, "trouble")
+                core.exchange.handle_transient_error(THEM, "trouble")
             case ("wait", float(seconds)):
                 core.now += seconds
                 core.exchange.handle_timer(core.now)

@@ -389,7 +389,7 @@ def test_a_header_above_max_receives_is_not_answered() -> None:
     core.hear(core.header(DATA + 1, FULL, OTHER))
     late = core.header(0, b"", WRONG)
     assert core.hear(late) == []
-    assert core.exchange.statistics.crowded_out == 1
+    assert core.exchange.statistics.over_limit == 1
     core.take()
     core.hear(late, remote="another")
     assert core.take(WRONG) == [HeaderAck(WRONG)]
@@ -402,7 +402,7 @@ def test_a_piece_above_max_received_is_not_answered() -> None:
     core.hear(core.header(32_000, first), remote="one")
     core.hear(core.header(30_000, second, OTHER), remote="two")
     assert core.hear(core.header(65_536, bytes(3_600), WRONG), remote="three") == []
-    assert core.exchange.statistics.crowded_out == 1
+    assert core.exchange.statistics.over_limit == 1
     assert core.hear(core.header(65_536, bytes(3_536), WRONG), remote="three") == [HeaderAck(WRONG)]
     assert core.exchange.leftovers() == {"incoming": 3, "bytes received": 65_536}
     assert core.hear(core.data(1, b"x", WRONG), remote="three") == []
@@ -416,7 +416,7 @@ def test_a_header_above_max_processed_is_not_answered() -> None:
     core.hear(core.header(0))
     core.take()
     assert core.hear(core.header(2 * DATA, FULL, OTHER)) == []
-    assert core.exchange.statistics.crowded_out == 1
+    assert core.exchange.statistics.over_limit == 1
     core.wait(12)
     assert core.exchange.processed == 0
     assert core.hear(core.header(2 * DATA, FULL, OTHER)) == [HeaderAck(OTHER)]
@@ -428,7 +428,7 @@ def test_a_reused_id_waits_until_the_application_released_the_first_message() ->
     core.hear(core.header(5, b"hello"), core.data(1))
     core.wait(12)
     assert core.hear(core.header(DATA + 1, FULL)) == []
-    assert core.exchange.statistics.crowded_out == 1
+    assert core.exchange.statistics.over_limit == 1
     assert not core.exchange.take(ID)
     assert core.hear(core.header(DATA + 1, FULL)) == [HeaderAck(ID)]
     assert not core.exchange.take(ID)

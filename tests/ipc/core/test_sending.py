@@ -185,7 +185,7 @@ def test_every_answer_renews_the_trust() -> None:
         assert core.ended().code == Code.SUCCESS
 
 
-def test_a_random_id_is_used_after_the_trust_time_or_trouble() -> None:
+def test_a_random_id_is_used_after_the_trust_time_or_an_error() -> None:
     """IPC-ID-3."""
     core = familiar()
     core.wait(1.0)
@@ -194,8 +194,8 @@ def test_a_random_id_is_used_after_the_trust_time_or_trouble() -> None:
     assert isinstance(header, Header)
     assert header.destination != OWNER
     core = familiar()
-    core.exchange.handle_trouble(THEM, "connection lost")
-    core.exchange.handle_trouble("a stranger", "unknown error")
+    core.exchange.handle_transient_error(THEM, "connection lost")
+    core.exchange.handle_transient_error("a stranger", "unknown error")
     core.send(b"hello")
     (header,) = core.said()
     assert isinstance(header, Header)
@@ -282,11 +282,11 @@ def test_the_backoff_starts_when_the_pdu_was_sent() -> None:
     assert core.wait(10) == []
 
 
-def test_trouble_ends_no_send_and_is_the_reason_if_one_fails() -> None:
+def test_a_transient_error_ends_no_send_and_is_the_reason_if_one_fails() -> None:
     """IPC-SEND-4, IPC-SEND-17."""
     core = Core()
     core.send(b"hello")
-    core.exchange.handle_trouble(THEM, "connection refused")
+    core.exchange.handle_transient_error(THEM, "connection refused")
     assert core.events() == []
     core.wait(5)
     ended = core.ended()
@@ -730,7 +730,7 @@ def test_a_late_ack_of_a_predecessor_does_not_restore_its_id() -> None:
     """IPC-SEND-9."""
     core = familiar()
     late = core.send(b"to the predecessor")
-    core.exchange.handle_trouble(THEM, "the connection was lost")
+    core.exchange.handle_transient_error(THEM, "the connection was lost")
     core.knows(SUCCESSOR)
     core.hear(HeaderAck(late))
     assert core.ended().code == Code.SUCCESS

@@ -56,7 +56,7 @@ async def test_an_invalid_frame_ends_the_connection(start: Start, sent: bytes, r
         assert await asyncio.to_thread(stranger.recv, 1) == b""
         await until(lambda: not server.accepted)
     assert server.calls == [1]
-    assert rule in server.troubles[0][1]
+    assert rule in server.transient_errors[0][1]
 
 
 async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
@@ -67,7 +67,7 @@ async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
         assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
         assert await asyncio.to_thread(stranger.recv, 1) == b""
         await until(lambda: not server.accepted)
-    assert "IPC-TCP-2" in server.troubles[0][1]
+    assert "IPC-TCP-2" in server.transient_errors[0][1]
 
 
 async def test_useless_pdus_do_not_keep_a_connection_open(start: Start) -> None:

@@ -42,7 +42,7 @@ async def test_a_message_arrives_and_is_acknowledged(start: Start) -> None:
     ended = await client.send(server.address, b"hello")
     assert ended.code == Code.SUCCESS
     assert (await server.arrived.get()).payload == b"hello"
-    assert client.troubles == server.troubles == []
+    assert client.transient_errors == server.transient_errors == []
 
 
 async def test_many_messages_share_one_connection_and_arrive_in_batches(start: Start) -> None:
@@ -107,7 +107,7 @@ async def test_a_smaller_max_pdu_of_the_receiver_is_used_without_a_disconnect(st
     payload = bytes(range(250)) * 80
     assert (await client.send(server.address, payload)).code == Code.SUCCESS
     assert (await server.arrived.get()).payload == payload
-    assert client.troubles == []
+    assert client.transient_errors == []
 
 
 async def test_it_works_the_same_on_uvloop() -> None:
@@ -139,22 +139,22 @@ async def test_a_connection_is_opened_again_after_the_server_restarted(start: St
     first, client = await start(address), await start()
     await client.send(address, b"one")
     await first.close()
-    await until(lambda: client.troubles)
+    await until(lambda: client.transient_errors)
     second = await start(address)
     assert (await client.send(address, b"two")).code == Code.SUCCESS
     assert (await second.arrived.get()).payload == b"two"
-    assert "lost" in client.troubles[0][1]
+    assert "lost" in client.transient_errors[0][1]
 
 
 async def test_a_server_may_start_late(start: Start) -> None:
     port = free_port()
     client = await start()
     sending = asyncio.ensure_future(client.send(f"tls://127.0.0.1:{port}", b"early"))
-    await until(lambda: len(client.troubles) > 1)
+    await until(lambda: len(client.transient_errors) > 1)
     server = await start(f"tls://127.0.0.1:{port}")
     assert (await sending).code == Code.SUCCESS
     assert (await server.arrived.get()).payload == b"early"
-    assert "refused" in client.troubles[0][1]
+    assert "refused" in client.transient_errors[0][1]
     assert client.errors == []
 
 
@@ -167,10 +167,10 @@ async def test_many_messages_to_an_unreachable_remote_cause_few_connection_attem
     assert {end.code for end in ends} == {Code.SEND_TIMEOUT}
     assert {end.exposed for end in ends} == {False}
     assert all("cannot reach" in end.reason for end in ends)
-    assert 2 <= len(client.troubles) <= 45
+    assert 2 <= len(client.transient_errors) <= 45
 
 
-async def test_an_unresolvable_host_is_reported_as_trouble(start: Start) -> None:
+async def test_an_unresolvable_host_is_reported_as_a_transient_error(start: Start) -> None:
     client = await start(ack_timeout=0.5)
     ended = await client.send("tls://no-such-host.invalid:5000", b"x")
     assert ended.code == Code.SEND_TIMEOUT
@@ -197,7 +197,7 @@ async def test_an_idle_connection_is_closed_and_opened_when_it_is_needed(start: 
     client = await start(limits=TcpLimits(idle_timeout=0.2))
     await client.send(server.address, b"one")
     await until(lambda: not client.opened and not server.accepted)
-    assert any("idle" in why for _, why in client.troubles)
+    assert any("idle" in why for _, why in client.transient_errors)
     assert (await client.send(server.address, b"two")).code == Code.SUCCESS
 
 
@@ -254,7 +254,7 @@ async def test_useless_connections_do_not_lock_others_out(start: Start) -> None:
     newcomer = await start()
     assert (await newcomer.send(server.address, b"x")).code == Code.SUCCESS
     assert (await client.send(server.address, b"x")).code == Code.SUCCESS
-    assert client.troubles == newcomer.troubles == []
+    assert client.transient_errors == newcomer.transient_errors == []
     assert server.accepted == 8
     for stranger in strangers:
         stranger.close()
@@ -292,7 +292,7 @@ async def test_garbage_instead_of_tls_affects_no_other_connection(
         stranger.sendall(sent)
         assert (await client.send(server.address, b"x")).code == Code.SUCCESS
         await until(lambda: server.accepted == 1)
-    assert server.troubles == []
+    assert server.transient_errors == []
 
 
 async def test_a_client_that_never_starts_tls_is_disconnected(start: Start) -> None:
@@ -348,7 +348,7 @@ async def test_closing_ends_an_attempt_to_connect(start: Start) -> None:
         client.start(remote, b"x")
         await asyncio.sleep(0.05)
         await client.close()
-    assert client.troubles == []
+    assert client.transient_errors == []
 
 
 @pytest.mark.parametrize(

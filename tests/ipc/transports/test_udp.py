@@ -11,7 +11,7 @@ import uvloop
 
 from aqueduct import ipc
 from aqueduct.errors import ConnectError
-from aqueduct.ipc.core.events import Heard, Transmit
+from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.udp import open_udp
 
@@ -21,17 +21,17 @@ class Ear:
 
     def __init__(self) -> None:
         self.pdus: list[bytes] = []
-        self.troubles: list[tuple[Hashable, str]] = []
+        self.transient_errors: list[tuple[Hashable, str]] = []
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> BatchResult:
         self.pdus += pdus
-        return Heard.USELESS
+        return BatchResult.USELESS
 
     def handle_sent(self, sendings: Sequence[OutgoingTransfer]) -> None:
         raise AssertionError("UDP does not report sent PDUs")
 
-    def handle_trouble(self, remote: Hashable, why: str) -> None:
-        self.troubles.append((remote, why))
+    def handle_transient_error(self, remote: Hashable, why: str) -> None:
+        self.transient_errors.append((remote, why))
 
     def handle_unreachable(self, remote: Hashable, error: Exception) -> None:
         raise AssertionError("UDP reports no remote as unreachable")

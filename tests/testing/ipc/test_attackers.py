@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aqueduct.testing.ipc.attackers import HOARDERS, STRANGER
+from aqueduct.testing.ipc.attackers import FORGER, HOARDERS
 from aqueduct.testing.ipc.record import IpcTaken, PduArrived
 from aqueduct.testing.ipc.simulation import simulate
 from tests.testing.ipc.quiet import PLAN, quiet_run
@@ -19,7 +19,7 @@ def test_forged_pdus_break_no_promise() -> None:
     strange = [
         entry
         for entry in outcome.record.entries
-        if isinstance(entry, PduArrived) and entry.source == STRANGER
+        if isinstance(entry, PduArrived) and entry.source == FORGER
     ]
     assert len(strange) > 20
     for peer in simulation.peers:
@@ -32,7 +32,7 @@ def test_excess_bytes_in_pdus_are_cut_off() -> None:
     took = [
         entry
         for entry in quiet_run(MEDDLED).run().record.entries
-        if isinstance(entry, IpcTaken) and entry.remote == STRANGER
+        if isinstance(entry, IpcTaken) and entry.remote == FORGER
     ]
     assert {len(entry.payload) for entry in took} == {8, 40, 60}
 

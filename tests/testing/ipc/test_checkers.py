@@ -23,7 +23,7 @@ from aqueduct.testing.ipc.record import (
     LifeStopped,
     PduArrived,
     PduSent,
-    Troubled,
+    RemoteFailed,
 )
 from tests.testing.ipc.quiet import quiet_run
 
@@ -197,7 +197,7 @@ def _reset_without_cancel(record: IpcRecord) -> None:
 def _a_message_goes_on_to_nowhere(record: IpcRecord) -> None:
     sent = farewell(record)
     when = (sent.time + of_message(record, IpcEnded, sent.message).time) / 2
-    after(record, sent, Troubled(when, sent.endpoint, sent.life, sent.remote, hopeless=True))
+    after(record, sent, RemoteFailed(when, sent.endpoint, sent.life, sent.remote, permanent=True))
 
 
 @breaks("unreachable at once")
@@ -318,14 +318,14 @@ def _an_id_is_trusted_for_long(record: IpcRecord) -> None:
 
 
 @breaks("owner ids are fresh")
-def _an_id_is_trusted_in_trouble(record: IpcRecord) -> None:
+def _an_id_is_trusted_after_an_error(record: IpcRecord) -> None:
     _an_id_is_trusted_for_long(record)
     sent = farewell(record)
     at = record.entries.index(sent)
     heard = HeaderAck(b"1" * 16).encode()
     record.entries[at:at] = [
         PduArrived(sent.time - 0.2, sent.endpoint, sent.life, sent.remote, heard),
-        Troubled(sent.time - 0.1, sent.endpoint, sent.life, sent.remote),
+        RemoteFailed(sent.time - 0.1, sent.endpoint, sent.life, sent.remote),
     ]
 
 

@@ -106,7 +106,7 @@ class Outbox:
         """Bytes of memory of all records."""
         self.max_buffered = max_buffered
         self.error: BaseException | None = None
-        """Why nothing more will be stored."""
+        """The error that stopped the producer, if any."""
         self._filling: Batch | None = None
         self._changed = asyncio.Event()
         """Set when there may be something to send."""
@@ -211,7 +211,7 @@ class Outbox:
         self.next_sequence = committed + 1
 
     def resend(self, committed: int, *, is_done: bool) -> None:
-        """Send again what a new connection has not stored; with ``is_done`` that is nothing."""
+        """Retransmit the records that are not stored; none of them if ``is_done``."""
         self._sent = 0
         while self._batches:
             batch = self._batches[0]

@@ -111,9 +111,9 @@ class Producer:
         """With ``scope``: the fingerprint of all rows passed to it, including rows that need not be
         sent. Pass the sum over all parts to `Client.end_step`."""
         self.reconnects = 0
-        """How often the producer has reconnected."""
-        self.trouble = ""
-        """Why the producer is not connected, as far as it is known."""
+        """The number of reconnects."""
+        self.disconnect_reason = ""
+        """Why the producer is disconnected; empty if it is connected or the reason is unknown."""
         self._outbox = Outbox(max_buffered)
         self._instance = uuid.uuid4().hex
         """Distinguishes this producer from others with the same id."""
@@ -343,7 +343,7 @@ class Producer:
                 try:
                     await self._converse(retry.connect_timeout)
                 except LOST as error:
-                    self.trouble = explain(self._address, error)
+                    self.disconnect_reason = explain(self._address, error)
                     if self._is_connected:
                         self._is_connected = False
                         self.reconnects += 1
@@ -420,7 +420,7 @@ class Producer:
         self._topic_id, self._epoch = answer.topic_id, answer.epoch
         self.max_record = answer.max_record
         self._is_connected = True
-        self.trouble = ""
+        self.disconnect_reason = ""
         self.is_done = self.is_done or answer.is_done
         outbox.partitions = answer.partitions
         if not self._has_opened:

@@ -78,48 +78,49 @@ def checked(
     columns = {
         "ids": ids, "keys": keys, "headers": headers, "timestamps": timestamps, "times": times
     }  # fmt: skip
-    given = {name: column for name, column in columns.items() if column is not None}
-    for name, column in given.items():
+    present = {name: column for name, column in columns.items() if column is not None}
+    for name, column in present.items():
         if len(column) != len(values):
             raise ValueError(f"{len(column)} {name} for {len(values)} values")
     for start in range(0, len(values), PIECE):
         cut = slice(start, start + PIECE)
         piece, sizes = _converted(
-            values[cut], {name: column[cut] for name, column in given.items()}, wants_ids
+            values[cut], {name: column[cut] for name, column in present.items()}, wants_ids
         )
         check_size(max(sizes), max_record)
         yield piece, sizes
 
 
 def _converted(
-    values: Sequence[bytes], given: dict[str, Sequence[Any]], wants_ids: bool
+    values: Sequence[bytes], present: dict[str, Sequence[Any]], wants_ids: bool
 ) -> tuple[RecordColumns, list[int]]:
     _check_all_bytes(values, "a record")
     columns = RecordColumns(0, list(values), [])
     sizes = list(map(len, values))
-    if "keys" in given:
-        columns.keys = list(given["keys"])
+    if "keys" in present:
+        columns.keys = list(present["keys"])
         _check_all_bytes([key for key in columns.keys if key is not None], "a key")
         for at, key in enumerate(columns.keys):
             if key:
                 sizes[at] += len(key)
-    if "timestamps" in given:
-        timestamps = given["timestamps"]
-        for each in _odd(timestamps, int, float) or (min(timestamps), max(timestamps)):
+    if "timestamps" in present:
+        timestamps = present["timestamps"]
+        for each in _of_other_types(timestamps, int, float) or (min(timestamps), max(timestamps)):
             _check_timestamp(each)
         columns.timestamps = [round(each * 1e6) for each in timestamps]
-    if "times" in given:
-        columns.timestamps = list(given["times"])
-        for each in _odd(given["times"], int) or (min(given["times"]), max(given["times"])):
+    if "times" in present:
+        times = present["times"]
+        for each in _of_other_types(times, int) or (min(times), max(times)):
             _check_time(each)
-    elif "timestamps" not in given:
+        columns.timestamps = list(times)
+    elif "timestamps" not in present:
         columns.timestamps = [int(time.time() * 1e6)] * len(values)
-    if "headers" in given:
-        for at, row in enumerate(given["headers"]):
+    if "headers" in present:
+        for at, row in enumerate(present["headers"]):
             if row is not None:
                 sizes[at] += _size_of_headers(row)
-        columns.headers = [list(row.items()) if row else [] for row in given["headers"]]
-    ids = given.get("ids")
+        columns.headers = [list(row.items()) if row else [] for row in present["headers"]]
+    ids = present.get("ids")
     _check_ids(ids, wants_ids)
     if ids is not None:
         columns.ids = b"".join(ids)
@@ -127,7 +128,7 @@ def _converted(
 
 
 def batches(columns: RecordColumns, sizes: list[int], partition: int | None) -> Iterator[Batch]:
-    """Yield the records in messages of a good size; `Outbox.append` numbers them."""
+    """Split records into batches that fit a message; `Outbox.append` numbers them."""
     ends = list(accumulate(map(OVERHEAD.__add__, sizes)))
     counts = None
     if columns.headers is not None:
@@ -179,12 +180,12 @@ def _size_of_headers(headers: Mapping[str, bytes]) -> int:
 def _check_ids(ids: Sequence[bytes] | None, wanted: bool) -> None:
     if ids is None:
         check_id(None, wanted)
-    elif not wanted or _odd(ids, bytes) or set(map(len, ids)) - {ID_SIZE}:
+    elif not wanted or _of_other_types(ids, bytes) or set(map(len, ids)) - {ID_SIZE}:
         for each in ids:
             check_id(each, wanted)
 
 
-def _odd(column: Sequence[Any], *kinds: type) -> list[Any]:
+def _of_other_types(column: Sequence[Any], *kinds: type) -> list[Any]:
     """Return the values of other types; checking the set of types first makes that cheap."""
     if set(map(type, column)).issubset(kinds):
         return []
@@ -192,5 +193,5 @@ def _odd(column: Sequence[Any], *kinds: type) -> list[Any]:
 
 
 def _check_all_bytes(column: Sequence[Any], what: str) -> None:
-    for each in _odd(column, bytes):
+    for each in _of_other_types(column, bytes):
         raise TypeError(f"{what} is bytes, not {type(each).__name__}")

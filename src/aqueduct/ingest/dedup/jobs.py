@@ -48,7 +48,7 @@ from aqueduct.ingest.dedup.spill import NAME as SPILL
 from aqueduct.ingest.dedup.spill import SpilledIds, SpillFault
 from aqueduct.ingest.errors import CorruptFile, IngestError, RefusedRecords, StepConflict
 from aqueduct.ingest.protocol import StepInfo
-from aqueduct.ingest.server.memory import give_back
+from aqueduct.ingest.server.memory import release_free_memory
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import TopicStorage
 from aqueduct.ingest.storage.checked import write_blob
@@ -117,15 +117,15 @@ class Jobs:
         now: int,
         limits: IngestSettings,
         *,
-        again: bool = False,
+        is_reconnect: bool = False,
         is_dense: bool = False,
         attempt: Attempt | None = None,
     ) -> tuple[bool, Recollection | None]:
         """Open a part for writing.
 
         Return whether the part is done already, and what must be read back before it is written.
-        ``ends`` has the end of each partition; ``again`` is for a reconnecting producer, which does
-        not repeat acknowledged rows. ``is_dense``: the job ends every step in this topic.
+        ``ends`` has the end of each partition. ``is_reconnect``: the producer has reconnected, and
+        does not repeat acknowledged rows. ``is_dense``: the job ends every step in this topic.
         While ``attempt`` is open, it never has to send rows again because others need memory.
         """
         try:
@@ -133,9 +133,9 @@ class Jobs:
             self._check_known()
             job = self._jobs.get(scope.job)
             what = plan(job, scope)
-            if what is Plan.NOTHING:
+            if what is Plan.NOTHING_TO_SEND:
                 return True, None
-            if again and what is not Plan.GO_ON:
+            if is_reconnect and what is not Plan.CONTINUE:
                 raise ScopeFault(unknown_run(scope))
             if what is Plan.NEW_STEP:
                 _warn_if_left(job, scope)
@@ -169,7 +169,7 @@ class Jobs:
                     return False, None
             is_new_run = self._begun.get(scope.job) == scope.run
             ledger = self._ledger(job, limits, is_new_run=is_new_run)
-            if not ledger.can_be_made_again and not is_new_run:
+            if not ledger.is_rebuildable and not is_new_run:
                 raise ScopeFault(lost_run(scope))
             if any(ends[number] < offset for number, offset in job.offsets.items()):
                 # A repair has cut rows off: new rows may get offsets before the recorded ones.
@@ -199,7 +199,7 @@ class Jobs:
         """Move ids to a spill file, and return their memory."""
         spilled = SpilledIds(self._spill, ids)
         ids.clear()
-        give_back()
+        release_free_memory()
         return spilled
 
     def install(self, read: Recollection, now: int) -> None:
@@ -309,14 +309,14 @@ class Jobs:
     def admit(
         self, scope: WriteScope, ids: Sequence[bytes], now: int, attempt: Attempt | None = None
     ) -> Sequence[int]:
-        """Return the indices of the new rows; `kept` or `drop` must follow."""
+        """Return the indices of the new rows; `confirm_admitted` or `drop_admitted` must follow."""
         try:
             job = self._jobs.get(scope.job)
             what = plan(job, scope)
-            if what is Plan.NOTHING:
+            if what is Plan.NOTHING_TO_SEND:
                 return ()
             ledger = self._ledgers.get(scope.job)
-            if what is not Plan.GO_ON or ledger is None or not ledger.takes(scope.part, attempt):
+            if what is not Plan.CONTINUE or ledger is None or not ledger.takes(scope.part, attempt):
                 raise ScopeFault(must_resend(scope))
             self._used[scope.job] = now
             self._admitted.add(scope.job)
@@ -329,11 +329,11 @@ class Jobs:
             self._ledgers.pop(scope.job, None)
             raise RefusedRecords(str(fault)) from None
 
-    def kept(self) -> None:
+    def confirm_admitted(self) -> None:
         """Record that all admitted rows are stored."""
         self._admitted.clear()
 
-    def drop(self) -> None:
+    def drop_admitted(self) -> None:
         """Drop the ids of jobs whose admitted rows were not stored: they are read back later."""
         for name in self._admitted:
             self._ledgers.pop(name, None)
@@ -373,7 +373,7 @@ class Jobs:
                     is_busy = (name, part) in open_parts or ledger.is_awaited(part)
                     if size and (not is_busy or ledger.can_forget(part)):
                         yield Idle(False, part_used, name, part, size, is_busy)
-            elif name not in busy and ledger.size and ledger.can_be_made_again:
+            elif name not in busy and ledger.size and ledger.is_rebuildable:
                 yield Idle(False, self._last_use(name), name, None, ledger.size)
 
     def _open_parts(self, keep: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -402,7 +402,7 @@ class Jobs:
         busy = {job for job, _ in self._open_parts(keep)}
         for name, ledger in self._ledgers.items():
             used = self._last_use(name)
-            is_lost = not ledger.can_be_made_again
+            is_lost = not ledger.is_rebuildable
             is_old = used < now - _IDLE_TIMEOUT
             if ledger.is_spilled and (name not in kept and is_old if is_lost else name not in busy):
                 yield Idle(is_lost, used, name, None, 0)
@@ -418,7 +418,7 @@ class Jobs:
 
     def complete(self, parts: Iterable[WriteScope], now: int) -> None:
         """Journal that parts are complete; all of their rows are stored."""
-        done = [scope for scope in parts if plan(self._jobs.get(scope.job), scope) is Plan.GO_ON]
+        done = [scope for scope in parts if plan(self._jobs.get(scope.job), scope) is Plan.CONTINUE]
         changes: dict[str, Job | None] = {}
         jobs = dict(self._unfinished)
         for scope in done:

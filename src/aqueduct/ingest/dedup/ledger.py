@@ -152,7 +152,7 @@ class Ledger:
         return not isinstance(self._ids, MemoryIds)
 
     @property
-    def can_be_made_again(self) -> bool:
+    def is_rebuildable(self) -> bool:
         """Whether the ledger can be rebuilt from the stored rows."""
         return self._unique or self._is_first_run
 

@@ -17,7 +17,7 @@ from aqueduct.ingest.dedup.scope import (
     parse_producer_id,
 )
 from aqueduct.ingest.errors import RefusedRecords
-from aqueduct.ingest.server.memory import give_back
+from aqueduct.ingest.server.memory import release_free_memory
 from aqueduct.ingest.storage.base import PartitionStorage
 
 _PIECE = 8_192
@@ -41,7 +41,7 @@ class Recollection:
 
     def read(self, partitions: Sequence[PartitionStorage]) -> None:
         """Fill the ledger from the rows of the step."""
-        give_back()  # free memory of earlier writes, about as much as the read needs
+        release_free_memory()  # free memory of earlier writes, about as much as the read needs
         try:
             for part in partitions:
                 # The ids of rows that retention has removed are unknown.
@@ -59,7 +59,7 @@ class Recollection:
         except ScopeFault as fault:
             raise RefusedRecords(str(fault)) from None
         finally:
-            give_back()
+            release_free_memory()
 
     def _recall(self, batch: pa.RecordBatch) -> None:
         producers = batch.column("producer_id")

@@ -210,9 +210,9 @@ class Plan(enum.Enum):
 
     NEW_STEP = enum.auto()
     NEW_RUN = enum.auto()
-    GO_ON = enum.auto()
-    NOTHING = enum.auto()
-    """Send nothing: the rows are stored, or the fingerprint comparison at the end fails."""
+    CONTINUE = enum.auto()
+    NOTHING_TO_SEND = enum.auto()
+    """The rows are stored, or the fingerprint comparison at the end fails."""
 
 
 def plan(job: Job | None, scope: WriteScope) -> Plan:
@@ -220,7 +220,7 @@ def plan(job: Job | None, scope: WriteScope) -> Plan:
     if job is None or scope.step > job.step:
         return Plan.NEW_STEP
     if is_ended(job, scope.step):
-        return Plan.NOTHING
+        return Plan.NOTHING_TO_SEND
     check_step(job, scope.job, scope.step, scope.run)
     if scope.unique != job.unique:
         raise ScopeFault(
@@ -230,7 +230,7 @@ def plan(job: Job | None, scope: WriteScope) -> Plan:
         )
     if scope.run != job.runs[-1]:
         return Plan.NEW_RUN
-    return Plan.NOTHING if scope.part in job.parts else Plan.GO_ON
+    return Plan.NOTHING_TO_SEND if scope.part in job.parts else Plan.CONTINUE
 
 
 def is_ended(job: Job, step: int) -> bool:

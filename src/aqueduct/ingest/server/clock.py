@@ -46,7 +46,7 @@ class Clock:
         """Return the wall clock as it is; log each jump once."""
         with self._lock:
             wall = self._wall()
-            self._look(wall)
+            self._check_for_jump(wall)
         return wall
 
     def cautious(self) -> float:
@@ -54,7 +54,7 @@ class Clock:
         wall = self.now()
         return wall if self._jumped_at is None else min(wall, self._steady() + self._offset)
 
-    def _look(self, wall: float) -> None:
+    def _check_for_jump(self, wall: float) -> None:
         steady = self._steady()
         drift = wall - steady - self._offset
         if abs(drift) <= TOLERANCE:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-WORTH_IT = 32 * 1024 * 1024
+MIN_READ = 32 * 1024 * 1024
 """Bytes read since the last call that make another one worth its cost."""
 
 
@@ -27,7 +27,7 @@ def _find_trim() -> Callable[[int], int] | None:
 _trim = _find_trim()
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Release free memory of Arrow and of malloc. Call it in a thread: it takes milliseconds."""
     pa.default_memory_pool().release_unused()
     if _trim is not None:

@@ -28,7 +28,7 @@ from aqueduct.ingest.protocol import (
     Topics,
 )
 from aqueduct.ingest.records import in_pieces
-from aqueduct.ingest.server.memory import WORTH_IT, give_back
+from aqueduct.ingest.server.memory import MIN_READ, release_free_memory
 from aqueduct.ingest.server.metrics import Metrics
 from aqueduct.ingest.server.named_readers import Move
 from aqueduct.ingest.server.permissions import Grant
@@ -131,10 +131,10 @@ class Reading:
 
         Returns whether it did.
         """
-        if self._read < WORTH_IT:
+        if self._read < MIN_READ:
             return False
         self._read = 0
-        await self._in_thread(give_back)
+        await self._in_thread(release_free_memory)
         return True
 
     async def answer(

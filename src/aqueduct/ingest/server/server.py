@@ -184,15 +184,15 @@ class IngestServer:
         host = peer[0]
         digest = digest_of(headers)
         try:
-            pause = 0.0 if self._throttle.knows(host, digest) else self._throttle.pause(host)
+            pause = 0.0 if self._throttle.was_valid(host, digest) else self._throttle.pause(host)
             if pause:
                 await asyncio.sleep(pause)
             try:
                 self._permissions.grant(headers)  # raises for an unknown token
             except Refuse:
-                self._throttle.fail(host, has_token=bool(headers.text(AUTHORIZATION)))
+                self._throttle.record_invalid(host, has_token=bool(headers.text(AUTHORIZATION)))
                 raise
-            self._throttle.welcome(host, digest)
+            self._throttle.record_valid(host, digest)
         finally:
             self.metrics.tokens_refused = self._throttle.refused
             self.metrics.tokens_turned_away = self._throttle.turned_away
@@ -371,11 +371,11 @@ class IngestServer:
         self, stream: Stream, topic: Topic, scope: WriteScope, request: Open, client: _Client
     ) -> None:
         """Serve a producer of a part; several may write it at once: ids identify the rows."""
-        again, is_dense = request.again is not None, request.after is not None
+        is_reconnect, is_dense = request.resume_after is not None, request.after is not None
         assert stream.attempt is not None
         try:
             async with self._turn(topic.name, scope.job):
-                begin = partial(self._store.begin, topic, scope, again, is_dense)
+                begin = partial(self._store.begin, topic, scope, is_reconnect, is_dense)
                 is_done, missing = await self._in_turn(
                     client, partial(begin, client.checked_owner, stream.attempt)
                 )
@@ -444,10 +444,10 @@ class IngestServer:
                 known = topic.owner_of(producer_id)
                 check_owner("producer id", producer_id, known, client.checked_owner)
                 instance = tagged(known or client.owner, request.instance)
-                if request.again is not None:
-                    if not 0 <= request.again <= MAX_SEQUENCE:
-                        raise RefusedRecords(f"invalid sequence number {request.again}")
-                    topic.check_owner(producer_id, instance, request.again)
+                if request.resume_after is not None:
+                    if not 0 <= request.resume_after <= MAX_SEQUENCE:
+                        raise RefusedRecords(f"invalid sequence number {request.resume_after}")
+                    topic.check_owner(producer_id, instance, request.resume_after)
                 await lease.clear()
                 committed = await self._in_turn(
                     client,
@@ -508,7 +508,7 @@ class _Client:
         """Held during a call in the writer thread."""
         self.recalling = asyncio.Lock()
         """Held while the ids of a step are read back."""
-        self.looking = asyncio.Lock()
+        self.lookup_lock = asyncio.Lock()
         """Held while offsets are looked up or topics listed: a listing takes megabytes."""
         self.advancing = asyncio.Semaphore(_ADVANCES)
         """Held while a named reader advances."""
@@ -521,7 +521,7 @@ class _Client:
     def share_of(self, request: Request) -> contextlib.AbstractAsyncContextManager[None]:
         """Return the lock to hold during a request, which limits its kind per connection."""
         if isinstance(request, Offsets | Topics):
-            return self.looking
+            return self.lookup_lock
         return self.advancing if isinstance(request, Advance) else _UNLOCKED
 
     @property

@@ -15,7 +15,7 @@ from aqueduct.ingest.errors import DiskLow, IngestError, RefusedRecords, Unknown
 from aqueduct.ingest.identity import History, TopicPosition, new_topic_id
 from aqueduct.ingest.protocol import TopicInfo
 from aqueduct.ingest.server.clock import TOLERANCE, Clock
-from aqueduct.ingest.server.memory import give_back
+from aqueduct.ingest.server.memory import release_free_memory
 from aqueduct.ingest.server.topic import Submission, Topic, replaced
 from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ingest.storage.base import Retention, Storage, check_name
@@ -24,7 +24,7 @@ _log = logging.getLogger("aqueduct.ingest")
 MAX_FILES = 8
 """Jobs with a spill file at once: each takes up to 8 MiB of memory (`spill.CACHE`)."""
 _NAMED = 10
-"""Topics that an error names."""
+"""The most topics that an error lists."""
 
 
 class Store:
@@ -153,7 +153,7 @@ class Store:
         self,
         topic: Topic,
         scope: WriteScope,
-        again: bool = False,
+        is_reconnect: bool = False,
         is_dense: bool = False,
         owner: str = "",
         attempt: Attempt | None = None,
@@ -167,7 +167,7 @@ class Store:
             topic.ends(),
             self._now(),
             self.limits,
-            again=again,
+            is_reconnect=is_reconnect,
             is_dense=is_dense,
             attempt=attempt,
         )
@@ -366,7 +366,7 @@ class Store:
         finally:
             if rolled:
                 # Once, not per segment: other threads page the memory in again.
-                give_back()
+                release_free_memory()
         return rolled
 
     def _retain(self, topic: Topic, partition: int) -> int:

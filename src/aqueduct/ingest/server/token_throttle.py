@@ -19,7 +19,7 @@ from aqueduct.api.server import Refuse
 _log = logging.getLogger("aqueduct.ingest")
 
 FREE = 5
-"""Wrong tokens from an address that are answered without delay: people mistype."""
+"""Wrong tokens from an address that are answered without delay: typing errors happen."""
 FORGIVEN = 10.0
 """Seconds after which one wrong token is forgiven."""
 FIRST_PAUSE = 0.1
@@ -34,7 +34,7 @@ _LINES = 10
 
 
 @dataclass(slots=True)
-class _Suspect:
+class _Failures:
     failures: float = 0.0
     """Wrong tokens, minus the forgiven ones."""
     since: float = 0.0
@@ -49,43 +49,43 @@ class TokenThrottle:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._suspects: OrderedDict[str, _Suspect] = OrderedDict()
-        self._friends: OrderedDict[tuple[str, bytes], None] = OrderedDict()
-        """Networks, and digests of tokens that were valid from there."""
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._valid_tokens: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        """Networks, each with the digest of a token that was valid from there, by last use."""
         self.refused = 0
         """Connections with a wrong token, or without a token."""
         self.turned_away = 0
         """Connections rejected before their token was checked."""
         self._lines = float(_LINES)
         self._lines_since = clock()
-        self._unsaid = 0
+        self._suppressed = 0
 
     def __len__(self) -> int:
-        return len(self._suspects)
+        return len(self._failures)
 
-    def knows(self, host: str, digest: bytes) -> bool:
+    def was_valid(self, host: str, digest: bytes) -> bool:
         """Return whether a token, given by its digest, was valid from an address before."""
-        return (network_of(host), digest) in self._friends
+        return (network_of(host), digest) in self._valid_tokens
 
-    def welcome(self, host: str, digest: bytes) -> None:
+    def record_valid(self, host: str, digest: bytes) -> None:
         """Record that a token was valid."""
-        friend = network_of(host), digest
-        self._friends[friend] = None
-        self._friends.move_to_end(friend)
-        if len(self._friends) > MAX_ADDRESSES:
-            self._friends.popitem(last=False)
+        known = network_of(host), digest
+        self._valid_tokens[known] = None
+        self._valid_tokens.move_to_end(known)
+        if len(self._valid_tokens) > MAX_ADDRESSES:
+            self._valid_tokens.popitem(last=False)
 
     def pause(self, host: str) -> float:
         """Return the delay before the token of a client is checked; raise `Refuse` if too long."""
-        suspect = self._suspects.get(network_of(host))
-        if suspect is None:
+        failed = self._failures.get(network_of(host))
+        if failed is None:
             return 0.0
         now = self._clock()
-        self._forgive(suspect, now)
-        if suspect.failures <= FREE - 1:
+        self._decay(failed, now)
+        if failed.failures <= FREE - 1:
             return 0.0
-        step: float = min(FIRST_PAUSE * 2.0 ** max(suspect.failures - FREE, 0), LAST_PAUSE)
-        at = max(now, suspect.next) + step
+        step: float = min(FIRST_PAUSE * 2.0 ** max(failed.failures - FREE, 0), LAST_PAUSE)
+        at = max(now, failed.next) + step
         if at - now > LONGEST:
             self.turned_away += 1
             raise Refuse(
@@ -93,35 +93,35 @@ class TokenThrottle:
                 f"{LONGEST:g} s",
                 is_busy=True,
             )
-        suspect.next = at
+        failed.next = at
         return at - now
 
-    def fail(self, host: str, *, has_token: bool) -> None:
+    def record_invalid(self, host: str, *, has_token: bool) -> None:
         """Record that a client sent a wrong token, or none."""
         now = self._clock()
         self.refused += 1
         network = network_of(host)
-        suspect = self._suspects.get(network)
-        if suspect is None:
-            if len(self._suspects) >= MAX_ADDRESSES:
-                self._suspects.popitem(last=False)
-            suspect = self._suspects[network] = _Suspect(since=now)
-        self._suspects.move_to_end(network)
-        self._forgive(suspect, now)
-        suspect.failures = min(suspect.failures + 1, FREE + 10)
-        suspect.total += 1
-        if suspect.total & (suspect.total - 1) == 0:  # the first, second, fourth, eighth ...
-            self._say(host, suspect.total, has_token, now)
+        failed = self._failures.get(network)
+        if failed is None:
+            if len(self._failures) >= MAX_ADDRESSES:
+                self._failures.popitem(last=False)
+            failed = self._failures[network] = _Failures(since=now)
+        self._failures.move_to_end(network)
+        self._decay(failed, now)
+        failed.failures = min(failed.failures + 1, FREE + 10)
+        failed.total += 1
+        if failed.total & (failed.total - 1) == 0:  # the first, second, fourth, eighth ...
+            self._log_failure(host, failed.total, has_token, now)
 
-    def _forgive(self, suspect: _Suspect, now: float) -> None:
-        suspect.failures = max(suspect.failures - (now - suspect.since) / FORGIVEN, 0.0)
-        suspect.since = now
+    def _decay(self, failed: _Failures, now: float) -> None:
+        failed.failures = max(failed.failures - (now - failed.since) / FORGIVEN, 0.0)
+        failed.since = now
 
-    def _say(self, host: str, total: int, has_token: bool, now: float) -> None:
+    def _log_failure(self, host: str, total: int, has_token: bool, now: float) -> None:
         self._lines = min(self._lines + now - self._lines_since, _LINES)
         self._lines_since = now
         if self._lines < 1:
-            self._unsaid += 1
+            self._suppressed += 1
             return
         self._lines -= 1
         _log.warning(
@@ -129,9 +129,9 @@ class TokenThrottle:
             host,
             "a wrong" if has_token else "no",
             total,
-            f"; {self._unsaid} such lines were suppressed" if self._unsaid else "",
+            f"; {self._suppressed} such lines were suppressed" if self._suppressed else "",
         )
-        self._unsaid = 0
+        self._suppressed = 0
 
 
 def network_of(host: str) -> str:

@@ -155,9 +155,9 @@ class Topic:
             arranged = self._arrange(submissions, now)
             if arranged:
                 self._store(arranged, now)
-            self.jobs.kept()
+            self.jobs.confirm_admitted()
         finally:
-            self.jobs.drop()
+            self.jobs.drop_admitted()
         complete = [each for each in submissions if each.records.is_last and each.fault is None]
         if complete:
             self._complete(complete, now)
@@ -175,8 +175,8 @@ class Topic:
                     submission.fault = fault
                 return
             for job in sorted(jobs):  # a fault affects only its own job
-                theirs = [each for each in submissions if each.scope and each.scope.job == job]
-                self._complete(theirs, now)
+                of_job = [each for each in submissions if each.scope and each.scope.job == job]
+                self._complete(of_job, now)
 
     def _store(self, arranged: list[_Arranged], now: int) -> None:
         self.begin_epoch()
@@ -206,7 +206,7 @@ class Topic:
         for each in arranged:
             for number, chunk in each.chunks:
                 chunks.setdefault(number, []).append(chunk)
-        return Group({number: self._records(theirs) for number, theirs in chunks.items()}, now)
+        return Group({number: self._records(parts) for number, parts in chunks.items()}, now)
 
     def _records(self, chunks: list[Chunk]) -> PartitionRecords:
         owners = self.owners
@@ -222,7 +222,7 @@ class Topic:
         A successor is a later submission of the same stream. Submissions are validated before they
         get here, so this handles only errors that no check covers.
         """
-        good: list[_Arranged] = []
+        encodable: list[_Arranged] = []
         failed: set[str] = set()
         for each in arranged:
             submission = each.submission
@@ -233,13 +233,13 @@ class Topic:
                     for _, chunk in each.chunks:
                         make_batch([chunk], 0, now)
                 except Exception as error:  # noqa: BLE001 -- fails only this submission
-                    self._blame(submission, error)
+                    self._fail_submission(submission, error)
                     failed.add(submission.producer_id)
             if submission.fault is None:
-                good.append(each)
-        return good
+                encodable.append(each)
+        return encodable
 
-    def _blame(self, submission: Submission, error: Exception) -> None:
+    def _fail_submission(self, submission: Submission, error: Exception) -> None:
         """Fail one submission, and drop the ids of its job so that they are read again."""
         _log.error(
             "records of producer %s could not be stored in topic %s; others are unaffected",
@@ -264,7 +264,7 @@ class Topic:
                 if submission.scope is None:
                     self.jobs.check_free(producer)  # the job may be newer than the stream
                     known = last.get(producer, self.producers.get(producer, (0, 0))[0])
-                    wanted = _behind(producer, records, known)
+                    wanted = _new_indices(producer, records, known)
                 else:
                     ids = cut_ids(records.ids or b"")
                     wanted = self.jobs.admit(submission.scope, ids, now, submission.attempt)
@@ -273,7 +273,7 @@ class Topic:
                 submission.fault = fault
                 continue
             except Exception as error:  # noqa: BLE001 -- fails only this submission
-                self._blame(submission, error)
+                self._fail_submission(submission, error)
                 continue
             submission.skipped = len(records.values) - len(wanted)
             if not wanted:
@@ -369,7 +369,7 @@ def _check_times(producer: str, records: RecordColumns) -> None:
         )
 
 
-def _behind(producer: str, records: RecordColumns, known: int) -> range:
+def _new_indices(producer: str, records: RecordColumns, known: int) -> range:
     """Return the indices of the records after ``known``; raise `RefusedRecords` for a gap."""
     if records.sequence > known + 1:
         raise RefusedRecords(
@@ -394,8 +394,8 @@ def split(
         if records.keys is None and records.partitions is None:
             runs = spread(wanted, records.sequence, partitions)
             for number, slices in runs.items():
-                theirs = joined([sequences[run] for run in slices])
-                yield number, Chunk(producer, records.pick_runs(slices), theirs)
+                numbers = joined([sequences[run] for run in slices])
+                yield number, Chunk(producer, records.pick_runs(slices), numbers)
             return
     indices: dict[int, list[int]] = {}
     for at, number in zip(wanted, records.partitions_at(wanted, partitions), strict=True):

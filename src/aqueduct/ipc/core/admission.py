@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from aqueduct.ipc.core.incoming import IncomingState, IncomingTransfer, RemoteAccount
 from aqueduct.ipc.core.settings import IpcSettings
 
-_LOOKS = 8
+_MAX_EXAMINED = 8
 """Transfers to examine when room is short: a constant cost per PDU. The next PDU examines the next
 ones."""
 _FEW = 64
@@ -120,9 +120,9 @@ class ReceiveBudget:
         return size <= free and (account.held == 0 or account.held + size <= free)  # IPC-FLOW-8
 
     def _make_room(self, transfer: IncomingTransfer | None, now: float) -> bool:
-        """Displace a transfer that is behind; examine at most `_LOOKS`, skip the given one."""
+        """Displace a slow transfer other than this one; examine at most `_MAX_EXAMINED`."""
         ring = self._ring
-        for _ in range(min(_LOOKS, len(ring))):
+        for _ in range(min(_MAX_EXAMINED, len(ring))):
             other = ring.popleft()
             if other.state is not IncomingState.RECEIVING:
                 continue

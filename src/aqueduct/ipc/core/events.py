@@ -20,8 +20,8 @@ class Randomness(Protocol):
         """Return a random number between ``a`` and ``b``."""
 
 
-class Heard(IntEnum):
-    """Whether a batch of PDUs was useful."""
+class BatchResult(IntEnum):
+    """The effect of a batch of PDUs."""
 
     MALFORMED = 0
     """At least one was malformed."""
@@ -79,7 +79,7 @@ class Statistics:
     sent: int = 0
     """Messages that were delivered."""
     failed: int = 0
-    """Messages that were not delivered, or not for certain."""
+    """Messages that were not delivered, or whose outcome is unknown."""
     received: int = 0
     """Messages that the application took."""
     refused: int = 0
@@ -94,7 +94,7 @@ class Statistics:
     """PDUs that were retransmitted without an ack."""
     misdirected: int = 0
     """PDUs for an owner id that this endpoint does not have."""
-    crowded_out: int = 0
+    over_limit: int = 0
     """PDUs rejected because of a limit; their senders retry."""
     malformed: int = 0
     """PDUs that broke a rule and were dropped."""

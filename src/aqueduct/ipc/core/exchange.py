@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from aqueduct.errors import LocalProtocolError, RemoteProtocolError
-from aqueduct.ipc.core.events import Event, Heard, Randomness, Statistics, Transmit
+from aqueduct.ipc.core.events import BatchResult, Event, Randomness, Statistics, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.core.pdu import OVERHEAD, Code, DataAck, Header, HeaderAck, decode
 from aqueduct.ipc.core.receiving import TransferReceiver
@@ -89,7 +89,7 @@ class Exchange:
 
     # Inputs
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable, now: float) -> Heard:
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable, now: float) -> BatchResult:
         """Handle PDUs from a remote; return whether they were useful (IPC-TCP-2, IPC-TCP-6)."""
         counts = self.statistics
         malformed = counts.malformed
@@ -97,8 +97,8 @@ class Exchange:
         for pdu in pdus:
             self.handle_pdu(pdu, remote, now)
         if counts.malformed != malformed:
-            return Heard.MALFORMED
-        return Heard.USEFUL if _useless(counts) - useless < len(pdus) else Heard.USELESS
+            return BatchResult.MALFORMED
+        return BatchResult.USEFUL if _useless(counts) - useless < len(pdus) else BatchResult.USELESS
 
     def handle_pdu(self, pdu: bytes, remote: Hashable, now: float) -> None:
         """Process a PDU from a remote."""
@@ -128,9 +128,9 @@ class Exchange:
         for sleeper in self._timers.due(now):
             sleeper.handle_timer(now)
 
-    def handle_trouble(self, remote: Hashable, why: str) -> None:
+    def handle_transient_error(self, remote: Hashable, why: str) -> None:
         """Record why the transport could not reach a remote; retries continue."""
-        self._sender.handle_trouble(remote, why)
+        self._sender.handle_transient_error(remote, why)
 
     def handle_unreachable(self, remote: Hashable, why: str, now: float) -> None:
         """Fail the transfers to a remote that no retry can reach."""
@@ -181,4 +181,4 @@ class Exchange:
 
 def _useless(counts: Statistics) -> int:
     """Return the number of PDUs that advanced no message."""
-    return counts.ignored + counts.misdirected + counts.crowded_out + counts.duplicates
+    return counts.ignored + counts.misdirected + counts.over_limit + counts.duplicates

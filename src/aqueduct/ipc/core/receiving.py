@@ -170,7 +170,7 @@ class TransferReceiver:
             size = min(len(header.payload), header.length)
             account = self._budget.admit(remote, size, now)
         if account is None:
-            self._statistics.crowded_out += 1  # IPC-FLOW-2
+            self._statistics.over_limit += 1  # IPC-FLOW-2
             return
         transfer = IncomingTransfer(  # IPC-RECV-18
             header.message_id,
@@ -214,7 +214,7 @@ class TransferReceiver:
         elif len(data.payload) > transfer.max_data:  # IPC-RECV-10
             code, payload = Code.PDU_TOO_LARGE, encode_size(transfer.max_data)
         elif not self._budget.add(transfer, min(len(data.payload), transfer.missing), now):
-            self._statistics.crowded_out += 1  # IPC-FLOW-2
+            self._statistics.over_limit += 1  # IPC-FLOW-2
         else:
             self._add(transfer, data.payload, now)
         if code:

@@ -77,7 +77,7 @@ class _RemoteState:
 
     __slots__ = (
         "error",
-        "heard_at",
+        "last_ack_at",
         "max_data",
         "owner",
         "probe",
@@ -96,7 +96,7 @@ class _RemoteState:
         # In the order of sending. An OrderedDict, because any of them may be removed.
         self.waiting: OrderedDict[OutgoingTransfer, None] = OrderedDict()
         self.transfers: dict[OutgoingTransfer, None] = {}
-        self.heard_at = -NEVER
+        self.last_ack_at = -NEVER
         self.probe: OutgoingTransfer | None = None
         """The last transfer that was started in excess of the window, as a probe."""
         self.error = ""
@@ -186,7 +186,7 @@ class TransferSender:
         if not transfer.ended and transfer.retry_at == NEVER:
             self._schedule(transfer, now)
 
-    def handle_trouble(self, remote: Hashable, why: str) -> None:
+    def handle_transient_error(self, remote: Hashable, why: str) -> None:
         """Record why the transport could not reach a remote; retries continue."""
         known = self._remotes.get(remote)
         if known is not None:
@@ -241,7 +241,7 @@ class TransferSender:
         deadline = transfer.deadline
         if transfer.state is OutgoingState.WAITING:
             # A queued transfer does not time out while the remote answers others (IPC-FLOW-3).
-            deadline = max(deadline, known.heard_at + self._config.ack_timeout)
+            deadline = max(deadline, known.last_ack_at + self._config.ack_timeout)
         if now >= deadline:
             self._give_up(transfer, Code.SEND_TIMEOUT, now)  # IPC-SEND-13
         elif now >= transfer.retry_at:
@@ -264,7 +264,7 @@ class TransferSender:
         probe = known.probe
         if (
             known.waiting
-            and now >= known.heard_at + self._config.max_backoff
+            and now >= known.last_ack_at + self._config.max_backoff
             and (probe is None or probe.state is not OutgoingState.HEADER)
         ):
             known.probe = known.waiting.popitem(last=False)[0]
@@ -281,7 +281,7 @@ class TransferSender:
             self._statistics.ignored += 1  # IPC-SEND-7
             return
         known = self._remotes[remote]
-        known.heard_at = now
+        known.last_ack_at = now
         if ack.code == Code.SUCCESS:
             # A late ack of a predecessor says nothing about the current owner.
             if not known.owner or known.owner[:INCARNATION] == transfer.destination[:INCARNATION]:
@@ -363,7 +363,7 @@ class TransferSender:
                 self._statistics.ignored += 1  # IPC-SEND-11
             return
         known = self._remotes[remote]
-        known.heard_at = now
+        known.last_ack_at = now
         if ack.code == Code.SUCCESS:
             self._advance(transfer, known, now)
         else:
@@ -373,7 +373,7 @@ class TransferSender:
     def _hold(self, transfer: OutgoingTransfer, now: float) -> None:
         """Wait for the receiver's application, without charge to the window (IPC-SEND-18)."""
         known = self._remotes[transfer.remote]
-        known.heard_at = now
+        known.last_ack_at = now
         transfer.held = True
         self._schedule(transfer, now)
         if transfer.charge:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from aqueduct.errors import TLSError
-from aqueduct.ipc.core.events import Heard, Transmit
+from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 
 
@@ -43,13 +43,13 @@ class PduTransport(Protocol):
 class PduListener(Protocol):
     """What a transport calls: the endpoint."""
 
-    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> Heard:
+    def handle_pdus(self, pdus: Sequence[bytes], remote: Hashable) -> BatchResult:
         """Handle PDUs from a remote; return whether they were useful."""
 
     def handle_sent(self, transfers: Sequence[OutgoingTransfer]) -> None:
         """Process that PDUs of these transfers were sent, or could not be."""
 
-    def handle_trouble(self, remote: Hashable, why: str) -> None:
+    def handle_transient_error(self, remote: Hashable, why: str) -> None:
         """Record why a remote could not be reached, or was lost; retries continue."""
 
     def handle_unreachable(self, remote: Hashable, error: TLSError) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Protocol, cast
 
 from aqueduct.errors import ProtocolError, RemoteProtocolError, TLSError
-from aqueduct.ipc.core.events import Heard, Transmit
+from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.framing import Deframer, frame_head
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.secure import SLICE, TlsSession
@@ -42,7 +42,7 @@ class ConnectionOwner(Protocol):
     def handle_up(self, connection: TlsConnection) -> None:
         """Process that the TLS handshake is done and the peer is verified."""
 
-    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> Heard:
+    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> BatchResult:
         """Handle PDUs; return whether they were useful."""
 
     def handle_kept(self, more: int) -> None:
@@ -73,7 +73,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         """Whether it ever advanced a message."""
         self.kept = 0
         """Bytes of an incomplete PDU."""
-        self.heard = False
+        self.received_any = False
         """Whether a PDU ever arrived on it."""
         self.unsent = 0
         """Unsent bytes at the last count."""
@@ -271,11 +271,11 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._keep(self._frames.held)
         pdus = self._frames.poll_pdus()
         if pdus:
-            self.heard = True
-            heard = self._owner.handle_pdus(self, pdus)
-            if heard is Heard.USEFUL:
+            self.received_any = True
+            result = self._owner.handle_pdus(self, pdus)
+            if result is BatchResult.USEFUL:
                 self._use()
-            elif heard is Heard.MALFORMED:
+            elif result is BatchResult.MALFORMED:
                 self._error = RemoteProtocolError("IPC-TCP-2", "a malformed PDU")
                 return False
         return True

@@ -1,8 +1,8 @@
 """The transport between hosts: PDUs over TCP with TLS, on connections that it manages itself.
 
-A connection is opened when there is something to send, carries all messages for its remote and the
-acks of them, is opened again after it was lost, and closed when it is idle. Replies to a remote
-that connected use its connection: it need not listen.
+The transport opens a connection to a remote when there is something to send, uses it for all
+messages to that remote and their acks, reopens it after a loss, and closes it when it is idle.
+Replies to a remote that connected use its connection, so that the remote need not listen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from aqueduct.errors import ConnectError, TLSError
 from aqueduct.ipc.address import parse, unparse
-from aqueduct.ipc.core.events import Heard, Transmit
+from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.base import PduListener
 from aqueduct.ipc.transports.secure import TlsSession, client_context, refusal, server_context
@@ -29,7 +29,7 @@ SCHEME = "tls://"
 MAX_PDU = 256 * 1024
 WINDOW = 4 * 1024 * 1024
 ID_TRUST = 3_600.0
-"""Seconds. A connected peer does not change; `handle_trouble` reports when it is lost."""
+"""Seconds. A connected peer does not change; `handle_transient_error` reports when it is lost."""
 
 _MIN_FRAME = 1024 * 1024
 """Frames up to this are read whatever ``max_pdu`` is, so that a sender that does not know it gets
@@ -208,13 +208,13 @@ class TlsTransport:
         """Send PDUs; all for one remote are written at once."""
         if self._closing:
             return
-        gone: list[OutgoingTransfer] = []
-        troubles: dict[Hashable, str] = {}
+        finished: list[OutgoingTransfer] = []
+        reasons: dict[Hashable, str] = {}
         touched: list[TlsConnection] = []
         remote: Hashable = None
         connection: TlsConnection | None = None
         full = False
-        crowded = self._is_crowded()
+        over_limit = self._is_over_unsent_limit()
         for transmit in transmits:
             if transmit.remote is not remote:
                 remote = transmit.remote
@@ -223,24 +223,24 @@ class TlsTransport:
             if connection is None:
                 why = self._send_later(transmit)
                 if why is not None and transmit.transfer is not None:
-                    troubles[remote] = why
-                    gone.append(transmit.transfer)
-            elif full or (crowded and transmit.transfer is None and connection.unsent):
+                    reasons[remote] = why
+                    finished.append(transmit.transfer)
+            elif full or (over_limit and transmit.transfer is None and connection.unsent):
                 # Acks are dropped, as a network may drop them; the others are retried later.
                 if transmit.transfer is not None:
-                    gone.append(transmit.transfer)
+                    finished.append(transmit.transfer)
             elif connection.add(transmit):
                 touched.append(connection)
         for each in touched:
-            gone += each.flush()
-        for remote, why in troubles.items():
+            finished += each.flush()
+        for remote, why in reasons.items():
             if why:
-                self._listener.handle_trouble(remote, why)
-        if gone:
-            self._listener.handle_sent(gone)
+                self._listener.handle_transient_error(remote, why)
+        if finished:
+            self._listener.handle_sent(finished)
 
     def diagnose(self, remote: Hashable) -> str:
-        """Return "": `handle_trouble` was called with all that is known."""
+        """Return "": `handle_transient_error` was called with all that is known."""
         return ""
 
     async def close(self) -> None:
@@ -281,10 +281,10 @@ class TlsTransport:
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         if len(remote) > 3:
             # Only the peer can open it again, and then it has another name (IPC-TCP-5).
-            gone = TLSError(
+            disconnected = TLSError(
                 f"{self.name(remote)} disconnected; it may connect again under another name"
             )
-            self._loop.call_soon(self._listener.handle_unreachable, remote, gone)
+            self._loop.call_soon(self._listener.handle_unreachable, remote, disconnected)
             return ""
         route = self._routes.get(remote)
         if route is None:
@@ -307,15 +307,15 @@ class TlsTransport:
         try:
             await self._connect(route)
         except TimeoutError:
-            trouble = f"{name} did not answer within {self._limits.handshake_timeout:g} s"
+            reason = f"{name} did not answer within {self._limits.handshake_timeout:g} s"
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
-            trouble = f"{name} closed the connection during the handshake"
+            reason = f"{name} closed the connection during the handshake"
         except (ssl.SSLError, TLSError) as problem:
             error = refusal(name, problem)
         except socket.gaierror as problem:
-            trouble = f"cannot find {name}: {problem.strerror}"
+            reason = f"cannot find {name}: {problem.strerror}"
         except (OSError, ValueError) as problem:
-            trouble = f"cannot reach {name}: {_reason(problem)}"
+            reason = f"cannot reach {name}: {_reason(problem)}"
         else:
             return
         route.task = None
@@ -325,7 +325,7 @@ class TlsTransport:
         if error is not None:
             self._listener.handle_unreachable(route.remote, error)
         else:
-            self._listener.handle_trouble(route.remote, trouble)
+            self._listener.handle_transient_error(route.remote, reason)
         self._listener.handle_sent([each.transfer for each in waiting if each.transfer])
 
     async def _connect(self, route: _Route) -> None:
@@ -432,10 +432,10 @@ class TlsTransport:
             [each for each in route.take_waiting() if each.transfer and not each.transfer.ended]
         )
 
-    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> Heard:
+    def handle_pdus(self, connection: TlsConnection, pdus: list[bytes]) -> BatchResult:
         """Handle PDUs; return whether they were useful."""
         if self._closing:
-            return Heard.USELESS
+            return BatchResult.USELESS
         return self._listener.handle_pdus(pdus, connection.remote)
 
     def handle_kept(self, more: int) -> None:
@@ -456,7 +456,7 @@ class TlsTransport:
         """Account for ``more`` unsent bytes; negative when the kernel took them."""
         self._unsent += more
 
-    def _is_crowded(self) -> bool:
+    def _is_over_unsent_limit(self) -> bool:
         """Return whether too much is unsent; recount only above the limit."""
         if self._unsent <= _MAX_UNSENT:
             return False
@@ -504,9 +504,9 @@ class TlsTransport:
         if route is not None and route.connection is connection:
             route.connection = None
             # A connection that never carried a PDU may be lost again at once: pause.
-            route.not_before = 0.0 if connection.heard else self._loop.time() + _PAUSE
+            route.not_before = 0.0 if connection.received_any else self._loop.time() + _PAUSE
         if not self._closing:
-            self._listener.handle_trouble(connection.remote, why)  # IPC-TCP-8
+            self._listener.handle_transient_error(connection.remote, why)  # IPC-TCP-8
 
     # Idle connections
 

@@ -68,7 +68,7 @@ NumberRange = tuple[bool, int, int]
 
 
 class Sending:
-    """A sender: the next number to leave and the numbers whose fate is known, by space."""
+    """A sender: by number space, the next number to send and the numbers whose fate is known."""
 
     __slots__ = ("fated", "next", "unreliable")
 

@@ -39,8 +39,8 @@ def _read_file(path: Path) -> pa.Table:
         raise TraceError(f"{str(path)!r} cannot be read: {error}") from None
     version = (table.schema.metadata or {}).get(VERSION_KEY)
     if version != str(SCHEMA_VERSION).encode():
-        said = "no trace" if version is None else f"a trace of schema {version.decode()}"
-        raise TraceError(f"{str(path)!r} is {said}; this program reads schema {SCHEMA_VERSION}")
+        found = "no trace" if version is None else f"a trace of schema {version.decode()}"
+        raise TraceError(f"{str(path)!r} is {found}; this program reads schema {SCHEMA_VERSION}")
     return table.select(SCHEMA.names)
 
 

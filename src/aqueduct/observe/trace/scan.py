@@ -38,8 +38,8 @@ MAX_HELD = 1024 * 1024
 _ANY = 2**62
 _LOWS = bytes(range(0x80))
 _LOWS_CONTINUED = bytes(range(0x80, 0x100))
-_SAME_ENOUGH = 3
-_WORTH_A_BLOCK = 8
+_MIN_EQUAL = 3
+_MIN_BLOCK = 8
 
 
 class PlainMessages:
@@ -206,7 +206,7 @@ def read_sizes(data: bytes, pos: int, number: int, sizes: array[int]) -> int:
                 pos = stop
                 same = same + 1 if size == before else 0
                 before = size
-                if same >= _SAME_ENOUGH:
+                if same >= _MIN_EQUAL:
                     count = _count_alike(data, pos, stride, low, bool(high), rest, size)
                     if count:
                         sizes.extend(array("q", (size,)) * count)
@@ -227,7 +227,7 @@ def _count_alike(
 ) -> int:
     """Return how many messages from ``pos`` on have consecutive numbers and one size, or 0."""
     count = min(0x80 - low, (len(data) - pos) // stride)
-    if count < _WORTH_A_BLOCK:
+    if count < _MIN_BLOCK:
         return 0
     stop = pos + count * stride
     lows = _LOWS_CONTINUED if continued else _LOWS

@@ -44,7 +44,7 @@ _POLL_INTERVAL = 0.2
 _CAUSE_DELAY = 0.5
 """Seconds to wait for the process that caused another one to exit."""
 _SHORT_RUN = 120.0
-"""Runs of up to so many seconds use only the fast compiler of the JVM."""
+"""Runs of at most this many seconds use only the fast compiler of the JVM."""
 _FAST_COMPILER = "-XX:TieredStopAtLevel=1"
 _STOP_TIMEOUT = 20.0
 """Seconds for a process to exit after `Stop`."""

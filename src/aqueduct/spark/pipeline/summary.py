@@ -1,4 +1,4 @@
-"""The result of a run: what became of every record, rates, latency and aggregates."""
+"""The result of a run: the outcome of every record, rates, latency and aggregates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RELIABLE = ("ordered", "unordered")
 
 @dataclass(frozen=True)
 class ModeTotals:
-    """What became of the records of one mode."""
+    """The outcome of the records of one mode, counted at each stage."""
 
     sent: int
     """Records that the devices sent."""
@@ -146,7 +146,7 @@ class Summary:
 def totals_by_mode(
     sent: Mapping[str, int], lost: Mapping[str, int], arrived: Mapping[str, int], figures: Figures
 ) -> dict[str, ModeTotals]:
-    """Return what became of the records of each mode."""
+    """Return the outcome of the records of each mode."""
     tables = (figures.rows, figures.distinct, figures.windowed, figures.too_late)
     counts = (sent, lost, arrived, *tables)
     return {mode: ModeTotals(*(count.get(mode, 0) for count in counts)) for mode in MODES}

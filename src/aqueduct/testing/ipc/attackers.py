@@ -22,7 +22,7 @@ from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.peer import Peer
 from aqueduct.testing.ipc.record import IpcRecord, IpcSent
 
-STRANGER = "eve"
+FORGER = "eve"
 FIRST_PIECE = 40
 EXCESS = 30
 
@@ -34,7 +34,7 @@ KEPT = 24
 """Messages that it continues at a time."""
 
 
-class Stranger:
+class Forger:
     """Sees every datagram, and sends garbage and forged PDUs.
 
     Nothing it sends may break a promise made to others. A valid message of its own is received
@@ -56,12 +56,12 @@ class Stranger:
         self._network = network
         self._record = record.entries
         self._messages: dict[bytes, bytes] = {}
-        network.receivers[STRANGER] = self._receive
+        network.receivers[FORGER] = self._receive
         if probability:
             network.on_datagram = self._hear
 
     def _hear(self, source: str, remote: str, datagram: bytes) -> None:
-        if self.quiet or STRANGER in (source, remote) or self._random.random() >= self._probability:
+        if self.quiet or FORGER in (source, remote) or self._random.random() >= self._probability:
             return
         forge = self._random.choice(
             (
@@ -78,7 +78,7 @@ class Stranger:
         if forged:
             at = self._random.choice((source, remote))
             for_source = forge in (self._false_ack, self._false_notice)
-            self._network.carry(STRANGER, source if for_source else at, forged)
+            self._network.carry(FORGER, source if for_source else at, forged)
 
     def _noise(self, _: bytes) -> bytes:
         return self._random.randbytes(self._random.randint(1, 80))
@@ -142,14 +142,14 @@ class Stranger:
         payload = self._messages.pop(message, None)
         if payload is None:
             return
-        self._record.append(IpcSent(self._clock.now, STRANGER, 1, message, source, payload))
+        self._record.append(IpcSent(self._clock.now, FORGER, 1, message, source, payload))
         excess = self._random.randbytes(EXCESS)
         first = payload[:FIRST_PIECE]
         rest = payload[FIRST_PIECE:]
         header = Header(message, owner, len(payload), first if rest else first + excess)
-        self._network.carry(STRANGER, source, header.encode())
+        self._network.carry(FORGER, source, header.encode())
         if rest:
-            self._network.carry(STRANGER, source, Data(message, owner, 1, rest + excess).encode())
+            self._network.carry(FORGER, source, Data(message, owner, 1, rest + excess).encode())
 
 
 class Hoarder:

@@ -28,9 +28,9 @@ from aqueduct.testing.ipc.record import (
     OwnerIdChanged,
     PduArrived,
     PduSent,
+    RemoteFailed,
     Reported,
     Resized,
-    Troubled,
 )
 
 SOON = 0.2
@@ -163,17 +163,17 @@ class Peer:
                 soon = SOON * self._plan.unit * self._random.random()
                 self._clock.after(soon, self.resize, life)
 
-    def report_trouble(self, remote: str) -> None:
+    def report_transient_error(self, remote: str) -> None:
         """Report a temporary transport error for a remote."""
         if self.exchange is not None:
-            self.exchange.handle_trouble(remote, "connection refused")
-            self._record.append(Troubled(self._clock.now, self.name, self.life, remote))
+            self.exchange.handle_transient_error(remote, "connection refused")
+            self._record.append(RemoteFailed(self._clock.now, self.name, self.life, remote))
 
     def report_unreachable(self, remote: str) -> None:
-        """Report that a remote is unreachable for good."""
+        """Report that a remote is permanently unreachable."""
         if self.exchange is not None:
             now = self._clock.now
-            self._record.append(Troubled(now, self.name, self.life, remote, hopeless=True))
+            self._record.append(RemoteFailed(now, self.name, self.life, remote, permanent=True))
             self.exchange.handle_unreachable(remote, "certificate expired", now)
 
     def _cancel(self, what: tuple[int, bytes]) -> None:

@@ -41,7 +41,7 @@ class IpcPlan:
     pause: float
     """Maximum seconds that a crashed endpoint is down."""
     garbage: float
-    """The `Stranger` sends a forged PDU after a datagram."""
+    """The `Forger` sends a forged PDU after a datagram."""
     hoard: float
     """Announcements of a `Hoarder` per unit; 0 for none."""
     deaf: tuple[tuple[str, float, float], ...]
@@ -103,7 +103,7 @@ def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:
         ("resize", random.choice((0.0, 0.0, 2.0, 10.0))),
         ("crash", random.choice((0.0, 0.3, 1.0))),
         ("close", random.choice((0.0, 0.0, 0.3))),
-        ("trouble", random.choice((0.0, 0.0, 1.0))),
+        ("transient error", random.choice((0.0, 0.0, 1.0))),
         ("unreachable", random.choice((0.0, 0.0, 0.3))),
     )
 

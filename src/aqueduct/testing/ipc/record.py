@@ -165,14 +165,14 @@ class Resized(IpcEntry):
 
 
 @dataclass(slots=True)
-class Troubled(IpcEntry):
-    """The transport reported a remote as unreachable, temporarily or for good."""
+class RemoteFailed(IpcEntry):
+    """The transport reported a remote as unreachable, temporarily or permanently."""
 
     remote: str
-    hopeless: bool = False
+    permanent: bool = False
 
     def __str__(self) -> str:
-        how = "unreachable" if self.hopeless else "in trouble"
+        how = "unreachable" if self.permanent else "temporarily unreachable"
         return f"   learns that {self.remote} is {how}"
 
 

@@ -11,7 +11,7 @@ from random import Random
 
 from aqueduct.testing.clock import VirtualClock, seeded
 from aqueduct.testing.faults import CALM, Faults, draw_faults
-from aqueduct.testing.ipc.attackers import Hoarder, Stranger
+from aqueduct.testing.ipc.attackers import Forger, Hoarder
 from aqueduct.testing.ipc.checkers import check
 from aqueduct.testing.ipc.network import DatagramNetwork
 from aqueduct.testing.ipc.peer import Peer
@@ -44,7 +44,7 @@ class IpcSimulation:
             Peer(seed, index, name, self.plan, self.clock, self.network, self.record)
             for index, name in enumerate(NAMES[: len(self.plan.configs)])
         ]
-        self.stranger = Stranger(
+        self.forger = Forger(
             self.plan.garbage,
             seeded(seed, "ipc stranger"),
             self.clock,
@@ -99,7 +99,7 @@ class IpcSimulation:
         faults = self.network.faults
         self.network.faults = replace(CALM, delay=min(faults.delay, ROUND_TRIP / 2 * unit))
         self.network.deaf = ()
-        self.stranger.quiet = True
+        self.forger.quiet = True
         for peer in self.peers:
             peer.draining = True
         clock.run(faults.delay + faults.jitter)
@@ -147,7 +147,7 @@ class IpcSimulation:
         elif verb == "unreachable":
             peer.report_unreachable(self._random.choice(others))
         else:
-            peer.report_trouble(self._random.choice(others))
+            peer.report_transient_error(self._random.choice(others))
         peer.turn_over()
         self.clock.after(self.plan.turn * self._random.expovariate(1.0), self._turn, peer)
 
@@ -155,7 +155,7 @@ class IpcSimulation:
         """Report to some senders that the remote is down, as some transports do."""
         for peer in self.peers:
             if peer.name == source and self._random.random() < 0.3:
-                peer.report_trouble(remote)
+                peer.report_transient_error(remote)
                 peer.turn_over()
 
 

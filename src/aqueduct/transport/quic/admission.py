@@ -68,9 +68,9 @@ class HalfOpen(Generic[T]):
         """Remove a connection that was accepted or has ended."""
         address = self._address_of.pop(connection, None)
         if address is not None:
-            mine = self._by_address[address]
-            del mine[connection]
-            if not mine:
+            connections = self._by_address[address]
+            del connections[connection]
+            if not connections:
                 del self._by_address[address]
 
     def count(self, address: str) -> int:
@@ -88,8 +88,8 @@ class HalfOpen(Generic[T]):
             return None
         most = max(self._by_address.values(), key=_load)
         oldest, since = next(iter(most.items()))
-        is_crowded = len(most) > self.count(newcomer) + 1
-        return oldest if is_crowded or now - since >= min_age else None
+        has_more = len(most) > self.count(newcomer) + 1
+        return oldest if has_more or now - since >= min_age else None
 
 
 def _load(connections: OrderedDict[T, float]) -> tuple[int, float]:
@@ -109,26 +109,26 @@ class Hidden(Generic[T]):
 
     def hold(self, connection: T, address: str, size: int) -> T | None:
         """Set the estimate of a connection; return the connection to close, or None."""
-        mine = self._by_address.setdefault(address, {})
-        more = size - mine.get(connection, 0)
-        mine[connection] = size
+        sizes = self._by_address.setdefault(address, {})
+        more = size - sizes.get(connection, 0)
+        sizes[connection] = size
         total = self._totals[address] = self._totals.get(address, 0) + more
         self.total += more
         if more > 0 and (total > self._most_of_one or self.total > self._most):
             if total <= self._most_of_one:
-                mine = self._by_address[max(self._totals, key=self._totals.__getitem__)]
-            return max(mine, key=mine.__getitem__)
+                sizes = self._by_address[max(self._totals, key=self._totals.__getitem__)]
+            return max(sizes, key=sizes.__getitem__)
         return None
 
     def remove(self, connection: T, address: str) -> None:
         """Remove a connection that was accepted or has ended."""
-        mine = self._by_address.get(address)
-        if mine is None or connection not in mine:
+        sizes = self._by_address.get(address)
+        if sizes is None or connection not in sizes:
             return
-        size = mine.pop(connection)
+        size = sizes.pop(connection)
         self.total -= size
         self._totals[address] -= size
-        if not mine:
+        if not sizes:
             del self._by_address[address], self._totals[address]
 
 

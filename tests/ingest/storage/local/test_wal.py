@@ -71,7 +71,7 @@ def test_blocks_are_read_as_they_were_written(tmp_path: Path) -> None:
         first += len(chunk.columns.values)
     file.close()
     blocks, scan = scanned(path)
-    assert (scan.good, scan.torn) == (path.stat().st_size, "")
+    assert (scan.valid_end, scan.torn) == (path.stat().st_size, "")
     assert [(block.first, block.end, block.metadata.group) for block in blocks] == [
         (0, 1, 1),
         (1, 4, 2),
@@ -128,7 +128,7 @@ def test_an_empty_file_has_no_blocks(tmp_path: Path) -> None:
     path = tmp_path / "0.wal"
     path.touch()
     blocks, scan = scanned(path)
-    assert (blocks, scan.good, scan.torn) == ([], 0, "")
+    assert (blocks, scan.valid_end, scan.torn) == ([], 0, "")
 
 
 def test_a_block_cut_at_any_byte_is_a_torn_tail(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_block_cut_at_any_byte_is_a_torn_tail(tmp_path: Path) -> None:
         fill(path, good + last[:size])
         blocks, scan = scanned(path)
         assert [block.end for block in blocks] == [1, 4]
-        assert scan.good == len(good)
+        assert scan.valid_end == len(good)
         assert "cut short" in scan.torn
 
 
@@ -153,7 +153,7 @@ def test_a_flipped_byte_is_damage_unless_it_is_in_the_last_block(tmp_path: Path)
         hit = max(start for start in starts if start <= at)
         if hit == starts[-1]:
             blocks, scan = scanned(path)
-            assert (len(blocks), scan.good) == (2, hit)
+            assert (len(blocks), scan.valid_end) == (2, hit)
             assert scan.torn
         else:
             with pytest.raises(CorruptFile) as caught:
@@ -167,7 +167,7 @@ def test_a_record_that_looks_like_a_block_does_not_hide_a_torn_tail(tmp_path: Pa
     outer = data_of([EMPTY, chunk_of("p", [2], [inner * 3 + MAGIC * 50], [0])])
     fill(path, outer[0] + outer[1][:-5])
     blocks, scan = scanned(path)
-    assert (len(blocks), scan.good) == (1, len(outer[0]))
+    assert (len(blocks), scan.valid_end) == (1, len(outer[0]))
 
 
 def test_rows_that_change_after_the_scan_are_damage(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_many_block_candidates_are_scanned_in_bounded_time(tmp_path: Path) -> No
     with pytest.raises(CorruptFile):
         scanned(path)
     fill(path, b"?" + MAGIC * 1_000)
-    assert scanned(path)[1].good == 0
+    assert scanned(path)[1].valid_end == 0
 
 
 def test_many_valid_headers_of_bad_blocks_are_scanned_in_bounded_time(tmp_path: Path) -> None:
@@ -260,6 +260,6 @@ def test_spliced_and_mutated_logs_never_yield_wrong_rows(
         blocks, scan = scanned(path)
     except CorruptFile:
         return
-    assert bool(scan.torn) == (scan.good < scan.size)
+    assert bool(scan.torn) == (scan.valid_end < scan.size)
     for block, batch in zip(blocks, read_rows(path, blocks), strict=True):
         assert batch.num_rows == block.count

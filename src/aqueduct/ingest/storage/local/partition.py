@@ -337,14 +337,14 @@ class Partition:
         """Remove the segments that end before an offset; return the bytes freed."""
         manifest = self.manifest
         count = bisect_left(manifest.segments, offset, key=lambda segment: segment.last)
-        gone, kept = manifest.segments[:count], manifest.segments[count:]
-        if not gone:
+        removed, kept = manifest.segments[:count], manifest.segments[count:]
+        if not removed:
             return 0
-        first = gone[-1].last + 1
-        freed = sum(segment.size for segment in gone)
+        first = removed[-1].last + 1
+        freed = sum(segment.size for segment in removed)
         self._install(replace(manifest, first=first, segments=kept), -freed)
-        self._sound.difference_update(segment.name for segment in gone)
-        remove_files(self.directory / segment.name for segment in gone)
+        self._sound.difference_update(segment.name for segment in removed)
+        remove_files(self.directory / segment.name for segment in removed)
         return freed
 
     # Reading, by any thread

@@ -117,8 +117,8 @@ def _blocks(path: Path, found: PartitionFiles, is_last: bool) -> list[Block]:
     blocks = list(scan.blocks())
     if scan.torn:
         if not is_last:
-            raise CorruptFile(path, scan.good, scan.torn)
-        found.torn = TornTail(path, scan.good, scan.size - scan.good, scan.torn)
+            raise CorruptFile(path, scan.valid_end, scan.torn)
+        found.torn = TornTail(path, scan.valid_end, scan.size - scan.valid_end, scan.torn)
     return blocks
 
 

@@ -180,7 +180,7 @@ class Scan:
         self.path = path
         self.size = 0
         """Bytes of the file."""
-        self.good = 0
+        self.valid_end = 0
         """The end of the valid part, once all blocks were read."""
         self.torn = ""
         """Why the tail is invalid; empty if there is none."""
@@ -190,24 +190,24 @@ class Scan:
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.size = os.fstat(file).st_size
-            while self.good < self.size:
+            while self.valid_end < self.size:
                 try:
-                    block = self._block(file, self.good)
+                    block = self._block(file, self.valid_end)
                 except _CutShort as fault:
                     self.torn = fault.reason
                     return
                 except _NoHeader as fault:
-                    if self._has_block_after(file, self.good + 1):
-                        raise CorruptFile(self.path, self.good, fault.reason) from None
+                    if self._has_block_after(file, self.valid_end + 1):
+                        raise CorruptFile(self.path, self.valid_end, fault.reason) from None
                     self.torn = fault.reason
                     return
                 except _BadBody as fault:
                     if fault.end < self.size:
-                        raise CorruptFile(self.path, self.good, fault.reason) from None
+                        raise CorruptFile(self.path, self.valid_end, fault.reason) from None
                     self.torn = fault.reason
                     return
                 yield block
-                self.good = block.position + block.size
+                self.valid_end = block.position + block.size
         finally:
             os.close(file)
 

@@ -26,9 +26,9 @@ from aqueduct.testing.ipc.record import (
     OwnerIdChanged,
     PduArrived,
     PduSent,
+    RemoteFailed,
     Reported,
     Resized,
-    Troubled,
 )
 
 DATA: Final = 1
@@ -116,10 +116,10 @@ class LifeFacts:
     owners: list[tuple[float, bytes]] = field(default_factory=list)
     heard: dict[str, list[float]] = field(default_factory=dict)
     """When acks arrived, by source."""
-    troubles: dict[str, list[float]] = field(default_factory=dict)
+    transient_errors: dict[str, list[float]] = field(default_factory=dict)
     """When the transport reported a remote as temporarily unreachable."""
     unreachable: dict[str, list[float]] = field(default_factory=dict)
-    """When it reported a remote as unreachable for good."""
+    """When it reported a remote as permanently unreachable."""
     whole: dict[bytes, float] = field(default_factory=dict)
     headers: dict[bytes, list[tuple[float, bytes]]] = field(default_factory=dict)
     """HEADER PDUs received for the current owner id, by message id: time and owner id."""
@@ -170,7 +170,7 @@ class IpcFacts:
             IpcTaken: self._took,
             IpcRefused: self._refused,
             Resized: self._resized,
-            Troubled: self._troubled,
+            RemoteFailed: self._remote_failed,
             PduSent: self._pdu_sent,
             PduArrived: self._pdu_arrived,
             Reported: self._reported,
@@ -239,9 +239,9 @@ class IpcFacts:
     def _resized(self, entry: Resized) -> None:
         self.lives[entry.endpoint, entry.life].limits.append((entry.time, entry.max_pdu))
 
-    def _troubled(self, entry: Troubled) -> None:
+    def _remote_failed(self, entry: RemoteFailed) -> None:
         life = self.lives[entry.endpoint, entry.life]
-        times = life.unreachable if entry.hopeless else life.troubles
+        times = life.unreachable if entry.permanent else life.transient_errors
         times.setdefault(entry.remote, []).append(entry.time)
 
     def _reported(self, entry: Reported) -> None:

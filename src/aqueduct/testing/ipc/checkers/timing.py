@@ -144,9 +144,9 @@ def owner_ids_are_fresh(facts: IpcFacts) -> Iterator[Violation]:
         if first.time - since > life.config.id_trust + EPSILON:
             text = f"started with an id last confirmed {first.time - since:.6f} s ago"
             yield about(message, text, first.time)
-        trouble = [time for time in life.troubles.get(remote, ()) if time < first.time]
-        if trouble and trouble[-1] > since + EPSILON:
-            text = "started with an id from before the remote was in trouble"
+        errors = [time for time in life.transient_errors.get(remote, ()) if time < first.time]
+        if errors and errors[-1] > since + EPSILON:
+            text = "started with an id from before an error of the remote"
             yield about(message, text, first.time)
 
 
