@@ -7,8 +7,8 @@ address                                      transport
 ``memory://name``                            `aqueduct.transport.memory`
 ============================================ =======================================
 
-This is the only module outside a transport's folder that names it: another transport is added
-here.
+This is the only module outside a transport's folder that opens connections with it: another
+transport is added here.
 """
 
 from __future__ import annotations
