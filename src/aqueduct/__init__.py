@@ -4,12 +4,15 @@ Send one half of a channel inside a message on another channel, and it becomes a
 """
 
 from aqueduct import blocking, ipc
+from aqueduct.api.calls import Request
 from aqueduct.api.client import ClientConnection, connect
 from aqueduct.api.connection import Connection
 from aqueduct.api.handles import Channel, Receiver, Sender, channel, oneshot
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import (
     AqueductError,
+    CallError,
+    CallTimeout,
     ChannelCancelled,
     ChannelClosed,
     ChannelError,
@@ -62,6 +65,8 @@ __all__ = [
     "DELIVERED",
     "LOST",
     "AqueductError",
+    "CallError",
+    "CallTimeout",
     "Channel",
     "ChannelCancelled",
     "ChannelClosed",
@@ -101,6 +106,7 @@ __all__ = [
     "Refuse",
     "Refused",
     "RemoteProtocolError",
+    "Request",
     "SendTimeout",
     "Sender",
     "Server",

@@ -18,6 +18,8 @@ each one that is not defined here::
      |   +- MessageTooLarge
      |   +- EncodeError
      |   +- DecodeError
+     |   +- CallError               a request was answered with an error (.code, .text, .by_peer)
+     +- CallTimeout                 a request was not answered in time; also a TimeoutError
      +- DeliveryError               a message of aqueduct.ipc (.to, .may_have_arrived)
      |   +- SendTimeout             no acknowledgement in time; also a TimeoutError
      |   +- MessageRefused          the receiver rejected the message
@@ -70,11 +72,14 @@ each one that is not defined here::
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Any
 
 __all__ = [
     "AqueductError",
+    "CallError",
+    "CallTimeout",
     "ChannelCancelled",
     "ChannelClosed",
     "ChannelError",
@@ -112,6 +117,9 @@ __all__ = [
     "VersionMismatch",
     "WouldBlock",
 ]
+
+
+_CALL_CODE = re.compile("[a-z0-9-]{1,64}")
 
 
 class CloseCode(IntEnum):
@@ -242,6 +250,34 @@ class EncodeError(MessageError):
 
 class DecodeError(MessageError):
     """The payload is not a value of the expected type."""
+
+
+class CallError(MessageError):
+    """A request was answered with an error instead of its reply.
+
+    A handler raises it to tell the caller why, with a ``code`` that programs can act on, and the
+    caller's `Sender.call` raises it.
+    """
+
+    def __init__(self, code: str, text: str = "", *, by_peer: bool = False) -> None:
+        """``code`` has up to 64 characters: lower-case ASCII letters, digits and hyphens."""
+        if not _CALL_CODE.fullmatch(code):
+            raise ValueError(
+                f"the code of an error has 1 to 64 lower-case letters, digits and hyphens, "
+                f"as in not-found; not {code!r}"
+            )
+        super().__init__(f"{code}: {text}" if text else code)
+        self.code = code
+        self.text = text
+        self.by_peer = by_peer
+        """Whether it was received, as opposed to made here."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.text), {**self.__dict__}
+
+
+class CallTimeout(AqueductError, TimeoutError):
+    """A request was not answered in time."""
 
 
 class DeliveryError(AqueductError):

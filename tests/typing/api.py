@@ -108,6 +108,47 @@ async def messages(rx: Receiver[Sum]) -> None:
         await request.reply.send("no number")  # type: ignore[arg-type]
 
 
+# Calls
+
+
+class Add(aqueduct.Request[int]):
+    a: int
+    b: int = 2
+
+
+class Join(aqueduct.Request[list[str]]):
+    words: Receiver[str]
+
+
+class Ping(aqueduct.Request[None]):
+    pass
+
+
+async def calls() -> None:
+    trust = aqueduct.dev_trust()
+    async with aqueduct.connect("localhost:4433", Add, trust=trust) as connection:
+        assert_type(await connection.entrypoint.call(Add(a=1, b=2), timeout=2), int)
+        assert_type(await connection.entrypoint.call(Add(1)), int)
+        assert_type(await connection.entrypoint.call(Add, a=1), Any)
+        await connection.entrypoint.call(Add(a=1, bb=2))  # type: ignore[call-arg]
+        await connection.entrypoint.call(Add(a="one"))  # type: ignore[arg-type]
+        await connection.entrypoint.call(Add(b=2))  # type: ignore[call-arg]
+        await connection.entrypoint.call(17)  # type: ignore[call-overload]
+    async with aqueduct.connect("localhost:4433", Add | Join, trust=trust) as either:
+        assert_type(await either.entrypoint.call(Add(1)), int)
+        _, words = aqueduct.channel(str)
+        assert_type(await either.entrypoint.call(Join(words=words)), list[str])
+    with blocking.connect("localhost:4433", Add | Ping, trust=trust) as thread:
+        assert_type(thread.entrypoint.call(Add(a=1), timeout=2), int)
+        assert_type(thread.entrypoint.call(Add, a=1), Any)
+        thread.entrypoint.call(Ping())  # its reply is None
+
+
+async def answers(request: Add) -> None:
+    assert_type(request.reply, Sender[int])
+    await request.reply.send("text")  # type: ignore[arg-type]
+
+
 # Connections
 
 

@@ -1,17 +1,145 @@
-"""Calls: a request that carries the sender of its reply."""
+"""Calls: typed requests, and the exchange of a request for its reply."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
+import msgspec
+
+from aqueduct.api.handles import Receiver, Sender, oneshot
 from aqueduct.codec import ChannelHalf
+from aqueduct.errors import CallError, CallTimeout, ChannelError, WouldBlock
+from aqueduct.runtime.call_headers import DEADLINE_EXCEEDED, timeout_header
+from aqueduct.runtime.ports import UNFILLED
+from aqueduct.runtime.send_port import NetworkSendPort
+
+R = TypeVar("R")
+
+_UNFILLED: Any = Sender._from_port(UNFILLED, ())
+"""The reply of a request that was not sent yet (AQ-CALL-1)."""
 
 
-def reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
+class Request(msgspec.Struct, Generic[R], kw_only=True, tag=True):
+    """Base class of requests that are answered with one message of type ``R``.
+
+    A subclass declares the fields of the request, and `Sender.call` returns an ``R``::
+
+        class Add(Request[int]):
+            a: int
+            b: int
+
+
+        total = await connection.entrypoint.call(Add(a=1, b=2), timeout=2)
+
+    Requests are tagged with the name of their class, so a channel can carry a union of them. The
+    same class serves asyncio and threads.
+    """
+
+    reply: Sender[R] = _UNFILLED
+    """The sender of the reply. `Sender.call` fills it, and the value that a handler of `serve`
+    returns is sent on it."""
+
+
+async def call_request(sender: Sender[Any], request: Request[R], seconds: float | None) -> R:
+    """Send a copy of a request whose reply is filled, and return the answer."""
+    if not isinstance(request, Request):
+        raise TypeError(
+            f"call() takes a request such as Add(a=1, b=2) whose class derives from "
+            f"aqueduct.Request, or a message type and its fields, not {request!r}"
+        )
+    kind = _answer_type(type(request))
+    reply, answer = oneshot(kind, codec=sender._codec_for_reply(kind))
+    message = msgspec.structs.replace(request, reply=reply)
+    value: R = await _exchange(sender, message, reply, answer, seconds)
+    return value
+
+
+async def call_type(
+    sender: Sender[Any], kind: type[Any], fields: dict[str, Any], seconds: float | None
+) -> Any:
+    """Send a message of a type with these fields and one for the reply; return the answer."""
+    name, answer_type = _reply_field(kind, fields)
+    reply, answer = oneshot(answer_type, codec=sender._codec_for_reply(answer_type))
+    try:
+        message = kind(**fields, **{name: reply})
+    except BaseException:
+        reply.cancel()
+        answer.close()
+        raise
+    return await _exchange(sender, message, reply, answer, seconds)
+
+
+async def _exchange(
+    sender: Sender[Any],
+    message: Any,
+    reply: Sender[Any],
+    answer: Receiver[Any],
+    seconds: float | None,
+) -> Any:
+    where = _address_of(sender)
+    try:
+        async with asyncio.timeout(seconds) as scope, answer:
+            try:
+                await _send(sender, message, scope.when())
+            except BaseException:
+                reply.cancel()
+                raise
+            return await answer.receive()
+    except TimeoutError:
+        if not scope.expired():
+            raise
+    except CallError as error:
+        if seconds is None or not error.by_peer or error.code != DEADLINE_EXCEEDED:
+            raise
+    name = type(message).__name__
+    raise CallTimeout(f"no reply to {name} from {where} within {seconds:g} s")
+
+
+async def _send(sender: Sender[Any], message: Any, deadline: float | None) -> None:
+    """Send a request; its header says how much time is left when it is queued (AQ-CALL-2)."""
+    if deadline is None:
+        await sender.send(message)
+        return
+    time = asyncio.get_running_loop().time
+    try:
+        if sender._port.is_pressed():
+            await asyncio.sleep(0)
+        while True:
+            try:
+                sender._port.send(message, timeout_header(deadline - time()), None)
+            except WouldBlock:
+                await sender._port.wait()
+            else:
+                return
+    except ChannelError as error:
+        error.payload = message
+        raise
+
+
+def _address_of(sender: Sender[Any]) -> str:
+    port = sender._port
+    if not isinstance(port, NetworkSendPort):
+        return "a channel of this process"
+    host, number = port.driver.transport.peer
+    return f"{host}:{number}"
+
+
+@lru_cache(maxsize=1024)
+def _answer_type(kind: type[Any]) -> Any:
+    """Return the type of the reply of a request class."""
+    return next(
+        answer for name, answer in _sender_fields(cast("Hashable", kind)) if name == "reply"
+    )
+
+
+def _reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
     """Return the name and message type of the one `Sender` field that ``fields`` leaves out."""
-    open_fields = [field for field in sender_fields(cast(Hashable, kind)) if field[0] not in fields]
+    open_fields = [
+        field for field in _sender_fields(cast(Hashable, kind)) if field[0] not in fields
+    ]
     if len(open_fields) != 1:
         raise TypeError(
             f"call() needs a type with exactly one unfilled Sender field; "
@@ -21,10 +149,15 @@ def reply_field(kind: type[Any], fields: dict[str, Any]) -> tuple[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def sender_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+def _sender_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Return the names and message types of the `Sender` fields of a message type."""
+    base = get_origin(kind) or kind
+    if isinstance(base, type) and issubclass(base, msgspec.Struct):
+        hints = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    else:
+        hints = get_type_hints(kind)
     found = []
-    for name, hint in get_type_hints(kind).items():
+    for name, hint in hints.items():
         half = get_origin(hint) or hint
         if isinstance(half, type) and issubclass(half, ChannelHalf) and half._sends:
             arguments = get_args(hint)

@@ -20,7 +20,6 @@ from typing import (
     overload,
 )
 
-from aqueduct.api.calls import reply_field
 from aqueduct.codec import ChannelHalf, CodecClass
 from aqueduct.codec.registry import choose, for_reply
 from aqueduct.errors import (
@@ -38,7 +37,9 @@ from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, Local
 from aqueduct.runtime.ports import (
     HALF_TWICE,
     MOVED,
+    NO_REPLY,
     NOTHING,
+    UNFILLED,
     Message,
     Receipt,
     ReceivePort,
@@ -50,9 +51,11 @@ from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
+    from aqueduct.api.calls import Request
     from aqueduct.runtime.connection_driver import ConnectionDriver, Port
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 DEFAULT_CAPACITY = 64
 """Messages that a local channel holds before its sender waits."""
@@ -116,6 +119,8 @@ class Handle(ChannelHalf):
         port = self._port
         if port is MOVED:
             raise ChannelMoved("this half was sent away already; a half can be sent once")
+        if port is UNFILLED:
+            raise EncodeError(NO_REPLY)
         if origin is None or not isinstance(port, LocalSendPort | LocalReceivePort):
             raise EncodeError(
                 "a networked half cannot be sent on; make a new channel and copy the messages"
@@ -253,30 +258,46 @@ class Sender(Handle, Generic[T]):
             port = self._port
             await port.flush()
 
+    @overload
+    async def call(
+        self,
+        request: Request[R],
+        /,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- a request has a deadline
+    ) -> R: ...
+    @overload
     async def call(
         self,
         kind: type[Any],
         /,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- a request has a deadline
+        timeout: float | None = None,  # noqa: ASYNC109
+        **fields: Any,
+    ) -> Any: ...
+    async def call(
+        self,
+        request: Request[Any] | type[Any],
+        /,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
         **fields: Any,
     ) -> Any:
-        """Send a request of the given type, and return the reply.
+        """Send a request, and return the reply; the timeout travels with the request.
 
-        ``fields`` fill the request but for one `Sender` field, which gets the sender of a oneshot
-        channel for the reply. Raises `TimeoutError` after ``timeout`` seconds, and `TypeError` if
-        there is not exactly one unfilled `Sender` field.
+        Of a message type that is no `Request`, give the class, and its fields but for one `Sender`
+        field: that one gets the sender of a oneshot channel for the reply.
+
+        Raises `CallError` if the peer answers with an error, `CallTimeout` without a reply after
+        ``timeout`` seconds, and `TypeError` if this is no request of the channel.
         """
-        name, answer_type = reply_field(kind, fields)
-        reply, answer = oneshot(answer_type, codec=self._codec_for_reply(answer_type))
-        fields[name] = reply
-        async with asyncio.timeout(timeout), answer:
-            try:
-                await self.send(kind(**fields))
-            except BaseException:
-                reply.cancel()
-                raise
-            return await answer.receive()
+        from aqueduct.api import calls
+
+        if isinstance(request, type):
+            return await calls.call_type(self, request, fields, timeout)
+        if fields:
+            raise TypeError(f"{next(iter(fields))!r} belongs to the request, as in call(Add(a=1))")
+        return await calls.call_request(self, request, timeout)
 
     def _check_attach(self, attach: Sequence[ChannelHalf]) -> tuple[ChannelHalf, ...]:
         """Return the halves to attach to a message; raise if this channel cannot carry them."""

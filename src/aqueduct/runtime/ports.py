@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import ChannelMoved, ForkedConnectionError
+from aqueduct.errors import ChannelClosed, ChannelError, ChannelMoved, ForkedConnectionError
 from aqueduct.protocol.sender import Mode
 from aqueduct.runtime.headers import Headers
 from aqueduct.wire.frames import MessageFrame, MessageRun
@@ -221,7 +221,10 @@ class MovedPort:
         self.ready: list[Any] = []
 
     def _moved(self, *_: Any) -> Any:
-        raise ChannelMoved("this half was sent away in a message; the peer holds it now")
+        raise self._error()
+
+    def _error(self) -> ChannelError:
+        return ChannelMoved("this half was sent away in a message; the peer holds it now")
 
     priority = property(_moved)
     set_priority = offer = send = pop = pop_message = pop_many = next_size = _moved
@@ -255,6 +258,22 @@ class MovedPort:
 
 
 MOVED = MovedPort()
+
+NO_REPLY = "this request has no reply yet; send it with Sender.call(), which fills it"
+
+
+class UnfilledPort(MovedPort):
+    """The port of the reply in a request that was not sent: everything raises `ChannelClosed`."""
+
+    def _error(self) -> ChannelError:
+        return ChannelClosed(NO_REPLY)
+
+    def describe(self) -> Description:
+        """Return what `repr` shows."""
+        return Description("none", None, "unfilled")
+
+
+UNFILLED = UnfilledPort()
 
 
 class ForkedCore:

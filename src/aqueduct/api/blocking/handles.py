@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from aqueduct.api import handles
+from aqueduct.api.calls import Request
 from aqueduct.api.handles import ChannelOptions, OneshotOptions
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import AqueductError, EndOfChannel, MessageError
@@ -19,7 +20,6 @@ from aqueduct.runtime.background import (
     BlockingTwin,
     Settable,
     background,
-    blocking,
     on_loop,
     with_parameters_of,
 )
@@ -28,6 +28,7 @@ from aqueduct.runtime.local_channel import LocalReceivePort
 from aqueduct.runtime.ports import Message, Outcome
 
 T = TypeVar("T")
+R = TypeVar("R")
 H = TypeVar("H", bound="handles.Sender[Any] | handles.Receiver[Any]")
 
 _SEND_BATCH = 1_024
@@ -95,7 +96,6 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
 
     finish = on_loop(handles.Sender.finish)
     cancel = on_loop(handles.Sender.cancel)
-    call = blocking(handles.Sender.call)
     statistics = on_loop(handles.Sender.statistics)
 
     def send(
@@ -140,6 +140,17 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
                 error.add_note(f"{sent} messages were sent before")
                 raise error
         return sent
+
+    @overload
+    def call(self, request: Request[R], /, *, timeout: float | None = None) -> R: ...
+    @overload
+    def call(self, kind: type[Any], /, *, timeout: float | None = None, **fields: Any) -> Any: ...
+    def call(
+        self, request: Request[Any] | type[Any], /, *, timeout: float | None = None, **fields: Any
+    ) -> Any:
+        """Send a request, and wait for the reply; see `aqueduct.Sender.call`."""
+        call: Any = self._inner.call
+        return self._background.run(call(request, timeout=timeout, **fields))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the receiver has acknowledged everything sent so far."""

@@ -1,0 +1,247 @@
+"""Calls: typed requests, their deadlines, and what a caller learns of a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import pickle
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import pytest
+
+import aqueduct
+from aqueduct import CallError, CallTimeout, Request, channel
+from aqueduct.codec import JsonCodec, codec_for, no_channels
+from aqueduct.runtime.call_headers import MAX_TIMEOUT, TIMEOUT, timeout_header
+
+T = TypeVar("T")
+
+
+class Add(Request[int]):
+    a: int
+    b: int
+
+
+class Repeat(Request[list[str]]):
+    text: str
+    times: int = 2
+
+
+class Ping(Request[None]):
+    pass
+
+
+class Echo(Request[T], Generic[T]):
+    value: T
+
+
+class EchoText(Echo[str]):
+    pass
+
+
+Either: Any = Add | Repeat
+
+
+@pytest.fixture(autouse=True)
+def own_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path))
+
+
+_names = itertools.count()
+
+
+@asynccontextmanager
+async def joined(kind: Any, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """Connect a client and a server within the process."""
+    async with (
+        asyncio.timeout(60),
+        aqueduct.serve(f"memory://calls{next(_names)}", kind, tls=aqueduct.dev_tls()) as server,
+        aqueduct.connect(
+            server.address, kind, trust=aqueduct.dev_trust(), timeout=60, **options
+        ) as client,
+    ):
+        accepted = await server.accept()
+        assert accepted is not None
+        yield client, accepted
+
+
+async def reply_to_one(connection: Any, value: Any) -> Any:
+    """Receive one request, reply with a value, and return the message."""
+    message = await connection.entrypoint.receive_message()
+    await message.payload.reply.send(value)
+    return message
+
+
+async def test_a_call_with_a_request_returns_the_value_of_its_type() -> None:
+    async with joined(Add) as (client, server):
+        request = Add(a=1, b=2)
+        for answer in (3, 4):  # the request itself is not changed, and can be sent again
+            answering = asyncio.create_task(reply_to_one(server, answer))
+            assert await client.entrypoint.call(request, timeout=60) == answer
+            got = (await answering).payload
+            assert (got.a, got.b) == (1, 2)
+
+
+async def test_requests_of_a_union_or_without_a_value_have_their_own_replies() -> None:
+    async with joined(Add | Repeat | Ping) as (client, server):
+        for request, answer in ((Add(1, 2), 3), (Repeat("x"), ["x", "x"]), (Ping(), None)):
+            answering = asyncio.create_task(reply_to_one(server, answer))
+            assert await client.entrypoint.call(request) == answer
+            assert type((await answering).payload) is type(request)
+
+
+async def test_the_type_of_a_reply_may_come_from_a_generic_base_class() -> None:
+    async with joined(EchoText, codec=JsonCodec) as (client, server):
+        answering = asyncio.create_task(reply_to_one(server, "text"))
+        assert await client.entrypoint.call(EchoText("text")) == "text"
+        await answering
+        answering = asyncio.create_task(reply_to_one(server, "text"))
+        assert await client.entrypoint.call(EchoText, value="text") == "text"
+        await answering
+
+
+async def test_the_time_left_travels_with_a_request() -> None:
+    """AQ-CALL-2."""
+    async with joined(Add) as (client, server):
+        for timeout, low, high in ((60, 1, 60_000), (600, 60_001, 600_000)):
+            answering = asyncio.create_task(reply_to_one(server, 3))
+            assert await client.entrypoint.call(Add(1, 2), timeout=timeout) == 3
+            text = (await answering).headers.text("aqueduct-timeout")
+            assert low <= int(text) <= high
+        answering = asyncio.create_task(reply_to_one(server, 3))
+        assert await client.entrypoint.call(Add(1, 2)) == 3
+        assert "aqueduct-timeout" not in (await answering).headers
+
+
+def test_a_timeout_is_whole_milliseconds_and_never_less_than_zero() -> None:
+    assert timeout_header(1.0001) == ((TIMEOUT, b"1001"),)
+    assert timeout_header(-1) == ((TIMEOUT, b"0"),)
+    assert timeout_header(MAX_TIMEOUT) == timeout_header(float("inf")) == ()
+
+
+async def test_a_timeout_says_what_timed_out_where_and_after_how_long() -> None:
+    async with joined(Add) as (client, server):
+        host, port = client.peer
+        with pytest.raises(
+            CallTimeout, match=rf"no reply to Add from {host}:{port} within 0\.05 s"
+        ) as caught:
+            await client.entrypoint.call(Add(1, 2), timeout=0.05)
+        assert isinstance(caught.value, TimeoutError)
+        assert isinstance(caught.value, aqueduct.AqueductError)
+        request = await server.entrypoint.receive()
+        request.reply.cancel()
+    tx, rx = channel(Add)
+    with pytest.raises(CallTimeout, match="no reply to Add from a channel of this process"):
+        await tx.call(Add(1, 2), timeout=0.01)
+    tx.finish()
+    rx.close()
+
+
+async def test_a_timeout_of_the_callers_own_block_stays_what_it_is() -> None:
+    tx, rx = channel(Add)
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(0.01):
+            await tx.call(Add(1, 2), timeout=60)
+    assert not isinstance(caught.value, CallTimeout)
+    tx.finish()
+    rx.close()
+
+
+async def test_a_call_waits_for_room_no_longer_than_its_timeout() -> None:
+    tx, rx = channel(Add, capacity=1)
+    waiting = asyncio.create_task(tx.call(Add(1, 2), timeout=60))
+    await asyncio.sleep(0)
+    with pytest.raises(CallTimeout):
+        await tx.call(Add(3, 4), timeout=0.05)
+    message = await rx.receive_message()
+    assert 0 < int(message.headers.text("aqueduct-timeout") or 0) <= 60_000
+    await message.payload.reply.send(3)
+    assert await waiting == 3
+    tx.finish()
+    rx.close()
+
+
+async def test_a_request_that_was_not_called_has_no_reply_and_says_so() -> None:
+    request = Add(1, 2)
+    with pytest.raises(aqueduct.ChannelClosed, match=r"Sender\.call"):
+        await request.reply.send(3)
+    assert "unfilled" in repr(request)
+    request.reply.cancel()
+    async with joined(Add) as (client, _):
+        with pytest.raises(aqueduct.EncodeError, match=r"Sender\.call"):
+            await client.entrypoint.send(request)
+
+
+async def test_call_refuses_what_is_no_request() -> None:
+    tx, rx = channel(Any)
+    with pytest.raises(TypeError, match=r"derives from aqueduct\.Request"):
+        await tx.call(17)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="'b' belongs to the request"):
+        await tx.call(Add(1, 2), b=3)  # type: ignore[call-overload]
+    tx.finish()
+    rx.close()
+
+
+def test_a_request_is_a_map_with_its_class_and_the_index_of_its_reply() -> None:
+    """AQ-CALL-1: what another language has to write."""
+    reply, answer = aqueduct.oneshot(int)
+    payload, halves = codec_for(Add).encode(Add(1, 2, reply=reply))
+    assert msgspec.msgpack.decode(payload) == {"type": "Add", "a": 1, "b": 2, "reply": 0}
+    assert halves == [reply]
+    bare = msgspec.msgpack.encode({"type": "Repeat", "text": "x"})
+    assert codec_for(Either).decode(bare, no_channels).times == 2
+    reply.cancel()
+    answer.close()
+
+
+def test_one_request_class_serves_threads_and_asyncio() -> None:
+    async def answer(connection: aqueduct.ServerConnection[Add]) -> None:
+        async for request in connection.entrypoint:
+            await request.reply.send(request.a + request.b)
+
+    async def serve(ready: Any, stop: asyncio.Event) -> None:
+        async with aqueduct.serve("127.0.0.1:0", Add, tls=aqueduct.dev_tls()) as server:
+            running = asyncio.create_task(server.run(answer))
+            ready(server.address)
+            await stop.wait()
+            running.cancel()
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        address: asyncio.Future[str] = loop.create_future()
+        stop = asyncio.Event()
+        serving = asyncio.create_task(serve(address.set_result, stop))
+        total = await asyncio.to_thread(add_in_a_thread, await address)
+        stop.set()
+        await serving
+        return total
+
+    def add_in_a_thread(address: str) -> int:
+        with aqueduct.blocking.connect(address, Add, trust=aqueduct.dev_trust()) as connection:
+            return connection.entrypoint.call(Add(a=1, b=2), timeout=60)
+
+    assert asyncio.run(main()) == 3
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_a_call_error_has_a_code_and_text_and_can_be_copied() -> None:
+    error = CallError("not-found", "no account 7")
+    assert str(error) == "not-found: no account 7"
+    assert str(CallError("busy")) == "busy"
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (twin.code, twin.text, twin.by_peer, str(twin)) == (
+            "not-found",
+            "no account 7",
+            False,
+            str(error),
+        )
+    for code in ("", "Not Found", "x" * 65, "a\nb"):
+        with pytest.raises(ValueError, match="lower-case"):
+            CallError(code)
