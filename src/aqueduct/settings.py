@@ -8,7 +8,7 @@ the type, the unit, the allowed values and the reason::
         '''How a server behaves.'''
 
         idle_timeout: float = field(
-            default=30.0, metadata=seconds("A peer that is silent for this long is gone.", above=0)
+            default=30.0, metadata=seconds("A connection ends after this much silence.", above=0)
         )
         max_clients: int = field(
             default=100, metadata=whole("clients", "Each one takes 80 KB.", least=1)

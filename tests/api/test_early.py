@@ -320,15 +320,15 @@ async def test_a_failed_accept_callback_ends_an_early_connection() -> None:
     def accept(headers: aqueduct.Headers, peer: Any) -> None:
         assert not headers.get("fail")
 
-    troubles: list[str] = []
+    errors: list[str] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: troubles.append(context["message"]))
+    loop.set_exception_handler(lambda _, context: errors.append(context["message"]))
     async with serving(handle, accept=accept) as server:
         await visit(server)
         with pytest.raises(aqueduct.ConnectError, match="the accept callback failed"):
             async with connect(server, headers={"fail": "1"}):
                 pass
-    assert len(troubles) == 1
+    assert len(errors) == 1
 
 
 # -- threads and processes -------------------------------------------------------------------------

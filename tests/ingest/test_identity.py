@@ -208,7 +208,7 @@ def test_a_topic_of_a_version_without_ids_gets_one_when_it_is_opened(tmp_path: P
             store.topics["t"].check_position(replaced_offsets(position, 6))
 
 
-def test_a_crash_after_an_epoch_has_begun_leaves_positions_good(tmp_path: Path) -> None:
+def test_a_crash_after_an_epoch_has_begun_leaves_positions_valid(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         stored(store, records(1, 5, partition=0))
         position = store.topics["t"].history.position({0: 5, 1: 0})

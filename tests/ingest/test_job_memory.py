@@ -160,7 +160,7 @@ def test_open_writers_of_other_jobs_are_not_evicted(tmp_path: Path) -> None:
         assert set(values_of(store).values()) == {6}
 
 
-def test_attempts_that_are_gone_are_not_kept(tmp_path: Path) -> None:
+def test_ended_attempts_are_not_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for part in range(1_000):
             Writer(store, scope(part)).opened().leave()

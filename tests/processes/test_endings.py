@@ -44,7 +44,7 @@ from tests.processes.peers import (
 
 
 @bounded
-async def test_finish_lets_the_peer_read_everything_first() -> None:
+async def test_the_peer_can_read_everything_after_a_finish() -> None:
     async with lab() as server, connect(server.address, Request) as connection:
         sender, receiver = channel()
         report, answer = oneshot(Report)

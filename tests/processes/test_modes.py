@@ -43,7 +43,7 @@ async def test_unordered_messages_all_arrive() -> None:
 
 
 @bounded
-async def test_most_unreliable_messages_arrive_on_a_good_network() -> None:
+async def test_most_unreliable_messages_arrive_on_a_network_without_loss() -> None:
     report = await upload(Mode.UNRELIABLE, [numbered(number, 100) for number in range(COUNT)])
     assert report.ended == "EndOfChannel"
     assert 0 < report.count <= COUNT

@@ -32,7 +32,7 @@ def test_sleepers_wake_in_the_order_of_their_times() -> None:
     assert timers.next() is None
 
 
-def test_a_sleeper_wakes_once_at_the_earliest_time_it_asked_for() -> None:
+def test_a_sleeper_wakes_once_at_the_earliest_requested_time() -> None:
     timers = Timers()
     sleeper = Sleeper()
     for at in (3.0, 1.0, 2.0):

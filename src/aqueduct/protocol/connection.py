@@ -232,7 +232,7 @@ class ConnectionCore:
         return half.send if isinstance(half, SendingHalf) else partial(self.send, channel)
 
     def mode_of(self, channel: int) -> Mode:
-        """Return how a sender sends; ORDERED for one that is gone."""
+        """Return how a sender sends; ORDERED for one that has ended."""
         half = self._channels.halves.get(channel)
         return half.mode if isinstance(half, SendingHalf) else Mode.ORDERED
 
@@ -279,12 +279,12 @@ class ConnectionCore:
         half.mode = mode
 
     def priority_of(self, channel: int) -> int:
-        """Return the priority class of a sender; the default for one that is gone."""
+        """Return the priority class of a sender; the default for one that has ended."""
         half = self._channels.halves.get(channel)
         return half.priority if isinstance(half, SendingHalf) else DEFAULT_PRIORITY
 
     def set_priority(self, channel: int, priority: int) -> None:
-        """Choose the priority class of a sender, at any time; a no-op for one that is gone."""
+        """Choose the priority class of a sender, at any time; a no-op for one that has ended."""
         half = self._channels.halves.get(channel)
         if isinstance(half, SendingHalf):
             half.priority = check_priority(priority)

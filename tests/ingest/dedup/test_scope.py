@@ -163,7 +163,7 @@ class Driver:
         self.server.complete(scope)
         return True
 
-    def trouble(self) -> None:
+    def fail_write(self) -> None:
         """Cause one random fault."""
         if self.rng.random() < 0.2:
             self.begin_run()
@@ -215,7 +215,7 @@ def test_the_admitted_rows_are_the_expected_rows(
     wanted = [b"row %d" % each for each in contents]
     driver = Driver(wanted, unique, rng, tmp_path_factory.getbasetemp() / "spilled")
     for _ in range(rng.randint(0, 20)):
-        driver.trouble()
+        driver.fail_write()
         assert driver.server.stored <= Counter(wanted)
     driver.finish()
     assert driver.server.stored == Counter(wanted)

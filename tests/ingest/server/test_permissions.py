@@ -71,7 +71,7 @@ def test_tokens_are_read_from_a_file(tmp_path: Path) -> None:
         ('{"short": {}}', "a token of less than 16 characters, which can be guessed"),
     ],
 )
-def test_a_file_without_good_tokens_is_an_error_that_shows_none(
+def test_a_file_without_valid_tokens_is_an_error_that_shows_none(
     tmp_path: Path, text: str, sentence: str
 ) -> None:
     path = tmp_path / "tokens.json"

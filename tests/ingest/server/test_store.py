@@ -112,7 +112,7 @@ def test_a_topic_that_cannot_be_created_is_an_error_that_names_the_directory(
         stored(store, records(1))
 
 
-def test_a_directory_that_is_gone_is_an_error_that_names_it(
+def test_a_missing_directory_is_an_error_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_: object) -> None:

@@ -440,7 +440,7 @@ def test_the_latest_state_of_a_producer_counts(tmp_path: Path) -> None:
         assert len(rows_of(topic.partitions[1])) == 4
 
 
-def test_a_forgotten_producer_is_gone_from_all_partitions(tmp_path: Path) -> None:
+def test_a_forgotten_producer_is_absent_from_all_partitions(tmp_path: Path) -> None:
     times = [1_000.0]
     with opened(tmp_path, clock=lambda: times[0]) as store:
         topic = store.topic_to_write("t", 2)

@@ -238,7 +238,7 @@ class StorageContract:
         topic.close()
         storage.close()
 
-    def test_a_producer_that_was_forgotten_is_gone(self, backend: Backend) -> None:
+    def test_a_producer_that_was_forgotten_is_absent(self, backend: Backend) -> None:
         storage = backend.open()
         topic = created(storage)
         for name in ("p", "q"):

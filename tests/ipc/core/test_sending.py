@@ -165,7 +165,7 @@ def test_a_message_to_an_unknown_remote_goes_to_a_random_id() -> None:
     assert one.destination != two.destination
 
 
-def test_a_message_to_a_recently_heard_remote_goes_to_its_id() -> None:
+def test_a_message_to_a_remote_that_answered_recently_goes_to_its_id() -> None:
     """IPC-ID-3."""
     core = familiar()
     message_id = core.send(b"hello")

@@ -30,12 +30,12 @@ async def start() -> AsyncIterator[Start]:
 async def test_half_a_frame_does_not_keep_a_connection_open(start: Start) -> None:
     """IPC-TCP-6."""
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
-    with await dial(server.address, by_hand()) as stranger:
-        stranger.sendall(b"\x01\x00\x00\x01\x00")
+    with await dial(server.address, by_hand()) as raw_client:
+        raw_client.sendall(b"\x01\x00\x00\x01\x00")
         await until(lambda: server.accepted)
         with contextlib.suppress(OSError):
             for _ in range(100):
-                stranger.sendall(b"x")
+                raw_client.sendall(b"x")
                 await asyncio.sleep(0.01)
                 if not server.accepted:
                     break
@@ -50,10 +50,10 @@ async def test_half_a_frame_does_not_keep_a_connection_open(start: Start) -> Non
 )
 async def test_an_invalid_frame_ends_the_connection(start: Start, sent: bytes, rule: str) -> None:
     server = await start(HERE)
-    with await dial(server.address, by_hand()) as stranger:
-        stranger.sendall(frame_head(len(QUESTION)) + QUESTION + sent)
-        assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
-        assert await asyncio.to_thread(stranger.recv, 1) == b""
+    with await dial(server.address, by_hand()) as raw_client:
+        raw_client.sendall(frame_head(len(QUESTION)) + QUESTION + sent)
+        assert await asyncio.to_thread(raw_client.recv, 100)  # the answer to the question
+        assert await asyncio.to_thread(raw_client.recv, 1) == b""
         await until(lambda: not server.accepted)
     assert server.calls == [1]
     assert rule in server.transient_errors[0][1]
@@ -62,10 +62,10 @@ async def test_an_invalid_frame_ends_the_connection(start: Start, sent: bytes, r
 async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
     """IPC-TCP-2: the PDUs before it are processed."""
     server = await start(HERE)
-    with await dial(server.address, by_hand()) as stranger:
-        stranger.sendall(frame_head(len(QUESTION)) + QUESTION + frame_head(1) + b"\xff")
-        assert await asyncio.to_thread(stranger.recv, 100)  # the answer to the question
-        assert await asyncio.to_thread(stranger.recv, 1) == b""
+    with await dial(server.address, by_hand()) as raw_client:
+        raw_client.sendall(frame_head(len(QUESTION)) + QUESTION + frame_head(1) + b"\xff")
+        assert await asyncio.to_thread(raw_client.recv, 100)  # the answer to the question
+        assert await asyncio.to_thread(raw_client.recv, 1) == b""
         await until(lambda: not server.accepted)
     assert "IPC-TCP-2" in server.transient_errors[0][1]
 
@@ -73,11 +73,11 @@ async def test_a_malformed_pdu_ends_the_connection(start: Start) -> None:
 async def test_useless_pdus_do_not_keep_a_connection_open(start: Start) -> None:
     """IPC-TCP-6."""
     server = await start(HERE, limits=TcpLimits(idle_timeout=0.3))
-    with await dial(server.address, by_hand()) as stranger:
+    with await dial(server.address, by_hand()) as raw_client:
         await until(lambda: server.accepted)
         with contextlib.suppress(OSError):
             for _ in range(500):
-                stranger.sendall(frame_head(len(QUESTION)) + QUESTION)
+                raw_client.sendall(frame_head(len(QUESTION)) + QUESTION)
                 await asyncio.sleep(0.01)
                 if not server.accepted:
                     break
@@ -89,19 +89,19 @@ async def test_incomplete_pdus_share_one_bounded_buffer(start: Start) -> None:
     server = await start(HERE, limits=TcpLimits(max_partial=1024 * 1024))
     client = await start()
     assert (await client.send(server.address, b"x")).code == Code.SUCCESS
-    strangers = [await dial(server.address, by_hand()) for _ in range(4)]
+    raw_clients = [await dial(server.address, by_hand()) for _ in range(4)]
 
     def has_read(left: int) -> bool:
-        """Return whether all of the last PDU is held, and the stranger before it is gone."""
+        """Return whether all of the last PDU is held, and the peer before it is disconnected."""
         held = server.transport._partial
         return server.accepted == left and 800_000 <= held <= 1024 * 1024
 
-    for left, stranger in zip((5, 4, 3, 2), strangers, strict=True):
-        await asyncio.to_thread(stranger.sendall, frame_head(900_000) + bytes(800_000))
+    for left, raw_client in zip((5, 4, 3, 2), raw_clients, strict=True):
+        await asyncio.to_thread(raw_client.sendall, frame_head(900_000) + bytes(800_000))
         await until(partial(has_read, left))
     assert (await client.send(server.address, bytes(2_000_000))).code == Code.SUCCESS
-    for stranger in strangers:
-        stranger.close()
+    for raw_client in raw_clients:
+        raw_client.close()
     await until(lambda: server.accepted == 1)
     assert server.transport._partial == 0
 
@@ -109,8 +109,8 @@ async def test_incomplete_pdus_share_one_bounded_buffer(start: Start) -> None:
 async def test_a_peer_that_does_not_read_costs_a_bounded_buffer(start: Start) -> None:
     limits = TcpLimits(idle_timeout=1.0)
     server = await start(HERE, ack_timeout=0.3, receive_timeout=0.3, limits=limits)
-    with await dial(server.address, by_hand()) as stranger:
-        stranger.sendall(frame_head(len(QUESTION)) + QUESTION)
+    with await dial(server.address, by_hand()) as raw_client:
+        raw_client.sendall(frame_head(len(QUESTION)) + QUESTION)
         await until(lambda: server.remotes)
         (remote,) = server.remotes
         (connection,) = server.transport._up.values()
@@ -134,20 +134,20 @@ async def test_peers_that_do_not_read_share_one_bounded_buffer(
     server, client = await start(HERE), await start()
     questions = (frame_head(len(QUESTION)) + QUESTION) * 5_000
 
-    def ask(stranger: socket.socket) -> None:
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        stranger.settimeout(1)
+    def ask(raw_client: socket.socket) -> None:
+        raw_client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        raw_client.settimeout(1)
         with contextlib.suppress(OSError):
             for _ in range(25):
-                stranger.sendall(questions)
+                raw_client.sendall(questions)
 
-    strangers = [await dial(server.address, by_hand()) for _ in range(2)]
-    for stranger in strangers:
-        await asyncio.to_thread(ask, stranger)
+    raw_clients = [await dial(server.address, by_hand()) for _ in range(2)]
+    for raw_client in raw_clients:
+        await asyncio.to_thread(ask, raw_client)
     assert most < server.transport._unsent < 2 * most
     assert (await client.send(server.address, b"hello")).code == Code.SUCCESS
-    for stranger in strangers:
-        stranger.close()
+    for raw_client in raw_clients:
+        raw_client.close()
     await until(lambda: server.accepted == 1)
     assert server.transport._unsent == 0
 

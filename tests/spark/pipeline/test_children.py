@@ -120,7 +120,7 @@ async def test_a_gateway_without_its_server_exits_with_the_reason(tmp_path: Path
 
 
 @pytest.mark.parametrize("module", ["ingest_server", "gateway", "devices"])
-def test_a_process_exits_when_its_parent_is_gone(module: str, tmp_path: Path) -> None:
+def test_a_process_exits_when_its_parent_has_exited(module: str, tmp_path: Path) -> None:
     plans = {
         "ingest_server": IngestPlan(str(tmp_path / "data"), "127.0.0.1:0", 2),
         "gateway": GatewayPlan([], "gateway", 2, None, None, None),

@@ -160,7 +160,7 @@ def test_a_range_is_clipped_to_stored_rows_with_a_warning(
 
 def test_a_missing_partition_is_data_loss() -> None:
     wanted = OffsetRange("other", 1, 0, 3)
-    with pytest.raises(DataLoss, match=r"other partition 1: .* the partition is gone"):
+    with pytest.raises(DataLoss, match=r"other partition 1: .* the partition no longer exists"):
         clip_ranges([wanted], catalog(0, 9), fail_on_data_loss=True)
     assert clip_ranges([wanted], catalog(0, 9), fail_on_data_loss=False) == []
 

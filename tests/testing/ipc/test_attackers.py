@@ -37,7 +37,7 @@ def test_excess_bytes_in_pdus_are_cut_off() -> None:
     assert {len(entry.payload) for entry in took} == {8, 40, 60}
 
 
-def test_the_stranger_is_off_by_default() -> None:
+def test_the_forger_is_off_by_default() -> None:
     assert quiet_run().network.on_datagram is None
 
 

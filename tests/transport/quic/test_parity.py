@@ -110,7 +110,7 @@ def few_early_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Config, "__init__", with_few)
 
 
-def test_on_a_good_network_every_frame_arrives_unless_its_stream_was_reset() -> None:
+def test_without_packet_loss_every_frame_arrives_unless_its_stream_was_reset() -> None:
     parity = Parity(3)
     parity.network.faults = Faults()
     before = parity.network.packets_lost

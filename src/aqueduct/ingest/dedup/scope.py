@@ -299,7 +299,7 @@ def check_stored(
 
 
 class Attempt:
-    """One producer that writes a part, from when it is opened until it is gone."""
+    """One producer that writes a part, from when it is opened until it has ended."""
 
     __slots__ = ("is_open", "job", "part")
 

@@ -332,7 +332,7 @@ class IngestServer:
                         request, client.grant, client.checked_owner, room.free
                     )
         except ChannelError:
-            pass  # the client is gone
+            pass  # the client has disconnected
         except Exception:  # noqa: BLE001 -- fails only this request
             _log.exception("a request failed: %s", type(request).__name__)
 

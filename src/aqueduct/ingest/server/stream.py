@@ -114,7 +114,7 @@ class Stream:
         except MessageError as error:  # unlikely for a channel of bytes
             self._queue.put_nowait(Refusal(RefusedRecords.code, f"invalid records: {error}"))
         except ChannelError:
-            pass  # the producer is gone; its received records are stored
+            pass  # the producer has disconnected; its received records are stored
 
     async def _take_next(self) -> None:
         while True:

@@ -104,7 +104,7 @@ class Retention:
     max_bytes: int | None
     """The oldest rows beyond this size of a partition are expired; None if there is no limit."""
     latest: int
-    """A later time than this is the mistake of a wrong clock."""
+    """A time later than this was set by a wrong clock."""
     noticed: int
     """When a wrong clock was last detected: rows with a mistaken time were stored before."""
 

@@ -75,7 +75,7 @@ async def _main(plan: type[Plan], work: Work[Plan]) -> None:
     listening = asyncio.ensure_future(_listen(reader, commands))
     await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
-        # The pipeline is gone. Servers close in time; devices may wait for a gateway forever.
+        # The pipeline has exited. Servers close in time; devices may wait for a gateway forever.
         await commands.put(None)
         await asyncio.wait((working,), timeout=_GRACE)
         working.cancel()

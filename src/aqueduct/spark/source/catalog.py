@@ -222,7 +222,9 @@ def _clip(wanted: OffsetRange, catalog: Catalog, fail_on_data_loss: bool) -> Off
     if first <= wanted.start and wanted.end <= end and info:
         return wanted
     if fail_on_data_loss:
-        stored = f"there are offsets {first} up to {end}" if info else "the partition is gone"
+        stored = (
+            f"there are offsets {first} up to {end}" if info else "the partition no longer exists"
+        )
         raise data_loss(wanted, wanted.start, stored)
     clipped = skip_missing(wanted, wanted.start, wanted.end, first, end)
     return OffsetRange(*wanted.topic_partition, *clipped)

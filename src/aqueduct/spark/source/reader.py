@@ -273,7 +273,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if offset > end and partition not in self._gone:
                 missing = OffsetRange(*partition, end, offset)
                 if self._options.fail_on_data_loss:
-                    raise data_loss(missing, end, "rows that were read before are gone")
+                    raise data_loss(missing, end, "rows that were read before no longer exist")
                 warn_skipped(missing)
                 if partition in catalog.partitions:
                     checked[partition] = end
@@ -329,7 +329,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._replaced(topic, identity, partitions, reason, catalog)
                 del identities[topic]
                 if self._options.on_topic_replaced != CONTINUE:
-                    # The rows of this batch are gone; the next batch reads the new topic.
+                    # The rows of this batch no longer exist; the next batch reads the new topic.
                     end = {each: at for each, at in end.items() if each.topic != topic}
             elif before is not None and catalog.mismatch(topic, before, starts[topic]):
                 # Only with the option may a batch start in one topic and end in another.

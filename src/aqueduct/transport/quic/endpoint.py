@@ -44,7 +44,11 @@ class QuicSettings:
 
     idle_timeout: float = field(
         default=30.0,
-        metadata=seconds("A peer that is silent for this long is gone.", above=0, most=_LONGEST),
+        metadata=seconds(
+            "The connection ends if nothing arrives from the peer for this long.",
+            above=0,
+            most=_LONGEST,
+        ),
     )
     keep_alive: float | None = field(
         default=10.0,

@@ -94,7 +94,9 @@ def _unlisted(directory: Path, manifest: Manifest) -> list[Path]:
         first, _, last = path.stem.partition("-")
         was_dropped = last.isdecimal() and int(last) < manifest.first
         if not was_dropped and not (directory / f"{first}.wal").exists():
-            reason = "no manifest names this segment, and the log it was made from is gone"
+            reason = (
+                "no manifest names this segment, and the log that it was made from does not exist"
+            )
             raise CorruptFile(path, 0, reason)
     return unlisted
 
