@@ -20,6 +20,7 @@ from aqueduct.security import (
     ServerTLS,
     Trust,
     check_path,
+    describe_fault,
     dev_directory,
     dev_names,
     dev_tls,
@@ -336,3 +337,36 @@ async def test_a_client_enforces_the_path_length_of_the_authority_it_trusts(
             with pytest.raises(TLSError, match="pathlen"):
                 await connecting
         assert len(server.connections) == fits
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "is_for_host"),
+    [
+        (["example.test"], "EXAMPLE.test.", True),
+        (["*.example.test"], "a.example.test", True),
+        (["*.example.test"], "a.b.example.test", False),
+        (["*.example.test"], "example.test", False),
+        (["::1"], "0:0:0:0:0:0:0:1", True),
+        (["127.0.0.1"], "127.0.0.2", False),
+        (["localhost"], "127.0.0.1", False),
+    ],
+)
+def test_a_fault_names_the_names_of_a_certificate(
+    names: list[str], host: str, is_for_host: bool
+) -> None:
+    fault = describe_fault(der(make_certificate(names)), host)
+    says = f"the certificate is for {names[0]}, and not for {host}"
+    assert fault == ("" if is_for_host else says)
+
+
+def test_a_fault_shows_some_names_only_and_names_an_expired_certificate() -> None:
+    many = make_certificate([f"host-{number}.test" for number in range(8)])
+    assert "host-4.test and 3 more" in describe_fault(der(many), "localhost")
+    old = make_certificate(["localhost"], days=-0.5)
+    assert "the certificate expired on 20" in describe_fault(der(old), "localhost")
+    assert describe_fault(b"no certificate", "localhost") == ""
+
+
+def der(pair: ServerTLS) -> bytes:
+    loaded = x509.load_pem_x509_certificate(pair.certificate)
+    return loaded.public_bytes(serialization.Encoding.DER)

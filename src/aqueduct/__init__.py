@@ -11,6 +11,7 @@ from aqueduct.api.handles import Channel, Receiver, Sender, channel, oneshot
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import (
     AqueductError,
+    BindError,
     CallError,
     CallTimeout,
     ChannelCancelled,
@@ -65,6 +66,7 @@ __all__ = [
     "DELIVERED",
     "LOST",
     "AqueductError",
+    "BindError",
     "CallError",
     "CallTimeout",
     "Channel",

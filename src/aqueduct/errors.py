@@ -35,6 +35,7 @@ each one that is not defined here::
      |   +- ConnectTimeout
      |   +- HandshakeFailed         the transport gave up during the handshake
      |   +- HostUnreachable         nothing listens there, or no route leads there
+     +- BindError (.address)        a server or endpoint cannot listen on its address
      +- Refuse                      raised by accept callbacks (aqueduct.api.server)
      +- ProtocolError
      |   +- LocalProtocolError      the caller broke a rule
@@ -78,6 +79,7 @@ from typing import Any
 
 __all__ = [
     "AqueductError",
+    "BindError",
     "CallError",
     "CallTimeout",
     "ChannelCancelled",
@@ -349,6 +351,16 @@ class HandshakeFailed(ConnectError):
 
 class HostUnreachable(ConnectError):
     """Nothing listens at the address, or no route leads there; another address may work."""
+
+
+class BindError(AqueductError):
+    """A server or endpoint cannot listen on its address: it is in use, or not of this host."""
+
+    def __init__(self, message: str = "", *, address: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.address = address
+        """The address as the caller wrote it."""
+        self.hint = hint
 
 
 class ProtocolError(AqueductError):

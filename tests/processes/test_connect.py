@@ -130,9 +130,9 @@ async def test_a_silent_host_is_a_connect_timeout() -> None:
 
 
 @bounded
-async def test_a_port_in_use_is_a_connect_error() -> None:
+async def test_a_port_in_use_is_a_bind_error() -> None:
     async with lab() as server:
-        with pytest.raises(ConnectError, match="cannot listen"):
+        with pytest.raises(aqueduct.BindError, match="cannot listen"):
             await aqueduct.serve(server.address, tls=aqueduct.dev_tls())
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 import pytest
 
 import aqueduct
-from aqueduct.errors import AqueductError, CloseCode, ConnectError, WouldBlock
+from aqueduct.errors import AqueductError, BindError, CloseCode, ConnectError, WouldBlock
 from aqueduct.observe import NullObserver
 from aqueduct.protocol.budget import AddressAccount
 from aqueduct.protocol.config import Config, Limits
@@ -450,10 +450,10 @@ class TransportContract:
 
     # -- listeners ------------------------------------------------------------------------------
 
-    async def test_an_address_in_use_is_a_connect_error(self) -> None:
+    async def test_an_address_in_use_is_a_bind_error(self) -> None:
         accepted: list[Owner] = []
         listener = await self.listen(accepted, Config())
-        with pytest.raises(ConnectError, match="cannot listen on"):
+        with pytest.raises(BindError, match="cannot listen on"):
             await type(self).at(listener.address).listen(accepted, Config())
         listener.close()
         listener.close()

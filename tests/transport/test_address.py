@@ -25,9 +25,17 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -
     assert split_address(text) == expected
 
 
-@pytest.mark.parametrize("text", ["host:port", "host:65536", "host:-1", "host:"])
+@pytest.mark.parametrize(
+    "text", ["host:port", "host:65536", "host:-1", "host:", "http://host:1", "host/path:1"]
+)
 def test_a_malformed_port_is_an_error_that_names_the_address(text: str) -> None:
     with pytest.raises(ConnectError, match=f"not an address: '{text}'"):
+        split_address(text)
+
+
+@pytest.mark.parametrize("text", ["::1", "::1:9", "fe80::1", ":::::x"])
+def test_an_ipv6_address_needs_brackets(text: str) -> None:
+    with pytest.raises(ConnectError, match=r"in brackets: \[::1\]:4433"):
         split_address(text)
 
 

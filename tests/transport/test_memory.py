@@ -12,6 +12,7 @@ import pytest
 
 import aqueduct
 from aqueduct import (
+    BindError,
     ConnectError,
     ConnectionLost,
     EndOfChannel,
@@ -129,7 +130,7 @@ async def test_connecting_to_an_unused_name_is_an_error_that_names_it() -> None:
 async def test_a_name_is_free_again_after_close() -> None:
     for _ in range(2):
         async with serve(address="memory://once"):
-            with pytest.raises(ConnectError, match="the name is in use"):
+            with pytest.raises(BindError, match="the name is in use"):
                 await serve(address="memory://once")
 
 

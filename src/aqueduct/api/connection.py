@@ -25,7 +25,7 @@ from aqueduct.observe.base import ObservedConnection, Observer, ObserverFactory
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import TRUST_HINT
-from aqueduct.transport.address import Address
+from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import Transport
 
 if TYPE_CHECKING:
@@ -133,9 +133,8 @@ class Connection(Generic[T]):
             await self.close()
 
     def __repr__(self) -> str:
-        host, port = self.peer
         state = "closed" if not self.is_open else "open" if self.is_ready else "connecting"
-        return f"<{type(self).__name__} peer={host}:{port} {state}>"
+        return f"<{type(self).__name__} peer={format_address(self.peer)} {state}>"
 
 
 class Closable(Protocol):
@@ -211,7 +210,7 @@ class Opening(Generic[C]):
 
 def connect_error(code: int, reason: str, transport: Transport) -> AqueductError:
     """Return the error for a connection that ended before it was ready."""
-    where = f"{transport.peer[0]}:{transport.peer[1]}"
+    where = format_address(transport.peer)
     if code == CloseCode.TRANSPORT:  # AQ-CODE-4
         return HandshakeFailed(f"cannot connect to {where}: {reason}")
     if transport.is_established:
@@ -227,6 +226,11 @@ def connect_error(code: int, reason: str, transport: Transport) -> AqueductError
     if transport.is_trust_failure(code):
         return TLSError(
             f"no trust between us and {where}: {reason or 'TLS failed'}", hint=TRUST_HINT
+        )
+    if transport.is_foreign(code):
+        return ConnectError(
+            f"{where} is not a server of Aqueduct: it speaks QUIC, but another protocol ({reason})",
+            hint="check host and port",
         )
     return HandshakeFailed(f"cannot connect to {where}: {reason or f'code {code:#x}'}")
 

@@ -23,6 +23,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from aqueduct.api.client import connect
 from aqueduct.api.server import serve
@@ -103,7 +104,8 @@ def _print(findings: list[Finding]) -> None:
     table.add_column("what to do")
     for one in findings:
         mark = "[green]✓[/]" if one.ok else "[red]✗[/]" if one.needed else "[yellow]✗[/]"
-        table.add_row(mark, one.check, one.found, "" if one.ok else one.advice)
+        advice = "" if one.ok else one.advice
+        table.add_row(mark, Text(one.check), Text(one.found), Text(advice))
     Console().print(table)
 
 

@@ -92,7 +92,7 @@ def ingest(
     Example: aqueduct ingest --dir data --listen 0.0.0.0:4434 --cert cert.pem --key key.pem
     --tokens tokens.json --metrics 127.0.0.1:9464 --keep-days 7
     """
-    options.require_pyarrow()
+    options.require("ingest", "ingest")
     from aqueduct.ingest import IngestServer, IngestSettings
     from aqueduct.ingest.storage.local.file_modes import check_mode
 

@@ -134,15 +134,24 @@ def client_trust(authority: Path | None, fingerprint: str | None, system: bool) 
 
 def trace_directory(directory: Path | None) -> Path | None:
     """Return the directory for a trace; exit if pyarrow is missing."""
-    if directory is not None and importlib.util.find_spec("pyarrow") is None:
-        fail("--trace needs pyarrow; pip install pyarrow")
+    if directory is not None:
+        require("trace", "--trace")
     return directory
 
 
-def require_pyarrow() -> None:
-    """Exit with a message unless pyarrow, which ingest needs, is installed."""
-    if importlib.util.find_spec("pyarrow") is None:
-        fail("ingest needs pyarrow: pip install 'aqueduct-channels[ingest]'")
+_EXTRAS = {
+    "ingest": ("pyarrow",),
+    "spark": ("pyspark", "pyarrow", "pandas"),
+    "trace": ("pyarrow",),
+}
+"""The packages that each extra installs, and without which its commands cannot work."""
+
+
+def require(extra: str, what: str) -> None:
+    """Exit with a message about ``what`` needs unless the packages of an extra are installed."""
+    for package in _EXTRAS[extra]:
+        if importlib.util.find_spec(package) is None:
+            fail(f"{what} needs {package}: pip install 'aqueduct-channels[{extra}]'")
 
 
 def parse_headers(texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import time
@@ -103,8 +102,7 @@ def pipeline(
     Example: aqueduct pipeline --master spark://host:7077 --servers host:4434 --duration 0
     --out /shared/telemetry --conf spark.executor.memory=2g
     """
-    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        running.fail("pipeline needs pyspark: pip install 'aqueduct-channels[spark]'")
+    options.require("spark", "pipeline")
     from aqueduct.spark.pipeline.settings import PipelineError, PipelineSettings
 
     addresses = tuple(each.strip() for each in servers.split(",")) if servers else ()

@@ -65,7 +65,7 @@ def produce(
 
     Example: tail -F events.txt | aqueduct produce events --key , --server localhost:4434
     """
-    options.require_pyarrow()
+    options.require("ingest", "produce")
     if key_separator == "":
         raise typer.BadParameter("a separator has at least one character", param_hint="--key")
     settings: dict[str, Any] = {

@@ -63,7 +63,7 @@ def topics(
 
     Example: aqueduct topics telemetry --dir data --repair
     """
-    options.require_pyarrow()
+    options.require("ingest", "topics")
     if (repair or forget_reader is not None) and name is None:
         running.fail("name the topic: aqueduct topics TOPIC ...")
     if cut and not repair:

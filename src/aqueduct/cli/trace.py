@@ -35,6 +35,7 @@ Only = Annotated[
 
 def _read(directory: Path, connection: str | None) -> pa.Table:
     # Importing Arrow is slow; other commands do without it.
+    options.require("trace", "trace")
     import pyarrow.compute as pc
 
     from aqueduct.observe.trace.read import read
@@ -63,9 +64,9 @@ def print_(
 
     Example: aqueduct trace print traces --connection 4be6 --limit 100
     """
+    table = _read(directory, connection)
     from aqueduct.observe.trace.text import format_rows
 
-    table = _read(directory, connection)
     if limit is not None:
         table = table.slice(0, limit)
     if not as_json:
@@ -91,10 +92,11 @@ def tree(directory: Directory, connection: Only = None, as_json: options.Json = 
     """
     from rich.console import Console
 
+    table = _read(directory, connection)
     from aqueduct.observe.trace.picture import Marks
     from aqueduct.observe.trace.text import TraceSummary, channel_trees
 
-    summary = TraceSummary(_read(directory, connection))
+    summary = TraceSummary(table)
     if as_json:
         for one in summary.channels:
             entry = {
@@ -128,9 +130,10 @@ def html(
 
     Example: aqueduct trace html traces -o trace.html
     """
+    table = _read(directory, connection)
     from aqueduct.observe.trace.page import page
 
-    text = page(_read(directory, connection), f"Trace of {directory.name}")
+    text = page(table, f"Trace of {directory.name}")
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -23,13 +23,15 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or "]" in port:
         host, port = text, str(DEFAULT_PORT)
-    try:
-        number = int(port)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= 65_535:
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        advice = "host:port" if "/" in host else "an IPv6 address in brackets: [::1]:4433"
+        raise ConnectError(f"not an address: {address!r}; write {advice}")
+    number = int(port) if port.isascii() and port.isdigit() else -1
+    if not 0 <= number <= 65_535 or not set(host).isdisjoint("/[] "):
         raise ConnectError(f"not an address: {address!r}; write host:port")
-    return host.strip("[]"), number
+    return host, number
 
 
 async def resolve(host: str, port: int) -> list[Route]:

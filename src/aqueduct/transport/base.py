@@ -116,6 +116,9 @@ class Transport(Protocol):
     def is_trust_failure(self, code: int) -> bool:
         """Return whether a close code says that one side does not trust the other's certificate."""
 
+    def is_foreign(self, code: int) -> bool:
+        """Return whether a close code says that the server does not speak our protocol at all."""
+
     def abandon(self, reason: str) -> None:
         """End the core without notifying the peer."""
 

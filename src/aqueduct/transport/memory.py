@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from itertools import count
 from time import monotonic
 
-from aqueduct.errors import CloseCode, ConnectError, HostUnreachable
+from aqueduct.errors import BindError, CloseCode, ConnectError, HostUnreachable
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import ConnectionCore
@@ -139,6 +139,10 @@ class MemoryTransport:
 
     def is_trust_failure(self, code: int) -> bool:
         """Return False: there are no certificates."""
+        return False
+
+    def is_foreign(self, code: int) -> bool:
+        """Return False: only Aqueduct listens here."""
         return False
 
     def abandon(self, reason: str) -> None:
@@ -361,11 +365,15 @@ class MemoryConnector:
 def listen(
     address: str, handshake_timeout: float, make_core: MakeCore, on_transport: OnTransport
 ) -> MemoryListener:
-    """Listen on ``memory://name``; raise `ConnectError` if the name is in use."""
+    """Listen on ``memory://name``; raise `BindError` if the name is in use."""
     name = address.removeprefix(SCHEME) or f"server-{next(_numbers)}"
     other = _listeners.get(name)
     if other is not None and not other.loop.is_closed():
-        raise ConnectError(f"cannot listen on {address}: the name is in use; choose another one")
+        raise BindError(
+            f"cannot listen on {address}: the name is in use",
+            address=address,
+            hint="choose another name",
+        )
     listener = MemoryListener(name, handshake_timeout, make_core, on_transport)
     _listeners[name] = listener
     return listener

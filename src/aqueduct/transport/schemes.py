@@ -13,6 +13,7 @@ transport is added here.
 
 from __future__ import annotations
 
+from aqueduct.errors import BindError, ConnectError, TLSError
 from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport import memory
@@ -43,16 +44,21 @@ async def listen(
     on_transport: OnTransport,
     early_data: bool,
 ) -> Listener:
-    """Listen on an address; raise `ConnectError` if it is malformed or in use."""
+    """Listen on an address; raise `BindError` if it is malformed or cannot be bound."""
     chosen = options or QuicSettings()
     if address.startswith(memory.SCHEME):
         return memory.listen(address, chosen.handshake_timeout, make_core, on_transport)
-    return await listen_on_quic(
-        address,
-        tls,
-        chosen,
-        config,
-        make_core,
-        on_transport,
-        early_data=early_data,
-    )
+    try:
+        return await listen_on_quic(
+            address,
+            tls,
+            chosen,
+            config,
+            make_core,
+            on_transport,
+            early_data=early_data,
+        )
+    except ConnectError as error:  # the address is malformed, or the host is unknown
+        if isinstance(error, TLSError):
+            raise
+        raise BindError(f"cannot listen on {address}: {error}", address=address) from None

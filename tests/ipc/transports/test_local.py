@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from aqueduct import ipc
-from aqueduct.errors import ConnectError, SendTimeout
+from aqueduct.errors import BindError, ConnectError, SendTimeout
 
 
 async def test_a_name_belongs_to_one_endpoint_until_it_is_closed() -> None:
     async with ipc.Endpoint("local://door") as first:
         assert first.address == "local://door"
-        with pytest.raises(ConnectError, match="is taken"):
+        with pytest.raises(BindError, match="is taken") as caught:
             await ipc.Endpoint("local://door").open()
+        assert caught.value.address == "local://door"
     async with ipc.Endpoint("local://door"):
         pass
 

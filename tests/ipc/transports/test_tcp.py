@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aqueduct.errors import ConnectError, TLSError
+from aqueduct.errors import BindError, ConnectError, TLSError
 from aqueduct.ipc.core.framing import frame_head
 from aqueduct.ipc.core.pdu import Code, Header
 from aqueduct.ipc.transports.tcp import TcpLimits, open_tls
@@ -389,7 +389,7 @@ async def test_addresses_are_named_as_they_are_written(start: Start) -> None:
 
 async def test_a_port_in_use_is_reported(start: Start) -> None:
     server = await start(HERE)
-    with pytest.raises(ConnectError, match="cannot listen at tls://127"):
+    with pytest.raises(BindError, match="cannot listen at tls://127"):
         await start(server.address)
 
 

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from aqueduct import ipc
-from aqueduct.errors import ConnectError
+from aqueduct.errors import BindError, ConnectError
 from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.udp import open_udp
@@ -122,7 +122,7 @@ async def test_host_names_are_resolved() -> None:
     by_name = transport.address.replace("127.0.0.1", "localhost")
     assert await transport.locate(by_name) == await transport.locate(transport.address)
     await transport.close()
-    with pytest.raises(ConnectError, match="cannot find"):
+    with pytest.raises(BindError, match="cannot find"):
         await open_udp("udp://no.such.host.invalid:0", Ear())
 
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Hashable, Sequence
 from itertools import count
 
-from aqueduct.errors import ConnectError
+from aqueduct.errors import BindError, ConnectError
 from aqueduct.ipc.address import parse
 from aqueduct.ipc.core.events import Transmit
 from aqueduct.ipc.transports.base import PduListener
@@ -26,7 +26,10 @@ class LocalTransport:
 
     def __init__(self, name: str, listener: PduListener) -> None:
         if _holder(name) is not None:
-            raise ConnectError(f"local://{name} is taken by another endpoint of this process")
+            raise BindError(
+                f"local://{name} is taken by another endpoint of this process",
+                address=f"local://{name}",
+            )
         self.address = f"local://{name}"
         self._name = name
         self._listener = listener

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from aqueduct.errors import ConnectError, TLSError
+from aqueduct.errors import BindError, ConnectError, TLSError
 from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
@@ -177,7 +177,7 @@ class TlsTransport:
         except OSError as error:
             reason = error.strerror or error
             where = unparse("tls", host, port)
-            raise ConnectError(f"cannot listen at {where}: {reason}") from None
+            raise BindError(f"cannot listen at {where}: {reason}", address=where) from None
         number = self._server.sockets[0].getsockname()[1]
         self.address = unparse("tls", host, number)
 

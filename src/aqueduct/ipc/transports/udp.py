@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Hashable, Sequence
 from math import inf
 
-from aqueduct.errors import ConnectError
+from aqueduct.errors import BindError, ConnectError
 from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import Transmit
 from aqueduct.ipc.transports.base import PduListener
@@ -156,7 +156,9 @@ async def open_udp(address: str, listener: PduListener) -> UdpTransport:
     try:
         found = await loop.getaddrinfo(host, target.port, type=socket.SOCK_DGRAM)
     except socket.gaierror as error:
-        raise ConnectError(f"cannot find {host!r}: {error.strerror}") from None
+        raise BindError(
+            f"cannot listen at {address}: cannot find {host!r}: {error.strerror}", address=address
+        ) from None
     family, kind, protocol, _, where = found[0]
     if not ipaddress.ip_address(str(where[0])).is_loopback:
         warnings.warn(
@@ -169,7 +171,7 @@ async def open_udp(address: str, listener: PduListener) -> UdpTransport:
         sock.bind(where)
     except OSError as error:
         sock.close()
-        raise ConnectError(f"cannot listen at {address}: {error.strerror}") from None
+        raise BindError(f"cannot listen at {address}: {error.strerror}", address=address) from None
     return UdpTransport(sock, listener)
 
 

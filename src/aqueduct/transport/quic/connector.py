@@ -7,10 +7,16 @@ import socket
 from dataclasses import replace
 from functools import partial
 
-from aqueduct.errors import HostUnreachable
+from aqueduct.errors import ConnectError, HostUnreachable
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import Trust
-from aqueduct.transport.address import Address, Route, resolve, split_address
+from aqueduct.transport.address import (
+    Address,
+    Route,
+    format_address,
+    resolve,
+    split_address,
+)
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import client_settings
 from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicSettings
@@ -27,6 +33,9 @@ class QuicConnector:
 
     def __init__(self, address: str, trust: Trust, options: QuicSettings, early_data: bool) -> None:
         self.host, self._port = split_address(address)
+        if not self.host or not self._port:
+            missing = "port" if self.host else "host"
+            raise ConnectError(f"cannot connect to {address!r}: the {missing} is missing")
         self._trust = trust
         self._options = options
         self._tickets = _tickets if early_data else None
@@ -70,7 +79,7 @@ def _open_endpoint(family: int, where: Address, options: QuicSettings) -> Client
             sock.close()
         if isinstance(error, OSError):
             raise HostUnreachable(
-                f"cannot reach {where[0]}:{where[1]} ({error.strerror})",
+                f"cannot reach {format_address(where)} ({error.strerror})",
                 hint="check the address, and that this host has a route to it",
             ) from None
         raise
@@ -86,11 +95,10 @@ class ClientEndpoint(QuicEndpoint):
     def handle_network_error(self, error: OSError) -> None:
         """Fail a connection that is not ready: nothing listens at the peer's port."""
         for transport in list(self.transports):
-            host, port = transport.peer
             if transport.owner is not None:
                 transport.owner.handle_failure(
                     HostUnreachable(
-                        f"nothing listens at {host}:{port} ({error.strerror})",
+                        f"nothing listens at {format_address(transport.peer)} ({error.strerror})",
                         hint="start the server first",
                     )
                 )

@@ -21,7 +21,7 @@ from qh3.quic.packet import (
     encode_quic_version_negotiation,
 )
 
-from aqueduct.errors import ConnectError
+from aqueduct.errors import BindError
 from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address, format_address, resolve, split_address
@@ -60,6 +60,14 @@ _MAX_CLOSING = 4
 """Connections closed for what QUIC holds that keep it while they may have to repeat the close."""
 
 
+_HINTS = {
+    errno.EADDRINUSE: "choose another port, or 0 for a free one",
+    errno.EADDRNOTAVAIL: "choose an address of this host, or 0.0.0.0 for all of them",
+    errno.EACCES: "choose a port above 1023, or one that this user may bind",
+}
+"""What to do about an address that cannot be bound."""
+
+
 async def listen(
     address: str,
     tls: ServerTLS,
@@ -70,7 +78,7 @@ async def listen(
     *,
     early_data: bool,
 ) -> QuicListener:
-    """Bind ``host:port`` and accept connections; raise `ConnectError` if that is impossible."""
+    """Bind ``host:port`` and accept connections; raise `BindError` if that is impossible."""
     host, port = split_address(address)
     family, where = (await resolve(host or "0.0.0.0", port))[0]
     sock = _bind(family, where, address)
@@ -90,10 +98,10 @@ def _bind(family: int, where: Address, address: str) -> socket.socket:
     except OSError as error:
         if sock is not None:
             sock.close()
-        in_use = error.errno == errno.EADDRINUSE
-        raise ConnectError(
+        raise BindError(
             f"cannot listen on {address}: {error.strerror}",
-            hint="choose another port, or 0 for a free one" if in_use else "",
+            address=address,
+            hint=_HINTS.get(error.errno or 0, ""),
         ) from None
     return sock
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsBridgeError, QuicTlsCrypto
 from qh3.tls import Epoch
 
 from aqueduct.errors import TLSError
-from aqueduct.security import check_path
+from aqueduct.security import check_path, describe_fault
 
 MAX_DATAGRAM_FRAME = 65_535
 BIDIRECTIONAL_STREAMS = 1
@@ -21,6 +22,8 @@ BIDIRECTIONAL_STREAMS = 1
 what it did wrong (AQ-STREAM-6)."""
 BAD_CERTIFICATE = 0x100 + 42
 """QUIC's error code for the TLS alert bad_certificate."""
+NO_APPLICATION_PROTOCOL = 0x100 + 120
+"""QUIC's error code for the TLS alert no_application_protocol."""
 
 
 @dataclass
@@ -39,6 +42,8 @@ class TlsBridge(QuicTlsBridge):
     configuration: EngineConfiguration
     hello: QuicTlsCryptoData | None = None
     """The ClientHello, for a retransmission."""
+    _fault: QuicTlsBridgeError | None = None
+    """Why the handshake failed."""
 
     def next_crypto_data(self) -> QuicTlsCryptoData | None:
         """Return what TLS has to send."""
@@ -51,10 +56,34 @@ class TlsBridge(QuicTlsBridge):
         self, epoch: Epoch, data: bytes, offset: int | None = None, *, version: int | None = None
     ) -> None:
         """Handle the peer's TLS messages; check its certificate path at the end of a handshake."""
+        if self._fault is not None:
+            # What follows a fatal message is not its cause.
+            raise QuicTlsBridgeError(self._fault.error_code, self._fault.reason_phrase)
         before = self.handshake_complete
-        super().receive_crypto(epoch, data, offset, version=version)
+        try:
+            super().receive_crypto(epoch, data, offset, version=version)
+        except QuicTlsBridgeError as error:
+            self._fault = error
+            if error.error_code == BAD_CERTIFICATE and self.peer_certificate is not None:
+                error.reason_phrase = self._why_rejected(self.peer_certificate, error)
+            raise
         if self.handshake_complete and not before and self.peer_certificate is not None:
             self._check_path(self.peer_certificate)
+
+    def _why_rejected(self, certificate: Certificate, error: QuicTlsBridgeError) -> str:
+        """Return what is wrong with the server's certificate; qh3 names it only at times."""
+        der = bytes(certificate.public_bytes())
+        pinned = self.configuration.assert_fingerprint
+        if pinned is not None:
+            found = hashlib.sha256(der).hexdigest()
+            return f"the certificate has the fingerprint {found}, and {pinned} is pinned"
+        return describe_fault(der, self.configuration.server_name or "") or error.reason_phrase
+
+    def _on_alpn(self, alpn_protocol: str | None) -> None:
+        """Reject a server that chose no protocol, as RFC 9001 (8.1) has a client do."""
+        if alpn_protocol not in (self.configuration.alpn_protocols or ()):
+            raise QuicTlsBridgeError(NO_APPLICATION_PROTOCOL, "no application protocol was chosen")
+        super()._on_alpn(alpn_protocol)
 
     def _check_path(self, certificate: Certificate) -> None:
         configuration = self.configuration

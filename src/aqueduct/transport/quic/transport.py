@@ -12,6 +12,7 @@ from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address
 from aqueduct.transport.base import TransportOwner
 from aqueduct.transport.quic.bridge import Bridge
+from aqueduct.transport.quic.tls import NO_APPLICATION_PROTOCOL
 
 if TYPE_CHECKING:
     from aqueduct.transport.quic.endpoint import QuicEndpoint
@@ -21,6 +22,9 @@ TIMER_GRAIN = 0.001
 
 _TLS_ALERTS = range(0x100, 0x200)
 """QUIC's error codes for TLS alerts (RFC 9001, 4.8)."""
+_FOREIGN = frozenset({0x100 + 40, 0x100 + 70, NO_APPLICATION_PROTOCOL})
+"""The alerts of a TLS server with which we have nothing in common: handshake_failure,
+protocol_version and no_application_protocol."""
 
 
 class QuicTransport:
@@ -122,8 +126,12 @@ class QuicTransport:
         return self.bridge.is_drained()
 
     def is_trust_failure(self, code: int) -> bool:
-        """Return whether a close code is a TLS alert."""
-        return code in _TLS_ALERTS
+        """Return whether a close code is a TLS alert about anything but the protocol."""
+        return code in _TLS_ALERTS and code not in _FOREIGN
+
+    def is_foreign(self, code: int) -> bool:
+        """Return whether a close code says that the server offers another protocol."""
+        return code in _FOREIGN
 
     def deliver_events(self) -> None:
         """Pass the core's events on to the owner."""
