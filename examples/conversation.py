@@ -1,7 +1,8 @@
 """Two processes exchange messages, and a sequence diagram of both sides is drawn.
 
 A server process and a client process talk over QUIC on this machine. The client asks for the primes
-below a hundred: one message that carries two channels, one for progress and one for the results.
+below a hundred: one message that carries two channels, one for progress, which is unreliable, and
+one for the results, which is ordered.
 Each process logs what it does; afterwards the logs are merged and drawn.
 """
 
@@ -47,7 +48,7 @@ async def search(connection: Connection[Primes]) -> None:
                     await request.found.send(number)
                 if number % 25 == 0:
                     await request.progress.send(number)
-                    log("answer", f"progress: {number}, in a datagram")
+                    log("answer", f"progress: {number}, {request.progress.mode.value}")
             await request.found.flush()
             log(
                 "answer", f"{request.found.statistics()['sent']} primes, in order, all acknowledged"

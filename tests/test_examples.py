@@ -42,6 +42,7 @@ kitchen is in one partition, in order: True
 the directory matches the server: True
 """,
     "conversation": r"(?s).*two processes, one connection.*a request: primes below 100"
+    r".*progress: 25, unreliable"
     r".*25 primes, in order, all acknowledged.*the client has closed the connection.*",
 }
 

@@ -14,7 +14,7 @@ import pytest
 
 import aqueduct
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.sender import Mode
+from aqueduct.protocol.modes import Mode
 from tests.hostile.attacks import MEGABYTE, siege
 from tests.hostile.raw import (
     PING,

@@ -70,6 +70,31 @@ MUTANTS = [
         "                self._release(self.datagrams.forgo(number))\n",
         "                self.datagrams.forgo(number)\n",
     ),
+    # Modes
+    Mutant(
+        "a sender that was received starts ordered whatever its channel's headers say",
+        "protocol/sender.py",
+        "            self.mode = hinted_mode(headers)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "the mode of a channel is lost when its sender is sent away",
+        "protocol/connection.py",
+        "with_hint(one.headers, one.mode) if one.give is Give.SENDER else one.headers",
+        "one.headers",
+    ),
+    Mutant(
+        "the mode of a channel is lost when its receiver is sent away",
+        "protocol/channels.py",
+        "Ownership.APPLICATION, mode\n",
+        "Ownership.APPLICATION, Mode.ORDERED\n",
+    ),
+    Mutant(
+        "a mode that was set has no effect",
+        "protocol/connection.py",
+        "            half.set_mode(mode)\n",
+        "            pass\n",
+    ),
     # Lineage
     Mutant(
         "a loss spreads one level only",
@@ -324,7 +349,6 @@ MUTANTS = [
         "        if channel not in self._lost_senders:\n            return False\n"
         "        del self._lost_senders[channel]\n        return True\n",
         "        return channel in self._lost_senders\n",
-        seeds="1200:1500",
     ),
     Mutant(
         "an ended receiver keeps its timer",

@@ -237,6 +237,11 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         scenes.three_messages,
         drop(lambda entry: isinstance(entry, StreamEnded) and entry.time > 0.3),
     ),
+    (
+        "messages leave in their mode",
+        scenes.three_messages,
+        add(CommandCalled(0.0, Side.CLIENT, "set mode", ENTRYPOINT, "UNRELIABLE")),
+    ),
     ("one control stream", scenes.three_messages, change(sent(AckReliable), stream=77)),
     (
         "no frames after the end",

@@ -63,6 +63,11 @@ async def channels() -> None:
     assert_type(aqueduct.channel(Sum, mode=Mode.UNORDERED, capacity=2), Channel[Sum])
     assert_type(aqueduct.oneshot(str).receiver, Receiver[str])
     assert_type(aqueduct.oneshot(), Channel[bytes])
+    assert_type(aqueduct.oneshot(int, mode=Mode.UNRELIABLE), Channel[int])
+    assert_type(tx.mode, Mode)
+    tx.mode = Mode.UNORDERED
+    tx.mode = "unordered"  # type: ignore[assignment]
+    rx.mode = Mode.UNORDERED  # type: ignore[attr-defined]
     aqueduct.channel(int, mode="ordered")  # type: ignore[call-overload]
     aqueduct.oneshot(int, priority="high")  # type: ignore[call-overload]
     assert_type(aqueduct.channel(int, priority=0).sender.priority, int)

@@ -31,6 +31,7 @@ from aqueduct.errors import (
     WouldBlock,
 )
 from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.modes import check_channel_headers, check_mode, visible_headers
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY
 from aqueduct.runtime.headers import Headers, HeadersLike, to_pairs
 from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, LocalSendPort
@@ -66,12 +67,11 @@ class Origin:
 
     __slots__ = ("channel", "codec", "headers", "kind", "mode", "receiver", "sender")
 
-    def __init__(
-        self, kind: Any, mode: Mode, headers: HeaderPairs, codec: CodecClass | None
-    ) -> None:
+    def __init__(self, kind: Any, headers: HeaderPairs, codec: CodecClass | None) -> None:
         self.kind = kind
         self.codec = codec
-        self.mode = mode
+        self.mode: Mode | None = None
+        """The mode of the channel when one of the halves was sent away."""
         self.headers = headers
         self.channel: int | None = None
         """The id of the channel, once one of the halves was sent away."""
@@ -129,8 +129,8 @@ class Handle(ChannelHalf):
             raise ChannelClosed(
                 "this half was finished, cancelled or closed; send one that is open"
             )
-        priority = port.channel.priority
-        return Attach(self._give, port.oneshot, origin.headers, origin.mode, priority)
+        local = port.channel
+        return Attach(self._give, port.oneshot, origin.headers, local.mode, local.priority)
 
     def __repr__(self) -> str:
         port = getattr(self, "_port", None)
@@ -138,11 +138,8 @@ class Handle(ChannelHalf):
             return object.__repr__(self)
         channel, mode, state = port.describe()
         origin = self._origin
-        if origin is not None:
-            if port is MOVED and origin.channel is not None:
-                channel = describe(origin.channel)
-            if mode is None and not isinstance(port, NetworkReceivePort):
-                mode = origin.mode
+        if origin is not None and port is MOVED and origin.channel is not None:
+            channel, mode = describe(origin.channel), origin.mode
         name = "unknown" if mode is None else mode.value
         return f"<{type(self).__name__} channel={channel} mode={name} {state}>"
 
@@ -164,6 +161,19 @@ class Sender(Handle, Generic[T]):
     _give = Give.SENDER
     _ended_by = "finish() or cancel()"
     _port: SendPort
+
+    @property
+    def mode(self) -> Mode:
+        """How this sender sends over a network; may be set until its first message.
+
+        A sender that was received starts with the mode that its channel was made with. Setting it
+        raises `TypeError` if it is no `Mode`, and `LocalProtocolError` after the first message.
+        """
+        return self._port.mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._port.set_mode(check_mode(mode))
 
     @property
     def priority(self) -> int:
@@ -354,8 +364,8 @@ class Sender(Handle, Generic[T]):
         origin = self._origin
         assert isinstance(port, LocalSendPort)
         assert origin is not None
-        origin.channel = channel
         local = port.channel
+        origin.channel, origin.mode = channel, local.mode
         network = driver.open_port(channel, origin.kind, origin.codec)
         assert isinstance(network, NetworkReceivePort)
         network.leftover = local.hand_over()
@@ -461,9 +471,9 @@ class Receiver(Handle, Generic[T]):
         origin = self._origin
         assert isinstance(port, LocalReceivePort)
         assert origin is not None
-        origin.channel = channel
         local = port.channel
-        network = driver.open_port(channel, origin.kind, origin.codec)
+        origin.channel, origin.mode = channel, local.mode
+        network = driver.open_port(channel, origin.kind, origin.codec, local.mode)
         assert isinstance(network, NetworkSendPort)
         sender = origin.sender() if origin.sender is not None else None
         if sender is not None:
@@ -472,15 +482,16 @@ class Receiver(Handle, Generic[T]):
             network.sent = network.undelivered = local.sent - local.taken
             network.cancel()
         else:
-            network.adopt(local.hand_over(), local.finished)
+            network.adopt(local.hand_over(), local.finished, local.sent > 0)
         local.wake_all()
 
 
 def handle_for(port: Port, headers: HeaderPairs) -> Sender[Any] | Receiver[Any]:
     """Return the handle of a half whose other half is at the peer."""
+    seen = visible_headers(headers)
     if isinstance(port, NetworkSendPort):
-        return Sender._from_port(port, headers)
-    return Receiver._from_port(port, headers)
+        return Sender._from_port(port, seen)
+    return Receiver._from_port(port, seen)
 
 
 class Channel(NamedTuple, Generic[T]):
@@ -493,6 +504,7 @@ class Channel(NamedTuple, Generic[T]):
 class OneshotOptions(TypedDict, total=False):
     """Keyword arguments of `oneshot`."""
 
+    mode: Mode
     headers: HeadersLike | None
     codec: CodecClass | None
     priority: int
@@ -501,7 +513,6 @@ class OneshotOptions(TypedDict, total=False):
 class ChannelOptions(OneshotOptions, total=False):
     """Keyword arguments of `channel`."""
 
-    mode: Mode
     capacity: int
 
 
@@ -523,20 +534,20 @@ def channel(
     """Make a channel for messages of a type.
 
     The channel is local until one of its halves is sent in a message. ``mode`` is how its sender
-    sends over a network; a local channel is always ordered and reliable. ``capacity`` is the number
-    of messages that a local channel holds before `Sender.send` waits. The peer finds ``headers`` at
-    the half that it receives. ``codec`` is the format of messages that cross a network, such as
-    `aqueduct.codec.JsonCodec`; MessagePack by default. The peer learns it from the channel's header
-    ``content-type``, which may be given instead. ``priority`` is that of the sender if it stays
-    here, see `Sender.priority`.
+    sends over a network, also if the sender is the half that is sent away; its holder may set
+    another `Sender.mode` before the first message. A local channel is always ordered and reliable.
+    ``capacity`` is the number of messages that a local channel holds before `Sender.send` waits.
+    The peer finds ``headers`` at the half that it receives. ``codec`` is the format of messages
+    that cross a network, such as `aqueduct.codec.JsonCodec`; MessagePack by default. The peer
+    learns it from the channel's header ``content-type``, which may be given instead. ``priority``
+    is that of the sender if it stays here, see `Sender.priority`.
 
-    Raises `TypeError` if ``mode`` is not a `Mode`, or ``codec`` not a codec for the type, and
-    `ValueError` if ``priority`` is not from 0 to 7.
+    Raises `TypeError` if ``mode`` is not a `Mode`, or ``codec`` not a codec for the type,
+    `ValueError` if ``priority`` is not from 0 to 7, and `LocalProtocolError` for a header whose
+    name begins with ``aqueduct-``.
     """
-    if not isinstance(mode, Mode):
-        raise TypeError(f"mode is a Mode such as Mode.UNRELIABLE, not {mode!r}")
-    local = LocalChannel(capacity, oneshot=False, priority=priority)
-    return _make(kind, mode, local, to_pairs(headers), codec)
+    local = LocalChannel(capacity, oneshot=False, mode=mode, priority=priority)
+    return _make(kind, local, to_pairs(headers), codec)
 
 
 @overload
@@ -548,25 +559,26 @@ def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
 def oneshot(
     kind: Any = bytes,
     *,
+    mode: Mode = Mode.ORDERED,
     headers: HeadersLike | None = None,
     codec: CodecClass | None = None,
     priority: int = DEFAULT_PRIORITY,
 ) -> Channel[Any]:
     """Make a channel for one message, such as the reply to a request; see `channel`."""
-    local = LocalChannel(1, oneshot=True, priority=priority)
-    return _make(kind, Mode.ORDERED, local, to_pairs(headers), codec)
+    local = LocalChannel(1, oneshot=True, mode=mode, priority=priority)
+    return _make(kind, local, to_pairs(headers), codec)
 
 
 def _make(
     kind: Any,
-    mode: Mode,
     local: LocalChannel,
     headers: HeaderPairs,
     codec: CodecClass | None,
 ) -> Channel[Any]:
     if codec is not None or headers:
+        check_channel_headers(headers)
         codec, headers = choose(kind, codec, headers)
-    origin = Origin(kind, mode, headers, codec)
+    origin = Origin(kind, headers, codec)
     sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)
     receiver: Receiver[Any] = Receiver._from_port(LocalReceivePort(local), headers, origin)
     origin.sender = weakref.ref(sender)

@@ -9,8 +9,9 @@ from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node, spread_lost
+from aqueduct.protocol.modes import Mode
 from aqueduct.protocol.receiver import ReceivingHalf
-from aqueduct.protocol.sender import Mode, SendingHalf
+from aqueduct.protocol.sender import SendingHalf
 from aqueduct.wire.chanid import (
     ENTRYPOINT,
     Side,
@@ -157,7 +158,7 @@ class Channels:
             channel = attachment.channel
             half = self.halves.get(channel)
             if half is not None:
-                half.claim()
+                half.claim(attachment.headers)
                 self.update(half, now)
             elif sender_of(channel) == self.side:
                 how = End.LOST if self._was_lost(channel) else End.RECEIVER_CLOSED

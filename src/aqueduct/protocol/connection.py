@@ -25,10 +25,11 @@ from aqueduct.protocol.greeting import split_limits, with_limits
 from aqueduct.protocol.half import Context
 from aqueduct.protocol.incoming import Incoming, dispatch, wrong_side
 from aqueduct.protocol.lineage import message_key
+from aqueduct.protocol.modes import Mode, check_mode, with_hint
 from aqueduct.protocol.outgoing import OutgoingStream
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
 from aqueduct.protocol.receiver import ReceivingHalf
-from aqueduct.protocol.sender import Mode, SendingHalf
+from aqueduct.protocol.sender import SendingHalf
 from aqueduct.wire.chanid import Side, describe
 from aqueduct.wire.frames import (
     PROTOCOL_VERSION,
@@ -56,7 +57,10 @@ class Give(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A new channel to be sent in a message; mode and priority apply if we keep the sender."""
+    """A new channel to be sent in a message; the priority applies if we keep the sender.
+
+    ``mode`` is that of our sender, or if the sender is sent away, the hint that goes with it.
+    """
 
     give: Give
     oneshot: bool = False
@@ -231,11 +235,6 @@ class ConnectionCore:
         # The half may have ended before its carrier was taken.
         return half.send if isinstance(half, SendingHalf) else partial(self.send, channel)
 
-    def mode_of(self, channel: int) -> Mode:
-        """Return how a sender sends; ORDERED for one that has ended."""
-        half = self._channels.halves.get(channel)
-        return half.mode if isinstance(half, SendingHalf) else Mode.ORDERED
-
     def send_message(
         self,
         channel: int,
@@ -256,7 +255,7 @@ class ConnectionCore:
                 self._channels.next_id(
                     self.side if one.give is Give.RECEIVER else self.side.other, one.oneshot, ahead
                 ),
-                one.headers,
+                with_hint(one.headers, one.mode) if one.give is Give.SENDER else one.headers,
             )
             for one in attach
         )
@@ -273,10 +272,16 @@ class ConnectionCore:
 
     def set_mode(self, channel: int, mode: Mode) -> None:
         """Choose how a sender sends, before its first message (AQ-SEND-3)."""
-        half = self._sender(channel)
-        if half.next_reliable or half.datagrams is not None:
-            raise LocalProtocolError(f"messages were sent on {describe(channel)} already")
-        half.mode = mode
+        check_mode(mode)
+        half = self._channels.halves.get(channel)
+        if isinstance(half, SendingHalf):
+            half.set_mode(mode)
+
+    def check_room(self, channel: int, size: int) -> None:
+        """Raise WouldBlock if an unreliable message would displace others (AQ-UNREL-6)."""
+        half = self._channels.halves.get(channel)
+        if isinstance(half, SendingHalf):
+            half.check_room(size)
 
     def priority_of(self, channel: int) -> int:
         """Return the priority class of a sender; the default for one that has ended."""

@@ -20,6 +20,7 @@ from aqueduct.wire.frames import (
     MessageFrame,
     MessageRun,
 )
+from aqueduct.wire.primitives import HeaderPairs
 from aqueduct.wire.ranges import MAX_RANGE_VARINTS, MAX_RANGES_PER_ACK, RangeSet
 
 
@@ -247,7 +248,7 @@ class ReceivingHalf(ReceiverStateMachine):
         self.owner = Ownership.RELEASED
         return queue
 
-    def claim(self) -> None:
+    def claim(self, headers: HeaderPairs) -> None:
         """Give the handle to the application, which gets the events of this half from now on."""
         self.owner = Ownership.APPLICATION
         if self._queue is not None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
-from aqueduct.errors import CloseCode, RemoteProtocolError, StreamCode, WouldBlock
+from aqueduct.errors import (
+    CloseCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StreamCode,
+    WouldBlock,
+)
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
 from aqueduct.protocol.flow import check_message
 from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node
+from aqueduct.protocol.modes import Mode, hinted_mode
 from aqueduct.protocol.outgoing import OutgoingStream, remove_range
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY
 from aqueduct.protocol.sender_states import SenderInput, SenderState, SenderStateMachine
@@ -26,15 +32,6 @@ from aqueduct.wire.frames import (
 )
 from aqueduct.wire.primitives import HeaderPairs
 from aqueduct.wire.ranges import RangeSet
-
-
-class Mode(Enum):
-    """How a sender sends; its own choice (AQ-SEND-3)."""
-
-    ORDERED = "ordered"
-    UNORDERED = "unordered"
-    UNRELIABLE = "unreliable"
-
 
 # For the hot path: Python finds a module's name ten times faster than an enum's member.
 _OPEN: Final = SenderState.OPEN
@@ -362,9 +359,28 @@ class SendingHalf(SenderStateMachine):
                 "AQ-STREAM-5", f"receiver frames of {describe(self.channel)} on a second stream"
             )
 
-    def claim(self) -> None:
-        """Give the handle to the application, which gets the events of this half from now on."""
+    def claim(self, headers: HeaderPairs) -> None:
+        """Give the handle to the application, which gets the events of this half from now on.
+
+        ``headers`` are those of the channel.
+        """
         self.owner = Ownership.APPLICATION
+        if headers:
+            self.mode = hinted_mode(headers)
+
+    def check_room(self, size: int) -> None:
+        """Raise WouldBlock if a message has to wait for credit, or displaces unreliable ones."""
+        if not self._credit.fits(self.outstanding, size):
+            self._block(size)
+
+    def set_mode(self, mode: Mode) -> None:
+        """Choose how to send, before the first message (AQ-SEND-3)."""
+        if self.next_reliable or self.datagrams is not None:
+            raise LocalProtocolError(
+                f"AQ-SEND-3: messages were sent on {describe(self.channel)} already; "
+                "set the mode before the first one"
+            )
+        self.mode = mode
 
     def allow(self) -> None:
         """Queue a waiting message for the connection window if it fits the channel window now."""

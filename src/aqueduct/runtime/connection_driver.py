@@ -38,6 +38,7 @@ from aqueduct.protocol.events import (
     Undelivered,
     Writable,
 )
+from aqueduct.protocol.modes import Mode, hinted_mode
 from aqueduct.runtime.ports import FORKED_REASON, HALF_TWICE
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
@@ -249,13 +250,20 @@ class ConnectionDriver:
         """Open ports for the halves in a message that was taken, before their first event."""
         for attachment in message.attachments:
             channel = attachment.channel
-            self._unclaimed[channel] = self.open_port(channel, bytes)
+            mode = hinted_mode(attachment.headers)
+            self._unclaimed[channel] = self.open_port(channel, bytes, mode=mode)
 
-    def open_port(self, channel: int, kind: Any, codec: CodecClass | None = None) -> Port:
+    def open_port(
+        self,
+        channel: int,
+        kind: Any,
+        codec: CodecClass | None = None,
+        mode: Mode = Mode.ORDERED,
+    ) -> Port:
         """Open a port for a half that this side holds."""
         port: Port
         if sender_of(channel) == self.core.side:
-            port = NetworkSendPort(self, channel, kind, codec)
+            port = NetworkSendPort(self, channel, kind, codec, mode)
         else:
             port = NetworkReceivePort(self, channel, kind, codec)
         self.ports[channel] = port

@@ -13,8 +13,16 @@ from aqueduct.errors import (
     ReceiverClosed,
     WouldBlock,
 )
+from aqueduct.protocol.modes import Mode, check_mode
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
-from aqueduct.runtime.ports import NOTHING, Description, Outcome, Parcel, Receipt
+from aqueduct.runtime.ports import (
+    NOTHING,
+    Description,
+    Outcome,
+    Parcel,
+    Receipt,
+    mode_is_fixed,
+)
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.primitives import HeaderPairs
 
@@ -22,11 +30,20 @@ from aqueduct.wire.primitives import HeaderPairs
 class LocalChannel:
     """A bounded queue of messages that ends the way a networked channel does."""
 
-    def __init__(self, capacity: int, *, oneshot: bool, priority: int = DEFAULT_PRIORITY) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        oneshot: bool,
+        mode: Mode = Mode.ORDERED,
+        priority: int = DEFAULT_PRIORITY,
+    ) -> None:
         if capacity < 1:
             raise ValueError("a channel has room for at least one message")
         self.capacity = capacity
         self.oneshot = oneshot
+        self.mode = check_mode(mode)
+        """How the sender will send once the channel is networked."""
         self.priority = check_priority(priority)
         """The priority that the sender has once it is networked."""
         self.queue: deque[Parcel] = deque()
@@ -63,6 +80,15 @@ class LocalSendPort:
     def __init__(self, channel: LocalChannel) -> None:
         self.channel = channel
         self.oneshot = channel.oneshot
+
+    @property
+    def mode(self) -> Mode:
+        return self.channel.mode
+
+    def set_mode(self, mode: Mode) -> None:
+        if self.channel.sent:
+            raise mode_is_fixed(None)
+        self.channel.mode = mode
 
     @property
     def priority(self) -> int:
@@ -140,7 +166,9 @@ class LocalSendPort:
 
     def describe(self) -> Description:
         one = self.channel
-        return _describe(cancelled=one.cancelled, receiver_closed=one.closed, finished=one.finished)
+        return _describe(
+            one, cancelled=one.cancelled, receiver_closed=one.closed, finished=one.finished
+        )
 
     def statistics(self) -> dict[str, int]:
         return {"sent": self.channel.sent, "queued": len(self.channel.queue)}
@@ -201,7 +229,7 @@ class LocalReceivePort:
 
     def describe(self) -> Description:
         one = self.channel
-        return _describe(closed=one.closed, cancelled=one.cancelled, finished=one.finished)
+        return _describe(one, closed=one.closed, cancelled=one.cancelled, finished=one.finished)
 
     def statistics(self) -> dict[str, int]:
         return {"received": self.channel.taken, "queued": len(self.channel.queue)}
@@ -227,7 +255,7 @@ class LocalReceivePort:
         return parcel
 
 
-def _describe(**states: bool) -> Description:
+def _describe(channel: LocalChannel, **states: bool) -> Description:
     """Describe a half by the first of these states that it is in; it is open without one."""
     state = next((name for name, holds in states.items() if holds), "open")
-    return Description("local", None, state.replace("_", " "))
+    return Description("local", channel.mode, state.replace("_", " "))

@@ -8,9 +8,16 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import ChannelClosed, ChannelError, ChannelMoved, ForkedConnectionError
-from aqueduct.protocol.sender import Mode
+from aqueduct.errors import (
+    ChannelClosed,
+    ChannelError,
+    ChannelMoved,
+    ForkedConnectionError,
+    LocalProtocolError,
+)
+from aqueduct.protocol.modes import Mode
 from aqueduct.runtime.headers import Headers
+from aqueduct.wire.chanid import describe
 from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs
 
@@ -122,6 +129,13 @@ class SendPort(Protocol):
     oneshot: bool
 
     @property
+    def mode(self) -> Mode:
+        """How it sends, or will send once the channel is networked."""
+
+    def set_mode(self, mode: Mode) -> None:
+        """Choose how to send; raise after the first message."""
+
+    @property
     def priority(self) -> int:
         """The priority class of the messages."""
 
@@ -226,8 +240,8 @@ class MovedPort:
     def _error(self) -> ChannelError:
         return ChannelMoved("this half was sent away in a message; the peer holds it now")
 
-    priority = property(_moved)
-    set_priority = offer = send = pop = pop_message = pop_many = next_size = _moved
+    mode = priority = property(_moved)
+    set_mode = set_priority = offer = send = pop = pop_message = pop_many = next_size = _moved
 
     async def wait(self) -> None:
         """Raise `ChannelMoved`."""
@@ -274,6 +288,14 @@ class UnfilledPort(MovedPort):
 
 
 UNFILLED = UnfilledPort()
+
+
+def mode_is_fixed(channel: int | None) -> LocalProtocolError:
+    """Return the error for a mode that is set after the first message."""
+    name = "this local channel" if channel is None else describe(channel)
+    return LocalProtocolError(
+        f"messages were sent on {name} already; set the mode of a sender before its first message"
+    )
 
 
 class ForkedCore:

@@ -18,9 +18,17 @@ from aqueduct.errors import (
 )
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
+from aqueduct.protocol.modes import Mode
 from aqueduct.protocol.priorities import check_priority
-from aqueduct.protocol.sender import Mode
-from aqueduct.runtime.ports import FORKED, Description, ForkedCore, Outcome, Parcel, Receipt
+from aqueduct.runtime.ports import (
+    FORKED,
+    Description,
+    ForkedCore,
+    Outcome,
+    Parcel,
+    Receipt,
+    mode_is_fixed,
+)
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.primitives import HeaderPairs
@@ -44,6 +52,7 @@ class NetworkSendPort:
     __slots__ = (
         "_ending",
         "_forgone",
+        "_has_begun",
         "_is_raw",
         "_is_unordered",
         "_least",
@@ -58,6 +67,7 @@ class NetworkSendPort:
         "driver",
         "ended",
         "finished",
+        "mode",
         "oneshot",
         "priority",
         "receipts",
@@ -74,11 +84,16 @@ class NetworkSendPort:
         channel: int,
         kind: Any,
         codec: CodecClass | None = None,
+        mode: Mode = Mode.ORDERED,
     ) -> None:
         self.driver = driver
         self.core: ConnectionCore | ForkedCore = driver.core
         self.channel = channel
         self.oneshot = is_oneshot(channel)
+        self.mode = mode
+        """The mode of the core's sender, also after that is gone."""
+        self._has_begun = False
+        """Whether a message was sent while the channel was local."""
         self.priority = driver.core.priority_of(channel)
         self.codec: Codec[Any] = codec_for(kind, codec)
         self._is_raw = self.codec.is_identity
@@ -121,6 +136,13 @@ class NetworkSendPort:
         self._send_plain = None
 
     # -- for the handle ---------------------------------------------------------------------------
+
+    def set_mode(self, mode: Mode) -> None:
+        if self.sent or self._has_begun:
+            raise mode_is_fixed(self.channel)
+        if self.ended is None:
+            self.driver.core.set_mode(self.channel, mode)
+        self.mode = mode
 
     def set_priority(self, priority: int) -> None:
         self.priority = check_priority(priority)
@@ -226,7 +248,6 @@ class NetworkSendPort:
         }
 
     def describe(self) -> Description:
-        mode = self.driver.core.mode_of(self.channel) if self.ended is None else None
         state = "open"
         if self.ended is not None:
             state = self.ended.how.value
@@ -234,13 +255,14 @@ class NetworkSendPort:
             state = "cancelled"
         elif self.finished:
             state = "finished"
-        return Description(describe(self.channel), mode, state)
+        return Description(describe(self.channel), self.mode, state)
 
     # -- for the connection -----------------------------------------------------------------------
 
-    def adopt(self, parcels: deque[Parcel], finished: bool) -> None:
+    def adopt(self, parcels: deque[Parcel], finished: bool, has_begun: bool) -> None:
         """Take over the messages queued while the channel was local."""
         self.waiting = parcels
+        self._has_begun = has_begun
         self.finished = finished
         self.pump()
 
@@ -321,6 +343,10 @@ class NetworkSendPort:
         payload, halves = self.codec.encode(value)
         if attach:
             halves = [half._to_attach() for half in attach]
+        if self.waiting and self.mode is Mode.UNRELIABLE:
+            # A local channel has taken these messages, so they wait for credit instead of
+            # displacing each other.
+            self.driver.core.check_room(self.channel, len(payload))
         try:
             if halves or headers or receipt is not None:
                 sent = self.driver.send(self.channel, payload, headers, halves)
@@ -331,15 +357,13 @@ class NetworkSendPort:
             else:
                 send = self.driver.core.plain_sender(self.channel)
                 send(payload, self.driver.time)
-                unordered = self.driver.core.mode_of(self.channel) is Mode.UNORDERED
-                if not self.oneshot and not unordered:
+                if not self.oneshot and self.mode is not Mode.UNORDERED:
                     self._send_plain = send
         except (MessageTooLarge, LocalProtocolError) as error:
             raise self.driver.limit_error(error) from None
         if not self._least:
-            mode = self.driver.core.mode_of(self.channel)
-            self._least = _LEAST[mode]
-            self._is_unordered = mode is Mode.UNORDERED
+            self._least = _LEAST[self.mode]
+            self._is_unordered = self.mode is Mode.UNORDERED
         self.driver.unflushed += max(len(payload), self._least) + 8
         self.finished = self.finished or self.oneshot
 

@@ -43,6 +43,19 @@ class SendCounter:
         return {"sent": self.sent}
 
 
+def stated_mode(headers: HeaderPairs) -> Mode:
+    """Return the mode with which the holder of a sender starts, read from its channel's headers."""
+    names = [value.decode() for name, value in headers if name == b"aqueduct-mode"]
+    return Mode(names[-1]) if names else Mode.ORDERED
+
+
+def _expected_headers(attach: Attach) -> HeaderPairs:
+    """Return the headers of a new channel on the wire."""
+    if attach.give is Give.RECEIVER or attach.mode is Mode.ORDERED:
+        return attach.headers
+    return (*attach.headers, (b"aqueduct-mode", attach.mode.value.encode()))
+
+
 class SimulatedEndpoint:
     """Calls the commands of a core at the virtual time, and gathers its events.
 
@@ -114,16 +127,13 @@ class SimulatedEndpoint:
         )
         self._count(channel)
         for made, each in zip(sent.channels, attach, strict=True):
-            if each.give is Give.RECEIVER:
-                self._modes[made] = each.mode
+            self._modes[made] = each.mode
         if attach:
             modes = [each.mode.value for each in attach]
             for observer in self._observers:
                 observer.channels_created(channel, sent.number, sent.reliable, sent.channels, modes)
         attached = tuple(
-            AttachedChannel(
-                made, each.headers, each.mode.name if each.give is Give.RECEIVER else ""
-            )
+            AttachedChannel(made, _expected_headers(each), each.mode.name)
             for made, each in zip(sent.channels, attach, strict=True)
         )
         self._entries.append(
@@ -177,6 +187,9 @@ class SimulatedEndpoint:
         if messages:
             for observer in self._observers:
                 observer.messages_taken(channel, messages)
+        for message in messages:
+            for attachment in message.attachments:
+                self._modes[attachment.channel] = stated_mode(attachment.headers)
         if len(messages) > limit:
             self._entries.append(CoreFault(now, self.side, f"take gave {len(messages)} of {limit}"))
         return messages

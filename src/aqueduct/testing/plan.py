@@ -22,6 +22,8 @@ class WorkloadPlan:
     max_channels: int
     max_messages: int
     modes: tuple[Mode, ...]
+    choose_mode: float
+    """A sender is given another mode before its first message."""
     weights: tuple[tuple[str, float], ...]
     """The relative frequency of each operation."""
     attach: float
@@ -70,6 +72,7 @@ def draw_plan(random: Random) -> WorkloadPlan:
         max_channels=random.choice((2, 8, 20, 40)),
         max_messages=random.choice((30, 100, 250, 500)),
         modes=_draw_modes(random),
+        choose_mode=random.choice((0.0, 0.2, 0.8)),
         weights=_draw_weights(random),
         attach=random.choice((0.1, 0.3, 0.6, 0.9)),
         send_ahead=random.choice((0.0, 0.3, 0.8)),

@@ -144,7 +144,7 @@ class MessageSent(RecordEntry):
 
 @dataclass(slots=True)
 class AttachedChannel:
-    """A channel made for a message, and the mode of its creator if that is the sender."""
+    """A channel made for a message, and the mode with which its sender starts."""
 
     channel: int
     headers: HeaderPairs

@@ -17,7 +17,7 @@ from aqueduct.protocol.events import (
     SenderEnded,
     Writable,
 )
-from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint
+from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint, stated_mode
 from aqueduct.testing.plan import WorkloadPlan
 from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
 from aqueduct.wire.frames import MessageFrame
@@ -35,7 +35,7 @@ class SenderHandle:
 
     channel: int
     mode: Mode
-    mode_fixed: bool
+    mode_fixed: bool = False
     sent: int = 0
     open: bool = True
     blocked: bool = False
@@ -84,7 +84,7 @@ class Application:
         self._weights = [weight for _, weight in plan.weights]
         endpoint.on_event = self._learn
         if endpoint.side == Side.CLIENT:
-            self._adopt_sender(ENTRYPOINT, made_here=False)
+            self._adopt_sender(ENTRYPOINT, Mode.ORDERED)
 
     @property
     def holds_nothing(self) -> bool:
@@ -177,8 +177,8 @@ class Application:
 
     # Handles
 
-    def _adopt_sender(self, channel: int, *, made_here: bool, mode: Mode = Mode.ORDERED) -> None:
-        self.senders[channel] = SenderHandle(channel, mode, mode_fixed=made_here)
+    def _adopt_sender(self, channel: int, mode: Mode) -> None:
+        self.senders[channel] = SenderHandle(channel, mode)
 
     def _adopt_receiver(self, channel: int) -> None:
         handle = ReceiverHandle(channel, eager=self.random.random() < self.plan.eager)
@@ -191,10 +191,11 @@ class Application:
             self._ready[handle.channel] = handle
 
     def _adopt_from(self, messages: list[MessageFrame]) -> None:
-        channels = [each.channel for message in messages for each in message.attachments]
-        for channel in channels:
+        attachments = [each for message in messages for each in message.attachments]
+        channels = [each.channel for each in attachments]
+        for channel, attachment in zip(channels, attachments, strict=True):
             if sender_of(channel) == self.endpoint.side:
-                self._adopt_sender(channel, made_here=False)
+                self._adopt_sender(channel, stated_mode(attachment.headers))
             else:
                 self._adopt_receiver(channel)
         # All halves must be adopted before one is used: that raises events about the others.
@@ -238,8 +239,8 @@ class Application:
         """Send one message; return the sender of a channel made for it, or None."""
         if not handle.mode_fixed:
             handle.mode_fixed = True
-            handle.mode = self.random.choice(self.plan.modes)
-            if handle.mode is not Mode.ORDERED or self.random.random() < 0.5:
+            if self.random.random() < self.plan.choose_mode:
+                handle.mode = self.random.choice(self.plan.modes)
                 self.endpoint.set_mode(handle.channel, handle.mode)
         attach = self._draw_attachments()
         headers = HEADERS if self.random.random() < self.plan.headers else ()
@@ -278,7 +279,7 @@ class Application:
             if each.give is Give.SENDER:
                 self._adopt_receiver(channel)
             else:
-                self._adopt_sender(channel, made_here=True, mode=each.mode)
+                self._adopt_sender(channel, each.mode)
                 sender = self.senders[channel]
         return sender
 

@@ -14,6 +14,7 @@ from aqueduct.api.calls import Request
 from aqueduct.api.handles import ChannelOptions, OneshotOptions
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import AqueductError, EndOfChannel, MessageError
+from aqueduct.protocol.modes import Mode
 from aqueduct.runtime.background import (
     Attribute,
     Background,
@@ -97,6 +98,15 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
     finish = on_loop(handles.Sender.finish)
     cancel = on_loop(handles.Sender.cancel)
     statistics = on_loop(handles.Sender.statistics)
+
+    @property
+    def mode(self) -> Mode:
+        """How this sender sends over a network; see `aqueduct.Sender.mode`."""
+        return self._inner.mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._background.call(setattr, self._inner, "mode", mode)
 
     def send(
         self,

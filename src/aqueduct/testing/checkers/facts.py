@@ -139,7 +139,7 @@ class RunFacts:
             if attached.channel in self.channels:
                 self.strange.append((sent, "attaches an existing channel"))
                 continue
-            made = ChannelFacts(attached.channel, message, mode=attached.mode or "ORDERED")
+            made = ChannelFacts(attached.channel, message, mode=attached.mode)
             self.channels[attached.channel] = made
             if made.sender == sent.side:
                 made.sender_held = sent.time

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from aqueduct.errors import StreamCode
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import EPSILON, NEVER
+from aqueduct.testing.checkers.rules import EPSILON, NEVER, SAFE_DATAGRAM_SIZE
 from aqueduct.testing.checkers.subjects import ChannelFacts, StreamFacts
 from aqueduct.testing.record import NO_CHANNEL, FrameArrived, FrameSent
 from aqueduct.wire.chanid import Side
@@ -142,6 +142,24 @@ def _problem_of(facts: RunFacts, stream: StreamFacts) -> str | None:
         if stream.ended > stream.frames[-1].time + EPSILON:
             return f"it did not end with {type(last).__name__}"
     return None
+
+
+@checker
+def messages_leave_in_their_mode(facts: RunFacts) -> Iterator[Violation]:
+    """Small messages of an UNRELIABLE sender leave in datagrams, and no others (AQ-MODE-1)."""
+    for channel in facts.channels.values():
+        unreliable = channel.mode == "UNRELIABLE"
+        for entry in channel.entries:
+            if not isinstance(entry, FrameSent) or not isinstance(entry.frame, MessageFrame):
+                continue
+            frame = entry.frame
+            small = len(frame.payload) <= SAFE_DATAGRAM_SIZE and not (
+                frame.headers or frame.attachments
+            )
+            if entry.in_datagram != unreliable and (entry.in_datagram or small):
+                place = "datagram" if entry.in_datagram else "stream"
+                text = f"left in a {place}, but its sender is {channel.mode}"
+                yield Violation(text, entry.time, entry.side, channel.channel, frame.number)
 
 
 @checker
